@@ -1,0 +1,1 @@
+"""unimoe: is it worth going on? Trains, evaluates and judges retrieval models."""

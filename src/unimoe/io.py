@@ -1,0 +1,152 @@
+"""Atomic writes, content hashes, locks, and the cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import filelock
+import platformdirs
+
+from unimoe.errors import DataError, UsageError
+
+HASH_LENGTH = 16
+"""Hexadecimal digits kept of a SHA-256: 64 bits, ample for the files of one user."""
+
+
+def cache_dir(*parts: str) -> Path:
+    """The user's cache folder for ``parts``, created when absent; ``UNIMOE_CACHE`` moves it."""
+    root = os.environ.get("UNIMOE_CACHE") or platformdirs.user_cache_dir("unimoe", appauthor=False)
+    return ensure_dir(Path(root, *parts))
+
+
+def ensure_dir(path: Path) -> Path:
+    """Create a folder and its parents; a folder that cannot be had is a usage error."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot create this folder ({error.strerror}); choose one you can write to") from None
+    return path
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary path beside ``path`` that takes its place when the block ends without an error.
+
+    The file is synced before it is renamed, so that a crash leaves the old content or the new, never a part.
+    """
+    ensure_dir(path.parent)
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    except OSError as error:
+        raise UsageError(f"{path.parent}: cannot write here ({error.strerror}); choose another folder") from None
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        _sync(temporary)
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_dir(path: Path) -> Iterator[Path]:
+    """A temporary folder that takes the place of ``path`` when the block ends without an error."""
+    ensure_dir(path.parent)
+    try:
+        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
+    except OSError as error:
+        raise UsageError(f"{path.parent}: cannot write here ({error.strerror}); choose another folder") from None
+    try:
+        yield temporary
+        for file in temporary.rglob("*"):
+            if file.is_file():
+                _sync(file)
+        temporary.chmod(0o777 & ~_umask())
+        if path.exists():
+            shutil.rmtree(path)
+        temporary.replace(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text atomically, with Unix line ends on every platform."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
+    """Write JSON atomically. NaN and infinity are refused: they are not JSON."""
+    write_text(path, json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read one JSON file; an absent or cut-off file is a data error that names it."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{path}: not valid JSON ({error}); the file may be cut short, delete it and run again"
+        ) from None
+
+
+def append_jsonl(path: Path, record: dict[str, Any]) -> None:
+    """Append one record as one line, in a single write."""
+    ensure_dir(path.parent)
+    line = json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+    with path.open("a", encoding="utf-8", newline="\n") as file:
+        file.write(line)
+
+
+def hash_parts(parts: Iterable[str | bytes]) -> str:
+    """SHA-256 over length-prefixed parts, so that ``["ab", "c"]`` and ``["a", "bc"]`` differ."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()[:HASH_LENGTH]
+
+
+def hash_json(value: Any) -> str:
+    """Content hash of a JSON value, independent of the order of keys."""
+    return hash_parts([json.dumps(value, sort_keys=True, ensure_ascii=False)])
+
+
+def hash_file(path: Path) -> str:
+    """Content hash of one file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:HASH_LENGTH]
+
+
+@contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """Hold an inter-process lock beside ``path`` while the block runs."""
+    ensure_dir(path.parent)
+    with filelock.FileLock(path.with_name(f".{path.name}.lock")):
+        yield
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

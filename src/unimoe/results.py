@@ -1,0 +1,260 @@
+"""What an evaluation leaves behind: one JSON file per arm, seed, task and dataset.
+
+The only room that evaluation and analysis both know. A file is written atomically, read back strictly, and never
+overwritten by a result of another identity.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from unimoe.errors import DataError
+from unimoe.io import read_json, write_json
+
+SCHEMA_VERSION = 1
+
+M = TypeVar("M", bound=BaseModel)
+
+Task = Literal["reranking", "embedding", "retrieval", "crossmodal"]
+TASKS: tuple[Task, ...] = get_args(Task)
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise ValueError("must be a finite number")
+    return value
+
+
+Score = Annotated[float, AfterValidator(_finite)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Identity(_Strict):
+    """What was measured. Two results are the same measurement exactly when their identities, arms and seeds are equal.
+
+    Attributes:
+        experiment: name of the experiment the arm belongs to.
+        base_model: logical id and content hash of the base weights, ``id@hash``; null for arms without a model.
+        checkpoint: which checkpoint of the arm; ``none`` for arms that are not trained.
+        split: the collection's split that was scored.
+        first_stage: where the candidates come from, with its parameters, for example ``bm25s(k1=0.9,b=0.4)``.
+        depth: candidates per query; null where the whole corpus or pool is ranked.
+        pool: documents ranked, where that is a sample of the collection; null for the whole.
+        prompt: name and content hash of the prompt.
+        max_queries: queries scored where the set was cut; null for all of them.
+    """
+
+    experiment: str
+    base_model: str | None
+    checkpoint: Literal["best", "last", "none"]
+    split: str
+    first_stage: str | None
+    depth: int | None
+    pool: int | None
+    prompt: str | None
+    max_queries: int | None
+
+
+class TrainingBudget(_Strict):
+    """What an arm saw in training; equal budgets are what makes arms comparable."""
+
+    steps: int
+    ranking_examples: int
+    embedding_examples: int
+    tokens: int
+
+
+class Provenance(_Strict):
+    """Where a result came from, complete enough to find it again.
+
+    Attributes:
+        hashes: content hashes by name: checkpoint, collection, candidates, prompt.
+        wall_time_s: seconds of scoring, model loading excluded.
+        items_per_s: pairs (reranking) or texts (embedding) scored per second; null where nothing was scored by a model.
+        given: the options and config keys given by hand; all others have their default.
+    """
+
+    created: str
+    git_commit: str | None
+    git_dirty: bool | None
+    python: str
+    platform: str
+    packages: dict[str, str]
+    device: str
+    dtype: str | None
+    hashes: dict[str, str]
+    wall_time_s: Score
+    items_per_s: Score | None
+    given: list[str]
+
+
+class EvalResult(_Strict):
+    """The scores of one arm, seed and task on one dataset.
+
+    Attributes:
+        config_name: the arm, for example ``joint_r8``, ``zero_shot`` or ``bm25``.
+        seed: the training seed; null for arms that have none.
+        per_query: main metric by query id, judged queries only.
+        per_query_metrics: the other metrics, ``{metric: {query id: value}}``.
+        aggregate: mean over judged queries, by metric.
+        unjudged_queries: queries without judgments; they count in no mean.
+        caveats: why the result is unfit for decisions, in words (smoke run, cut queries); empty when it is fit.
+        config: the experiment's configuration as it was resolved.
+    """
+
+    schema_version: Literal[1] = 1
+    config_name: str
+    seed: int | None
+    task: Task
+    dataset: str
+    main_metric: str
+    aggregate: dict[str, Score]
+    per_query: dict[str, Score]
+    per_query_metrics: dict[str, dict[str, Score]]
+    unjudged_queries: list[str]
+    caveats: list[str]
+    identity: Identity
+    training: TrainingBudget | None
+    config: dict[str, Any]
+    provenance: Provenance
+
+    @model_validator(mode="after")
+    def _consistent(self) -> EvalResult:
+        if not self.per_query:
+            raise ValueError("per_query is empty")
+        if self.main_metric not in self.aggregate:
+            raise ValueError(f"aggregate lacks the main metric {self.main_metric!r}")
+        for metric, values in self.per_query_metrics.items():
+            if values.keys() != self.per_query.keys():
+                raise ValueError(f"per_query_metrics.{metric} holds other queries than per_query")
+        mean = math.fsum(self.per_query.values()) / len(self.per_query)
+        if abs(mean - self.aggregate[self.main_metric]) > 1e-9:
+            raise ValueError(f"aggregate.{self.main_metric} is not the mean of per_query")
+        return self
+
+    @property
+    def key(self) -> str:
+        """Task and dataset, ``reranking/scifact``."""
+        return f"{self.task}/{self.dataset}"
+
+    def metric(self, name: str) -> dict[str, float]:
+        """Per-query values of any metric this result holds.
+
+        Raises:
+            DataError: the metric was not computed.
+        """
+        if name == self.main_metric:
+            return self.per_query
+        if name not in self.per_query_metrics:
+            raise DataError(f"{self.config_name}, {self.key}: no per-query {name!r}; it holds {sorted(self.aggregate)}")
+        return self.per_query_metrics[name]
+
+
+class QueryDetail(_Strict):
+    """What a drill-down shows of one query: its text and where its relevant documents were ranked."""
+
+    text: str
+    relevant: dict[str, int]
+    ranks: dict[str, int | None] = Field(description="rank of each relevant document, null where it was not ranked")
+
+
+class DrillDown(_Strict):
+    """The sidecar of a result (``{dataset}.queries.json``), so that analysis needs no collection."""
+
+    schema_version: Literal[1] = 1
+    queries: dict[str, QueryDetail]
+
+
+def seed_name(seed: int | None) -> str:
+    """Folder name of a seed: ``seed_3``, or ``seed_none`` for arms that have none."""
+    return "seed_none" if seed is None else f"seed_{seed}"
+
+
+def arm_dir(output_dir: Path, config_name: str, seed: int | None) -> Path:
+    """Everything one arm and seed leaves behind: checkpoint, results, runs, logs."""
+    return output_dir / config_name / seed_name(seed)
+
+
+def result_path(output_dir: Path, config_name: str, seed: int | None, task: str, dataset: str) -> Path:
+    """Where the result of one arm, seed, task and dataset lives."""
+    return arm_dir(output_dir, config_name, seed) / "results" / task / f"{safe_name(dataset)}.json"
+
+
+def run_path(output_dir: Path, config_name: str, seed: int | None, task: str, dataset: str) -> Path:
+    """Where the TREC run behind a result lives."""
+    return arm_dir(output_dir, config_name, seed) / "runs" / task / f"{safe_name(dataset)}.trec"
+
+
+def drilldown_path(path: Path) -> Path:
+    """The sidecar of a result file."""
+    return path.with_suffix(".queries.json")
+
+
+def safe_name(name: str) -> str:
+    """A dataset's name as a file name: separators become ``-``."""
+    return re.sub(r"[^\w.\-]+", "-", name).strip("-.") or "unnamed"
+
+
+def write_result(output_dir: Path, result: EvalResult, detail: DrillDown | None = None) -> Path:
+    """Write a result and its drill-down sidecar; the result comes last, so that its presence means completeness.
+
+    Raises:
+        DataError: the file holds a result of another identity.
+    """
+    path = result_path(output_dir, result.config_name, result.seed, result.task, result.dataset)
+    if path.exists():
+        refuse_other_identity(path, result.identity)
+    if detail is not None:
+        write_json(drilldown_path(path), detail.model_dump(), indent=None)
+    write_json(path, result.model_dump())
+    return path
+
+
+def refuse_other_identity(path: Path, identity: Identity) -> None:
+    """Raise a data error when the result at ``path`` measures something else than ``identity``."""
+    existing = read_result(path).identity
+    different = [
+        f"{name} {getattr(existing, name)!r} there, {getattr(identity, name)!r} here"
+        for name in Identity.model_fields
+        if getattr(existing, name) != getattr(identity, name)
+    ]
+    if different:
+        raise DataError(f"{path} holds another measurement ({'; '.join(different)}); choose another --output-dir")
+
+
+def read_result(path: Path) -> EvalResult:
+    """Read one result file strictly.
+
+    Raises:
+        DataError: the file is missing, cut short, of another schema version, or breaks the schema.
+    """
+    raw = read_json(path)
+    version = raw.get("schema_version") if isinstance(raw, dict) else None
+    if version != SCHEMA_VERSION:
+        raise DataError(
+            f"{path}: result schema version {version!r}, this unimoe reads version {SCHEMA_VERSION}; evaluate again"
+        )
+    return _validated(EvalResult, raw, path)
+
+
+def read_drilldown(path: Path) -> DrillDown:
+    """Read the drill-down sidecar of the result file ``path``."""
+    sidecar = drilldown_path(path)
+    return _validated(DrillDown, read_json(sidecar), sidecar)
+
+
+def _validated(model: type[M], raw: Any, path: Path) -> M:
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "file"
+        raise DataError(f"{path}: {where}: {first['msg']}; delete the file and evaluate again") from None

@@ -1,0 +1,102 @@
+"""TREC run and qrels files: the exchange formats of the field.
+
+A run maps query id to ``{document id: score}``, qrels map query id to ``{document id: grade}``.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from unimoe.errors import DataError
+from unimoe.io import atomic_path
+
+Run = dict[str, dict[str, float]]
+Qrels = dict[str, dict[str, int]]
+
+
+def ranked(scores: Mapping[str, float]) -> list[str]:
+    """Document ids by score, best first, exactly as trec_eval orders them.
+
+    Scores are compared as float32, and ties break by document id, descending.
+    """
+    single = dict(zip(scores, array("f", scores.values()), strict=True))
+    return sorted(sorted(single, reverse=True), key=single.__getitem__, reverse=True)
+
+
+def write_run(path: Path, run: Mapping[str, Mapping[str, float]], tag: str) -> None:
+    """Write ``qid Q0 docid rank score tag`` lines, best first. Scores keep full precision."""
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+        for query_id, scores in run.items():
+            for rank, document_id in enumerate(ranked(scores), start=1):
+                file.write(f"{query_id} Q0 {document_id} {rank} {float(scores[document_id])!r} {tag}\n")
+
+
+def read_run(path: Path) -> Run:
+    """Read a TREC run.
+
+    Raises:
+        DataError: a line without six fields, a score that is no finite number, or a document listed twice for a query.
+    """
+    run: Run = {}
+    for number, line in _lines(path):
+        fields = line.split()
+        if len(fields) != 6:
+            raise DataError(
+                f"{path}:{number}: a run line has 6 fields (qid Q0 docid rank score tag), this one {len(fields)}"
+            )
+        query_id, _, document_id, _, text, _ = fields
+        scores = run.setdefault(query_id, {})
+        if document_id in scores:
+            raise DataError(f"{path}:{number}: document {document_id!r} is listed twice for query {query_id!r}")
+        scores[document_id] = _number(text, path, number, "score")
+    return run
+
+
+def read_qrels(path: Path) -> Qrels:
+    """Read qrels in TREC layout (``qid 0 docid grade``) or BEIR layout (header, then ``qid docid grade``).
+
+    Raises:
+        DataError: a line of another shape, or a grade that is no whole number.
+    """
+    qrels: Qrels = {}
+    for number, line in _lines(path):
+        fields = line.split("\t") if line.count("\t") == 2 else line.split()
+        if number == 1 and fields[0] in {"query-id", "query_id", "qid"}:
+            continue
+        if len(fields) not in {3, 4}:
+            raise DataError(
+                f"{path}:{number}: a qrels line has 3 fields (qid docid grade) or 4, this one {len(fields)}"
+            )
+        query_id, document_id, grade = fields[0], fields[-2], fields[-1]
+        value = _number(grade, path, number, "grade")
+        if value != int(value):
+            raise DataError(f"{path}:{number}: grade {grade!r} is not a whole number")
+        qrels.setdefault(query_id, {})[document_id] = int(value)
+    return qrels
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, line.rstrip("\r\n")
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: not UTF-8 text; convert it first") from None
+
+
+def _number(text: str, path: Path, number: int, what: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise DataError(f"{path}:{number}: {what} {text.strip()!r} is not a number") from None
+    if not math.isfinite(value):
+        raise DataError(f"{path}:{number}: {what} {text.strip()!r} is not finite")
+    return value
