@@ -6,8 +6,9 @@ impossible values with the key's path and what to write instead.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -29,7 +30,7 @@ QWEN3_INSTRUCTION = "Given a web search query, retrieve relevant passages that a
 class Section(BaseModel):
     """A part of the config: unknown keys are refused, types are taken strictly, nothing changes after loading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class ModelConfig(Section):
@@ -81,7 +82,7 @@ class LoraConfig(Section):
     """
 
     r: Count = 8
-    alpha: Positive = 16.0
+    alpha: Count = 16
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     target_modules: Annotated[list[str], Field(min_length=1)] = [
         "q_proj",
@@ -99,9 +100,11 @@ class RankingRecipe(Section):
     """One ranking batch: each query with one positive and its negatives, as yes/no judgements.
 
     Attributes:
+        queries: size of the training set, a fixed sample of the split; null for all of it.
         negatives_from: hard negatives are drawn from the first this many BM25 candidates.
     """
 
+    queries: Count | None = None
     queries_per_step: Count = 8
     hard_negatives: Annotated[int, Field(ge=0)] = 3
     random_negatives: Annotated[int, Field(ge=0)] = 0
@@ -115,8 +118,15 @@ class RankingRecipe(Section):
 
 
 class EmbeddingRecipe(Section):
-    """One embedding batch: InfoNCE over the batch's documents and the hard negatives of its queries."""
+    """One embedding batch: InfoNCE over the batch's documents and the hard negatives of its queries.
 
+    Attributes:
+        queries: size of the training set, a fixed sample of the split; null for all of it.
+        negatives_from: hard negatives are drawn from the first this many BM25 candidates.
+        temperature: cosines are divided by it.
+    """
+
+    queries: Count | None = None
     pairs_per_step: Annotated[int, Field(ge=2)] = 32
     hard_negatives: Annotated[int, Field(ge=0)] = 1
     negatives_from: Count = 100
@@ -131,7 +141,6 @@ class TrainingConfig(Section):
 
     Attributes:
         collection: where training queries come from.
-        queries: size of the training set, a seeded sample of the split; null for all of it.
         token_budget: padded tokens of one forward pass.
         batch_size: sequences of one forward pass, instead of ``token_budget``.
         warmup_steps: steps of linear warm-up; a linear decay to 0 follows.
@@ -140,7 +149,6 @@ class TrainingConfig(Section):
 
     collection: str
     split: str = "train"
-    queries: Count | None = None
     steps: Count
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
@@ -269,8 +277,9 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     """
     file = find_config(path)
     raw = read_yaml(file)
-    for override in overrides:
-        _apply(raw, override)
+    if isinstance(raw, dict):
+        for override in overrides:
+            _apply(raw, override)
     return parse_experiment(raw, source=str(file))
 
 
@@ -279,7 +288,9 @@ def parse_experiment(raw: Any, source: str) -> Experiment:
     try:
         return Experiment.model_validate(raw)
     except ValidationError as error:
-        raise UsageError(f"{source}: " + "; ".join(_explain(e) for e in error.errors()[:3])) from None
+        mistakes = [_explain(e) for e in error.errors()]
+        more = f"; and {len(mistakes) - 3} more" if len(mistakes) > 3 else ""
+        raise UsageError(f"{source}: {'; '.join(mistakes[:3])}{more}") from None
 
 
 def find_config(path: Path) -> Path:
@@ -312,68 +323,116 @@ def read_yaml(path: Path) -> Any:
         raise UsageError(f"{path}: cannot be read ({error})") from None
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise UsageError(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}") from None
+        said = [getattr(error, "context", None), getattr(error, "problem", None)]
+        problem = ", ".join(filter(None, said)) or " ".join(str(error).split())
+        raise UsageError(f"{where}: not valid YAML: {problem}") from None
 
 
 class _Loader(yaml.SafeLoader):
     """YAML 1.2's idea of numbers and booleans, and duplicate keys refused."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep)
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.composer.ComposerError(None, None, "a key must be one word", key.start_mark)
+            if key.value in seen:
+                raise yaml.composer.ComposerError(None, None, f"key {key.value!r} stands twice", key.start_mark)
+            seen.add(key.value)
+        return node
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        return int(self.construct_scalar(node))
 
 
-_Loader.yaml_implicit_resolvers = {
-    first: [
-        (tag, pattern) for tag, pattern in resolvers if tag not in {"tag:yaml.org,2002:bool", "tag:yaml.org,2002:float"}
-    ]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+_SCALARS = {  # tag: what it looks like, how it can begin; all else is text
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    "int": (r"[-+]?\d+", list("-+0123456789")),
+    "float": (
+        r"[-+]?(?:(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+|\.inf|\.Inf|\.INF)|\.nan|\.NaN|\.NAN",
+        list("-+.0123456789"),
+    ),
+    "merge": (r"<<", ["<"]),
 }
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|false|False)$"), list("tTfF"))
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:\d+\.\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+|\.inf|\.nan)$"),
-    list("-+0123456789."),
-)
+_Loader.yaml_implicit_resolvers = {}
+for _tag, (_pattern, _first) in _SCALARS.items():
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
-def _apply(raw: Any, override: str) -> None:
+def _apply(raw: dict[str, Any], override: str) -> None:
     key, separator, text = override.partition("=")
-    parts = key.strip().split(".")
-    if not separator or not all(parts):
+    *sections, last = key.strip().split(".")
+    if not separator or not all([*sections, last]):
         raise UsageError(f"--set {override!r}: write it as key.path=value, for example --set training.steps=50")
     try:
         value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
-    except yaml.YAMLError:
-        raise UsageError(f"--set {override!r}: the value is not valid YAML") from None
+    except (yaml.YAMLError, ValueError):
+        raise UsageError(f"--set {override!r}: the value is not valid YAML; put text in quotes") from None
     node = raw
-    for part in parts[:-1]:
-        if isinstance(node, dict) and node.get(part) is None:
-            node[part] = {}
-        node = node[part] if isinstance(node, dict) else None
-    if not isinstance(node, dict):
-        raise UsageError(f"--set {override!r}: {'.'.join(parts[:-1])} is not a section")
-    node[parts[-1]] = value
+    for depth, section in enumerate(sections, start=1):
+        inner = node.get(section)
+        if not isinstance(inner, dict | None):
+            raise UsageError(f"--set {override!r}: {'.'.join(sections[:depth])} is not a section; set it as a whole")
+        node[section] = dict(inner or {})  # a copy: YAML aliases share one object
+        node = node[section]
+    node[last] = value
+
+
+_MENDS = {  # pydantic's error types, in the words of someone who edits YAML
+    "missing": "this key is required; add it",
+    "bool_type": "must be true or false",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "string_type": "must be text, in quotes where it looks like something else",
+    "list_type": "must be a list, as in [a, b]",
+    "dict_type": "must be a section, keys with values",
+    "model_type": "must be a section, keys with values",
+    "finite_number": "must be finite",
+    "too_short": "must not be empty",
+    "string_too_short": "must not be empty",
+    "string_pattern_mismatch": "may hold only letters, digits, '_', '.' and '-', and starts with a letter or digit",
+    "invalid_key": "a key must be text; put it in quotes",
+    "literal_error": "must be {expected}",
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be at most {le}",
+}
+_SELF_EVIDENT = {"missing", "too_short", "string_too_short", "invalid_key", "value_error"}
 
 
 def _explain(error: Any) -> str:
-    path = ".".join(str(part) for part in error["loc"] if part != "[key]")
-    if error["type"] == "extra_forbidden":
+    """One mistake in one line: the key's path, what is wrong and what to write."""
+    path, kind = _key_path(error["loc"]), error["type"]
+    if kind == "extra_forbidden":
         known = _section_keys(error["loc"][:-1])
         return f"{path}: unknown key{did_you_mean(str(error['loc'][-1]), known)}; known here: {', '.join(known)}"
-    if error["type"] == "missing":
-        return f"{path}: this key is required; add it"
-    message = error["msg"].removeprefix("Value error, ")
-    shown = "" if isinstance(error["input"], dict | BaseModel) else f", not {error['input']!r}"
-    return f"{path}: {message}{shown}" if path else message
+    if kind == "string_type" and error["loc"][-1] == "[key]":
+        kind = "invalid_key"
+    mend = _MENDS.get(kind)
+    message = mend.format(**error.get("ctx", {})) if mend else error["msg"].removeprefix("Value error, ")
+    shown = "" if kind in _SELF_EVIDENT else f" (it is {_shown(error['input'])})"
+    return f"{path}: {message}{shown}" if path else f"{message}{shown}"
+
+
+def _key_path(loc: Sequence[str | int]) -> str:
+    """``arms.joint_r8.task`` or ``seeds[0]``."""
+    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc if part != "[key]"]
+    return "".join(parts).removeprefix(".")
+
+
+def _shown(value: Any) -> str:
+    """A value as YAML writes it, cut where it is long."""
+    if isinstance(value, dict | list):
+        return "a section" if isinstance(value, dict) else "a list"
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _section_keys(loc: Sequence[Any]) -> list[str]:

@@ -42,6 +42,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
     The file is synced before it is renamed, so that a crash leaves the old content or the new, never a part.
     """
+    if path.is_dir():
+        raise UsageError(f"{path}: a folder stands where a file is to be written; choose another path")
     ensure_dir(path.parent)
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
@@ -60,12 +62,18 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_dir(path: Path) -> Iterator[Path]:
-    """A temporary folder that takes the place of ``path`` when the block ends without an error."""
+    """A temporary folder that takes the place of ``path`` when the block ends without an error.
+
+    An old folder is moved aside before it is deleted: a crash leaves the old one, none or the new, never a part.
+    """
+    if path.is_file():
+        raise UsageError(f"{path}: a file stands where a folder is to be written; choose another path")
     ensure_dir(path.parent)
     try:
         temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
     except OSError as error:
         raise UsageError(f"{path.parent}: cannot write here ({error.strerror}); choose another folder") from None
+    aside = temporary.with_suffix(".old")
     try:
         yield temporary
         for file in temporary.rglob("*"):
@@ -73,10 +81,11 @@ def atomic_dir(path: Path) -> Iterator[Path]:
                 _sync(file)
         temporary.chmod(0o777 & ~_umask())
         if path.exists():
-            shutil.rmtree(path)
+            path.replace(aside)
         temporary.replace(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -93,11 +102,8 @@ def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
 def read_json(path: Path) -> Any:
     """Read one JSON file; an absent or cut-off file is a data error that names it."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+        with _named_errors(path):
+            return json.loads(path.read_text(encoding="utf-8-sig"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(
             f"{path}: not valid JSON ({error}); the file may be cut short, delete it and run again"
@@ -128,8 +134,8 @@ def hash_json(value: Any) -> str:
 
 
 def hash_file(path: Path) -> str:
-    """Content hash of one file."""
-    with path.open("rb") as file:
+    """Content hash of one file; an absent file is a data error."""
+    with _named_errors(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:HASH_LENGTH]
 
 
@@ -137,8 +143,27 @@ def hash_file(path: Path) -> str:
 def lock(path: Path) -> Iterator[None]:
     """Hold an inter-process lock beside ``path`` while the block runs."""
     ensure_dir(path.parent)
-    with filelock.FileLock(path.with_name(f".{path.name}.lock")):
+    held = filelock.FileLock(path.with_name(f".{path.name}.lock"))
+    try:
+        held.acquire()
+    except OSError as error:
+        raise UsageError(
+            f"{held.lock_file}: cannot lock ({error.strerror}); choose a folder you can write to"
+        ) from None
+    try:
         yield
+    finally:
+        held.release()
+
+
+@contextmanager
+def _named_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def _sync(path: Path) -> None:

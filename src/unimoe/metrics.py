@@ -48,14 +48,15 @@ def score_run(
         metrics: names such as ``ndcg@10``, ``mrr``, ``mrr@10``, ``map``, ``recall@100``, ``p@5``.
 
     Raises:
-        DataError: a score is not finite, or no query is judged.
+        DataError: a score is not finite, a grade no whole number, or no query is judged.
         UsageError: an unknown metric.
     """
-    judged = {query_id: dict(grades) for query_id, grades in qrels.items() if grades}
+    measures = {metric: _measure(metric) for metric in metrics}
+    judged = {query_id: _grades(query_id, grades) for query_id, grades in qrels.items() if grades}
     if not judged:
         raise DataError("qrels hold no judgments: nothing can be scored")
     complete = {query_id: _plain(query_id, run.get(query_id, {})) for query_id in judged}
-    per_query = {metric: _one_metric(metric, judged, complete) for metric in metrics}
+    per_query = _evaluate(judged, complete, measures)
     return Scores(
         per_query=per_query,
         aggregate={metric: math.fsum(values.values()) / len(values) for metric, values in per_query.items()},
@@ -63,22 +64,42 @@ def score_run(
     )
 
 
-def _one_metric(metric: str, qrels: dict[str, dict[str, int]], run: dict[str, dict[str, float]]) -> dict[str, float]:
-    match = re.fullmatch(r"(ndcg|mrr|map|recall|p)(?:@([1-9]\d*))?", metric)
+def _measure(metric: str) -> tuple[str, int | None]:
+    """The name trec_eval has for a metric, and the depth to cut the run to beforehand."""
+    match = re.fullmatch(r"(ndcg|mrr|map|recall|p)(?:@([1-9]\d{0,6}))?", metric)
     if match is None or (match[2] is None and match[1] in {"recall", "p"}):
         raise UsageError(f"unknown metric {metric!r}; use ndcg@K, mrr, mrr@K, map, recall@K or p@K")
     name, cutoff = match[1], match[2]
-    if name == "mrr":
-        measure = "recip_rank"
-        if cutoff is not None:  # trec_eval has no cut-off reciprocal rank: cut the run instead
-            run = {q: {d: scores[d] for d in ranked(scores)[: int(cutoff)]} for q, scores in run.items()}
-    elif cutoff is None:
-        measure = name
-    else:
-        measure = f"{_CUTOFF_MEASURES[name]}.{cutoff}"
-    evaluated = pytrec_eval.RelevanceEvaluator(qrels, {measure}).evaluate(run)
-    key = measure.replace(".", "_")
-    return {query_id: float(evaluated[query_id][key]) for query_id in qrels}
+    if name == "mrr":  # trec_eval has no cut-off reciprocal rank: cut the run instead
+        return "recip_rank", None if cutoff is None else int(cutoff)
+    return (name if cutoff is None else f"{_CUTOFF_MEASURES[name]}.{cutoff}"), None
+
+
+def _evaluate(
+    qrels: dict[str, dict[str, int]], run: dict[str, dict[str, float]], measures: dict[str, tuple[str, int | None]]
+) -> dict[str, dict[str, float]]:
+    """Per-query values by metric, with one pass of trec_eval per depth."""
+    per_query: dict[str, dict[str, float]] = {metric: {} for metric in measures}
+    for depth in {depth for _, depth in measures.values()}:
+        names = {metric: name for metric, (name, cut) in measures.items() if cut == depth}
+        cut_run = run if depth is None else {q: _head(scores, depth) for q, scores in run.items()}
+        evaluated = pytrec_eval.RelevanceEvaluator(qrels, set(names.values())).evaluate(cut_run)
+        for metric, name in names.items():
+            key = name.replace(".", "_")
+            per_query[metric] = {query_id: float(evaluated[query_id][key]) for query_id in qrels}
+    return per_query
+
+
+def _head(scores: dict[str, float], depth: int) -> dict[str, float]:
+    return {document_id: scores[document_id] for document_id in ranked(scores)[:depth]}
+
+
+def _grades(query_id: str, grades: Mapping[str, int]) -> dict[str, int]:
+    """Python integers, negative ones as 0: that is what they count, and a query with nothing else crashes trec_eval."""
+    for document_id, grade in grades.items():
+        if grade != int(grade):
+            raise DataError(f"query {query_id!r}, document {document_id!r}: grade {grade} is not a whole number")
+    return {document_id: max(0, int(grade)) for document_id, grade in grades.items()}
 
 
 def _plain(query_id: str, scores: Mapping[str, float]) -> dict[str, float]:

@@ -135,9 +135,10 @@ class EvalResult(_Strict):
         for metric, values in self.per_query_metrics.items():
             if values.keys() != self.per_query.keys():
                 raise ValueError(f"per_query_metrics.{metric} holds other queries than per_query")
-        mean = math.fsum(self.per_query.values()) / len(self.per_query)
-        if abs(mean - self.aggregate[self.main_metric]) > 1e-9:
-            raise ValueError(f"aggregate.{self.main_metric} is not the mean of per_query")
+        for metric, values in {**self.per_query_metrics, self.main_metric: self.per_query}.items():
+            mean = math.fsum(values.values()) / len(values)
+            if not abs(mean - self.aggregate.get(metric, math.nan)) <= 1e-9:
+                raise ValueError(f"aggregate.{metric} is not the mean of the queries' values ({mean:.6f})")
         return self
 
     @property
@@ -207,25 +208,28 @@ def write_result(output_dir: Path, result: EvalResult, detail: DrillDown | None 
     """Write a result and its drill-down sidecar; the result comes last, so that its presence means completeness.
 
     Raises:
-        DataError: the file holds a result of another identity.
+        DataError: the file holds a result of another identity or dataset.
     """
     path = result_path(output_dir, result.config_name, result.seed, result.task, result.dataset)
     if path.exists():
-        refuse_other_identity(path, result.identity)
-    if detail is not None:
+        refuse_other_identity(path, result.identity, result.dataset)
+    if detail is None:
+        drilldown_path(path).unlink(missing_ok=True)  # of an earlier run: its ranks may no longer be true
+    else:
         write_json(drilldown_path(path), detail.model_dump(), indent=None)
     write_json(path, result.model_dump())
     return path
 
 
-def refuse_other_identity(path: Path, identity: Identity) -> None:
-    """Raise a data error when the result at ``path`` measures something else than ``identity``."""
-    existing = read_result(path).identity
-    different = [
-        f"{name} {getattr(existing, name)!r} there, {getattr(identity, name)!r} here"
-        for name in Identity.model_fields
-        if getattr(existing, name) != getattr(identity, name)
-    ]
+def refuse_other_identity(path: Path, identity: Identity, dataset: str | None = None) -> None:
+    """Raise a data error when the result at ``path`` measures something else than ``identity``, or another ``dataset``.
+
+    Two datasets can share a path where ``safe_name`` makes their names equal.
+    """
+    existing = read_result(path)
+    there = {**existing.identity.model_dump(), "dataset": existing.dataset}
+    here = {**identity.model_dump(), "dataset": existing.dataset if dataset is None else dataset}
+    different = [f"{name} {there[name]!r} there, {here[name]!r} here" for name in here if there[name] != here[name]]
     if different:
         raise DataError(f"{path} holds another measurement ({'; '.join(different)}); choose another --output-dir")
 
@@ -240,7 +244,8 @@ def read_result(path: Path) -> EvalResult:
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if version != SCHEMA_VERSION:
         raise DataError(
-            f"{path}: result schema version {version!r}, this unimoe reads version {SCHEMA_VERSION}; evaluate again"
+            f"{path}: result schema version {version!r}, this unimoe reads version {SCHEMA_VERSION}; "
+            "delete the file and evaluate again"
         )
     return _validated(EvalResult, raw, path)
 
@@ -257,4 +262,5 @@ def _validated(model: type[M], raw: Any, path: Path) -> M:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "file"
-        raise DataError(f"{path}: {where}: {first['msg']}; delete the file and evaluate again") from None
+        message = first["msg"].removeprefix("Value error, ")
+        raise DataError(f"{path}: {where}: {message}; delete the file and evaluate again") from None

@@ -5,7 +5,9 @@ A run maps query id to ``{document id: score}``, qrels map query id to ``{docume
 
 from __future__ import annotations
 
+import gzip
 import math
+import zlib
 from array import array
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,10 +29,22 @@ def ranked(scores: Mapping[str, float]) -> list[str]:
 
 
 def write_run(path: Path, run: Mapping[str, Mapping[str, float]], tag: str) -> None:
-    """Write ``qid Q0 docid rank score tag`` lines, best first. Scores keep full precision."""
+    """Write ``qid Q0 docid rank score tag`` lines, best first. Scores keep full precision.
+
+    A query without documents has no line.
+
+    Raises:
+        DataError: an id or the tag is empty or holds white space, which the format cannot express, or a score is not
+            finite. The file keeps its old content.
+    """
+    _one_field(tag, path, "tag")
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         for query_id, scores in run.items():
+            _one_field(query_id, path, "query id")
             for rank, document_id in enumerate(ranked(scores), start=1):
+                _one_field(document_id, path, "document id")
+                if not math.isfinite(scores[document_id]):
+                    raise DataError(f"{path}: query {query_id!r}, document {document_id!r}: the score is not finite")
                 file.write(f"{query_id} Q0 {document_id} {rank} {float(scores[document_id])!r} {tag}\n")
 
 
@@ -41,7 +55,7 @@ def read_run(path: Path) -> Run:
         DataError: a line without six fields, a score that is no finite number, or a document listed twice for a query.
     """
     run: Run = {}
-    for number, line in _lines(path):
+    for number, line in text_lines(path):
         fields = line.split()
         if len(fields) != 6:
             raise DataError(
@@ -59,14 +73,14 @@ def read_qrels(path: Path) -> Qrels:
     """Read qrels in TREC layout (``qid 0 docid grade``) or BEIR layout (header, then ``qid docid grade``).
 
     Raises:
-        DataError: a line of another shape, or a grade that is no whole number.
+        DataError: a line of another shape, a grade that is no whole number, or a document with two grades for a query.
     """
     qrels: Qrels = {}
-    for number, line in _lines(path):
+    for number, line in text_lines(path):
         fields = line.split("\t") if line.count("\t") == 2 else line.split()
         if number == 1 and fields[0] in {"query-id", "query_id", "qid"}:
             continue
-        if len(fields) not in {3, 4}:
+        if len(fields) not in {3, 4} or not all(fields):
             raise DataError(
                 f"{path}:{number}: a qrels line has 3 fields (qid docid grade) or 4, this one {len(fields)}"
             )
@@ -74,22 +88,35 @@ def read_qrels(path: Path) -> Qrels:
         value = _number(grade, path, number, "grade")
         if value != int(value):
             raise DataError(f"{path}:{number}: grade {grade!r} is not a whole number")
-        qrels.setdefault(query_id, {})[document_id] = int(value)
+        if qrels.setdefault(query_id, {}).setdefault(document_id, int(value)) != value:
+            raise DataError(f"{path}:{number}: document {document_id!r} has two grades for query {query_id!r}")
     return qrels
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def text_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Line number, from 1, and text of every line that is not blank; ``.gz`` is unpacked, a byte order mark dropped.
+
+    Raises:
+        DataError: the file is missing, cannot be read, or is not UTF-8 text.
+    """
     try:
-        with path.open(encoding="utf-8-sig") as file:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     yield number, line.rstrip("\r\n")
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise DataError(f"{path}: not a complete gzip file; fetch it again") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
         raise DataError(f"{path}: not UTF-8 text; convert it first") from None
+
+
+def _one_field(text: str, path: Path, what: str) -> None:
+    if len(text.split()) != 1 or text != text.strip():
+        raise DataError(f"{path}: {what} {text!r} is empty or holds white space; a TREC run cannot hold it")
 
 
 def _number(text: str, path: Path, number: int, what: str) -> float:

@@ -1,0 +1,72 @@
+"""What all tests share: real collections where they are at hand, caches out of the user's way, and no network."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+# Both are read when the libraries are imported, so they are set before any test module is.
+os.environ["HF_HUB_OFFLINE"] = "1"
+_mteb_cache = tempfile.TemporaryDirectory(prefix="unimoe-mteb-")
+os.environ["MTEB_CACHE"] = _mteb_cache.name
+
+settings.register_profile("suite", deadline=None, max_examples=100, derandomize=True)
+settings.load_profile("suite")
+
+
+@pytest.fixture(scope="session")
+def unimoe_data() -> Path:
+    """The folder of real collections, named by UNIMOE_DATA; a test that needs it is skipped elsewhere."""
+    folder = os.environ.get("UNIMOE_DATA")
+    if not folder:
+        pytest.skip("needs real collections: set UNIMOE_DATA to their folder")
+    path = Path(folder)
+    if not path.is_dir():
+        pytest.fail(f"UNIMOE_DATA is {folder}, which is no folder")
+    return path
+
+
+@pytest.fixture
+def tmp_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder in place of the user's."""
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("UNIMOE_CACHE", str(cache))
+    return cache
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_network() -> Iterator[None]:
+    """Refuse connections that would leave this machine: the default suite needs no network."""
+    connect, connect_ex = socket.socket.connect, socket.socket.connect_ex
+
+    def guarded_connect(self: socket.socket, address: Any) -> None:
+        _refuse_remote(address)
+        connect(self, address)
+
+    def guarded_connect_ex(self: socket.socket, address: Any) -> int:
+        _refuse_remote(address)
+        return connect_ex(self, address)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", guarded_connect)
+        patch.setattr(socket.socket, "connect_ex", guarded_connect_ex)
+        yield
+
+
+def _refuse_remote(address: Any) -> None:
+    if not isinstance(address, tuple) or address[0] in {"", "localhost"}:  # a Unix socket, or this machine
+        return
+    try:
+        local = ipaddress.ip_address(address[0]).is_loopback
+    except ValueError:
+        local = False
+    if not local:
+        raise RuntimeError(f"a test tried to reach {address[0]}: the suite needs no network")

@@ -1,0 +1,121 @@
+"""The direction of imports, and that neither an import nor a test leaves this machine.
+
+A room is a module or package directly under ``unimoe``. Imports inside functions count too: laziness does not turn an
+arrow round.
+"""
+
+from __future__ import annotations
+
+import ast
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import unimoe
+
+SOURCE = Path(unimoe.__file__).parent
+
+FOUNDATION = {"errors", "io", "trec", "metrics", "config", "results", "console"}
+MODELS = FOUNDATION | {"checkpoint"}
+TRAINING = MODELS | {"models", "retrieval", "data"}
+
+# What each room may import. A new room needs a row here, and a line in the architecture page.
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "io": {"errors"},
+    "trec": {"errors", "io"},
+    "metrics": {"errors", "trec"},
+    "config": {"errors", "io"},
+    "results": {"errors", "io"},
+    "console": {"errors"},
+    "checkpoint": {"errors", "io", "config", "results"},
+    "data": FOUNDATION,
+    "retrieval": FOUNDATION | {"data"},
+    "models": MODELS,
+    "training": TRAINING,
+    "evaluation": TRAINING,
+    "analysis": FOUNDATION,
+    "experiment": TRAINING | {"training", "evaluation", "analysis"},
+    "cli": TRAINING | {"training", "evaluation", "analysis", "experiment"},
+}
+
+WITHOUT_TORCH = sorted(FOUNDATION | {"analysis"})
+HEAVY = {"torch", "transformers", "peft", "mteb", "sentence_transformers", "accelerate"}
+
+MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def dotted(path: Path) -> str:
+    return ".".join(("unimoe", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of everything a module imports, relative imports resolved."""
+    package = dotted(path).split(".")[: None if path.name == "__init__.py" else -1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = [*package[: len(package) + 1 - node.level], *filter(None, [node.module])] if node.level else []
+            prefix = ".".join(base) if node.level else str(node.module)
+            yield from ((node.lineno, f"{prefix}.{alias.name}") for alias in node.names)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=dotted)
+def test_a_room_imports_only_the_rooms_below_it(path: Path) -> None:
+    room = room_of(path)
+    assert room in ALLOWED, f"unimoe.{room} is new: say in ALLOWED what it may import"
+    for line, name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "unimoe" and parts[1] != room:
+            assert parts[1] in ALLOWED[room], f"{path.name}:{line}: unimoe.{room} must not import {name}"
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if room_of(path) in WITHOUT_TORCH], ids=dotted)
+def test_what_reads_results_names_no_model_library(path: Path) -> None:
+    for line, name in imports(path):
+        assert name.split(".")[0] not in HEAVY, f"{path.name}:{line}: imports {name}"
+
+
+def test_the_table_itself_has_no_way_back() -> None:
+    for room, below in ALLOWED.items():
+        assert room not in below
+        for other in below:
+            assert room not in ALLOWED[other], f"{room} and {other} import each other"
+
+
+def loaded_after(statement: str) -> set[str]:
+    """Modules that a fresh interpreter holds after ``statement``."""
+    code = f"{statement}\nimport sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_reading_results_loads_no_model_library() -> None:
+    modules = [dotted(path) for path in MODULES if room_of(path) in WITHOUT_TORCH]
+    assert not HEAVY & loaded_after(f"import {', '.join(modules)}")
+
+
+def test_the_package_alone_loads_nothing_heavy() -> None:
+    assert not (HEAVY | {"pandas", "scipy", "matplotlib"}) & loaded_after("import unimoe")
+
+
+class TestNetworkGuard:
+    @pytest.mark.parametrize("address", [("192.0.2.1", 80), ("example.invalid", 443)])
+    def test_another_machine_cannot_be_reached(self, address: tuple[str, int]) -> None:
+        with socket.socket() as client, pytest.raises(RuntimeError, match="the suite needs no network"):
+            client.connect(address)
+        with socket.socket() as client, pytest.raises(RuntimeError, match="the suite needs no network"):
+            client.connect_ex(address)
+
+    def test_this_machine_can(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as client:
+            client.connect(server.getsockname())

@@ -1,0 +1,116 @@
+"""Measures follow ``trec_eval -c``; the numbers themselves are in tests/golden."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from unimoe.errors import DataError, UsageError
+from unimoe.metrics import DEFAULT_METRICS, score_run
+
+
+class TestQueries:
+    def test_a_judged_query_missing_from_the_run_counts_zero(self) -> None:
+        scores = score_run({"q1": {"d1": 1}, "q2": {"d1": 1}}, {"q1": {"d1": 1.0}})
+        assert scores.per_query["ndcg@10"] == {"q1": 1.0, "q2": 0.0}
+        assert scores.aggregate == dict.fromkeys(DEFAULT_METRICS, 0.5)
+
+    def test_so_does_one_with_an_empty_ranking(self) -> None:
+        scores = score_run({"q1": {"d1": 1}, "q2": {"d1": 1}}, {"q1": {"d1": 1.0}, "q2": {}})
+        assert scores.aggregate["map"] == 0.5
+        assert scores.unjudged_queries == []
+
+    def test_a_query_without_relevant_documents_counts_zero(self) -> None:
+        scores = score_run({"q1": {"d1": 1}, "q2": {"d1": 0}}, {"q1": {"d1": 1.0}, "q2": {"d1": 1.0}})
+        assert scores.per_query["ndcg@10"] == {"q1": 1.0, "q2": 0.0}
+        assert scores.aggregate["ndcg@10"] == 0.5
+
+    def test_a_query_without_judgments_counts_nowhere_and_is_listed(self) -> None:
+        run = {"q1": {"d1": 1.0}, "q9": {"d1": 1.0}, "q3": {"d1": 1.0}}
+        scores = score_run({"q1": {"d1": 1}, "q3": {}}, run)
+        assert scores.per_query["ndcg@10"] == {"q1": 1.0}
+        assert scores.aggregate["ndcg@10"] == 1.0
+        assert scores.unjudged_queries == ["q3", "q9"]
+
+    def test_an_empty_run_scores_zero(self) -> None:
+        assert score_run({"q1": {"d1": 1}}, {}).aggregate["recall@100"] == 0.0
+
+    @pytest.mark.parametrize("qrels", [{}, {"q1": {}}])
+    def test_without_any_judgment_there_is_nothing_to_score(self, qrels: dict[str, dict[str, int]]) -> None:
+        with pytest.raises(DataError, match="qrels hold no judgments"):
+            score_run(qrels, {"q1": {"d1": 1.0}})
+
+
+class TestValues:
+    @pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf, np.float32("nan")])
+    def test_a_score_that_is_no_number_is_refused_with_its_ids(self, score: float) -> None:
+        with pytest.raises(DataError, match=r"query 'q1', document 'd2': score .* is not finite"):
+            score_run({"q1": {"d1": 1}}, {"q1": {"d1": 1.0, "d2": score}})
+
+    @pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16, np.int64, int])
+    def test_numbers_of_other_kinds_are_accepted(self, kind: type[float]) -> None:
+        scores = score_run({"q1": {"d1": 1}}, {"q1": {"d1": kind(1), "d2": kind(2)}})
+        assert scores.per_query["mrr@10"] == {"q1": 0.5}
+        assert type(scores.per_query["mrr@10"]["q1"]) is float
+
+    def test_numpy_grades_are_accepted_and_fractions_refused(self) -> None:
+        assert score_run({"q1": {"d1": np.int64(1)}}, {"q1": {"d1": 1.0}}).aggregate["map"] == 1.0  # type: ignore[dict-item]
+        with pytest.raises(DataError, match=r"query 'q1', document 'd1': grade 0\.5 is not a whole number"):
+            score_run({"q1": {"d1": 0.5}}, {"q1": {"d1": 1.0}})  # type: ignore[dict-item]
+
+    def test_negative_grades_count_as_not_relevant(self) -> None:
+        run = {"q1": {"a": 3.0, "b": 2.0, "c": 1.0}}
+        negative = score_run({"q1": {"a": -2, "b": 1, "c": 2}}, run)
+        assert negative == score_run({"q1": {"a": 0, "b": 1, "c": 2}}, run)
+
+    def test_queries_with_negative_grades_only_count_zero(self) -> None:
+        # Handed to trec_eval as they are, they write outside their memory.
+        for _ in range(50):
+            scores = score_run({"q1": {"a": -2}, "q2": {"a": 1}}, {"q1": {"a": 1.0}, "q2": {"a": 1.0}})
+            assert scores.aggregate["ndcg@10"] == 0.5
+
+    def test_arguments_are_left_alone(self) -> None:
+        qrels, run = {"q1": {"d1": -1}, "q2": {"d1": 1}}, {"q2": {"d1": 1.0}}
+        score_run(qrels, run)
+        assert qrels == {"q1": {"d1": -1}, "q2": {"d1": 1}}
+        assert run == {"q2": {"d1": 1.0}}
+
+
+class TestCutReciprocalRank:
+    @pytest.mark.parametrize(("rank", "expected"), [(1, 1.0), (10, 0.1), (11, 0.0)])
+    def test_it_ends_at_the_cut(self, rank: int, expected: float) -> None:
+        run = {"q1": {f"d{place:02}": -float(place) for place in range(1, 21)}}
+        scores = score_run({"q1": {f"d{rank:02}": 1}}, run, ["mrr@10", "mrr"])
+        assert scores.aggregate["mrr@10"] == pytest.approx(expected, abs=1e-12)
+        assert scores.aggregate["mrr"] == pytest.approx(1 / rank, abs=1e-12)
+
+    def test_the_cut_falls_where_float32_ties_do(self) -> None:
+        # In float64 "a" is first; in float32 the two tie, and "b" comes first because ids break ties descending.
+        run = {"q1": {"a": 1 + 1e-9, "b": 1.0}}
+        scores = score_run({"q1": {"a": 1}}, run, ["mrr@1", "mrr@2", "mrr", "p@1"])
+        assert scores.aggregate == {"mrr@1": 0.0, "mrr@2": 0.5, "mrr": 0.5, "p@1": 0.0}
+
+
+class TestNames:
+    def test_metrics_keep_the_order_asked_for(self) -> None:
+        asked = ["recall@5", "ndcg", "mrr@3", "map@2", "mrr", "p@1", "ndcg@5", "ndcg@10", "map"]
+        scores = score_run({"q1": {"d1": 1}}, {"q1": {"d1": 1.0}}, asked)
+        assert list(scores.aggregate) == list(scores.per_query) == asked
+        assert set(scores.aggregate.values()) == {1.0}
+
+    def test_one_at_a_time_gives_the_same_as_all_at_once(self) -> None:
+        qrels = {"q1": {"a": 2, "b": 1}, "q2": {"c": 1}}
+        run = {"q1": {"b": 3.0, "x": 2.0, "a": 1.0}, "q2": {"x": 2.0, "c": 1.0}}
+        asked = ["ndcg@1", "ndcg@3", "recall@1", "recall@3", "mrr@1", "mrr", "map", "map@1", "p@2"]
+        together = score_run(qrels, run, asked)
+        for metric in asked:
+            assert score_run(qrels, run, [metric]).per_query[metric] == together.per_query[metric]
+
+    @pytest.mark.parametrize(
+        "name", ["recall", "p", "ndcg@0", "ndcg@-1", "ndcg@", "NDCG@10", "hits@1", "ndcg_cut_10", "mrr@" + "9" * 30]
+    )
+    def test_an_unknown_metric_lists_the_known(self, name: str) -> None:
+        with pytest.raises(UsageError, match=r"unknown metric .*; use ndcg@K, mrr, mrr@K, map, recall@K or p@K"):
+            score_run({"q1": {"d1": 1}}, {}, [name])
