@@ -1,0 +1,1 @@
+"""Collections: what a collection is, and every place one can come from."""

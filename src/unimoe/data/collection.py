@@ -1,0 +1,252 @@
+"""What a collection is: documents, queries and graded judgments of one split, and what is odd about them."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain
+from typing import Literal, NamedTuple, TypeVar, get_args
+
+from unimoe.errors import DataError, UsageError
+from unimoe.io import hash_parts
+from unimoe.trec import Qrels
+
+ProblemKind = Literal[
+    "duplicate documents",
+    "conflicting documents",
+    "duplicate queries",
+    "conflicting queries",
+    "judgments of unknown documents",
+    "empty documents",
+    "empty queries",
+    "unjudged queries",
+]
+EXAMPLES_KEPT = 3
+
+T = TypeVar("T")
+
+
+class Document(NamedTuple):
+    """One document. Both parts may be empty."""
+
+    title: str
+    text: str
+
+    @property
+    def full_text(self) -> str:
+        """What a retriever reads: title, a space, text, without outer white space."""
+        return f"{self.title} {self.text}".strip()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How often one problem was met, and the first few ids that have it."""
+
+    count: int
+    examples: tuple[str, ...]
+
+
+@dataclass
+class Problems:
+    """What is odd about a collection without making it unusable, counted by kind."""
+
+    found: dict[ProblemKind, Finding] = field(default_factory=dict)
+
+    def note(self, kind: ProblemKind, identifier: str) -> None:
+        """Count one more ``identifier`` that has this problem."""
+        old = self.found.get(kind, Finding(0, ()))
+        examples = old.examples if len(old.examples) == EXAMPLES_KEPT else (*old.examples, identifier)
+        self.found[kind] = Finding(old.count + 1, examples)
+
+    def count(self, kind: ProblemKind) -> int:
+        """How often this problem was met."""
+        return self.found[kind].count if kind in self.found else 0
+
+    def summary(self) -> str:
+        """One line for people, such as ``duplicate documents: 2 (d1, d7)``; empty when nothing is odd."""
+        return "; ".join(
+            f"{kind}: {finding.count:,} ({', '.join(finding.examples)}{', ...' * (finding.count > EXAMPLES_KEPT)})"
+            for kind in get_args(ProblemKind)
+            if (finding := self.found.get(kind))
+        )
+
+
+@dataclass(frozen=True)
+class Collection:
+    """One split of a test collection. Made by ``assemble``, which checks it.
+
+    Attributes:
+        name: how the collection was asked for, for example ``scifact``.
+        split: for example ``test``.
+        corpus: document id to document.
+        queries: query id to text: the judged queries of the split, and those judged in no split at all.
+        qrels: query id to ``{document id: grade}``; grades above 0 are relevant. A judgment of a document the corpus
+            lacks is kept: it counts in the ideal ranking, as in trec_eval.
+        problems: what the source held that is odd; subsets made from a collection carry the findings of the whole.
+    """
+
+    name: str
+    split: str
+    corpus: dict[str, Document]
+    queries: dict[str, str]
+    qrels: Qrels
+    problems: Problems = field(default_factory=Problems)
+
+    @cached_property
+    def corpus_hash(self) -> str:
+        """Content hash of the documents, whatever their order."""
+        return hash_parts(part for key in sorted(self.corpus) for part in (key, *self.corpus[key]))
+
+    @cached_property
+    def queries_hash(self) -> str:
+        """Content hash of the queries, whatever their order."""
+        return hash_parts(part for key in sorted(self.queries) for part in (key, self.queries[key]))
+
+    @cached_property
+    def content_hash(self) -> str:
+        """Content hash of documents, queries, judgments and the split's name, whatever their order."""
+        judgments = hash_parts(
+            part
+            for query in sorted(self.qrels)
+            for document, grade in sorted(self.qrels[query].items())
+            for part in (query, document, str(grade))
+        )
+        return hash_parts([self.split, self.corpus_hash, self.queries_hash, judgments])
+
+    @cached_property
+    def unjudged_queries(self) -> list[str]:
+        """Queries without any judgment, sorted; they are ranked but count in no mean."""
+        return sorted(self.queries.keys() - self.qrels.keys())
+
+    def relevant_documents(self) -> set[str]:
+        """Documents of the corpus that are relevant (grade above 0) to some query."""
+        return {d for grades in self.qrels.values() for d, grade in grades.items() if grade > 0 and d in self.corpus}
+
+    def sample_queries(self, n: int, seed: int = 0) -> Collection:
+        """The same corpus with a seeded sample of the judged queries.
+
+        A query's place depends on its id and the seed alone, so a larger ``n`` adds queries and removes none.
+
+        Args:
+            n: queries wanted; all judged ones when there are no more.
+            seed: another seed is another sample.
+
+        Raises:
+            UsageError: ``n`` is below 1.
+        """
+        if n < 1:
+            raise UsageError(f"a sample of {n} queries was asked for; ask for at least 1")
+        chosen = set(_first_by_hash(self.qrels, n, seed))
+        return replace(
+            self,
+            queries={key: text for key, text in self.queries.items() if key in chosen},
+            qrels={key: grades for key, grades in self.qrels.items() if key in chosen},
+        )
+
+    def pool(self, n: int, seed: int = 0) -> Collection:
+        """The same queries over a seeded sample of the documents that holds every relevant one.
+
+        As with queries, a larger ``n`` adds documents and removes none.
+
+        Args:
+            n: documents wanted; the whole corpus when it has no more.
+            seed: another seed is another sample.
+
+        Raises:
+            UsageError: ``n`` is smaller than the number of relevant documents.
+        """
+        relevant = self.relevant_documents()
+        if n < len(relevant):
+            raise UsageError(
+                f"{self.name}: a pool of {n} documents cannot hold the {len(relevant)} relevant ones; "
+                f"ask for at least {len(relevant)}, or for fewer queries"
+            )
+        others = (key for key in self.corpus if key not in relevant)
+        chosen = relevant.union(_first_by_hash(others, n - len(relevant), seed))
+        return replace(self, corpus={key: document for key, document in self.corpus.items() if key in chosen})
+
+
+def assemble(
+    name: str,
+    split: str,
+    documents: Iterable[tuple[str, Document]],
+    queries: Iterable[tuple[str, str]],
+    qrels: Qrels,
+    *,
+    judged_elsewhere: Container[str] = frozenset(),
+) -> Collection:
+    """Build a collection from what a source holds, check it, and count what is odd.
+
+    Of documents or queries with the same id the first is kept; a repetition is counted as a duplicate, and as
+    conflicting too where its content differs.
+
+    Args:
+        name: how the collection was asked for.
+        split: the split the judgments belong to.
+        documents: pairs of id and document, consumed once.
+        queries: pairs of id and text, consumed once; may hold queries of other splits.
+        qrels: the judgments of this split.
+        judged_elsewhere: queries that belong to other splits, to be left out here.
+
+    Raises:
+        DataError: no judgment, a judged query without text, or an id that is empty or holds white space.
+    """
+    problems = Problems()
+    corpus = _first_of_each(documents, problems, "duplicate documents", "conflicting documents")
+    texts = _first_of_each(queries, problems, "duplicate queries", "conflicting queries")
+    qrels = {key: grades for key, grades in qrels.items() if grades}
+    _check_judged(name, split, qrels, texts)
+    kept = {key: text for key, text in texts.items() if key in qrels or key not in judged_elsewhere}
+    _check_ids(name, corpus, kept)
+    for key, document in corpus.items():
+        if not document.text.strip():
+            problems.note("empty documents", key)
+    for key, text in kept.items():
+        if key not in qrels:
+            problems.note("unjudged queries", key)
+        if not text.strip():
+            problems.note("empty queries", key)
+    for grades in qrels.values():
+        for document_id in grades:
+            if document_id not in corpus:
+                problems.note("judgments of unknown documents", document_id)
+    return Collection(name, split, corpus, kept, qrels, problems)
+
+
+def _first_of_each(
+    items: Iterable[tuple[str, T]], problems: Problems, duplicate: ProblemKind, conflicting: ProblemKind
+) -> dict[str, T]:
+    kept: dict[str, T] = {}
+    for key, value in items:
+        if key not in kept:
+            kept[key] = value
+            continue
+        problems.note(duplicate, key)
+        if kept[key] != value:
+            problems.note(conflicting, key)
+    return kept
+
+
+def _check_judged(name: str, split: str, qrels: Qrels, texts: Mapping[str, str]) -> None:
+    if not qrels:
+        raise DataError(f"{name}: split {split!r} holds no judgments; without them nothing can be scored")
+    for key in qrels:
+        if not texts.get(key, "").strip():
+            state = "has an empty text" if key in texts else "is not among the queries"
+            raise DataError(
+                f"{name}: query {key!r} is judged in split {split!r} but {state}; "
+                "add its text to the queries or remove its judgments"
+            )
+
+
+def _check_ids(name: str, *groups: Iterable[str]) -> None:
+    """Refuse ids that a TREC file, whose fields are parted by white space, cannot hold."""
+    for key in chain.from_iterable(groups):
+        if len(key.split()) != 1 or key.strip() != key:
+            raise DataError(f"{name}: id {key!r} is empty or holds white space, which TREC files cannot; rename it")
+
+
+def _first_by_hash(keys: Iterable[str], n: int, seed: int) -> list[str]:
+    return heapq.nsmallest(n, keys, key=lambda key: hash_parts([str(seed), key]))

@@ -1,0 +1,1 @@
+"""First-stage retrieval: the candidates that models rerank."""

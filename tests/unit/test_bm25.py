@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unimoe.config import BM25Config
+from unimoe.data.collection import Collection, Document, assemble
+from unimoe.errors import UsageError
+from unimoe.retrieval import bm25
+from unimoe.retrieval.bm25 import bm25_run, cached_bm25_run, cached_run_path, first_stage_name
+from unimoe.trec import ranked, read_run
+
+PARAMS = BM25Config()
+
+
+def toy(texts: dict[str, str], queries: dict[str, str]) -> Collection:
+    documents = [(key, Document("", text)) for key, text in texts.items()]
+    return assemble("toy", "test", documents, queries.items(), {key: {"x": 1} for key, text in queries.items() if text})
+
+
+def test_only_documents_that_share_a_word_are_ranked() -> None:
+    run = bm25_run(toy({"a": "red fox", "b": "blue whale", "c": "red"}, {"q": "red deer"}), 10, PARAMS)
+    assert list(run["q"]) == ["c", "a"]
+    assert all(type(score) is float and score > 0 for score in run["q"].values())
+
+
+def test_titles_count_like_text() -> None:
+    documents = [("a", Document("fox", "red")), ("b", Document("", "red fox"))]
+    run = bm25_run(assemble("toy", "test", documents, [("q", "fox")], {"q": {"a": 1}}), 10, PARAMS)
+    assert run["q"]["a"] == run["q"]["b"]
+
+
+@pytest.mark.parametrize("query", ["", "the of", "zebra", "?!"])
+def test_a_query_without_known_words_has_no_candidates(query: str) -> None:
+    run = bm25_run(toy({"a": "red", "empty": "", "stop": "the"}, {"q": "red", "nothing": query}), 10, PARAMS)
+    assert run == {"q": {"a": pytest.approx(run["q"]["a"])}, "nothing": {}}
+
+
+@pytest.mark.parametrize("texts", [{}, {"a": ""}, {"a": "the", "b": "!"}])
+def test_a_corpus_without_words_gives_empty_rankings(texts: dict[str, str]) -> None:
+    assert bm25_run(toy(texts, {"q": "red"}), 10, PARAMS) == {"q": {}}
+
+
+def test_ties_break_by_id_descending_also_at_the_cut() -> None:
+    texts = dict.fromkeys(("d1", "d10", "d2", "d9"), "red")
+    collection = toy(texts, {"q": "red"})
+    assert list(bm25_run(collection, 10, PARAMS)["q"]) == ["d9", "d2", "d10", "d1"]
+    assert list(bm25_run(collection, 2, PARAMS)["q"]) == ["d9", "d2"]
+    reordered = toy(dict(reversed(texts.items())), {"q": "red"})
+    assert bm25_run(reordered, 2, PARAMS) == bm25_run(collection, 2, PARAMS)
+
+
+def test_every_cut_is_a_prefix_of_the_whole_ranking() -> None:
+    rng = np.random.default_rng(0)
+    texts = {f"d{i}": " ".join(rng.choice(list("abcdef"), size=4)) for i in range(60)}
+    collection = toy(texts, {"q": "b c c e"})
+    whole = bm25_run(collection, 1000, PARAMS)["q"]
+    assert list(whole) == ranked(whole)
+    for depth in range(1, 61):
+        assert list(bm25_run(collection, depth, PARAMS)["q"].items()) == list(whole.items())[:depth]
+
+
+def test_self_matches_go_before_the_cut() -> None:
+    collection = toy({"q": "red fox", "b": "red fox runs", "c": "red fox runs far"}, {"q": "red fox"})
+    assert list(bm25_run(collection, 2, PARAMS)["q"]) == ["q", "b"]
+    assert list(bm25_run(collection, 2, PARAMS, exclude_self=True)["q"]) == ["b", "c"]
+
+
+def test_english_stemming_can_be_switched_off() -> None:
+    collection = toy({"a": "running foxes", "b": "run fox"}, {"q": "foxes running"})
+    assert set(bm25_run(collection, 10, PARAMS)["q"]) == {"a", "b"}
+    assert set(bm25_run(collection, 10, BM25Config(stemmer="none"))["q"]) == {"a"}
+
+
+def test_a_query_word_is_found_through_its_stem_alone() -> None:
+    assert bm25_run(toy({"a": "relational"}, {"q": "relate"}), 10, PARAMS)["q"]
+
+
+def test_unicode_and_single_characters_are_words() -> None:
+    texts = {"ko": "소련과 미국", "de": "GRÜSSE", "c": "vitamin C"}
+    run = bm25_run(toy(texts, {"1": "미국", "2": "grüsse", "3": "c"}), 10, PARAMS)
+    assert {key: list(found) for key, found in run.items()} == {"1": ["ko"], "2": ["de"], "3": ["c"]}
+
+
+def test_progress_counts_queries() -> None:
+    seen: list[tuple[int, int]] = []
+    bm25_run(toy({"a": "x"}, {"1": "x", "2": "y"}), 1, PARAMS, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 2), (2, 2)]
+
+
+def test_depth_below_one_is_refused() -> None:
+    with pytest.raises(UsageError, match="BM25 depth 0 leaves no candidates"):
+        bm25_run(toy({"a": "x"}, {"q": "x"}), 0, PARAMS)
+
+
+def test_the_name_holds_every_parameter() -> None:
+    assert first_stage_name(PARAMS) == "bm25s(k1=0.9,b=0.4,stemmer=english)"
+    assert first_stage_name(BM25Config(k1=1.2, b=0.75, stemmer="none")) == "bm25s(k1=1.2,b=0.75,stemmer=none)"
+
+
+@pytest.fixture
+def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Collection, list[int]]:
+    """A collection, and a list that grows by one with every ranking that is really computed."""
+    monkeypatch.setenv("UNIMOE_CACHE", str(tmp_path))
+    computed: list[int] = []
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        computed.append(1)
+        return bm25_run(*args, **kwargs)
+
+    monkeypatch.setattr(bm25, "bm25_run", counting)
+    return toy({"a": "red fox", "b": "red"}, {"q": "red", "none": "zebra"}), computed
+
+
+def test_the_cache_serves_the_same_run(cached: tuple[Collection, list[int]]) -> None:
+    collection, computed = cached
+    runs = [cached_bm25_run(collection, 5, PARAMS) for _ in range(3)]
+    assert runs[0] == runs[1] == runs[2] == bm25_run(collection, 5, PARAMS)
+    assert runs[2]["none"] == {}
+    assert len(computed) == 1
+    assert read_run(cached_run_path(collection, 5, PARAMS))["q"] == runs[0]["q"]
+
+
+@pytest.mark.parametrize("damage", ["", "q Q0 a 1 0.5 x\n", "not a run"])
+def test_a_damaged_cache_file_is_made_anew(cached: tuple[Collection, list[int]], damage: str) -> None:
+    collection, computed = cached
+    sound = cached_bm25_run(collection, 5, PARAMS)
+    cached_run_path(collection, 5, PARAMS).write_text(damage)
+    assert cached_bm25_run(collection, 5, PARAMS) == sound
+    cached_run_path(collection, 5, PARAMS).with_suffix(".json").write_text(damage)
+    assert cached_bm25_run(collection, 5, PARAMS) == sound
+    assert len(computed) == 3
+
+
+def test_another_setting_or_collection_has_another_cache_file(cached: tuple[Collection, list[int]]) -> None:
+    collection, _ = cached
+    paths = {
+        cached_run_path(collection, 5, PARAMS),
+        cached_run_path(collection, 6, PARAMS),
+        cached_run_path(collection, 5, BM25Config(b=0.5)),
+        cached_run_path(collection, 5, BM25Config(stemmer="none")),
+        cached_run_path(collection, 5, PARAMS, exclude_self=True),
+        cached_run_path(toy({"a": "red fox", "b": "blue"}, dict(collection.queries)), 5, PARAMS),
+        cached_run_path(toy({"a": "red fox", "b": "red"}, {"q": "red", "none": "zebras"}), 5, PARAMS),
+    }
+    assert len(paths) == 7

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from unimoe.data.collection import Collection, Document, Problems, assemble
+from unimoe.errors import DataError, UsageError
+
+DOCUMENTS = [(f"d{i}", Document("", f"text {i}")) for i in range(20)]
+QUERIES = [(f"q{i}", f"query {i}") for i in range(10)]
+QRELS = {f"q{i}": {f"d{i}": 1, "d19": 0} for i in range(10)}
+
+
+@pytest.fixture
+def collection() -> Collection:
+    return assemble("toy", "test", DOCUMENTS, QUERIES, QRELS)
+
+
+def test_full_text_joins_title_and_text_without_outer_space() -> None:
+    assert Document("A title", "a text").full_text == "A title a text"
+    assert Document("", "a text").full_text == "a text"
+    assert Document("A title", "").full_text == "A title"
+
+
+def test_a_sound_collection_has_no_problems(collection: Collection) -> None:
+    assert collection.problems == Problems()
+    assert collection.problems.summary() == ""
+
+
+def test_duplicates_are_counted_and_the_first_is_kept() -> None:
+    documents = [("d", Document("", "one")), ("d", Document("", "one")), ("d", Document("", "two"))]
+    found = assemble("toy", "test", documents, [("q", "a"), ("q", "b")], {"q": {"d": 1}})
+    assert found.corpus == {"d": Document("", "one")}
+    assert found.queries == {"q": "a"}
+    assert found.problems.count("duplicate documents") == 2
+    assert found.problems.count("conflicting documents") == 1
+    assert found.problems.count("duplicate queries") == found.problems.count("conflicting queries") == 1
+
+
+def test_a_duplicate_is_counted_even_if_it_is_the_same_object() -> None:
+    document = ("d", Document("", "one"))
+    found = assemble("toy", "test", [document, document], [("q", "a")], {"q": {"d": 1}})
+    assert found.problems.count("duplicate documents") == 1
+
+
+def test_dangling_judgments_and_empty_texts_are_counted_and_kept() -> None:
+    documents = [("d", Document("only a title", " ")), ("e", Document("", ""))]
+    found = assemble("toy", "test", documents, [("q", "a"), ("u", " ")], {"q": {"d": 1, "gone": 2}})
+    assert found.qrels == {"q": {"d": 1, "gone": 2}}
+    assert found.problems.count("judgments of unknown documents") == 1
+    assert found.problems.count("empty documents") == 2
+    assert found.problems.count("empty queries") == 1
+    assert found.unjudged_queries == ["u"]
+    assert found.problems.summary() == (
+        "judgments of unknown documents: 1 (gone); empty documents: 2 (d, e); "
+        "empty queries: 1 (u); unjudged queries: 1 (u)"
+    )
+
+
+def test_problems_keep_three_examples() -> None:
+    problems = Problems()
+    for key in "abcde":
+        problems.note("duplicate queries", key)
+    assert problems.summary() == "duplicate queries: 5 (a, b, c, ...)"
+
+
+def test_queries_of_other_splits_are_left_out_but_unjudged_ones_stay() -> None:
+    queries = [("here", "a"), ("elsewhere", "b"), ("nowhere", "c")]
+    found = assemble("toy", "test", DOCUMENTS, queries, {"here": {"d1": 1}}, judged_elsewhere={"elsewhere"})
+    assert list(found.queries) == ["here", "nowhere"]
+    assert found.unjudged_queries == ["nowhere"]
+
+
+@pytest.mark.parametrize(
+    ("queries", "state"),
+    [([], "is not among the queries"), ([("q", " ")], "has an empty text")],
+    ids=["absent", "empty"],
+)
+def test_a_judged_query_needs_text(queries: list[tuple[str, str]], state: str) -> None:
+    with pytest.raises(DataError, match=f"query 'q' is judged in split 'test' but {state}; add its text"):
+        assemble("toy", "test", DOCUMENTS, queries, {"q": {"d1": 1}})
+
+
+def test_no_judgment_is_an_error() -> None:
+    with pytest.raises(DataError, match="toy: split 'test' holds no judgments"):
+        assemble("toy", "test", DOCUMENTS, QUERIES, {"q1": {}})
+
+
+@pytest.mark.parametrize("key", ["", "a b", "a\t", "\u00a0"])
+def test_ids_that_trec_files_cannot_hold_are_refused(key: str) -> None:
+    with pytest.raises(DataError, match="white space"):
+        assemble("toy", "test", [(key, Document("", "x"))], QUERIES, QRELS)
+
+
+def test_hashes_ignore_order_and_see_every_change(collection: Collection) -> None:
+    shuffled = assemble("other name", "test", DOCUMENTS[::-1], QUERIES[::-1], dict(reversed(QRELS.items())))
+    assert shuffled.content_hash == collection.content_hash
+    changed = [
+        assemble("toy", "dev", DOCUMENTS, QUERIES, QRELS),
+        assemble("toy", "test", [*DOCUMENTS[:-1], ("d19", Document("", "new"))], QUERIES, QRELS),
+        assemble("toy", "test", DOCUMENTS, [*QUERIES[:-1], ("q9", "new")], QRELS),
+        assemble("toy", "test", DOCUMENTS, QUERIES, {**QRELS, "q9": {"d9": 2, "d19": 0}}),
+    ]
+    assert len({collection.content_hash, *(other.content_hash for other in changed)}) == 5
+
+
+def test_text_moved_from_title_to_text_changes_the_hash() -> None:
+    one = assemble("toy", "test", [("d1", Document("ab", "c"))], QUERIES, {"q1": {"d1": 1}})
+    two = assemble("toy", "test", [("d1", Document("a", "bc"))], QUERIES, {"q1": {"d1": 1}})
+    assert one.corpus_hash != two.corpus_hash
+
+
+def test_a_larger_sample_keeps_the_smaller(collection: Collection) -> None:
+    samples = [collection.sample_queries(n, seed=3) for n in range(1, 11)]
+    for small, large in pairwise(samples):
+        assert small.qrels.keys() < large.qrels.keys()
+    assert [len(sample.queries) for sample in samples] == list(range(1, 11))
+    assert samples[0].corpus == collection.corpus
+    assert collection.sample_queries(99).qrels == collection.qrels
+
+
+def test_samples_depend_on_the_seed_and_not_on_the_order(collection: Collection) -> None:
+    reordered = assemble("toy", "test", DOCUMENTS, QUERIES[::-1], dict(reversed(QRELS.items())))
+    assert reordered.sample_queries(4, 1).queries == collection.sample_queries(4, 1).queries
+    assert len({frozenset(collection.sample_queries(4, seed).qrels) for seed in range(8)}) > 1
+
+
+def test_a_sample_holds_judged_queries_only() -> None:
+    found = assemble("toy", "test", DOCUMENTS, [*QUERIES, ("unjudged", "x")], QRELS)
+    assert "unjudged" not in found.sample_queries(99).queries
+
+
+def test_a_pool_holds_every_relevant_document_and_grows(collection: Collection) -> None:
+    relevant = {f"d{i}" for i in range(10)}
+    small, large = collection.pool(12, seed=1), collection.pool(15, seed=1)
+    assert relevant < small.corpus.keys() < large.corpus.keys()
+    assert (len(small.corpus), len(large.corpus)) == (12, 15)
+    assert collection.pool(99).corpus == collection.corpus
+    assert small.qrels == collection.qrels
+
+
+def test_a_pool_too_small_names_the_number_needed(collection: Collection) -> None:
+    with pytest.raises(UsageError, match=r"pool of 9 documents cannot hold the 10 relevant ones; ask for at least 10"):
+        collection.pool(9)
+    with pytest.raises(UsageError, match="at least 1"):
+        collection.sample_queries(0)
