@@ -1,0 +1,10 @@
+"""Compare the arms of an experiment: verdict, tables, figures, report.
+
+uv run scripts/analyze_results.py --output-dir outputs
+"""
+
+from unimoe.analysis.commands import app
+from unimoe.console import run
+
+if __name__ == "__main__":
+    run(app)

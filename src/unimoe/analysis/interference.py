@@ -1,0 +1,192 @@
+"""Task interference: what the joint model loses against the specialist, with an honest interval.
+
+``TIR = (specialist - joint) / specialist`` on the main metric of one dataset. Two labels stand beside it. The rule's
+label is the plain threshold on the mean over seeds. The label with confidence asks how sure that is, given that both
+other seeds and other queries would have given another number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unimoe.analysis.crossed import CrossedInterval, Label, crossed_interval, rule_label
+from unimoe.analysis.loading import Results
+from unimoe.results import Task
+
+MIN_SPECIALIST = 1e-3
+"""Below this mean score a ratio means nothing: its interval has no end (Fieller 1954)."""
+
+SPECIALISTS: dict[Task, str] = {"reranking": "rank_only", "embedding": "emb_only"}
+"""The task word of the specialist each task's TIR is measured against."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A specialist and the joint arm that pairs with it: the same name behind the task word."""
+
+    task: Task
+    specialist: str
+    joint: str
+
+
+@dataclass(frozen=True)
+class Interference:
+    """TIR of one pair of arms on one dataset.
+
+    Attributes:
+        seeds: the seeds both arms have; the others are in ``left_out``, as ``arm seed n``.
+        specialist: mean of the main metric by seed, in the metric's unit (0 to 1).
+        joint: the same of the joint arm.
+        crossed: None with fewer than two seeds or queries.
+        warnings: why the number may measure something else than interference.
+    """
+
+    pair: Pair
+    dataset: str
+    metric: str
+    queries: int
+    seeds: tuple[int, ...]
+    left_out: tuple[str, ...]
+    specialist: tuple[float, ...]
+    joint: tuple[float, ...]
+    crossed: CrossedInterval | None
+    warnings: tuple[str, ...]
+
+    @property
+    def per_seed(self) -> tuple[float, ...]:
+        """TIR by seed. Descriptive: equal seed numbers do not make two training runs a pair."""
+        return tuple((s - j) / s for s, j in zip(self.specialist, self.joint, strict=True))
+
+    @property
+    def mean(self) -> float:
+        """Mean TIR over seeds, which the rule judges."""
+        return math.fsum(self.per_seed) / len(self.seeds)
+
+    @property
+    def std(self) -> float | None:
+        """Standard deviation of TIR over seeds (divisor n - 1); None with one seed, where it cannot be estimated."""
+        return float(np.std(self.per_seed, ddof=1)) if len(self.seeds) > 1 else None
+
+    @property
+    def deltas(self) -> tuple[float, ...]:
+        """Joint minus specialist by seed, in the metric's unit."""
+        return tuple(j - s for s, j in zip(self.specialist, self.joint, strict=True))
+
+    @property
+    def delta(self) -> float:
+        """Mean of joint minus specialist over seeds."""
+        return math.fsum(self.deltas) / len(self.seeds)
+
+    @property
+    def rule(self) -> Label:
+        """The rule's label on mean TIR."""
+        return rule_label(self.mean)
+
+
+@dataclass(frozen=True)
+class NotComputable:
+    """A TIR that was asked for and cannot be had; ``dataset`` is None where the task has no result at all."""
+
+    pair: Pair
+    dataset: str | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class InterferenceMetrics:
+    """Every TIR of an output folder: what was measured, and what was not and why."""
+
+    measured: tuple[Interference, ...]
+    missing: tuple[NotComputable, ...]
+
+
+def compute_interference_metrics(results: Results) -> InterferenceMetrics:
+    """TIR of every pair of arms on every dataset: reranking against rank_only, embedding against emb_only.
+
+    Args:
+        results: what ``load_all_results`` returned; missing arms, seeds and datasets are reported, not refused.
+    """
+    found = [_measure(results, pair, dataset) for pair in pairs(results) for dataset in _datasets(results, pair)]
+    return InterferenceMetrics(
+        measured=tuple(item for item in found if isinstance(item, Interference)),
+        missing=tuple(item for item in found if isinstance(item, NotComputable)),
+    )
+
+
+def pairs(results: Results) -> Iterator[Pair]:
+    """Every pair some arm of the folder belongs to, reranking first; either side may lack results."""
+    words = ("joint", *SPECIALISTS.values())
+    suffixes = sorted({name.removeprefix(word) for name in results for word in words if _has_word(name, word)})
+    for task, word in SPECIALISTS.items():
+        for suffix in suffixes:
+            yield Pair(task, specialist=f"{word}{suffix}", joint=f"joint{suffix}")
+
+
+def _measure(results: Results, pair: Pair, dataset: str | None) -> Interference | NotComputable:
+    key = f"{pair.task}/{dataset}"
+    seeds = {arm: results.seeds(arm, key) for arm in (pair.specialist, pair.joint)}
+    absent = [arm for arm, its_seeds in seeds.items() if not its_seeds]
+    if dataset is None or absent:
+        return NotComputable(pair, dataset, _missing(results, pair, absent, dataset))
+    common = tuple(seed for seed in seeds[pair.specialist] if seed in seeds[pair.joint])
+    if not common:
+        return NotComputable(pair, dataset, f"{pair.specialist} and {pair.joint} have no seed in common on {dataset}")
+    specialist, joint = (results.scores(arm, key, common) for arm in seeds)
+    if specialist.mean(axis=1).min() < MIN_SPECIALIST:
+        why = f"{pair.specialist} scores nearly 0 on {dataset}, and a ratio to it means nothing"
+        return NotComputable(pair, dataset, why)
+    return Interference(
+        pair=pair,
+        dataset=dataset,
+        metric=results.measured(key)[0].main_metric,
+        queries=specialist.shape[1],
+        seeds=common,
+        left_out=tuple(f"{arm} seed {seed}" for arm in seeds for seed in seeds[arm] if seed not in common),
+        specialist=_means(specialist),
+        joint=_means(joint),
+        crossed=crossed_interval(specialist, joint),
+        warnings=tuple(_unequal_budgets(results, pair, key, common)),
+    )
+
+
+def _means(scores: NDArray[np.float64]) -> tuple[float, ...]:
+    return tuple(math.fsum(row) / len(row) for row in scores.tolist())
+
+
+def _missing(results: Results, pair: Pair, absent: list[str], dataset: str | None) -> str:
+    """``joint_r8 missing``, and on which dataset where the arm has the task on others."""
+    elsewhere = {r.config_name for r in results.results if r.task == pair.task and r.seed is not None}
+    place = f" on {dataset}" if elsewhere.intersection(absent) else ""
+    return f"{' and '.join(absent)} missing{place}"
+
+
+def _unequal_budgets(results: Results, pair: Pair, key: str, seeds: tuple[int, ...]) -> Iterator[str]:
+    """The arms are fair when the joint one saw as many examples of the task as the specialist."""
+    field = "ranking_examples" if pair.task == "reranking" else "embedding_examples"
+    for seed in seeds:
+        seen = []
+        for arm in (pair.specialist, pair.joint):
+            result = results.result(arm, seed, key)
+            seen.append(getattr(result.training, field) if result and result.training else None)
+        if None not in seen and seen[0] != seen[1]:
+            words = field.replace("_", " ")
+            yield (
+                f"unequal training: {pair.specialist} seed {seed} saw {seen[0]:,} {words}, {pair.joint} {seen[1]:,}; "
+                "TIR measures the budget too"
+            )
+
+
+def _datasets(results: Results, pair: Pair) -> list[str | None]:
+    keys = dict.fromkeys(
+        r.dataset for r in results.results if r.task == pair.task and r.config_name in (pair.specialist, pair.joint)
+    )
+    return [*sorted(keys)] or [None]
+
+
+def _has_word(name: str, word: str) -> bool:
+    return name == word or name.startswith(f"{word}_")

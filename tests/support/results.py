@@ -1,0 +1,139 @@
+"""Result files as an evaluation would leave them, made from numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unimoe.io import append_jsonl
+from unimoe.results import EvalResult, Identity, Provenance, Task, TrainingBudget, arm_dir, write_result
+
+UNTRAINED = ("bm25", "zero_shot")
+
+
+def query_ids(n: int) -> list[str]:
+    return [f"q{i:03d}" for i in range(n)]
+
+
+def make_result(
+    config_name: str,
+    seed: int | None,
+    scores: Sequence[float] | Mapping[str, float],
+    *,
+    task: Task = "reranking",
+    dataset: str = "apidocs",
+    identity: Mapping[str, Any] | None = None,
+    hashes: Mapping[str, str] | None = None,
+    training: TrainingBudget | None = None,
+    caveats: Sequence[str] = (),
+    metric: str = "ndcg@10",
+) -> EvalResult:
+    per_query = dict(scores) if isinstance(scores, Mapping) else dict(zip(query_ids(len(scores)), scores, strict=True))
+    per_query = {query_id: float(score) for query_id, score in per_query.items()}
+    mean = math.fsum(per_query.values()) / len(per_query)
+    halves = {query_id: score / 2 for query_id, score in per_query.items()}
+    facts: dict[str, Any] = {
+        "experiment": "bundled",
+        "base_model": None if config_name == "bm25" else "smollm2@0123456789abcdef",
+        "checkpoint": "none" if config_name in UNTRAINED else "last",
+        "split": "test",
+        "first_stage": "bm25s(k1=0.9,b=0.4)",
+        "depth": 10,
+        "pool": None,
+        "prompt": None if config_name == "bm25" else "chat@fedcba9876543210",
+        "max_queries": None,
+    }
+    return EvalResult(
+        config_name=config_name,
+        seed=seed,
+        task=task,
+        dataset=dataset,
+        main_metric=metric,
+        aggregate={metric: mean, "mrr@10": mean / 2},
+        per_query=per_query,
+        per_query_metrics={"mrr@10": halves},
+        unjudged_queries=[],
+        caveats=list(caveats),
+        identity=Identity(**(facts | dict(identity or {}))),
+        training=training,
+        config={"name": "bundled"},
+        provenance=make_provenance(hashes),
+    )
+
+
+def make_provenance(hashes: Mapping[str, str] | None = None) -> Provenance:
+    return Provenance(
+        created="2026-02-07T12:00:00+00:00",
+        git_commit="0" * 40,
+        git_dirty=False,
+        python="3.11.7",
+        platform="Linux-x86_64",
+        packages={"numpy": "2.4.6", "torch": "2.6.0"},
+        device="cpu",
+        dtype="bfloat16",
+        hashes=dict({"collection": "c0ffee", "candidates": "decade"} if hashes is None else hashes),
+        wall_time_s=1.5,
+        items_per_s=40.0,
+        given=[],
+    )
+
+
+def simulate(
+    seeds: int, queries: int, tir: float, *, rng: np.random.Generator, seed_sd: float = 0.01, query_sd: float = 0.1
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Specialist and joint scores, ``(seeds, queries)``, of mean .5 and a true TIR."""
+    difficulty = rng.normal(0.0, 0.2, queries)
+
+    def arm(mean: float) -> NDArray[np.float64]:
+        own = rng.normal(0.0, query_sd, queries)
+        noise = rng.normal(0.0, 0.05, (seeds, queries))
+        return np.asarray(mean + difficulty + own + rng.normal(0.0, seed_sd, (seeds, 1)) + noise)
+
+    return arm(0.5), arm(0.5 * (1.0 - tir))
+
+
+def write_experiment(
+    output_dir: Path,
+    *,
+    arms: Sequence[str] = ("rank_only_r8", "emb_only_r8", "joint_r8"),
+    seeds: Sequence[int] = (0, 1, 2),
+    queries: int = 40,
+    tir: float = 0.05,
+    caveats: Sequence[str] = (),
+    logs: bool = True,
+) -> None:
+    """A small experiment on disk: baselines, arms by seed, both tasks, training logs."""
+    rng = np.random.default_rng(7)
+    specialist, joint = (np.clip(scores, 0.0, 1.0) for scores in simulate(len(seeds), queries, tir, rng=rng))
+    for task in ("reranking", "embedding"):
+        for baseline, factor in (("bm25", 0.9), ("zero_shot", 0.6)):
+            if (task, baseline) != ("embedding", "bm25"):
+                _write(output_dir, make_result(baseline, None, specialist[0] * factor, task=task, caveats=caveats))
+        for arm in arms:
+            if arm.startswith("joint") or arm.startswith("rank") == (task == "reranking"):
+                matrix = joint if arm.startswith("joint") else specialist
+                for seed, row in zip(seeds, matrix, strict=True):
+                    budget = TrainingBudget(steps=60, ranking_examples=480, embedding_examples=1920, tokens=100_000)
+                    _write(output_dir, make_result(arm, seed, row, task=task, caveats=caveats, training=budget))
+    for arm in arms if logs else ():
+        for seed in seeds:
+            write_log(output_dir, arm, seed, rng)
+
+
+def write_log(output_dir: Path, arm: str, seed: int, rng: np.random.Generator, steps: int = 60) -> None:
+    path = arm_dir(output_dir, arm, seed) / "logs" / "train.jsonl"
+    for step in range(1, steps + 1):
+        loss = float(0.2 + np.exp(-step / 15) + rng.normal(0.0, 0.05))
+        record: dict[str, Any] = {"step": step, "task": arm.rpartition("_")[0], "loss": loss, "lr": 1e-3}
+        if arm.startswith("joint"):
+            record |= {"ranking_loss": loss, "embedding_loss": 2 * loss}
+        append_jsonl(path, record)
+
+
+def _write(output_dir: Path, result: EvalResult) -> None:
+    write_result(output_dir, result)
