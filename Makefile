@@ -1,0 +1,32 @@
+.DEFAULT_GOAL := help
+.PHONY: help install test lint format types check demo clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install:  ## the locked environment, and the commit hooks
+	uv sync --locked
+	uv run pre-commit install
+
+test:  ## all tests; UNIMOE_DATA=DIR adds those on real collections
+	uv run pytest
+
+lint:  ## style and mistakes, without changing anything
+	uv run ruff check .
+	uv run ruff format --check .
+
+format:  ## mend what can be mended
+	uv run ruff check --fix .
+	uv run ruff format .
+
+types:  ## mypy, strict
+	uv run mypy
+
+check: lint types test  ## what a change has to pass
+
+demo:  ## the main job at its smallest, offline: train, evaluate, judge
+	uv run scripts/run_experiment.py --smoke --output-dir outputs/demo
+
+clean:  ## caches and builds; outputs stay
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	find src scripts benchmarks tests -name __pycache__ -type d -prune -exec rm -rf {} +
