@@ -19,9 +19,9 @@ import unimoe
 
 SOURCE = Path(unimoe.__file__).parent
 
-FOUNDATION = {"errors", "io", "trec", "metrics", "config", "results", "console"}
+FOUNDATION = {"errors", "io", "trec", "metrics", "config", "config_files", "results", "console"}
 MODELS = FOUNDATION | {"checkpoint"}
-TRAINING = MODELS | {"models", "retrieval", "data"}
+TRAINING = MODELS | {"models", "retrieval", "data", "provenance"}
 
 # What each room may import. A new room needs a row here, and a line in the architecture page.
 ALLOWED: dict[str, set[str]] = {
@@ -29,18 +29,22 @@ ALLOWED: dict[str, set[str]] = {
     "io": {"errors"},
     "trec": {"errors", "io"},
     "metrics": {"errors", "trec"},
-    "config": {"errors", "io"},
+    "config": {"errors"},
+    "config_files": {"errors", "config"},
     "results": {"errors", "io"},
+    "provenance": {"results"},
     "console": {"errors"},
-    "checkpoint": {"errors", "io", "config", "results"},
+    "checkpoint": {"errors", "io", "config", "config_files", "results"},
     "data": FOUNDATION,
     "retrieval": FOUNDATION | {"data"},
     "models": MODELS,
     "training": TRAINING,
     "evaluation": TRAINING,
     "analysis": FOUNDATION,
-    "experiment": TRAINING | {"training", "evaluation", "analysis"},
-    "cli": TRAINING | {"training", "evaluation", "analysis", "experiment"},
+    "estimate": MODELS | {"models"},
+    "experiment": TRAINING | {"training", "evaluation", "analysis", "estimate"},
+    "doctor": TRAINING | {"estimate"},
+    "cli": TRAINING | {"training", "evaluation", "analysis", "estimate", "experiment", "doctor"},
 }
 
 WITHOUT_TORCH = sorted(FOUNDATION | {"analysis"})

@@ -1,0 +1,86 @@
+"""What a trained arm leaves behind: a PEFT adapter folder with one more file that says where it came from.
+
+Known to training, which writes it, and to evaluation, which reads it. Needs no torch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from unimoe.config import Experiment
+from unimoe.config_files import parse_experiment
+from unimoe.errors import DataError
+from unimoe.io import hash_file, hash_json, read_json, write_json
+from unimoe.results import TrainingBudget
+
+CHECKPOINT_VERSION = 1
+ADAPTER_FILE = "adapter_model.safetensors"
+
+_MANIFEST = "unimoe.json"
+
+
+class Checkpoint(BaseModel):
+    """The manifest of a checkpoint folder.
+
+    Attributes:
+        fingerprint: content hash of everything that determined the training; equal fingerprints, equal training.
+        adapter_hash: content hash of the adapter's weights.
+        dtype: what the training computed in; evaluation computes in the same unless told otherwise.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    checkpoint_version: Literal[1] = 1
+    arm: str
+    seed: int
+    which: Literal["best", "last"]
+    base_model: str
+    dtype: str
+    fingerprint: str
+    adapter_hash: str
+    training: TrainingBudget
+    config: dict[str, Any]
+
+    @property
+    def experiment(self) -> Experiment:
+        """The configuration the arm was trained with."""
+        return parse_experiment(self.config, source=f"checkpoint of {self.arm}, seed {self.seed}")
+
+
+def training_fingerprint(experiment: Experiment, arm: str, seed: int, **content: str) -> str:
+    """Content hash of what determines a training: the config's parts that matter, arm, seed, and named hashes."""
+    relevant = experiment.model_dump(include={"model", "prompt", "lora", "training"})
+    del relevant["training"]["save_every"]  # a resumed training ends with the same weights
+    relevant["bm25"] = experiment.evaluation.bm25.model_dump()  # negatives come from BM25
+    return hash_json([relevant, experiment.arm(arm).model_dump(), arm, seed, content])
+
+
+def write_manifest(folder: Path, checkpoint: Checkpoint) -> None:
+    """Complete a checkpoint folder; without the manifest it counts as half-written."""
+    write_json(folder / _MANIFEST, checkpoint.model_dump())
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Read and verify the manifest of a checkpoint folder.
+
+    Raises:
+        DataError: the folder is missing, half-written, damaged, or of another version.
+    """
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such checkpoint folder; train the arm first (scripts/train.py)")
+    adapter, manifest = folder / ADAPTER_FILE, folder / _MANIFEST
+    if not manifest.is_file() or not adapter.is_file():
+        missing = manifest.name if not manifest.is_file() else adapter.name
+        raise DataError(f"{folder}: not a whole checkpoint, {missing} is missing; train the arm again")
+    try:
+        checkpoint = Checkpoint.model_validate(read_json(manifest))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = "".join(f"{part}: " for part in first["loc"])
+        raise DataError(f"{manifest}: {where}{first['msg']}; train the arm again with this unimoe") from None
+    if hash_file(adapter) != checkpoint.adapter_hash:
+        raise DataError(f"{adapter}: content differs from its manifest (damaged or replaced); train the arm again")
+    return checkpoint

@@ -1,0 +1,199 @@
+"""The command line. Each command imports what it needs when it runs, so that ``--help`` is quick."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unimoe import console
+from unimoe.analysis.commands import analyze
+from unimoe.config import Experiment
+from unimoe.config_files import load_experiment
+from unimoe.console import Steps, stderr, stdout
+from unimoe.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    import torch
+
+DEFAULT_EXPERIMENT = Path("experiments/bundled")
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
+
+Config = Annotated[Path, typer.Option(help="An experiment's YAML file, or the name of a shipped one.")]
+Override = Annotated[list[str] | None, typer.Option("--set", help="Override a config key: training.steps=50.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps; by default the best there is.")]
+OutputDir = Annotated[Path | None, typer.Option(help="The experiment's folder; by default the config's output_dir.")]
+
+
+def run_experiment(
+    config: Config = DEFAULT_EXPERIMENT,
+    override: Override = None,
+    output_dir: OutputDir = None,
+    device: Device = None,
+    smoke: Annotated[bool, typer.Option("--smoke", help="Few steps, one seed, unfit for decisions.")] = False,
+) -> None:
+    """Run an experiment: train, evaluate and judge every arm and seed.
+
+    Without arguments: the bundled model and collection, offline, in minutes. What is done already is skipped, so a
+    killed run goes on when it is started again.
+    """
+    from unimoe.experiment import ExperimentRun, smoke_version
+
+    experiment = load_experiment(config, override or [])
+    if smoke:
+        experiment = smoke_version(experiment).model_copy(update={"output_dir": f"{experiment.output_dir}-smoke"})
+    experiment = _placed(experiment, output_dir)
+    _quiet_libraries()
+    run = ExperimentRun(experiment, _device(device), _given(config, override, smoke=smoke))
+    _announce(experiment, run.bench.device, run.bench.dtype)
+    run.train_and_evaluate()
+    stderr.print()
+    analyze(output_dir=Path(experiment.output_dir))
+    stdout.print(f"\nNext: {_next_command(experiment)}", soft_wrap=True)
+
+
+def train(
+    arm: Annotated[str, typer.Option(help="Which of the config's arms.")],
+    config: Config = DEFAULT_EXPERIMENT,
+    seed: Annotated[int, typer.Option(min=0, help="Initialises the adapters and orders the batches.")] = 0,
+    override: Override = None,
+    output_dir: OutputDir = None,
+    device: Device = None,
+    resume: Annotated[bool, typer.Option(help="Go on from a saved state; otherwise start over.")] = False,
+) -> None:
+    """Train one arm with one seed; prints the checkpoint's folder."""
+    experiment = _placed(load_experiment(config, override or []), output_dir)
+    experiment.arm(arm)
+    _quiet_libraries()
+    from unimoe.models.bench import ModelBench
+    from unimoe.models.device import choose_dtype
+    from unimoe.training.gradient.examples import load_training_data
+    from unimoe.training.gradient.trainer import StepReport, discard_training, train_arm
+
+    target = _device(device)
+    if not resume:
+        discard_training(Path(experiment.output_dir), arm, seed)
+    bench = ModelBench(experiment, target, choose_dtype(target, experiment.model.dtype))
+    with Steps(1).step(f"train {arm}, seed {seed}", experiment.training.steps) as step:
+
+        def on_step(report: StepReport) -> None:
+            step.advance(1)
+            step.outcome = f"loss {report.loss:.3f}"
+
+        data, base = load_training_data(experiment), bench.fresh_base()
+        folder = train_arm(experiment, arm, seed, base=base, data=data, trunk=bench.trunk, on_step=on_step)
+    stdout.print(str(folder), soft_wrap=True)
+
+
+def evaluate(
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="A checkpoint folder; its arm, base model and seed are used.")
+    ] = None,
+    zero_shot: Annotated[bool, typer.Option("--zero-shot", help="The config's base model, untrained.")] = False,
+    config: Annotated[
+        Path | None, typer.Option(help="Overrides the checkpoint's evaluation settings; required with --zero-shot.")
+    ] = None,
+    override: Override = None,
+    eval_tier: Annotated[
+        str, typer.Option(help="bundled (offline), fast (SciFact, NFCorpus, FiQA2018) or full (BEIR).")
+    ] = "bundled",
+    max_queries: Annotated[
+        int | None, typer.Option(min=1, help="Score at most this many queries of each dataset; results say so.")
+    ] = None,
+    output_dir: OutputDir = None,
+    device: Device = None,
+) -> None:
+    """Evaluate a checkpoint on a tier: reranking always, embedding for arms that embed.
+
+    Collections are looked for under the folder UNIMOE_DATA, then downloaded. One that can be had neither way is named,
+    the others still run, and the exit code is 4. Results that are already there and up to date are kept.
+    """
+    from unimoe.evaluation.commands import EvaluationRequest, run_evaluation
+
+    if (checkpoint is None) is not zero_shot:
+        raise UsageError("give either --checkpoint FOLDER or --zero-shot")
+    if zero_shot and config is None:
+        raise UsageError("--zero-shot needs --config, which names the base model")
+    if eval_tier not in {"bundled", "fast", "full"}:
+        hint = did_you_mean(eval_tier, ("bundled", "fast", "full"))
+        raise UsageError(f"--eval-tier {eval_tier}: unknown{hint}; use bundled, fast or full")
+    _quiet_libraries()
+    run_evaluation(
+        EvaluationRequest(
+            checkpoint=checkpoint,
+            config=load_experiment(config, override or []) if config else None,
+            overrides=tuple(override or ()),
+            tier=eval_tier,
+            max_queries=max_queries,
+            output_dir=output_dir,
+            given=_given(config, override, eval_tier=eval_tier, max_queries=max_queries),
+        ),
+        _device(device),
+    )
+
+
+def doctor(config: Config = DEFAULT_EXPERIMENT, device: Device = None) -> None:
+    """Say what this machine has: device, speed, caches, disk, collections, and how long the main job will take."""
+    from unimoe.doctor import examine
+
+    for name, finding in examine(load_experiment(config), _device(device)):
+        stdout.print(f"{name:<14}{finding}", soft_wrap=True)
+
+
+def main() -> None:
+    """The ``unimoe`` command."""
+    console.run(app)
+
+
+app.command("demo")(run_experiment)
+app.command("train")(train)
+app.command("evaluate")(evaluate)
+app.command("analyze")(analyze)
+app.command("doctor")(doctor)
+
+
+def _placed(experiment: Experiment, output_dir: Path | None) -> Experiment:
+    return experiment if output_dir is None else experiment.model_copy(update={"output_dir": str(output_dir)})
+
+
+def _device(name: str | None) -> torch.device:
+    from unimoe.models.device import choose_device
+
+    return choose_device(name)
+
+
+def _given(config: Path | None, override: list[str] | None, **options: object) -> list[str]:
+    """What was asked for by hand, for the results' provenance; everything else had its default."""
+    named = [f"--{name.replace('_', '-')} {value}" for name, value in options.items() if value not in (None, False)]
+    return [*([f"--config {config}"] if config else []), *named, *(f"--set {text}" for text in override or [])]
+
+
+def _announce(experiment: Experiment, device: torch.device, dtype: torch.dtype) -> None:
+    from unimoe.estimate import BUNDLED_SHAPE, estimated_seconds
+    from unimoe.models.bundled import BUNDLED_ID
+    from unimoe.models.device import describe_device, probe_speed
+
+    name = str(dtype).removeprefix("torch.")
+    stderr.print(
+        f"{experiment.name}: {len(experiment.arms)} arms x {len(experiment.seeds)} seeds, {experiment.model.base}, "
+        f"{describe_device(device)}, {name}; results in {experiment.output_dir}",
+        soft_wrap=True,
+    )
+    if experiment.model.base == BUNDLED_ID and name in probe_speed(device.type):
+        minutes = estimated_seconds(experiment, BUNDLED_SHAPE, probe_speed(device.type)[name]) / 60
+        stderr.print(f"about {minutes:.0f} minutes from scratch on this machine", soft_wrap=True)
+
+
+def _next_command(experiment: Experiment) -> str:
+    arm, seed = next(reversed(experiment.arms)), experiment.seeds[0]
+    checkpoint = Path(experiment.output_dir) / arm / f"seed_{seed}" / "checkpoint"
+    return f"uv run scripts/evaluate.py --checkpoint {checkpoint} --eval-tier fast"
+
+
+def _quiet_libraries() -> None:
+    """Libraries keep their progress bars and advice to themselves; ours is on stderr."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

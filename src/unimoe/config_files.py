@@ -1,0 +1,206 @@
+"""Experiments from YAML files.
+
+``load_experiment`` reads the file, applies ``--set key=value`` overrides and refuses unknown keys, wrong types and
+impossible values with the key's path and what to write instead.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from unimoe.config import ArmConfig, Experiment
+from unimoe.errors import UsageError, did_you_mean
+
+
+def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Read an experiment from YAML and apply ``a.b=value`` overrides, whose values are YAML too.
+
+    Args:
+        path: a file, or the name of a shipped config such as ``experiments/bundled``.
+        overrides: ``key.path=value`` strings, applied in order.
+
+    Raises:
+        UsageError: the file is missing or malformed, a key unknown, a value of the wrong type or impossible.
+    """
+    file = find_config(path)
+    return apply_overrides(read_yaml(file), overrides, source=str(file))
+
+
+def apply_overrides(raw: Any, overrides: Sequence[str], source: str) -> Experiment:
+    """Validate an experiment given as plain data, with ``a.b=value`` overrides applied to a copy of it."""
+    if isinstance(raw, dict):
+        raw = dict(raw)
+        for override in overrides:
+            _apply(raw, override)
+    return parse_experiment(raw, source)
+
+
+def parse_experiment(raw: Any, source: str) -> Experiment:
+    """Validate an experiment given as plain data; ``source`` names it in errors."""
+    try:
+        return Experiment.model_validate(raw)
+    except ValidationError as error:
+        mistakes = [_explain(e) for e in error.errors()]
+        more = f"; and {len(mistakes) - 3} more" if len(mistakes) > 3 else ""
+        raise UsageError(f"{source}: {'; '.join(mistakes[:3])}{more}") from None
+
+
+def find_config(path: Path) -> Path:
+    """A config file: as given, or shipped with the package (with or without ``.yaml``)."""
+    if path.is_file():
+        return path
+    shipped = config_root()
+    for candidate in (shipped / path, shipped / f"{path}.yaml"):
+        if not path.is_absolute() and candidate.is_file():
+            return candidate
+    names = sorted(str(p.relative_to(shipped).with_suffix("")) for p in shipped.rglob("*.yaml"))
+    raise UsageError(f"{path}: no such config file{did_you_mean(str(path), names)}; shipped: {', '.join(names)}")
+
+
+def config_root() -> Path:
+    """The shipped configs: inside the installed package, or in the clone."""
+    package = Path(__file__).parent / "configs"
+    return package if package.is_dir() else Path(__file__).parents[2] / "configs"
+
+
+def read_yaml(path: Path) -> Any:
+    """Read YAML in which ``1e-3`` is a number, ``yes`` and ``no`` are words, and no key stands twice.
+
+    Raises:
+        UsageError: the file cannot be read or is no YAML; names file and line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read ({error})") from None
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+    except (yaml.YAMLError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        said = [getattr(error, "context", None), getattr(error, "problem", None)]
+        problem = ", ".join(filter(None, said)) or " ".join(str(error).split())
+        raise UsageError(f"{where}: not valid YAML: {problem}") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's idea of numbers and booleans, and duplicate keys refused."""
+
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.composer.ComposerError(None, None, "a key must be one word", key.start_mark)
+            if key.value in seen:
+                raise yaml.composer.ComposerError(None, None, f"key {key.value!r} stands twice", key.start_mark)
+            seen.add(key.value)
+        return node
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        return int(self.construct_scalar(node))
+
+
+_SCALARS = {  # tag: what it looks like, how it can begin; all else is text
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    "int": (r"[-+]?\d+", list("-+0123456789")),
+    "float": (
+        r"[-+]?(?:(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+|\.inf|\.Inf|\.INF)|\.nan|\.NaN|\.NAN",
+        list("-+.0123456789"),
+    ),
+    "merge": (r"<<", ["<"]),
+}
+_Loader.yaml_implicit_resolvers = {}
+for _tag, (_pattern, _first) in _SCALARS.items():
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+
+
+def _apply(raw: dict[str, Any], override: str) -> None:
+    key, separator, text = override.partition("=")
+    *sections, last = key.strip().split(".")
+    if not separator or not all([*sections, last]):
+        raise UsageError(f"--set {override!r}: write it as key.path=value, for example --set training.steps=50")
+    try:
+        value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+    except (yaml.YAMLError, ValueError):
+        raise UsageError(f"--set {override!r}: the value is not valid YAML; put text in quotes") from None
+    node = raw
+    for depth, section in enumerate(sections, start=1):
+        inner = node.get(section)
+        if not isinstance(inner, dict | None):
+            raise UsageError(f"--set {override!r}: {'.'.join(sections[:depth])} is not a section; set it as a whole")
+        node[section] = dict(inner or {})  # a copy: YAML aliases share one object
+        node = node[section]
+    node[last] = value
+
+
+_MENDS = {  # pydantic's error types, in the words of someone who edits YAML
+    "missing": "this key is required; add it",
+    "bool_type": "must be true or false",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "string_type": "must be text, in quotes where it looks like something else",
+    "list_type": "must be a list, as in [a, b]",
+    "dict_type": "must be a section, keys with values",
+    "model_type": "must be a section, keys with values",
+    "finite_number": "must be finite",
+    "too_short": "must not be empty",
+    "string_too_short": "must not be empty",
+    "string_pattern_mismatch": "may hold only letters, digits, '_', '.' and '-', and starts with a letter or digit",
+    "invalid_key": "a key must be text; put it in quotes",
+    "literal_error": "must be {expected}",
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be at most {le}",
+}
+_SELF_EVIDENT = {"missing", "too_short", "string_too_short", "invalid_key", "value_error"}
+
+
+def _explain(error: Any) -> str:
+    """One mistake in one line: the key's path, what is wrong and what to write."""
+    path, kind = _key_path(error["loc"]), error["type"]
+    if kind == "extra_forbidden":
+        known = _section_keys(error["loc"][:-1])
+        return f"{path}: unknown key{did_you_mean(str(error['loc'][-1]), known)}; known here: {', '.join(known)}"
+    if kind == "string_type" and error["loc"][-1] == "[key]":
+        kind = "invalid_key"
+    mend = _MENDS.get(kind)
+    message = mend.format(**error.get("ctx", {})) if mend else error["msg"].removeprefix("Value error, ")
+    shown = "" if kind in _SELF_EVIDENT else f" (it is {_shown(error['input'])})"
+    return f"{path}: {message}{shown}" if path else f"{message}{shown}"
+
+
+def _key_path(loc: Sequence[str | int]) -> str:
+    """``arms.joint_r8.task`` or ``seeds[0]``."""
+    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc if part != "[key]"]
+    return "".join(parts).removeprefix(".")
+
+
+def _shown(value: Any) -> str:
+    """A value as YAML writes it, cut where it is long."""
+    if isinstance(value, dict | list):
+        return "a section" if isinstance(value, dict) else "a list"
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _section_keys(loc: Sequence[Any]) -> list[str]:
+    section: type[BaseModel] = Experiment
+    for part in loc:
+        if section is Experiment and part == "arms":
+            return list(ArmConfig.model_fields)
+        annotation = section.model_fields[str(part)].annotation
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            break
+        section = annotation
+    return list(section.model_fields)

@@ -1,0 +1,1 @@
+"""How trained models are scored on standard collections, and what they are scored through."""

@@ -1,0 +1,154 @@
+"""The main job: every arm and seed trained, evaluated and judged.
+
+What is done already is skipped, so a killed experiment goes on where it was when it is run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unimoe.config import Dtype, Experiment
+from unimoe.console import Steps
+from unimoe.errors import DataError
+from unimoe.evaluation.evaluator import Evaluator, Subject
+from unimoe.evaluation.subjects import first_stage_subject, trained_subject, zero_shot_subject
+from unimoe.evaluation.suite import evaluate_subject, load_available, refuse_silence
+from unimoe.evaluation.tiers import LoadedDataset, TierName, tier_datasets
+from unimoe.io import lock, read_json, write_json
+from unimoe.models.bench import ModelBench
+from unimoe.models.device import choose_dtype
+from unimoe.results import arm_dir
+from unimoe.training.gradient.examples import TrainingData, load_training_data
+from unimoe.training.gradient.trainer import StepReport, train_arm
+
+_PINNED = "experiment.json"
+
+SMOKE_CAVEAT = "smoke run: a few steps, one seed"
+
+
+class ExperimentRun:
+    """An experiment in its output folder.
+
+    Args:
+        experiment: what to run.
+        device: where to compute.
+        given: options and config keys given by hand, for provenance.
+
+    Raises:
+        DataError: the output folder holds an experiment with other settings.
+    """
+
+    def __init__(self, experiment: Experiment, device: torch.device, given: Sequence[str] = ()) -> None:
+        self.experiment = experiment
+        self._output_dir = Path(experiment.output_dir)
+        self.bench = ModelBench(experiment, device, pinned_dtype(experiment, device))
+        self._evaluator = Evaluator(self._output_dir, given)
+
+    def train_and_evaluate(self, tier: TierName = "bundled") -> None:
+        """Baselines first, then seed by seed, so that the first seed's comparison is complete early.
+
+        Raises:
+            MissingPartError: all was done but for collections that cannot be had.
+        """
+        datasets, missing = load_available(tier_datasets(self.experiment, tier))
+        baselines = [first_stage_subject(self.experiment), zero_shot_subject(self.experiment, self.bench)]
+        self._steps = Steps(self._count(baselines, datasets))
+        for subject in baselines:
+            evaluate_subject(self._evaluator, subject, datasets, self._steps)
+        for seed in self.experiment.seeds:
+            for arm in self.experiment.arms:
+                folder = self._train(arm, seed)
+                subject = trained_subject(self.experiment, self.bench, folder)
+                evaluate_subject(self._evaluator, subject, datasets, self._steps)
+        refuse_silence(missing)
+
+    @cached_property
+    def _training_data(self) -> TrainingData:
+        return load_training_data(self.experiment)
+
+    def _train(self, arm: str, seed: int) -> Path:
+        name = f"train {arm}, seed {seed}"
+        folder = arm_dir(self._output_dir, arm, seed) / "checkpoint"
+        losses: list[float] = []
+        with self._steps.step(name, self.experiment.training.steps) as step:
+
+            def on_step(report: StepReport) -> None:
+                losses.append(report.loss)
+                step.advance(1)
+
+            train_arm(
+                self.experiment,
+                arm,
+                seed,
+                base=self.bench.fresh_base(),
+                data=self._training_data,
+                trunk=self.bench.trunk,
+                on_step=on_step,
+            )
+            step.outcome = f"loss {losses[0]:.3f} -> {losses[-1]:.3f}" if losses else "already done"
+        return folder
+
+    def _count(self, baselines: Sequence[Subject], datasets: Sequence[LoadedDataset]) -> int:
+        per_arm = {"rank_only": 1, "emb_only": 2, "joint": 2}
+        trained = sum(1 + per_arm[arm.task] * len(datasets) for arm in self.experiment.arms.values())
+        return sum(len(subject.tasks) for subject in baselines) * len(datasets) + trained * len(self.experiment.seeds)
+
+
+def smoke_version(experiment: Experiment) -> Experiment:
+    """The same way through the house in a minute or two; its results say that they decide nothing."""
+    training = experiment.training
+    return experiment.model_copy(
+        update={
+            "seeds": experiment.seeds[:1],
+            "caveats": [*experiment.caveats, SMOKE_CAVEAT],
+            "training": training.model_copy(
+                update={
+                    "steps": 4,
+                    "warmup_steps": 0,
+                    "save_every": 2,
+                    "ranking": training.ranking.model_copy(update={"queries": 24}),
+                    "embedding": training.embedding.model_copy(update={"queries": 48}),
+                }
+            ),
+            "evaluation": experiment.evaluation.model_copy(
+                update={
+                    "bundled": experiment.evaluation.bundled.model_copy(update={"queries": 20, "depth": 5, "pool": 120})
+                }
+            ),
+        }
+    )
+
+
+def pinned_dtype(experiment: Experiment, device: torch.device) -> torch.dtype:
+    """The dtype of the experiment in its output folder: chosen once, kept when the experiment is resumed.
+
+    Raises:
+        DataError: the folder holds an experiment with other settings.
+    """
+    path = Path(experiment.output_dir) / _PINNED
+    settings = experiment.model_dump(exclude={"output_dir"})
+    with lock(path):
+        if path.exists():
+            pinned = read_json(path)
+            _refuse_other_settings(path, pinned["config"], settings)
+            name: Dtype = pinned["dtype"]
+            return choose_dtype(device, name)
+        dtype = choose_dtype(device, experiment.model.dtype)
+        write_json(path, {"config": settings, "dtype": str(dtype).removeprefix("torch.")})
+        return dtype
+
+
+def _refuse_other_settings(path: Path, there: Any, here: Any, key: str = "") -> None:
+    if isinstance(there, dict) and isinstance(here, dict):
+        for name in sorted(there.keys() | here.keys()):
+            _refuse_other_settings(path, there.get(name), here.get(name), f"{key}.{name}" if key else name)
+    elif there != here:
+        raise DataError(
+            f"{path.parent} holds an experiment with another {key} ({there!r} there, {here!r} here); "
+            "choose another --output-dir, or delete the folder"
+        )

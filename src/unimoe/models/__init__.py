@@ -1,0 +1,1 @@
+"""What is trained and scored: the causal language model as reranker and encoder."""

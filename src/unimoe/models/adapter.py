@@ -1,0 +1,88 @@
+"""LoRA adapters through PEFT."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from unimoe.checkpoint import ADAPTER_FILE
+from unimoe.config import LoraConfig
+from unimoe.errors import DataError, UsageError, did_you_mean
+from unimoe.models.base import BaseModel
+from unimoe.models.quiet import first_line, quiet_loading
+
+
+def add_lora(base: BaseModel, config: LoraConfig, seed: int) -> Any:
+    """Put fresh adapters into a base model, initialised from ``seed``, and return the PEFT model around it.
+
+    The adapters compute in the base model's dtype: adapters in float32 beside a bfloat16 base cost more time in
+    conversions than in arithmetic. Training keeps float32 master copies instead.
+
+    Raises:
+        UsageError: the model has no such layers or modules.
+    """
+    import peft
+
+    if config.first_layer >= base.layers:
+        raise UsageError(f"lora.first_layer {config.first_layer}: this model has layers 0 to {base.layers - 1}")
+    _refuse_unknown_modules(base, config)
+    torch.manual_seed(seed)
+    settings = peft.LoraConfig(
+        r=config.r,
+        lora_alpha=config.alpha,
+        lora_dropout=config.dropout,
+        target_modules=list(config.target_modules),
+        layers_to_transform=list(range(config.first_layer, base.layers)),
+        task_type="CAUSAL_LM",
+    )
+    try:
+        with quiet_loading():
+            return peft.get_peft_model(base.model, settings, autocast_adapter_dtype=False)
+    except ValueError as error:
+        raise UsageError(f"lora.target_modules: {first_line(error)}") from None
+
+
+def load_lora(base: BaseModel, folder: Path) -> Any:
+    """Put the adapters saved in ``folder`` into a base model, frozen, and return the PEFT model around it.
+
+    Raises:
+        DataError: the folder holds no adapters that fit this model.
+    """
+    import peft
+    from safetensors import SafetensorError
+
+    try:
+        with quiet_loading():
+            model = peft.PeftModel.from_pretrained(base.model, str(folder), autocast_adapter_dtype=False).eval()
+        unmatched = set(peft.get_peft_model_state_dict(model)) ^ _saved_names(folder)
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
+        raise DataError(f"{folder}: the adapter does not fit {base.identity} ({first_line(error)})") from None
+    if unmatched:  # PEFT goes on with fresh weights in place of those it misses, and drops those it does not know
+        raise DataError(f"{folder}: the adapter does not fit {base.identity} ({min(unmatched)} is on one side only)")
+    return model
+
+
+def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The trainable parameters by name, in a fixed order."""
+    return {name: weight for name, weight in sorted(model.named_parameters()) if weight.requires_grad}
+
+
+def _refuse_unknown_modules(base: BaseModel, config: LoraConfig) -> None:
+    """PEFT is content when one of the names matches: a misspelt one would silently stay without an adapter."""
+    names = {name.rpartition(".")[2] for name, _ in base.model.model.layers.named_modules()} - {""}
+    known = sorted(name for name in names if not name.isdigit())
+    for module in config.target_modules:
+        if module.rpartition(".")[2] not in known:
+            raise UsageError(
+                f"lora.target_modules: no module {module!r} in the layers of this model{did_you_mean(module, known)}"
+            )
+
+
+def _saved_names(folder: Path) -> set[str]:
+    from safetensors import safe_open
+
+    with safe_open(folder / ADAPTER_FILE, framework="pt") as file:
+        return set(file.keys())

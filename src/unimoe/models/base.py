@@ -1,0 +1,108 @@
+"""Loading a base model: bundled, from a folder, or from the hub."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unimoe.config import ModelConfig
+from unimoe.errors import DataError
+from unimoe.io import hash_file, hash_json, hash_parts
+from unimoe.models.bundled import BUNDLED_ID, bundled_weights_hash, prepared_bundled_model
+from unimoe.models.quiet import first_line, quiet_loading
+
+
+@dataclass(frozen=True)
+class BaseModel:
+    """A base causal language model, ready to be adapted.
+
+    Attributes:
+        model: the transformers model, in eval mode, all weights frozen.
+        tokenizer: its tokenizer.
+        identity: logical id and content hash of the weights, ``id@hash``: the same on every machine, whatever the
+            cache path, and different for other weights under the same id.
+    """
+
+    model: Any
+    tokenizer: Any
+    identity: str
+
+    @property
+    def layers(self) -> int:
+        """Number of decoder layers."""
+        return len(self.model.model.layers)
+
+
+def load_base(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> BaseModel:
+    """Load the base model of a config.
+
+    Raises:
+        DataError: the model cannot be had, is no causal language model, or its files are damaged.
+    """
+    folder, identity = _locate(config)
+    model, tokenizer = _load(config, folder, dtype)
+    if not hasattr(getattr(model, "model", None), "layers"):
+        raise DataError(f"{config.base}: a {type(model).__name__} has no decoder layers at model.layers; use another")
+    model.requires_grad_(False).eval().to(device)
+    return BaseModel(model, tokenizer, identity or f"{config.base}@{_hub_hash(config, model)}")
+
+
+def base_identity(config: ModelConfig) -> str | None:
+    """The identity of a base model without loading it; null where only the hub knows."""
+    return _locate(config)[1]
+
+
+def _locate(config: ModelConfig) -> tuple[str, str | None]:
+    if config.base == BUNDLED_ID:
+        folder = prepared_bundled_model()
+        return str(folder), f"{BUNDLED_ID}@{bundled_weights_hash(folder)}"
+    if config.base.startswith("bundled:"):
+        raise DataError(f"model.base {config.base!r}: unknown; the bundled model is {BUNDLED_ID}")
+    if Path(config.base).is_dir():
+        files = sorted(Path(config.base).glob("*.safetensors"))
+        if not files:
+            raise DataError(f"{config.base}: no .safetensors file; save the model with save_pretrained()")
+        return config.base, f"{Path(config.base).resolve().name}@{hash_parts(hash_file(file) for file in files)}"
+    return config.base, None
+
+
+def _load(config: ModelConfig, source: str, dtype: torch.dtype) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    options = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        with quiet_loading():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                source, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
+            )
+    except Exception as error:  # damaged files end in errors of many kinds, KeyError and bare Exception among them
+        raise DataError(
+            f"model.base {config.base!r} cannot be loaded ({_reason(error)}); "
+            "check the id or folder, or connect to the hub"
+        ) from None
+    model, report = loaded
+    if report["missing_keys"]:  # transformers would go on with random weights in their place
+        raise DataError(
+            f"model.base {config.base!r}: no weights for {min(report['missing_keys'])}; "
+            "use a causal language model that is saved with its output layer"
+        )
+    return model, tokenizer
+
+
+def _reason(error: Exception) -> str:
+    if "ignore_mismatched_sizes" in str(error):
+        return "its weights have other shapes than its config.json says"
+    return first_line(error)
+
+
+def _hub_hash(config: ModelConfig, model: Any) -> str:
+    """A hub model is known by its commit; without one (an old cache), by the values of its weights."""
+    commit = getattr(model.config, "_commit_hash", None)
+    if commit:
+        return str(commit)[:16]
+    sums = {name: float(weight.double().sum()) for name, weight in model.state_dict().items()}
+    return hash_json([config.base, sums])

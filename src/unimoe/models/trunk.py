@@ -1,0 +1,108 @@
+"""The frozen lower layers of an adapted model, and their states.
+
+Where adapters sit on the upper layers only, everything below computes the same states for every arm and every seed, and
+no gradient flows there. The states are computed once and shared.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unimoe.errors import UsageError
+from unimoe.io import hash_parts
+from unimoe.models.batching import default_token_budget, pad_ids, plan_batches
+
+MEMORY_LIMIT = 2**30
+"""Bytes of states kept for one set of sequences; a larger set is computed anew in every pass."""
+
+SETS_LIMIT = 4 * MEMORY_LIMIT
+"""Bytes of states kept for all sets together; beyond it the set that was asked for longest ago is dropped."""
+
+FrozenStates = Sequence[Tensor]
+"""One tensor ``(length, H)`` per sequence: its states below the first adapted layer."""
+
+
+def split_decoder(decoder: Any, first_layer: int) -> tuple[Any, Any]:
+    """The layers below ``first_layer`` and those from there up, as two decoders that share the original's weights.
+
+    The upper one takes the lower one's states as ``inputs_embeds``. Works for decoders of transformers whose layers
+    are all of one kind.
+
+    Raises:
+        UsageError: no such layer, or layers of several kinds (such as sliding-window attention in some).
+    """
+    count = len(decoder.layers)
+    if not 0 < first_layer < count:
+        raise UsageError(f"lora.first_layer {first_layer}: this model has layers 0 to {count - 1}; 0 adapts them all")
+    if len(set(getattr(decoder.config, "layer_types", None) or [""])) > 1:
+        raise UsageError("lora.first_layer: this model mixes kinds of layers; set it to 0")
+    lower = _with_modules(decoder, layers=decoder.layers[:first_layer], norm=nn.Identity())
+    upper = _with_modules(decoder, layers=decoder.layers[first_layer:])
+    return lower, upper
+
+
+class Trunk:
+    """Computes and keeps the states of the frozen lower layers.
+
+    Args:
+        lower: the lower decoder of ``split_decoder``.
+
+    The batches are planned over the whole list of sequences, never over what happens to be missing: states depend in
+    their last bits on the shape of the batch, and a resumed run must see the same bits as an undisturbed one.
+    """
+
+    def __init__(self, lower: Any) -> None:
+        self._lower = lower
+        self._kept: dict[str, list[Tensor]] = {}
+
+    def states(
+        self, sequences: Sequence[Sequence[int]], advance: Callable[[int], None] | None = None
+    ) -> FrozenStates | None:
+        """The states of all sequences, or None where they would not fit in ``MEMORY_LIMIT``.
+
+        Args:
+            sequences: token ids.
+            advance: called with the number of tokens done, after each batch.
+        """
+        weight = self._lower.embed_tokens.weight
+        if sum(map(len, sequences)) * weight.shape[1] * weight.element_size() > MEMORY_LIMIT:
+            return None
+        key = hash_parts(",".join(map(str, ids)) for ids in sequences)
+        # Taken out and put back at the end: the order of the keys is the order of use.
+        states = self._kept.pop(key) if key in self._kept else self._compute(sequences, weight.device, advance)
+        self._kept[key] = states
+        while sum(map(_bytes, self._kept.values())) > SETS_LIMIT:
+            del self._kept[next(iter(self._kept))]
+        return states
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def _compute(
+        self, sequences: Sequence[Sequence[int]], device: torch.device, advance: Callable[[int], None] | None
+    ) -> list[Tensor]:
+        states: dict[int, Tensor] = {}
+        lengths = [len(ids) for ids in sequences]
+        for batch in plan_batches(lengths, default_token_budget(device)):
+            ids = pad_ids([sequences[index] for index in batch], device)
+            hidden = self._lower(input_ids=ids, use_cache=False).last_hidden_state
+            for row, index in enumerate(batch):
+                states[index] = hidden[row, : lengths[index]].clone()
+            if advance:
+                advance(sum(lengths[index] for index in batch))
+        return [states[index] for index in range(len(sequences))]
+
+
+def _bytes(states: Sequence[Tensor]) -> int:
+    return sum(state.nbytes for state in states)
+
+
+def _with_modules(decoder: Any, **modules: nn.Module) -> Any:
+    """A shallow copy with some child modules replaced; the others, and all weights, are the original's."""
+    twin = copy.copy(decoder)
+    twin._modules = {**decoder._modules, **modules}
+    return twin

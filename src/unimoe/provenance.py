@@ -1,0 +1,94 @@
+"""Where a result came from: code, packages, machine."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from unimoe.results import Provenance
+
+PACKAGES = (
+    "unimoe",
+    "torch",
+    "transformers",
+    "peft",
+    "mteb",
+    "bm25s",
+    "pytrec-eval-terrier",
+    "numpy",
+    "scipy",
+    "pandas",
+)
+"""Packages whose version can change a score; the last three are also what the bundled collection is made of."""
+
+
+def collect_provenance(
+    *,
+    device: str,
+    dtype: str | None,
+    hashes: Mapping[str, str],
+    wall_time_s: float,
+    items: int | None,
+    given: Sequence[str],
+) -> Provenance:
+    """The provenance of a result computed just now.
+
+    Args:
+        device: the device in words.
+        dtype: what the model computed in; null without a model.
+        hashes: content hashes by name.
+        wall_time_s: seconds of scoring.
+        items: pairs or texts scored in that time; null without a model.
+        given: options and config keys given by hand.
+    """
+    commit, dirty = git_state()
+    return Provenance(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        git_commit=commit,
+        git_dirty=dirty,
+        python=platform.python_version(),
+        platform=platform.platform(),
+        packages=package_versions(),
+        device=device,
+        dtype=dtype,
+        hashes=dict(hashes),
+        wall_time_s=wall_time_s,
+        items_per_s=items / wall_time_s if items and wall_time_s > 0 else None,
+        given=list(given),
+    )
+
+
+@cache
+def git_state() -> tuple[str | None, bool | None]:
+    """Commit and dirty flag of the clone this package runs from; nulls where it was installed without one."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None, None
+    try:
+        commit = _git(root, "rev-parse", "HEAD")
+        return commit, bool(_git(root, "status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.SubprocessError):
+        return None, None
+
+
+@cache
+def package_versions() -> dict[str, str]:
+    """Installed versions of the packages that matter."""
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return versions
+
+
+def _git(root: Path, *arguments: str) -> str:
+    return subprocess.run(
+        ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True, timeout=10
+    ).stdout.strip()

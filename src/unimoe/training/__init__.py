@@ -1,0 +1,1 @@
+"""Training the arms of an experiment."""

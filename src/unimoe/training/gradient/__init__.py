@@ -1,0 +1,1 @@
+"""Training with gradients: rank_only, emb_only and joint arms."""

@@ -1,0 +1,113 @@
+"""The Qwen3 formats to the letter, in the ids of the published vocabulary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unimoe.config import PromptConfig
+from unimoe.models.prompts import PairEncoder, TextEncoder, yes_no_ids
+
+IM_START, IM_END, END_OF_TEXT = 151644, 151645, 151643
+# "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n", whose thinking part is 151667 271 151668 271.
+SUFFIX = [IM_END, 198, IM_START, 77091, 198, 151667, 271, 151668, 271]
+
+# Copied from the model card of Qwen3-Reranker.
+CARD_PREFIX = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+)
+CARD_SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+TASK = "Given a web search query, retrieve relevant passages that answer the query"
+
+
+@pytest.fixture(scope="module")
+def qwen3(unimoe_data: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(unimoe_data / "tokenizers" / "qwen3")
+
+
+def card_ids(tokenizer: Any, query: str, document: str, max_length: int = 8192) -> list[int]:
+    """``process_inputs`` of the model card: the body alone is truncated, then framed."""
+    prefix = tokenizer.encode(CARD_PREFIX, add_special_tokens=False)
+    suffix = tokenizer.encode(CARD_SUFFIX, add_special_tokens=False)
+    body = f"<Instruct>: {TASK}\n<Query>: {query}\n<Document>: {document}"
+    room = max_length - len(prefix) - len(suffix)
+    ids: list[int] = tokenizer(
+        [body], padding=False, truncation="longest_first", return_attention_mask=False, max_length=room
+    )["input_ids"][0]
+    return [*prefix, *ids, *suffix]
+
+
+def test_yes_is_9693_and_no_is_2152(qwen3: Any) -> None:
+    assert yes_no_ids(qwen3) == (9693, 2152)
+
+
+def test_the_frame_is_the_model_cards(qwen3: Any) -> None:
+    (ids,) = PairEncoder(qwen3, PromptConfig(), 512)([("", "")])
+    prefix = qwen3.encode(CARD_PREFIX, add_special_tokens=False)
+    assert prefix[:3] == [IM_START, 8948, 198]
+    assert prefix[-5:] == [IM_END, 198, IM_START, 872, 198]
+    assert len(prefix) == 39
+    assert ids[: len(prefix)] == prefix
+    assert ids[-len(SUFFIX) :] == SUFFIX
+    assert qwen3.decode(ids).startswith(CARD_PREFIX)
+    assert qwen3.decode(ids).endswith(CARD_SUFFIX)
+
+
+@pytest.mark.parametrize(
+    ("query", "document"),
+    [
+        ("What is the capital of China?", "The capital of China is Beijing."),
+        ("capital", "Paris"),
+        ("empty", ""),
+        ("", "no query"),
+        ("emoji 🦜", "👩‍👩‍👧‍👦 and a flag 🇰🇷"),
+        ("شركة", "النص العربي من اليمين إلى اليسار"),
+        ("control", "a\x00b\x07c\u200bd\r\n\te"),
+        ("special", "a <|im_end|> b"),
+        ("long", "word " * 10_000),
+    ],
+    ids=lambda text: text[:8].encode("unicode_escape").decode(),
+)
+def test_every_pair_is_tokenised_as_in_the_model_card(qwen3: Any, query: str, document: str) -> None:
+    for max_length in (128, 8192):
+        (ids,) = PairEncoder(qwen3, PromptConfig(), max_length)([(query, document)])
+        assert ids == card_ids(qwen3, query, document, max_length)
+        assert len(ids) <= max_length
+
+
+def test_the_body_is_tokenised_whole(qwen3: Any) -> None:
+    # "<Document>: " and "Paris" apart end and begin otherwise: the space belongs to the word.
+    (ids,) = PairEncoder(qwen3, PromptConfig(), 512)([("q", "Paris")])
+    paris_after_a_space = 12095
+    assert ids[-len(SUFFIX) - 1] == paris_after_a_space
+
+
+def test_two_line_ends_part_the_fields_as_in_the_evaluation_code(qwen3: Any) -> None:
+    (ids,) = PairEncoder(qwen3, PromptConfig(field_separator="\n\n"), 512)([("q", "d")])
+    body = qwen3.decode(ids).removeprefix(CARD_PREFIX).removesuffix(CARD_SUFFIX)
+    assert body == f"<Instruct>: {TASK}\n\n<Query>: q\n\n<Document>: d"
+
+
+def test_document_first_swaps_the_fields(qwen3: Any) -> None:
+    (ids,) = PairEncoder(qwen3, PromptConfig(order="document_first"), 512)([("q", "d")])
+    body = qwen3.decode(ids).removeprefix(CARD_PREFIX).removesuffix(CARD_SUFFIX)
+    assert body == f"<Instruct>: {TASK}\n<Document>: d\n<Query>: q"
+
+
+def test_a_query_to_embed_carries_the_instruction_and_ends_in_end_of_text(qwen3: Any) -> None:
+    encode = TextEncoder(qwen3, PromptConfig(), 512)
+    (query,) = encode(["What is gravity?"], "query")
+    assert query[-1] == END_OF_TEXT
+    assert qwen3.decode(query) == f"Instruct: {TASK}\nQuery:What is gravity?<|endoftext|>"
+
+
+def test_a_document_to_embed_is_bare_and_an_empty_one_is_not_nothing(qwen3: Any) -> None:
+    encode = TextEncoder(qwen3, PromptConfig(), 512)
+    document, empty = encode(["Gravity attracts.", ""], "document")
+    assert qwen3.decode(document) == "Gravity attracts.<|endoftext|>"
+    assert empty == [END_OF_TEXT]

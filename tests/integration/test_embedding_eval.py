@@ -1,0 +1,236 @@
+"""Collections evaluated through MTEB give the numbers that plain arithmetic gives, without network or stale scores."""
+
+from __future__ import annotations
+
+import logging
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytrec_eval
+import torch
+from support.tiny_models import tiny_base
+
+from unimoe.config import PromptConfig
+from unimoe.data.collection import Collection, Document, assemble
+from unimoe.errors import DataError
+from unimoe.evaluation.embedding_eval import EmbeddingOutcome, evaluate_embedding_collection
+from unimoe.io import write_json
+from unimoe.models.unimodel import UnimodelForExp1
+
+TOPICS = ("cats", "sorting", "rain", "old houses", "pivots")
+IDENTITY = {"checkpoint": "c0ffee"}
+
+
+def make_model(seed: int = 0) -> UnimodelForExp1:
+    return UnimodelForExp1(tiny_base(seed=seed), PromptConfig(), 256, first_layer=2)
+
+
+@pytest.fixture(scope="module")
+def model() -> UnimodelForExp1:
+    return make_model()
+
+
+@pytest.fixture(scope="module")
+def collection() -> Collection:
+    """20 documents, some without title; 8 judged queries, one of them with zero grades only; one more unjudged."""
+    documents = [
+        (f"d{n}", Document("" if n % 3 == 0 else f"Title {n}", f"  On {TOPICS[n % 5]}, part {n}.")) for n in range(20)
+    ]
+    queries = [(f"q{n}", f"What of {TOPICS[n % 5]} {n}?") for n in range(9)]
+    qrels = {f"q{n}": {f"d{n}": 2, f"d{n + 5}": 1, f"d{n + 1}": 0} for n in range(7)} | {"q7": {"d7": 0}}
+    return assemble("topics", "dev", documents, queries, qrels)
+
+
+def evaluate(model: UnimodelForExp1, collection: Collection, **settings: Any) -> EmbeddingOutcome:
+    return evaluate_embedding_collection(
+        model, collection, **({"name": "emb_only_r8", "identity": IDENTITY} | settings)
+    )
+
+
+@pytest.fixture(scope="module")
+def outcome(model: UnimodelForExp1, collection: Collection) -> EmbeddingOutcome:
+    return evaluate(model, collection)
+
+
+def brute_force(collection: Collection) -> dict[str, dict[str, float]]:
+    """Cosines of the judged queries with all documents: each text alone through the bare transformers model."""
+    base, prompt = tiny_base(), PromptConfig()
+
+    @torch.no_grad()
+    def embed(text: str) -> torch.Tensor:
+        ids = base.tokenizer(text + prompt.embedding_suffix, add_special_tokens=False, return_tensors="pt")["input_ids"]
+        state = base.model.model(input_ids=ids).last_hidden_state[0, -1].double()
+        return torch.nn.functional.normalize(state, dim=0)
+
+    vectors = {key: embed(prompt.document_prefix + document.full_text) for key, document in collection.corpus.items()}
+    run: dict[str, dict[str, float]] = {}
+    for query in collection.qrels:
+        asked = embed(prompt.query_prefix + collection.queries[query])
+        run[query] = {key: float(asked @ vector) for key, vector in vectors.items()}
+    return run
+
+
+def mteb_scores(outcome: EmbeddingOutcome, split: str = "dev") -> dict[str, Any]:
+    (scores,) = outcome.mteb_json["scores"][split]
+    assert isinstance(scores, dict)
+    return scores
+
+
+class TestScores:
+    def test_run_and_scores_equal_brute_force(self, collection: Collection, outcome: EmbeddingOutcome) -> None:
+        expected = brute_force(collection)
+        assert outcome.run.keys() == expected.keys()
+        for query, cosines in expected.items():
+            assert outcome.run[query] == pytest.approx(cosines, abs=1e-5)
+        measures = {"ndcg_cut.10", "map", "recall.100"}
+        evaluated = pytrec_eval.RelevanceEvaluator(collection.qrels, measures).evaluate(expected)
+        for ours, theirs in (("ndcg@10", "ndcg_cut_10"), ("map", "map"), ("recall@100", "recall_100")):
+            per_query = {query: values[theirs] for query, values in evaluated.items()}
+            assert outcome.scores.per_query[ours] == pytest.approx(per_query, abs=1e-6)
+            assert outcome.scores.aggregate[ours] == pytest.approx(sum(per_query.values()) / 8, abs=1e-6)
+
+    def test_mteb_itself_agrees(self, outcome: EmbeddingOutcome) -> None:
+        theirs, ours = mteb_scores(outcome), outcome.scores.aggregate
+        assert ours["ndcg@10"] > 0
+        assert theirs["main_score"] == pytest.approx(ours["ndcg@10"], abs=1e-5)
+        assert theirs["ndcg_at_10"] == pytest.approx(ours["ndcg@10"], abs=1e-5)
+        assert theirs["mrr_at_10"] == pytest.approx(ours["mrr@10"], abs=1e-5)
+        assert theirs["map_at_1000"] == pytest.approx(ours["map"], abs=1e-5)
+        assert theirs["recall_at_100"] == pytest.approx(ours["recall@100"], abs=1e-5)
+
+    def test_queries_count_as_in_trec_eval(self, collection: Collection, outcome: EmbeddingOutcome) -> None:
+        assert outcome.scores.per_query["ndcg@10"].keys() == collection.qrels.keys()
+        assert outcome.scores.per_query["ndcg@10"]["q7"] == 0
+        assert outcome.scores.unjudged_queries == ["q8"]
+
+    def test_negative_grades_count_zero(self, model: UnimodelForExp1, collection: Collection) -> None:
+        qrels = collection.qrels | {"q7": {"d7": -1}}
+        graded = evaluate(model, replace(collection, qrels=qrels))
+        assert graded.scores.per_query["ndcg@10"]["q7"] == 0
+        assert mteb_scores(graded)["ndcg_at_10"] == pytest.approx(graded.scores.aggregate["ndcg@10"], abs=1e-5)
+
+    def test_the_query_itself_can_be_left_out(self, model: UnimodelForExp1, collection: Collection) -> None:
+        renamed = {f"d{n}": collection.queries[f"q{n}"] for n in range(8)}
+        qrels = {f"d{n}": {f"d{n + 5}": 1} for n in range(8)}
+        itself = replace(collection, queries=renamed, qrels=qrels)
+        without, with_it = evaluate(model, itself, exclude_self=True), evaluate(model, itself)
+        for query in renamed:
+            assert with_it.run[query].keys() - without.run[query].keys() == {query}
+        assert mteb_scores(without)["ndcg_at_10"] == pytest.approx(without.scores.aggregate["ndcg@10"], abs=1e-5)
+
+    def test_one_query_and_one_document_are_enough(self, model: UnimodelForExp1) -> None:
+        smallest = assemble("one", "test", [("d", Document("", ""))], [("q", "what?")], {"q": {"d": 1}})
+        only = evaluate(model, smallest)
+        assert only.scores.aggregate["ndcg@10"] == mteb_scores(only, "test")["ndcg_at_10"] == 1
+        assert list(only.run["q"]) == ["d"]
+
+
+class TestOutcome:
+    def test_it_says_what_was_encoded_and_for_how_long(
+        self, model: UnimodelForExp1, collection: Collection, outcome: EmbeddingOutcome
+    ) -> None:
+        done: list[int] = []
+        again = evaluate(model, collection, batch_size=6, advance=done.append)
+        assert outcome.dataset == "topics"
+        assert sum(done) == again.texts == outcome.texts == 20 + 8
+        assert max(done) == 6
+        assert outcome.seconds > 0
+
+    def test_the_corpus_is_encoded_in_one_call(
+        self, model: UnimodelForExp1, collection: Collection, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        calls: list[tuple[str, list[str]]] = []
+        encode = model.encode
+
+        def spy(texts: list[str], *, kind: Any, **options: Any) -> Any:
+            calls.append((kind, texts))
+            return encode(texts, kind=kind, **options)
+
+        monkeypatch.setattr(model, "encode", spy)
+        evaluate(model, collection)
+        assert calls == [
+            ("query", [collection.queries[query] for query in collection.qrels]),
+            ("document", [document.full_text for document in collection.corpus.values()]),
+        ]
+
+    def test_mteb_json_is_json_that_mteb_reads_back(self, outcome: EmbeddingOutcome, tmp_path: Path) -> None:
+        import mteb
+
+        write_json(tmp_path / "mteb.json", outcome.mteb_json)
+        read = mteb.TaskResult.model_validate(outcome.mteb_json)
+        assert read.task_name == "topics"
+        assert read.get_score() == pytest.approx(outcome.scores.aggregate["ndcg@10"], abs=1e-5)
+
+    def test_equal_runs_are_equal_to_the_last_bit(
+        self, model: UnimodelForExp1, collection: Collection, outcome: EmbeddingOutcome
+    ) -> None:
+        assert evaluate(model, collection).run == outcome.run
+
+
+class TestNeverStale:
+    def test_other_weights_have_other_scores_under_the_same_name(
+        self, collection: Collection, outcome: EmbeddingOutcome
+    ) -> None:
+        other = make_model(seed=1)
+        assert evaluate(other, collection).run != outcome.run
+
+    def test_changed_weights_are_seen_even_under_the_same_identity(self, collection: Collection) -> None:
+        model = make_model()
+        before = evaluate(model, collection)
+        with torch.no_grad():
+            for weight in model.model.model.layers[-1].parameters():
+                weight.mul_(-1.5)
+        after = evaluate(model, collection)
+        assert after.run != before.run
+        assert mteb_scores(after)["ndcg_at_10"] == pytest.approx(after.scores.aggregate["ndcg@10"], abs=1e-5)
+
+
+class TestSideEffects:
+    def test_the_random_generators_of_a_training_are_left_alone(
+        self, model: UnimodelForExp1, collection: Collection
+    ) -> None:
+        def draws() -> tuple[float, float, float]:
+            return float(torch.rand(1)), random.random(), float(np.random.random())
+
+        for seed in (torch.manual_seed, random.seed, np.random.seed):
+            seed(11)
+        expected = draws()
+        for seed in (torch.manual_seed, random.seed, np.random.seed):
+            seed(11)
+        evaluate(model, collection)
+        assert draws() == expected
+
+    def test_nothing_is_printed_and_nothing_logged(
+        self,
+        model: UnimodelForExp1,
+        collection: Collection,
+        capfd: pytest.CaptureFixture[str],
+        caplog: pytest.LogCaptureFixture,
+        recwarn: pytest.WarningsRecorder,
+    ) -> None:
+        with caplog.at_level(logging.INFO):
+            evaluate(model, collection)
+        assert capfd.readouterr() == ("", "")
+        assert caplog.messages == []
+        assert [str(warning.message) for warning in recwarn] == []
+
+
+class TestRefused:
+    def test_a_collection_without_documents(self, model: UnimodelForExp1, collection: Collection) -> None:
+        with pytest.raises(DataError, match="topics: split 'dev' has no documents"):
+            evaluate(model, replace(collection, corpus={}))
+
+    def test_a_collection_without_judgments(self, model: UnimodelForExp1, collection: Collection) -> None:
+        with pytest.raises(DataError, match="topics: split 'dev' has no judgments"):
+            evaluate(model, replace(collection, qrels={}))
+
+    def test_an_embedding_that_is_not_finite(self, collection: Collection) -> None:
+        model = make_model()
+        with torch.no_grad():
+            model.model.model.norm.weight[0] = float("nan")
+        with pytest.raises(DataError, match="not finite"):
+            evaluate(model, collection)

@@ -1,0 +1,101 @@
+"""Random language models small enough to load, train and score inside one unit test."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from unimoe.io import hash_parts
+from unimoe.models.base import BaseModel
+
+ModelKind = Literal["llama", "qwen3"]
+
+HIDDEN = 64
+SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>"]
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+SENTENCES = [
+    "Judge whether the Document meets the requirements based on the Query and the Instruct provided.",
+    "Given a web search query, retrieve relevant passages that answer the query.",
+    "the cat sat on the mat while rain fell on the roof of the old house",
+    "a quick sort splits the list around a pivot and sorts both halves",
+    "system user assistant think Instruct Query Document",
+]
+
+
+def tiny_base(kind: ModelKind = "llama", layers: int = 4, seed: int = 0) -> BaseModel:
+    """A random causal language model in float32 with a byte-level tokenizer; equal arguments, equal weights."""
+    model = _build(kind, layers, seed).requires_grad_(False).eval()
+    weights = hash_parts(weight.numpy().tobytes() for weight in model.state_dict().values())
+    return BaseModel(model, tiny_tokenizer(), f"tiny-{kind}@{weights}")
+
+
+def save_tiny_model(folder: Path, kind: ModelKind = "llama", layers: int = 4, seed: int = 0) -> Path:
+    """Write model and tokenizer of ``tiny_base`` into ``folder``, a valid ``model.base`` from then on."""
+    base = tiny_base(kind, layers, seed)
+    base.model.save_pretrained(folder)
+    base.tokenizer.save_pretrained(folder)
+    return folder
+
+
+def tiny_tokenizer() -> Any:
+    """A byte-level tokenizer with ChatML special tokens, in which ``yes`` and ``no`` are one token each."""
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=_trained_tokenizer(),
+        eos_token="<|im_end|>",
+        pad_token="<|pad|>",
+        additional_special_tokens=["<|endoftext|>", "<|im_start|>"],
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+@cache
+def _trained_tokenizer() -> Any:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=SPECIAL_TOKENS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    # One line each, and often: without a space before them, and merged before anything else.
+    tokenizer.train_from_iterator([*SENTENCES, *["yes", "no"] * 100], trainer)
+    return tokenizer
+
+
+def _build(kind: ModelKind, layers: int, seed: int) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+    settings: dict[str, Any] = {
+        "vocab_size": _trained_tokenizer().get_vocab_size(),
+        "hidden_size": HIDDEN,
+        "intermediate_size": 2 * HIDDEN,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": HIDDEN // 4,
+        "max_position_embeddings": 1024,
+        "tie_word_embeddings": False,
+        "initializer_range": 0.2,  # large enough that texts differ clearly in their embeddings
+        "bos_token_id": None,
+        "eos_token_id": SPECIAL_TOKENS.index("<|im_end|>"),
+        "pad_token_id": SPECIAL_TOKENS.index("<|pad|>"),
+        "dtype": "float32",
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if kind == "qwen3":
+            return Qwen3ForCausalLM(Qwen3Config(**settings))
+        return LlamaForCausalLM(LlamaConfig(**settings))

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.tiny_models import tiny_base
+
+from unimoe.checkpoint import ADAPTER_FILE
+from unimoe.config import LoraConfig, PromptConfig
+from unimoe.errors import DataError, UsageError
+from unimoe.models.adapter import adapter_parameters, add_lora, load_lora
+from unimoe.models.base import BaseModel
+from unimoe.models.unimodel import UnimodelForExp1
+
+PAIRS = [("cat", "the cat sat on the mat"), ("cat", "rain"), ("", "")]
+UPPER = LoraConfig(first_layer=2)
+
+
+def gaps(base: BaseModel) -> Any:
+    return UnimodelForExp1(base, PromptConfig(), 256).rerank(PAIRS, output="gap")
+
+
+def trained_adapter(folder: Path, config: LoraConfig = UPPER) -> Any:
+    """Write an adapter with random weights to ``folder``; returns the gaps of the model it was made with."""
+    base = tiny_base()
+    model = add_lora(base, config, seed=0)
+    torch.manual_seed(1)
+    for weight in adapter_parameters(model).values():
+        torch.nn.init.normal_(weight, std=0.1)
+    model.save_pretrained(folder)
+    return gaps(base)
+
+
+def edit_adapter(folder: Path, old: str, new: str) -> None:
+    """Rename the weights of an adapter file."""
+    weights = load_file(folder / ADAPTER_FILE)
+    save_file({name.replace(old, new): weight for name, weight in weights.items()}, folder / ADAPTER_FILE)
+
+
+class TestAdd:
+    def test_a_fresh_adapter_changes_no_score(self) -> None:
+        base = tiny_base()
+        add_lora(base, LoraConfig(), seed=0)
+        np.testing.assert_array_equal(gaps(base), gaps(tiny_base()))
+
+    def test_only_the_layers_asked_for_are_adapted(self) -> None:
+        names = adapter_parameters(add_lora(tiny_base(), LoraConfig(first_layer=3), seed=0))
+        assert len(names) == 2 * len(LoraConfig().target_modules)
+        assert all(".layers.3." in name for name in names)
+        assert list(names) == sorted(names)
+
+    def test_the_seed_alone_decides_the_weights(self) -> None:
+        torch.manual_seed(123)
+        one = adapter_parameters(add_lora(tiny_base(), UPPER, seed=5))
+        torch.manual_seed(321)
+        same = adapter_parameters(add_lora(tiny_base(), UPPER, seed=5))
+        other = adapter_parameters(add_lora(tiny_base(), UPPER, seed=6))
+        assert all(torch.equal(one[name], same[name]) for name in one)
+        assert not all(torch.equal(one[name], other[name]) for name in one)
+
+    def test_adapters_have_the_dtype_of_the_model(self) -> None:
+        base = tiny_base()
+        base.model.to(torch.bfloat16)
+        weights = adapter_parameters(add_lora(base, UPPER, seed=0)).values()
+        assert {weight.dtype for weight in weights} == {torch.bfloat16}
+
+    @pytest.mark.parametrize("first_layer", [4, 9])
+    def test_a_layer_beyond_the_last_is_refused(self, first_layer: int) -> None:
+        with pytest.raises(UsageError, match=rf"lora\.first_layer {first_layer}: this model has layers 0 to 3"):
+            add_lora(tiny_base(), LoraConfig(first_layer=first_layer), seed=0)
+
+    @pytest.mark.parametrize(
+        ("modules", "message"),
+        [
+            (["nonsense"], "no module 'nonsense'"),
+            (["q_proj", "k_prj"], r"no module 'k_prj' .* \(did you mean 'k_proj'\?\)"),  # PEFT would take it
+            (["q_proj", "lm_head"], "no module 'lm_head' in the layers"),
+            (["input_layernorm"], "not supported"),
+        ],
+    )
+    def test_modules_that_cannot_be_adapted_are_refused_in_one_line(self, modules: list[str], message: str) -> None:
+        with pytest.raises(UsageError, match=rf"^lora\.target_modules: .*{message}") as caught:
+            add_lora(tiny_base(), LoraConfig(target_modules=modules), seed=0)
+        assert "\n" not in str(caught.value)
+
+
+class TestLoad:
+    @pytest.mark.parametrize("first_layer", [0, 2])
+    def test_scores_come_back_bit_for_bit(self, tmp_path: Path, first_layer: int) -> None:
+        before = trained_adapter(tmp_path, LoraConfig(first_layer=first_layer))
+        base = tiny_base()
+        assert np.abs(gaps(base) - before).max() > 0.01
+        model = load_lora(base, tmp_path)
+        np.testing.assert_array_equal(gaps(base), before)
+        assert adapter_parameters(model) == {}
+        assert not model.training
+
+    def test_loading_prints_nothing(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        trained_adapter(tmp_path)
+        load_lora(tiny_base(), tmp_path)
+        assert capfd.readouterr() == ("", "")
+
+
+class TestMisfits:
+    def refused(self, folder: Path, base: BaseModel | None = None) -> str:
+        """The one line of the refusal."""
+        with pytest.raises(DataError, match="the adapter does not fit") as caught:
+            load_lora(base or tiny_base(), folder)
+        line = str(caught.value)
+        assert "\n" not in line
+        assert line.startswith(str(folder))
+        return line
+
+    def test_an_adapter_for_wider_layers(self, tmp_path: Path) -> None:
+        trained_adapter(tmp_path)
+        config = json.loads((tmp_path / "adapter_config.json").read_text())
+        (tmp_path / "adapter_config.json").write_text(json.dumps(config | {"r": 4}))
+        assert "size mismatch for" in self.refused(tmp_path)
+
+    def test_an_adapter_for_more_layers(self, tmp_path: Path) -> None:
+        trained_adapter(tmp_path)
+        assert "layers.3." in self.refused(tmp_path, tiny_base(layers=3))
+        self.refused(tmp_path, tiny_base(layers=2))
+
+    def test_weights_for_modules_that_the_model_lacks(self, tmp_path: Path) -> None:
+        trained_adapter(tmp_path)
+        edit_adapter(tmp_path, "layers.2.self_attn.q_proj", "layers.9.self_attn.q_proj")
+        assert "layers.2.self_attn.q_proj.lora_A.weight is on one side only" in self.refused(tmp_path)
+
+    def test_weights_that_are_missing(self, tmp_path: Path) -> None:
+        trained_adapter(tmp_path)
+        weights = load_file(tmp_path / ADAPTER_FILE)
+        gone = sorted(weights)[0]
+        del weights[gone]
+        save_file(weights, tmp_path / ADAPTER_FILE)
+        assert f"{gone} is on one side only" in self.refused(tmp_path)
+
+    def test_a_damaged_weight_file(self, tmp_path: Path) -> None:
+        trained_adapter(tmp_path)
+        (tmp_path / ADAPTER_FILE).write_bytes(b"cut")
+        self.refused(tmp_path)
+
+    @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"peft_type": "NONE"}'])
+    def test_a_damaged_config(self, tmp_path: Path, content: str) -> None:
+        trained_adapter(tmp_path)
+        (tmp_path / "adapter_config.json").write_text(content)
+        self.refused(tmp_path)
+
+    def test_a_folder_without_an_adapter(self, tmp_path: Path) -> None:
+        assert "adapter_config.json" in self.refused(tmp_path)

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from unimoe.config import Dtype
+from unimoe.errors import UsageError
+from unimoe.models import device as device_module
+from unimoe.models.device import choose_device, choose_dtype, describe_device, probe_speed, processor_name
+
+CPU = torch.device("cpu")
+
+
+def only_cpu(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(torch.cuda, "is_available", lambda: False)
+    patch.setattr(torch.backends.mps, "is_available", lambda: False)
+
+
+class TestDevice:
+    def test_the_cpu_is_always_there(self) -> None:
+        assert choose_device("cpu") == CPU
+
+    def test_the_best_there_is_by_default(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        only_cpu(monkeypatch)
+        assert choose_device() == CPU
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+        assert choose_device() == torch.device("mps")
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        assert choose_device() == torch.device("cuda")
+
+    @pytest.mark.parametrize("name", ["gpu", "cuda:0", "CPU", ""])
+    def test_an_unknown_device_is_refused(self, name: str) -> None:
+        with pytest.raises(UsageError, match=rf"--device {name}: unknown; use cpu, cuda or mps"):
+            choose_device(name)
+
+    @pytest.mark.parametrize("name", ["cuda", "mps"])
+    def test_an_absent_device_is_refused(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        only_cpu(monkeypatch)
+        with pytest.raises(UsageError, match=rf"--device {name}: not found on this machine, which has cpu"):
+            choose_device(name)
+
+    def test_the_description_names_processor_and_threads(self) -> None:
+        assert processor_name() in describe_device(CPU)
+        assert f"{torch.get_num_threads()} threads" in describe_device(CPU)
+
+
+class TestDtype:
+    @pytest.mark.parametrize(
+        ("setting", "dtype"),
+        [("float32", torch.float32), ("bfloat16", torch.bfloat16), ("float16", torch.float16)],
+    )
+    def test_a_setting_is_honoured_unmeasured(
+        self, monkeypatch: pytest.MonkeyPatch, setting: Dtype, dtype: torch.dtype
+    ) -> None:
+        monkeypatch.setattr(device_module, "probe_speed", None)
+        assert choose_dtype(CPU, setting) == dtype
+
+    @pytest.mark.parametrize(
+        ("gain", "dtype"), [(0.5, torch.float32), (1.2, torch.float32), (3.0, torch.bfloat16)], ids=str
+    )
+    def test_auto_takes_bfloat16_only_where_it_is_clearly_faster(
+        self, monkeypatch: pytest.MonkeyPatch, gain: float, dtype: torch.dtype
+    ) -> None:
+        monkeypatch.setattr(device_module, "probe_speed", lambda _: {"float32": 1.0, "bfloat16": gain})
+        assert choose_dtype(CPU) == dtype
+
+    def test_the_probe_measures_both_once(self) -> None:
+        speeds = probe_speed("cpu")
+        assert set(speeds) == {"float32", "bfloat16"}
+        assert all(speed > 0 for speed in speeds.values())
+        assert probe_speed("cpu") is speeds
