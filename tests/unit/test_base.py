@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+from logging import CRITICAL, WARNING
 from pathlib import Path
 
 import pytest
@@ -123,9 +124,11 @@ class TestQuiet:
         from transformers import modeling_gguf_pytorch_utils as gguf_loader
         from transformers.utils import logging
 
+        logging.set_verbosity(WARNING)
         before = logging.get_verbosity(), logging.is_progress_bar_enabled(), vars(gguf_loader)["tqdm"]
         with contextlib.suppress(KeyError), quiet_loading():
             assert not logging.is_progress_bar_enabled()
+            assert logging.get_verbosity() == CRITICAL
             raise KeyError
         assert before == (logging.get_verbosity(), logging.is_progress_bar_enabled(), vars(gguf_loader)["tqdm"])
 

@@ -41,9 +41,10 @@ def model() -> UnimodelForExp1:
 
 class TestMining:
     def test_the_positive_has_the_highest_grade(self) -> None:
-        toy = collection()
+        toy = collection(2)
+        toy.qrels["q1"] = {"d05": 1, "d07": 3, "d09": 2}
         triples = mine_triples(toy, candidates(toy), hard=2, random=1, negatives_from=10)
-        assert [(t.query_id, t.positive) for t in triples] == [(f"q{i}", DOCUMENTS[i]) for i in range(6)]
+        assert [(t.query_id, t.positive) for t in triples] == [("q0", "d00"), ("q1", "d07")]
 
     def test_of_equal_grades_the_smaller_id_is_the_positive(self) -> None:
         toy = collection(1)
@@ -76,7 +77,13 @@ class TestMining:
         other = mine_triples(many, candidates(many), 3, 2, 10)
         assert one == other[:2]
         assert mine_triples(many, candidates(many), 3, 2, 10) == other
-        assert len({tuple(triple.negatives) for triple in other}) > 1
+
+    def test_queries_with_the_same_documents_draw_differently(self) -> None:
+        toy = collection()
+        toy.qrels.update({key: {"d00": 1} for key in toy.queries})
+        triples = mine_triples(toy, candidates(toy), 2, 2, 10)
+        assert len({tuple(triple.negatives[:2]) for triple in triples}) > 1
+        assert len({tuple(triple.negatives[2:]) for triple in triples}) > 1
 
     def test_a_query_without_a_relevant_document_is_left_out(self) -> None:
         toy = collection(3)

@@ -119,7 +119,10 @@ class TestStates:
         model.rerank(pairs)
         assert model.trunk is not None
         ids = model.pair_ids(pairs)
-        model.gaps(model.last_states(ids, model.trunk.states(ids))).sum().backward()  # type: ignore[no-untyped-call]
+        states = model.trunk.states(ids)
+        assert states is not None
+        assert not any(state.is_inference() for state in states)
+        model.gaps(model.last_states(ids, states)).sum().backward()  # type: ignore[no-untyped-call]
         assert all(weight.grad is not None for weight in adapters.values())
 
     def test_no_sequences_no_states(self) -> None:

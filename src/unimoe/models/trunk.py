@@ -20,7 +20,7 @@ from unimoe.models.batching import default_token_budget, pad_ids, plan_batches
 MEMORY_LIMIT = 2**30
 """Bytes of states kept for one set of sequences; a larger set is computed anew in every pass."""
 
-SETS_LIMIT = 4 * MEMORY_LIMIT
+SETS_LIMIT = 2 * 2**30
 """Bytes of states kept for all sets together; beyond it the set that was asked for longest ago is dropped."""
 
 FrozenStates = Sequence[Tensor]

@@ -168,6 +168,9 @@ def load_training_data(experiment: Experiment) -> TrainingData:
     """
     config = experiment.training
     collection = load_collection(config.collection, config.split)
+    sizes = [recipe.queries for recipe in (config.ranking, config.embedding)]
+    if None not in sizes:  # candidates are searched for the sampled queries only: a smaller sample is part of a larger
+        collection = collection.sample_queries(max(filter(None, sizes)))
     depth = max(config.ranking.negatives_from, config.embedding.negatives_from) + _RELEVANT_AMONG_CANDIDATES
     return TrainingData(collection, cached_bm25_run(collection, depth, experiment.evaluation.bm25), config)
 
