@@ -14,6 +14,8 @@ from unimoe.io import hash_file, hash_json, hash_parts
 from unimoe.models.bundled import BUNDLED_ID, bundled_weights_hash, prepared_bundled_model
 from unimoe.models.quiet import first_line, quiet_loading
 
+_SHORT = 192
+
 
 @dataclass(frozen=True)
 class BaseModel:
@@ -47,12 +49,22 @@ def load_base(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> 
     if not hasattr(getattr(model, "model", None), "layers"):
         raise DataError(f"{config.base}: a {type(model).__name__} has no decoder layers at model.layers; use another")
     model.requires_grad_(False).eval().to(device)
+    model.set_attn_implementation(_attention(device, config.max_length))
     return BaseModel(model, tokenizer, identity or f"{config.base}@{_hub_hash(config, model)}")
 
 
 def base_identity(config: ModelConfig) -> str | None:
     """The identity of a base model without loading it; null where only the hub knows."""
     return _locate(config)[1]
+
+
+def _attention(device: torch.device, max_length: int) -> str:
+    """PyTorch's fused attention, but for short sequences on a CPU, where plain matrix products are quicker.
+
+    Measured on two cores with bfloat16 units at 96 tokens: 1.2 times the pairs per second, 1.3 times the training
+    tokens. From some 256 tokens on, the quadratic intermediates cost more than they save.
+    """
+    return "eager" if device.type == "cpu" and max_length <= _SHORT else "sdpa"
 
 
 def _locate(config: ModelConfig) -> tuple[str, str | None]:
