@@ -62,7 +62,9 @@ def train(
     override: Override = None,
     output_dir: OutputDir = None,
     device: Device = None,
-    resume: Annotated[bool, typer.Option(help="Go on from a saved state; otherwise start over.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from a saved state, or keep a finished checkpoint.")
+    ] = False,
 ) -> None:
     """Train one arm with one seed; prints the checkpoint's folder."""
     experiment = _placed(load_experiment(config, override or []), output_dir)
@@ -71,11 +73,9 @@ def train(
     from unimoe.models.bench import ModelBench
     from unimoe.models.device import choose_dtype
     from unimoe.training.gradient.examples import load_training_data
-    from unimoe.training.gradient.trainer import StepReport, discard_training, train_arm
+    from unimoe.training.gradient.trainer import StepReport, train_arm
 
     target = _device(device)
-    if not resume:
-        discard_training(Path(experiment.output_dir), arm, seed)
     bench = ModelBench(experiment, target, choose_dtype(target, experiment.model.dtype))
     with Steps(1).step(f"train {arm}, seed {seed}", experiment.training.steps) as step:
 
@@ -84,7 +84,9 @@ def train(
             step.outcome = f"loss {report.loss:.3f}"
 
         data, base = load_training_data(experiment), bench.fresh_base()
-        folder = train_arm(experiment, arm, seed, base=base, data=data, trunk=bench.trunk, on_step=on_step)
+        folder = train_arm(
+            experiment, arm, seed, base=base, data=data, trunk=bench.trunk, resume=resume, on_step=on_step
+        )
     stdout.print(str(folder), soft_wrap=True)
 
 

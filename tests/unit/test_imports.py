@@ -45,6 +45,7 @@ ALLOWED: dict[str, set[str]] = {
     "experiment": TRAINING | {"training", "evaluation", "analysis", "estimate"},
     "doctor": TRAINING | {"estimate"},
     "cli": TRAINING | {"training", "evaluation", "analysis", "estimate", "experiment", "doctor"},
+    "__main__": {"cli"},
 }
 
 WITHOUT_TORCH = sorted(FOUNDATION | {"analysis"})

@@ -7,7 +7,6 @@ numbers as an undisturbed one, and ends with the same weights.
 from __future__ import annotations
 
 import math
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import torch
 
 from unimoe.checkpoint import ADAPTER_FILE, Checkpoint, read_checkpoint, training_fingerprint, write_manifest
 from unimoe.config import ArmConfig, Experiment
-from unimoe.errors import DataError
+from unimoe.errors import DataError, UsageError
 from unimoe.io import append_jsonl, atomic_dir, atomic_path, hash_file, write_text
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.base import BaseModel
@@ -69,7 +68,7 @@ def train_arm(
         base: a freshly loaded base model; it is changed in place.
         data: where the examples come from.
         trunk: frozen lower layers shared with other arms and seeds.
-        resume: go on from a saved state, or keep a finished checkpoint; otherwise start over.
+        resume: go on from a saved state, or keep a finished checkpoint; otherwise there must be neither.
         on_step: told after every step.
 
     Returns:
@@ -77,11 +76,14 @@ def train_arm(
 
     Raises:
         DataError: a saved state or checkpoint is of another training, or the loss is not finite.
+        UsageError: there is a state or checkpoint, and ``resume`` is off.
     """
-    run = _Training(experiment, arm, seed, base, data, trunk)
-    if resume and run.is_finished():
+    run = ArmTraining(experiment, arm, seed, base, data, trunk)
+    if not resume:
+        run.refuse_anything_there()
+    if run.is_finished():
         return run.checkpoint_dir
-    run.prepare(resume)
+    run.prepare()
     for step in range(run.step, experiment.training.steps):
         report = run.take_step(step)
         append_jsonl(run.log_path, vars(report))
@@ -92,8 +94,17 @@ def train_arm(
     return run.finish()
 
 
-class _Training:
-    """One training under way: model, optimizer, data, and where it stands."""
+class ArmTraining:
+    """One training under way: model, optimizer, data, and where it stands.
+
+    Args:
+        experiment: what to train, and on what.
+        arm: one of its arms.
+        seed: initialises the adapters and orders the batches.
+        base: a freshly loaded base model; it is changed in place.
+        data: where the examples come from.
+        trunk: frozen lower layers shared with other arms and seeds; made when absent.
+    """
 
     def __init__(
         self, experiment: Experiment, arm: str, seed: int, base: BaseModel, data: TrainingData, trunk: Trunk | None
@@ -120,11 +131,17 @@ class _Training:
         if found.fingerprint != self._fingerprint:
             raise DataError(
                 f"{self.checkpoint_dir} is of another training (config, data or base model differ); "
-                "choose another --output-dir, or train without --resume to replace it"
+                "choose another --output-dir, or delete it to start over"
             )
         return True
 
-    def prepare(self, resume: bool) -> None:
+    def refuse_anything_there(self) -> None:
+        """Raise a usage error where a training has left something: nothing is replaced unasked."""
+        for path in (self.checkpoint_dir, self._state_path):
+            if path.exists():
+                raise UsageError(f"{path} exists; --resume goes on from it, or delete it to start over")
+
+    def prepare(self) -> None:
         """Put adapters into the model, bring the examples, and go back to the saved state if there is one."""
         config = self._experiment
         self._peft = add_lora(self._base, config.lora, self._seed)
@@ -135,7 +152,7 @@ class _Training:
         self._optimizer = MasterAdamW(adapter_parameters(self._peft), config.training.weight_decay)
         self._budget = Budget(config.training.token_budget, config.training.batch_size)
         self._load_examples()
-        if resume and self._state_path.exists():
+        if self._state_path.exists():
             self._load_state()
         self._cut_log()
 
@@ -265,7 +282,7 @@ class _Training:
         if metadata.get("fingerprint") != self._fingerprint:
             raise DataError(
                 f"{self._state_path} is of another training (config, data or base model differ); "
-                "choose another --output-dir, or train without --resume to start over"
+                "choose another --output-dir, or delete it to start over"
             )
         self._optimizer.load_state(tensors)
         self.step, self._tokens = int(metadata["step"]), int(metadata["tokens"])
@@ -274,10 +291,3 @@ class _Training:
         """Keep the log of the steps already taken: those after the saved state are taken again."""
         lines = self.log_path.read_text(encoding="utf-8").splitlines() if self.log_path.exists() else []
         write_text(self.log_path, "".join(f"{line}\n" for line in lines[: self.step]))
-
-
-def discard_training(output_dir: Path, arm: str, seed: int) -> None:
-    """Remove the checkpoint and training state of an arm and seed, to start over."""
-    folder = arm_dir(output_dir, arm, seed)
-    shutil.rmtree(folder / "checkpoint", ignore_errors=True)
-    (folder / "state.safetensors").unlink(missing_ok=True)

@@ -1,0 +1,166 @@
+"""The main job on a tiny model: what it writes, that it skips what is done, and that a killed run ends the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.experiments import write_tiny_experiment
+
+from unimoe.results import drilldown_path, read_drilldown, read_result
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "run_experiment.py"
+TIMING = {"created", "wall_time_s", "items_per_s"}
+
+
+def run(config: Path, output_dir: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(config, output_dir, *options), capture_output=True, text=True, check=False)
+
+
+def command(config: Path, output_dir: Path, *options: str) -> list[str]:
+    return [sys.executable, str(SCRIPT), "--config", str(config), "--output-dir", str(output_dir), *options]
+
+
+def results(output_dir: Path) -> dict[str, Any]:
+    """Every result, sidecar and adapter hash by its path, without what differs from run to run: times."""
+    found: dict[str, Any] = {}
+    for path in sorted(output_dir.rglob("results/**/*.json")):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if path.name.endswith(".mteb.json"):
+            continue
+        for key in TIMING & content.get("provenance", {}).keys():
+            del content["provenance"][key]
+        content.get("config", {}).pop("output_dir", None)
+        found[str(path.relative_to(output_dir))] = content
+    for path in sorted(output_dir.rglob("*.trec")):
+        found[str(path.relative_to(output_dir))] = path.read_text(encoding="utf-8")
+    return found
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_experiment(tmp_path_factory.mktemp("experiment"))
+
+
+@pytest.fixture(scope="module")
+def finished(config: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    output_dir = tmp_path_factory.mktemp("finished") / "outputs"
+    return output_dir, run(config, output_dir)
+
+
+class TestMainJob:
+    def test_ends_with_verdict_report_and_the_next_command(
+        self, finished: tuple[Path, subprocess.CompletedProcess[str]]
+    ) -> None:
+        output_dir, done = finished
+        assert done.returncode == 0, done.stderr
+        assert "Reranking on apidocs: joint_r8 against rank_only_r8" in done.stdout
+        assert "Embedding on apidocs: joint_r8 against emb_only_r8" in done.stdout
+        assert done.stdout.rstrip().splitlines()[-1].startswith("Next: uv run scripts/evaluate.py --checkpoint")
+        assert (output_dir / "analysis" / "report.md").is_file()
+        assert str(output_dir / "analysis" / "report.md") in done.stderr
+
+    def test_every_arm_seed_and_task_has_a_result(
+        self, finished: tuple[Path, subprocess.CompletedProcess[str]]
+    ) -> None:
+        output_dir, _ = finished
+        found = {str(path.relative_to(output_dir)) for path in output_dir.rglob("results/*/apidocs.json")}
+        trained = {
+            f"{arm}/seed_{seed}/results/{task}/apidocs.json"
+            for arm, tasks in {
+                "rank_only_r8": ["reranking"],
+                "emb_only_r8": ["reranking", "embedding"],
+                "joint_r8": ["reranking", "embedding"],
+            }.items()
+            for task in tasks
+            for seed in (0, 1)
+        }
+        baselines = {
+            "bm25/seed_none/results/reranking/apidocs.json",
+            "bm25/seed_none/results/retrieval/apidocs.json",
+            "zero_shot/seed_none/results/reranking/apidocs.json",
+            "zero_shot/seed_none/results/embedding/apidocs.json",
+        }
+        assert found == trained | baselines
+
+    def test_a_result_is_complete(self, finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+        output_dir, _ = finished
+        path = output_dir / "joint_r8" / "seed_1" / "results" / "embedding" / "apidocs.json"
+        result = read_result(path)
+        assert len(result.per_query) == 6
+        assert result.training is not None
+        assert result.training.embedding_examples == 24
+        assert result.identity.pool == 40
+        assert {"base_model", "checkpoint", "collection", "pool", "prompt"} == result.provenance.hashes.keys()
+        assert result.provenance.dtype == "float32"
+        assert any(given.startswith("--config") for given in result.provenance.given)
+        assert path.with_suffix(".mteb.json").is_file()
+        detail = read_drilldown(path)
+        assert drilldown_path(path).is_file()
+        assert all(query.relevant.keys() == query.ranks.keys() for query in detail.queries.values())
+
+    def test_second_run_finds_everything_done(
+        self, config: Path, finished: tuple[Path, subprocess.CompletedProcess[str]]
+    ) -> None:
+        output_dir, first = finished
+        before = {path: path.stat().st_mtime_ns for path in output_dir.rglob("results/**/*.json")}
+        again = run(config, output_dir)
+        assert again.returncode == 0, again.stderr
+        assert again.stderr.count("already done") == 20
+        assert {path: path.stat().st_mtime_ns for path in before} == before
+        assert again.stdout == first.stdout
+
+    def test_other_settings_in_the_same_folder_are_refused(
+        self, config: Path, finished: tuple[Path, subprocess.CompletedProcess[str]]
+    ) -> None:
+        output_dir, _ = finished
+        refused = run(config, output_dir, "--set", "training.steps=7")
+        assert refused.returncode == 3
+        assert "another training.steps (6 there, 7 here)" in refused.stderr
+        assert "Traceback" not in refused.stderr
+
+    @pytest.mark.parametrize(
+        "moment",
+        [
+            pytest.param("joint_r8/seed_0/state.safetensors", id="in training"),
+            pytest.param("emb_only_r8/seed_1/results/reranking/apidocs.json", id="in evaluation"),
+        ],
+    )
+    def test_killed_and_run_again_it_ends_as_an_undisturbed_run(
+        self, config: Path, finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path, moment: str
+    ) -> None:
+        output_dir = tmp_path / "outputs"
+        kill_when(output_dir / moment, command(config, output_dir))
+        again = run(config, output_dir)
+        assert again.returncode == 0, again.stderr
+        assert "already done" in again.stderr
+        assert results(output_dir) == results(finished[0])
+
+    def test_smoke_marks_everything_it_writes(self, config: Path, tmp_path: Path) -> None:
+        done = run(config, tmp_path / "smoke", "--smoke", "--set", "training.embedding.pairs_per_step=8")
+        assert done.returncode == 0, done.stderr
+        assert "Caveat: smoke run" in done.stdout
+        for path in (tmp_path / "smoke").rglob("results/*/apidocs.json"):
+            assert any("smoke run" in caveat for caveat in read_result(path).caveats)
+        for table in (tmp_path / "smoke" / "analysis" / "tables").iterdir():
+            assert "smoke run" in table.read_text(encoding="utf-8"), table.name
+        assert "smoke run" in (tmp_path / "smoke" / "analysis" / "report.md").read_text(encoding="utf-8")
+
+
+def kill_when(path: Path, arguments: list[str]) -> None:
+    """Run a command and kill it, as nothing can be caught, once ``path`` exists."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) as process:
+        deadline = time.monotonic() + 300
+        while not path.exists():
+            assert process.poll() is None, "the run ended before the moment came"
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
