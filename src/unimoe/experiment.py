@@ -21,7 +21,7 @@ from unimoe.evaluation.suite import evaluate_subject, load_available, refuse_sil
 from unimoe.evaluation.tiers import LoadedDataset, TierName, tier_datasets
 from unimoe.io import lock, read_json, write_json
 from unimoe.models.bench import ModelBench
-from unimoe.models.device import choose_dtype
+from unimoe.models.device import choose_dtype, release_memory
 from unimoe.results import arm_dir
 from unimoe.training.gradient.examples import TrainingData, load_training_data
 from unimoe.training.gradient.trainer import StepReport, train_arm
@@ -91,6 +91,7 @@ class ExperimentRun:
                 on_step=on_step,
             )
             step.outcome = f"loss {losses[0]:.3f} -> {losses[-1]:.3f}" if losses else "already done"
+        release_memory()
         return folder
 
     def _count(self, baselines: Sequence[Subject], datasets: Sequence[LoadedDataset]) -> int:

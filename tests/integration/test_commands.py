@@ -3,38 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.experiments import tiny_experiment_dict, write_tiny_experiment
+from support.scripts import Done, assert_refused, call_script
 from support.tiny_models import save_tiny_model
-
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-
-
-def call(script: str, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(SCRIPTS / script), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **environment},
-    )
-
-
-def assert_refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
-    """One line on stderr that holds all words, nothing on stdout, no traceback."""
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    last = done.stderr.strip().splitlines()[-1]
-    for word in words:
-        assert word in last
-    assert done.stdout == ""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +21,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def checkpoint(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output_dir = tmp_path_factory.mktemp("trained") / "outputs"
-    done = call("train.py", "--config", config, "--arm", "joint_r8", "--seed", "1", "--output-dir", output_dir)
+    done = call_script("train.py", "--config", config, "--arm", "joint_r8", "--seed", "1", "--output-dir", output_dir)
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.strip())
 
@@ -63,7 +39,7 @@ def checkpoint(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_help_reads_well(script: str, words: list[str]) -> None:
-    done = call(script, "--help")
+    done = call_script(script, "--help")
     text = " ".join(done.stdout.split())
     assert done.returncode == 0
     for word in words:
@@ -74,7 +50,7 @@ class TestTrain:
     def test_prints_the_checkpoint_and_keeps_it_on_resume(self, config: Path, checkpoint: Path) -> None:
         assert checkpoint.parts[-3:] == ("joint_r8", "seed_1", "checkpoint")
         before = (checkpoint / "unimoe.json").stat().st_mtime_ns
-        again = call(
+        again = call_script(
             "train.py", "--config", config, "--arm", "joint_r8", "--seed", "1", "--resume",
             "--output-dir", checkpoint.parents[2],
         )  # fmt: skip
@@ -82,22 +58,26 @@ class TestTrain:
         assert (checkpoint / "unimoe.json").stat().st_mtime_ns == before
 
     def test_unknown_arm(self, config: Path) -> None:
-        assert_refused(call("train.py", "--config", config, "--arm", "joint_r9"), 2, "did you mean 'joint_r8'?")
+        assert_refused(call_script("train.py", "--config", config, "--arm", "joint_r9"), 2, "did you mean 'joint_r8'?")
 
     def test_unknown_device(self, config: Path) -> None:
-        assert_refused(call("train.py", "--config", config, "--arm", "joint_r8", "--device", "tpu"), 2, "--device tpu")
+        assert_refused(
+            call_script("train.py", "--config", config, "--arm", "joint_r8", "--device", "tpu"), 2, "--device tpu"
+        )
 
     def test_typo_in_the_config(self, config: Path, tmp_path: Path) -> None:
         bad = tmp_path / "bad.yaml"
         bad.write_text(config.read_text(encoding="utf-8").replace("warmup_steps", "warmup_step"), encoding="utf-8")
         assert_refused(
-            call("train.py", "--config", bad, "--arm", "joint_r8"),
+            call_script("train.py", "--config", bad, "--arm", "joint_r8"),
             2, "bad.yaml", "training.warmup_step", "did you mean 'warmup_steps'?",
         )  # fmt: skip
 
     def test_output_folder_that_cannot_be_written(self, config: Path, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("in the way", encoding="utf-8")
-        done = call("train.py", "--config", config, "--arm", "joint_r8", "--output-dir", tmp_path / "file" / "below")
+        done = call_script(
+            "train.py", "--config", config, "--arm", "joint_r8", "--output-dir", tmp_path / "file" / "below"
+        )
         assert_refused(done, 2, "file")
 
     def test_corpus_line_that_is_not_json(self, config: Path, tmp_path: Path) -> None:
@@ -120,14 +100,14 @@ class TestTrain:
 
 class TestEvaluate:
     def test_writes_results_beside_the_checkpoint_and_prints_them(self, checkpoint: Path) -> None:
-        done = call("evaluate.py", "--checkpoint", checkpoint)
+        done = call_script("evaluate.py", "--checkpoint", checkpoint)
         assert done.returncode == 0, done.stderr
         paths = [Path(line) for line in done.stdout.split()]
         assert all(path.is_file() for path in paths)
         assert checkpoint.parent / "results" / "embedding" / "apidocs.json" in paths
 
     def test_max_queries_is_said_in_the_result(self, checkpoint: Path, tmp_path: Path) -> None:
-        done = call("evaluate.py", "--checkpoint", checkpoint, "--max-queries", "3", "--output-dir", tmp_path)
+        done = call_script("evaluate.py", "--checkpoint", checkpoint, "--max-queries", "3", "--output-dir", tmp_path)
         assert done.returncode == 0, done.stderr
         result = json.loads((tmp_path / "joint_r8/seed_1/results/reranking/apidocs.json").read_text(encoding="utf-8"))
         assert len(result["per_query"]) == 3
@@ -135,14 +115,14 @@ class TestEvaluate:
         assert "--max-queries 3" in result["caveats"][0]
 
     def test_zero_shot_is_one_more_arm(self, config: Path, tmp_path: Path) -> None:
-        done = call("evaluate.py", "--zero-shot", "--config", config, "--output-dir", tmp_path)
+        done = call_script("evaluate.py", "--zero-shot", "--config", config, "--output-dir", tmp_path)
         assert done.returncode == 0, done.stderr
         assert (tmp_path / "zero_shot/seed_none/results/embedding/apidocs.json").is_file()
 
     def test_real_collections_from_a_folder_and_a_missing_one_named(
         self, checkpoint: Path, unimoe_data: Path, tmp_path: Path
     ) -> None:
-        done = call(
+        done = call_script(
             "evaluate.py", "--checkpoint", checkpoint, "--eval-tier", "fast", "--max-queries", "2",
             "--set", "evaluation.depth=3", "--output-dir", tmp_path, UNIMOE_DATA=str(unimoe_data),
         )  # fmt: skip
@@ -154,33 +134,33 @@ class TestEvaluate:
                 assert (tmp_path / "joint_r8" / "seed_1" / "results" / task / f"{dataset}.json").is_file()
 
     def test_missing_checkpoint(self, tmp_path: Path) -> None:
-        assert_refused(call("evaluate.py", "--checkpoint", tmp_path / "none"), 3, "no such checkpoint folder")
+        assert_refused(call_script("evaluate.py", "--checkpoint", tmp_path / "none"), 3, "no such checkpoint folder")
 
     def test_half_written_checkpoint(self, checkpoint: Path, tmp_path: Path) -> None:
         half = shutil.copytree(checkpoint, tmp_path / "half")
         (half / "unimoe.json").unlink()
-        assert_refused(call("evaluate.py", "--checkpoint", half), 3, "not a whole checkpoint", "unimoe.json")
+        assert_refused(call_script("evaluate.py", "--checkpoint", half), 3, "not a whole checkpoint", "unimoe.json")
 
     def test_checkpoint_of_another_base_model(self, config: Path, checkpoint: Path, tmp_path: Path) -> None:
         model = Path(tiny_experiment_dict(config.parent)["model"]["base"])
         kept = shutil.copytree(model, tmp_path / "kept")
         try:
             save_tiny_model(model, seed=5)
-            assert_refused(call("evaluate.py", "--checkpoint", checkpoint), 3, "was trained on tiny-model@")
+            assert_refused(call_script("evaluate.py", "--checkpoint", checkpoint), 3, "was trained on tiny-model@")
         finally:
             shutil.rmtree(model)
             shutil.copytree(kept, model)
 
     def test_config_of_another_model_is_refused(self, checkpoint: Path) -> None:
-        done = call("evaluate.py", "--checkpoint", checkpoint, "--config", "experiments/bundled")
+        done = call_script("evaluate.py", "--checkpoint", checkpoint, "--config", "experiments/bundled")
         assert_refused(done, 3, "--config", "model section differs")
 
     def test_unknown_tier(self, checkpoint: Path) -> None:
-        done = call("evaluate.py", "--checkpoint", checkpoint, "--eval-tier", "fasst")
+        done = call_script("evaluate.py", "--checkpoint", checkpoint, "--eval-tier", "fasst")
         assert_refused(done, 2, "did you mean 'fast'?")
 
     def test_neither_checkpoint_nor_zero_shot(self) -> None:
-        assert_refused(call("evaluate.py"), 2, "--checkpoint", "--zero-shot")
+        assert_refused(call_script("evaluate.py"), 2, "--checkpoint", "--zero-shot")
 
     @pytest.mark.parametrize(
         ("damage", "words"),
@@ -193,10 +173,10 @@ class TestEvaluate:
     def test_damaged_result_file_is_named(
         self, checkpoint: Path, tmp_path: Path, damage: Callable[[str], str], words: list[str]
     ) -> None:
-        assert call("evaluate.py", "--checkpoint", checkpoint, "--output-dir", tmp_path).returncode == 0
+        assert call_script("evaluate.py", "--checkpoint", checkpoint, "--output-dir", tmp_path).returncode == 0
         path = tmp_path / "joint_r8/seed_1/results/reranking/apidocs.json"
         path.write_text(damage(path.read_text(encoding="utf-8")), encoding="utf-8")
-        assert_refused(call("analyze_results.py", "--output-dir", tmp_path), 3, "reranking/apidocs.json", *words)
+        assert_refused(call_script("analyze_results.py", "--output-dir", tmp_path), 3, "reranking/apidocs.json", *words)
 
 
 def collection(folder: Path) -> Path:
@@ -211,8 +191,8 @@ def collection(folder: Path) -> Path:
     return folder
 
 
-def train_on(config: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    return call(
+def train_on(config: Path, folder: Path) -> Done:
+    return call_script(
         "train.py", "--config", config, "--arm", "rank_only_r8", "--output-dir", folder / "outputs",
         "--set", f"training.collection=path:{folder}",
     )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,19 +12,15 @@ from typing import Any
 
 import pytest
 from support.experiments import write_tiny_experiment
+from support.scripts import SCRIPTS, Done, call_script
 
 from unimoe.results import drilldown_path, read_drilldown, read_result
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "run_experiment.py"
 TIMING = {"created", "wall_time_s", "items_per_s"}
 
 
-def run(config: Path, output_dir: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(config, output_dir, *options), capture_output=True, text=True, check=False)
-
-
-def command(config: Path, output_dir: Path, *options: str) -> list[str]:
-    return [sys.executable, str(SCRIPT), "--config", str(config), "--output-dir", str(output_dir), *options]
+def run(config: Path, output_dir: Path, *options: str) -> Done:
+    return call_script("run_experiment.py", "--config", config, "--output-dir", output_dir, *options)
 
 
 def results(output_dir: Path) -> dict[str, Any]:
@@ -50,15 +45,13 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finished(config: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+def finished(config: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
     output_dir = tmp_path_factory.mktemp("finished") / "outputs"
     return output_dir, run(config, output_dir)
 
 
 class TestMainJob:
-    def test_ends_with_verdict_report_and_the_next_command(
-        self, finished: tuple[Path, subprocess.CompletedProcess[str]]
-    ) -> None:
+    def test_ends_with_verdict_report_and_the_next_command(self, finished: tuple[Path, Done]) -> None:
         output_dir, done = finished
         assert done.returncode == 0, done.stderr
         assert "Reranking on apidocs: joint_r8 against rank_only_r8" in done.stdout
@@ -67,9 +60,7 @@ class TestMainJob:
         assert (output_dir / "analysis" / "report.md").is_file()
         assert str(output_dir / "analysis" / "report.md") in done.stderr
 
-    def test_every_arm_seed_and_task_has_a_result(
-        self, finished: tuple[Path, subprocess.CompletedProcess[str]]
-    ) -> None:
+    def test_every_arm_seed_and_task_has_a_result(self, finished: tuple[Path, Done]) -> None:
         output_dir, _ = finished
         found = {str(path.relative_to(output_dir)) for path in output_dir.rglob("results/*/apidocs.json")}
         trained = {
@@ -90,7 +81,7 @@ class TestMainJob:
         }
         assert found == trained | baselines
 
-    def test_a_result_is_complete(self, finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    def test_a_result_is_complete(self, finished: tuple[Path, Done]) -> None:
         output_dir, _ = finished
         path = output_dir / "joint_r8" / "seed_1" / "results" / "embedding" / "apidocs.json"
         result = read_result(path)
@@ -106,9 +97,7 @@ class TestMainJob:
         assert drilldown_path(path).is_file()
         assert all(query.relevant.keys() == query.ranks.keys() for query in detail.queries.values())
 
-    def test_second_run_finds_everything_done(
-        self, config: Path, finished: tuple[Path, subprocess.CompletedProcess[str]]
-    ) -> None:
+    def test_second_run_finds_everything_done(self, config: Path, finished: tuple[Path, Done]) -> None:
         output_dir, first = finished
         before = {path: path.stat().st_mtime_ns for path in output_dir.rglob("results/**/*.json")}
         again = run(config, output_dir)
@@ -117,9 +106,7 @@ class TestMainJob:
         assert {path: path.stat().st_mtime_ns for path in before} == before
         assert again.stdout == first.stdout
 
-    def test_other_settings_in_the_same_folder_are_refused(
-        self, config: Path, finished: tuple[Path, subprocess.CompletedProcess[str]]
-    ) -> None:
+    def test_other_settings_in_the_same_folder_are_refused(self, config: Path, finished: tuple[Path, Done]) -> None:
         output_dir, _ = finished
         refused = run(config, output_dir, "--set", "training.steps=7")
         assert refused.returncode == 3
@@ -134,10 +121,10 @@ class TestMainJob:
         ],
     )
     def test_killed_and_run_again_it_ends_as_an_undisturbed_run(
-        self, config: Path, finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path, moment: str
+        self, config: Path, finished: tuple[Path, Done], tmp_path: Path, moment: str
     ) -> None:
         output_dir = tmp_path / "outputs"
-        kill_when(output_dir / moment, command(config, output_dir))
+        kill_when(output_dir / moment, config, output_dir)
         again = run(config, output_dir)
         assert again.returncode == 0, again.stderr
         assert "already done" in again.stderr
@@ -154,10 +141,11 @@ class TestMainJob:
         assert "smoke run" in (tmp_path / "smoke" / "analysis" / "report.md").read_text(encoding="utf-8")
 
 
-def kill_when(path: Path, arguments: list[str]) -> None:
-    """Run a command and kill it, as nothing can be caught, once ``path`` exists."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) as process:
+def kill_when(path: Path, config: Path, output_dir: Path) -> None:
+    """Run the main job and kill it, with a signal it cannot catch, once ``path`` exists."""
+    script = str(SCRIPTS / "run_experiment.py")
+    arguments = [sys.executable, script, "--config", str(config), "--output-dir", str(output_dir)]
+    with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 300
         while not path.exists():
             assert process.poll() is None, "the run ended before the moment came"

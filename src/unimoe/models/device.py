@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import platform
 import time
 from functools import cache
@@ -54,6 +56,18 @@ def choose_dtype(device: torch.device, setting: Dtype = "auto") -> torch.dtype:
 def probe_speed(device: str) -> dict[str, float]:
     """Matrix-product speed in FLOP/s for float32 and bfloat16, measured for a fraction of a second each."""
     return {name: _matmul_speed(torch.device(device), getattr(torch, name)) for name in ("float32", "bfloat16")}
+
+
+def release_memory() -> None:
+    """Give freed memory back to the system.
+
+    The C library keeps what a training has freed, in pieces that the next arm's tensors do not fit in, so that every
+    arm would add a gigabyte.
+    """
+    gc.collect()
+    torch.cuda.empty_cache()
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def describe_device(device: torch.device) -> str:

@@ -1,0 +1,48 @@
+"""Scripts run inside the test process: the imports that take most of a command's time are paid once."""
+
+from __future__ import annotations
+
+import io
+import runpy
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a script ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def call_script(name: str, *arguments: str | Path, **environment: str) -> Done:
+    """Run ``scripts/{name}`` with these arguments, as ``python scripts/{name} ...`` would."""
+    stdout, stderr, code = io.StringIO(), io.StringIO(), 0
+    with (
+        patch.object(sys, "argv", [name, *map(str, arguments)]),
+        patch.dict("os.environ", environment),
+        redirect_stdout(stdout),
+        redirect_stderr(stderr),
+    ):
+        try:
+            runpy.run_path(str(SCRIPTS / name), run_name="__main__")
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    return Done(code, stdout.getvalue(), stderr.getvalue())
+
+
+def assert_refused(done: Done, code: int, *words: str) -> None:
+    """One line on stderr that holds all words, nothing on stdout, no traceback."""
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    for word in words:
+        assert word in last
+    assert done.stdout == ""
