@@ -106,7 +106,8 @@ class TestEncoder:
     def test_progress_counts_every_text(self, model: UnimodelForExp1, task: dict[str, Any]) -> None:
         done: list[int] = []
         encoder(model, batch_size=2, advance=done.append).encode(loader(TEXTS), **task)
-        assert done == [2, 2, 1]
+        assert sum(done) == len(TEXTS)
+        assert max(done) <= 2
 
     def test_similarity_is_the_cosine(self, model: UnimodelForExp1) -> None:
         left, right = model.encode(TEXTS), model.encode(QUERIES)

@@ -86,6 +86,7 @@ def training_table(results: Results) -> Table:
         caption="What each arm saw in training; TIR measures interference only where budgets agree",
         columns=("Arm", "Steps", "Ranking examples", "Embedding examples", "Tokens"),
         groups=(RowGroup("", tuple(rows)),) if rows else (),
+        notes=caveat_notes(results),
     )
 
 
