@@ -96,7 +96,7 @@ def crossed_interval(specialist: NDArray[np.float64], joint: NDArray[np.float64]
     freedom = total**2 / (
         ms_seed**2 / (n_seeds - 1) + ms_query**2 / (n_queries - 1) + ms_residual**2 / ((n_seeds - 1) * (n_queries - 1))
     )
-    # Between the smallest of the parts' and their sum, as for any sum of variances; the subtraction above can leave that.
+    # A sum of variances has at least the degrees of freedom of its poorest part; the subtraction can fall below that.
     freedom = max(freedom, min(n_seeds, n_queries) - 1)
     error = math.sqrt(total / (n_seeds * n_queries))
     reach = float(stdtrit(freedom, (1.0 + LEVEL) / 2.0)) * error
