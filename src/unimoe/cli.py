@@ -52,7 +52,7 @@ def run_experiment(
     run.train_and_evaluate()
     stderr.print()
     analyze(output_dir=Path(experiment.output_dir))
-    stdout.print(f"\nNext: {_next_command(experiment)}", soft_wrap=True)
+    stdout.print(f"Next:   {_next_command(experiment)}", soft_wrap=True)
 
 
 def train(

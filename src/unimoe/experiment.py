@@ -17,8 +17,8 @@ from unimoe.console import Steps
 from unimoe.errors import DataError
 from unimoe.evaluation.evaluator import Evaluator, Subject
 from unimoe.evaluation.subjects import first_stage_subject, trained_subject, zero_shot_subject
-from unimoe.evaluation.suite import evaluate_subject, load_available, refuse_silence
-from unimoe.evaluation.tiers import LoadedDataset, TierName, tier_datasets
+from unimoe.evaluation.suite import evaluate_subject, load_reporting
+from unimoe.evaluation.tiers import LoadedDataset, tier_datasets
 from unimoe.io import lock, read_json, write_json
 from unimoe.models.bench import ModelBench
 from unimoe.models.device import choose_dtype, release_memory
@@ -49,13 +49,13 @@ class ExperimentRun:
         self.bench = ModelBench(experiment, device, pinned_dtype(experiment, device))
         self._evaluator = Evaluator(self._output_dir, given)
 
-    def train_and_evaluate(self, tier: TierName = "bundled") -> None:
+    def train_and_evaluate(self) -> None:
         """Baselines first, then seed by seed, so that the first seed's comparison is complete early.
 
         Raises:
-            MissingPartError: all was done but for collections that cannot be had.
+            UnimoeError: before any training where the bundled tier's collection cannot be had.
         """
-        datasets, missing = load_available(tier_datasets(self.experiment, tier))
+        datasets = [load_reporting(dataset) for dataset in tier_datasets(self.experiment, "bundled")]
         baselines = [first_stage_subject(self.experiment), zero_shot_subject(self.experiment, self.bench)]
         self._steps = Steps(self._count(baselines, datasets))
         for subject in baselines:
@@ -65,7 +65,6 @@ class ExperimentRun:
                 folder = self._train(arm, seed)
                 subject = trained_subject(self.experiment, self.bench, folder)
                 evaluate_subject(self._evaluator, subject, datasets, self._steps)
-        refuse_silence(missing)
 
     @cached_property
     def _training_data(self) -> TrainingData:
@@ -132,7 +131,8 @@ def pinned_dtype(experiment: Experiment, device: torch.device) -> torch.dtype:
         DataError: the folder holds an experiment with other settings.
     """
     path = Path(experiment.output_dir) / _PINNED
-    settings = experiment.model_dump(exclude={"output_dir"})
+    # More seeds or arms may join an experiment; what their trainings depend on is in each one's own fingerprint.
+    settings = experiment.model_dump(exclude={"output_dir", "seeds", "arms"})
     with lock(path):
         if path.exists():
             pinned = read_json(path)

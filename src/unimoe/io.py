@@ -167,7 +167,7 @@ def _named_errors(path: Path) -> Iterator[None]:
 
 
 def _sync(path: Path) -> None:
-    with path.open("rb") as file:
+    with path.open("r+b") as file:  # Windows syncs only what is open for writing
         os.fsync(file.fileno())
 
 

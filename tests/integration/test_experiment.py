@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,9 +57,9 @@ class TestMainJob:
         assert done.returncode == 0, done.stderr
         assert "Reranking on apidocs: joint_r8 against rank_only_r8" in done.stdout
         assert "Embedding on apidocs: joint_r8 against emb_only_r8" in done.stdout
-        assert done.stdout.rstrip().splitlines()[-1].startswith("Next: uv run scripts/evaluate.py --checkpoint")
+        assert done.stdout.rstrip().splitlines()[-1].startswith("Next:   uv run scripts/evaluate.py --checkpoint")
         assert (output_dir / "analysis" / "report.md").is_file()
-        assert str(output_dir / "analysis" / "report.md") in done.stderr
+        assert f"Report: {output_dir / 'analysis' / 'report.md'}" in done.stdout
 
     def test_every_arm_seed_and_task_has_a_result(self, finished: tuple[Path, Done]) -> None:
         output_dir, _ = finished
@@ -105,6 +106,13 @@ class TestMainJob:
         assert again.stderr.count("already done") == 20
         assert {path: path.stat().st_mtime_ns for path in before} == before
         assert again.stdout == first.stdout
+
+    def test_another_seed_may_join(self, config: Path, finished: tuple[Path, Done], tmp_path: Path) -> None:
+        output_dir = shutil.copytree(finished[0], tmp_path / "outputs")
+        more = run(config, output_dir, "--set", "seeds=[0, 1, 7]")
+        assert more.returncode == 0, more.stderr
+        assert (output_dir / "joint_r8" / "seed_7" / "results" / "embedding" / "apidocs.json").is_file()
+        assert "3 seeds" in more.stdout
 
     def test_other_settings_in_the_same_folder_are_refused(self, config: Path, finished: tuple[Path, Done]) -> None:
         output_dir, _ = finished

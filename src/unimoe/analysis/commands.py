@@ -60,4 +60,4 @@ def analyze(
         if part is Part.ALL:
             stdout.print(generate_comparison_table(results).to_rich())
         stdout.print(verdict_block(results), soft_wrap=True)
-        stderr.print(f"report: {path}", soft_wrap=True)
+        stdout.print(f"\nReport: {path}", soft_wrap=True)

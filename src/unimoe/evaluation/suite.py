@@ -21,15 +21,24 @@ def load_available(datasets: Sequence[Dataset]) -> tuple[list[LoadedDataset], li
     loaded, missing = [], []
     for dataset in datasets:
         try:
-            data = LoadedDataset(dataset)
+            loaded.append(load_reporting(dataset))
         except UnavailableError as error:
             missing.append(str(error))
             stderr.print(f"not available: {error}", style="yellow", soft_wrap=True)
-            continue
-        loaded.append(data)
-        if data.problems:
-            stderr.print(f"{dataset.collection}: {data.problems}", style="dim", soft_wrap=True)
     return loaded, missing
+
+
+def load_reporting(dataset: Dataset) -> LoadedDataset:
+    """Load a dataset and say on stderr what is odd about its collection.
+
+    Raises:
+        UnavailableError: the collection cannot be had here.
+        DataError: it is malformed.
+    """
+    data = LoadedDataset(dataset)
+    if data.problems:
+        stderr.print(f"{dataset.collection}: {data.problems}", style="dim", soft_wrap=True)
+    return data
 
 
 def evaluate_subject(evaluator: Evaluator, subject: Subject, datasets: Sequence[LoadedDataset], steps: Steps) -> None:

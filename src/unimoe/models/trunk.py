@@ -7,7 +7,7 @@ no gradient flows there. The states are computed once and shared.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -60,21 +60,14 @@ class Trunk:
         self._lower = lower
         self._kept: dict[str, list[Tensor]] = {}
 
-    def states(
-        self, sequences: Sequence[Sequence[int]], advance: Callable[[int], None] | None = None
-    ) -> FrozenStates | None:
-        """The states of all sequences, or None where they would not fit in ``MEMORY_LIMIT``.
-
-        Args:
-            sequences: token ids.
-            advance: called with the number of tokens done, after each batch.
-        """
+    def states(self, sequences: Sequence[Sequence[int]]) -> FrozenStates | None:
+        """The states of all sequences of token ids, or None where they would not fit in ``MEMORY_LIMIT``."""
         weight = self._lower.embed_tokens.weight
         if sum(map(len, sequences)) * weight.shape[1] * weight.element_size() > MEMORY_LIMIT:
             return None
         key = hash_parts(",".join(map(str, ids)) for ids in sequences)
         # Taken out and put back at the end: the order of the keys is the order of use.
-        states = self._kept.pop(key) if key in self._kept else self._compute(sequences, weight.device, advance)
+        states = self._kept.pop(key) if key in self._kept else self._compute(sequences, weight.device)
         self._kept[key] = states
         while sum(map(_bytes, self._kept.values())) > SETS_LIMIT:
             del self._kept[next(iter(self._kept))]
@@ -82,9 +75,7 @@ class Trunk:
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def _compute(
-        self, sequences: Sequence[Sequence[int]], device: torch.device, advance: Callable[[int], None] | None
-    ) -> list[Tensor]:
+    def _compute(self, sequences: Sequence[Sequence[int]], device: torch.device) -> list[Tensor]:
         states: dict[int, Tensor] = {}
         lengths = [len(ids) for ids in sequences]
         for batch in plan_batches(lengths, default_token_budget(device)):
@@ -92,8 +83,6 @@ class Trunk:
             hidden = self._lower(input_ids=ids, use_cache=False).last_hidden_state
             for row, index in enumerate(batch):
                 states[index] = hidden[row, : lengths[index]].clone()
-            if advance:
-                advance(sum(lengths[index] for index in batch))
         return [states[index] for index in range(len(sequences))]
 
 
