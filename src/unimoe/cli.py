@@ -18,6 +18,8 @@ from unimoe.errors import UsageError, did_you_mean
 if TYPE_CHECKING:
     import torch
 
+    from unimoe.models.bench import ModelBench
+
 DEFAULT_EXPERIMENT = Path("experiments/bundled")
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
@@ -48,7 +50,7 @@ def run_experiment(
     experiment = _placed(experiment, output_dir)
     _quiet_libraries()
     run = ExperimentRun(experiment, _device(device), _given(config, override, smoke=smoke))
-    _announce(experiment, run.bench.device, run.bench.dtype)
+    _announce(experiment, run.bench)
     run.train_and_evaluate()
     stderr.print()
     analyze(output_dir=Path(experiment.output_dir))
@@ -173,19 +175,21 @@ def _given(config: Path | None, override: list[str] | None, **options: object) -
     return [*([f"--config {config}"] if config else []), *named, *(f"--set {text}" for text in override or [])]
 
 
-def _announce(experiment: Experiment, device: torch.device, dtype: torch.dtype) -> None:
-    from unimoe.estimate import BUNDLED_SHAPE, estimated_seconds
+def _announce(experiment: Experiment, bench: ModelBench) -> None:
+    """What will run, where, and for how long."""
+    from unimoe.estimate import BUNDLED_SHAPE, estimated_seconds, shape_of
     from unimoe.models.bundled import BUNDLED_ID
     from unimoe.models.device import describe_device, probe_speed
 
-    name = str(dtype).removeprefix("torch.")
     stderr.print(
         f"{experiment.name}: {len(experiment.arms)} arms x {len(experiment.seeds)} seeds, {experiment.model.base}, "
-        f"{describe_device(device)}, {name}; results in {experiment.output_dir}",
+        f"{describe_device(bench.device)}, {bench.dtype_name}; results in {experiment.output_dir}",
         soft_wrap=True,
     )
-    if experiment.model.base == BUNDLED_ID and name in probe_speed(device.type):
-        minutes = estimated_seconds(experiment, BUNDLED_SHAPE, probe_speed(device.type)[name]) / 60
+    speed = probe_speed(bench.device.type).get(bench.dtype_name)
+    if speed is not None:
+        shape = BUNDLED_SHAPE if experiment.model.base == BUNDLED_ID else shape_of(bench.fresh_base())
+        minutes = estimated_seconds(experiment, shape, speed) / 60
         stderr.print(f"about {minutes:.0f} minutes from scratch on this machine", soft_wrap=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from unimoe.config import Experiment
+from unimoe.models.base import BaseModel
 from unimoe.models.bundled import BUNDLED_LAYER_WEIGHTS, BUNDLED_LAYERS
 
 # What a decoder reaches of the speed of its matrix products alone: attention and norms take the rest. Measured on
@@ -27,6 +28,12 @@ class Shape:
 
 
 BUNDLED_SHAPE = Shape(BUNDLED_LAYERS, BUNDLED_LAYER_WEIGHTS)
+
+
+def shape_of(base: BaseModel) -> Shape:
+    """The size of a loaded base model's decoder."""
+    layers = base.model.model.layers
+    return Shape(len(layers), sum(weight.numel() for weight in layers.parameters() if weight.dim() > 1))
 
 
 def estimated_seconds(experiment: Experiment, shape: Shape, flops_per_s: float) -> float:

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.tiny_models import tiny_base
 
 from unimoe.config import Experiment
 from unimoe.config_files import load_experiment
-from unimoe.estimate import BUNDLED_SHAPE, Shape, estimated_seconds
+from unimoe.estimate import BUNDLED_SHAPE, Shape, estimated_seconds, shape_of
 
 SPEED = 1e12
 
@@ -48,3 +49,9 @@ def test_a_frozen_half_saves_time(bundled: Experiment) -> None:
 def test_a_larger_model_takes_longer(bundled: Experiment) -> None:
     larger = Shape(BUNDLED_SHAPE.layers, 4 * BUNDLED_SHAPE.layer_weights)
     assert estimated_seconds(bundled, larger, SPEED) > estimated_seconds(bundled, BUNDLED_SHAPE, SPEED)
+
+
+def test_shape_counts_the_matrices_of_the_layers() -> None:
+    shape = shape_of(tiny_base(layers=3))
+    per_layer = sum(w.numel() for w in tiny_base(layers=1).model.model.layers.parameters() if w.dim() > 1)
+    assert shape == Shape(3, 3 * per_layer)
