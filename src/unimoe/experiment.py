@@ -62,9 +62,11 @@ class ExperimentRun:
             evaluate_subject(self._evaluator, subject, datasets, self._steps)
         for seed in self.experiment.seeds:
             for arm in self.experiment.arms:
-                folder = self._train(arm, seed)
-                subject = trained_subject(self.experiment, self.bench, folder)
-                evaluate_subject(self._evaluator, subject, datasets, self._steps)
+                self._train_and_evaluate_arm(arm, seed, datasets)
+
+    def _train_and_evaluate_arm(self, arm: str, seed: int, datasets: Sequence[LoadedDataset]) -> None:
+        subject = trained_subject(self.experiment, self.bench, self._train(arm, seed))
+        evaluate_subject(self._evaluator, subject, datasets, self._steps)
 
     @cached_property
     def _training_data(self) -> TrainingData:

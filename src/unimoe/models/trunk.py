@@ -76,14 +76,17 @@ class Trunk:
     @torch.inference_mode(False)
     @torch.no_grad()
     def _compute(self, sequences: Sequence[Sequence[int]], device: torch.device) -> list[Tensor]:
-        states: dict[int, Tensor] = {}
         lengths = [len(ids) for ids in sequences]
+        weight = self._lower.embed_tokens.weight
+        # One block for all: thousands of small ones, made between large activations, would keep those from being freed.
+        block = torch.empty(sum(lengths), weight.shape[1], dtype=weight.dtype, device=device)
+        states = list(torch.split(block, lengths)) if lengths else []
         for batch in plan_batches(lengths, default_token_budget(device)):
             ids = pad_ids([sequences[index] for index in batch], device)
             hidden = self._lower(input_ids=ids, use_cache=False).last_hidden_state
             for row, index in enumerate(batch):
-                states[index] = hidden[row, : lengths[index]].clone()
-        return [states[index] for index in range(len(sequences))]
+                states[index].copy_(hidden[row, : lengths[index]])
+        return states
 
 
 def _bytes(states: Sequence[Tensor]) -> int:
