@@ -107,7 +107,9 @@ def evaluate(
     max_queries: Annotated[
         int | None, typer.Option(min=1, help="Score at most this many queries of each dataset; results say so.")
     ] = None,
-    output_dir: OutputDir = None,
+    output_dir: Annotated[
+        Path | None, typer.Option(help="The experiment's folder; by default the one the checkpoint stands in.")
+    ] = None,
     device: Device = None,
 ) -> None:
     """Evaluate a checkpoint on a tier: reranking always, embedding for arms that embed.
