@@ -114,6 +114,15 @@ class TestEvaluate:
         assert result["identity"]["max_queries"] == 3
         assert "--max-queries 3" in result["caveats"][0]
 
+    def test_another_measurement_in_the_same_place_is_refused_and_nothing_touched(
+        self, checkpoint: Path, tmp_path: Path
+    ) -> None:
+        options = ("--checkpoint", checkpoint, "--output-dir", tmp_path)
+        assert call_script("evaluate.py", *options, "--max-queries", "3").returncode == 0
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        assert_refused(call_script("evaluate.py", *options), 3, "holds another measurement", "max_queries 3 there")
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
     def test_zero_shot_is_one_more_arm(self, config: Path, tmp_path: Path) -> None:
         done = call_script("evaluate.py", "--zero-shot", "--config", config, "--output-dir", tmp_path)
         assert done.returncode == 0, done.stderr

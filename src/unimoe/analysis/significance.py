@@ -64,11 +64,6 @@ class Comparison:
     ties: int
     losses: int
 
-    @property
-    def significant(self) -> bool:
-        """Whether the corrected p lies below 1 - ``level``."""
-        return self.p_holm < 1.0 - self.level
-
 
 @dataclass(frozen=True)
 class _Question:

@@ -23,6 +23,7 @@ from unimoe.results import (
     QueryDetail,
     Task,
     read_result,
+    refuse_other_identity,
     result_path,
     run_path,
     write_result,
@@ -118,8 +119,11 @@ class Evaluator:
         Raises:
             DataError: the place of the result is taken by another measurement, or a score is not finite.
         """
-        found = self._measure(subject, task, data, advance)
         dataset = data.dataset.collection
+        path = result_path(self._output_dir, subject.name, subject.seed, task, dataset)
+        if path.exists():  # before hours of scoring, and before the run beside it is touched
+            refuse_other_identity(path, _identity(subject, task, data), dataset)
+        found = self._measure(subject, task, data, advance)
         main = MAIN_METRIC.get(dataset, "ndcg@10")
         device = describe_device(subject.load().device) if subject.load else "cpu"
         result = EvalResult(
@@ -146,7 +150,6 @@ class Evaluator:
             ),
         )
         write_run(run_path(self._output_dir, subject.name, subject.seed, task, dataset), found.run, subject.name)
-        path = result_path(self._output_dir, subject.name, subject.seed, task, dataset)
         for suffix, content in found.sidecars.items():
             write_json(path.with_suffix(suffix), content)
         write_result(self._output_dir, result, _drilldown(data, found.run))
