@@ -1,4 +1,4 @@
-"""What a collection is: documents, queries and graded judgments of one split, and what is odd about them."""
+"""What a collection is: documents, queries and graded judgments of one split."""
 
 from __future__ import annotations
 
@@ -7,23 +7,12 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from typing import Literal, NamedTuple, TypeVar, get_args
+from typing import NamedTuple, TypeVar
 
+from unimoe.data.problems import ProblemKind, Problems
 from unimoe.errors import DataError, UsageError
 from unimoe.io import hash_parts
 from unimoe.trec import Qrels
-
-ProblemKind = Literal[
-    "duplicate documents",
-    "conflicting documents",
-    "duplicate queries",
-    "conflicting queries",
-    "judgments of unknown documents",
-    "empty documents",
-    "empty queries",
-    "unjudged queries",
-]
-EXAMPLES_KEPT = 3
 
 T = TypeVar("T")
 
@@ -41,39 +30,6 @@ class Document(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Finding:
-    """How often one problem was met, and the first few ids that have it."""
-
-    count: int
-    examples: tuple[str, ...]
-
-
-@dataclass
-class Problems:
-    """What is odd about a collection without making it unusable, counted by kind."""
-
-    found: dict[ProblemKind, Finding] = field(default_factory=dict)
-
-    def note(self, kind: ProblemKind, identifier: str) -> None:
-        """Count one more ``identifier`` that has this problem."""
-        old = self.found.get(kind, Finding(0, ()))
-        examples = old.examples if len(old.examples) == EXAMPLES_KEPT else (*old.examples, identifier)
-        self.found[kind] = Finding(old.count + 1, examples)
-
-    def count(self, kind: ProblemKind) -> int:
-        """How often this problem was met."""
-        return self.found[kind].count if kind in self.found else 0
-
-    def summary(self) -> str:
-        """One line for people, such as ``duplicate documents: 2 (d1, d7)``; empty when nothing is odd."""
-        return "; ".join(
-            f"{kind}: {finding.count:,} ({', '.join(finding.examples)}{', ...' * (finding.count > EXAMPLES_KEPT)})"
-            for kind in get_args(ProblemKind)
-            if (finding := self.found.get(kind))
-        )
-
-
-@dataclass(frozen=True)
 class Collection:
     """One split of a test collection. Made by ``assemble``, which checks it.
 
@@ -85,6 +41,8 @@ class Collection:
         qrels: query id to ``{document id: grade}``; grades above 0 are relevant. A judgment of a document the corpus
             lacks is kept: it counts in the ideal ranking, as in trec_eval.
         problems: what the source held that is odd; subsets made from a collection carry the findings of the whole.
+        candidates_only: whether the corpus is no more than the candidates of a published first stage. They can be
+            reranked; a search among them says nothing about a search of the whole corpus.
     """
 
     name: str
@@ -93,6 +51,7 @@ class Collection:
     queries: dict[str, str]
     qrels: Qrels
     problems: Problems = field(default_factory=Problems)
+    candidates_only: bool = False
 
     @cached_property
     def corpus_hash(self) -> str:

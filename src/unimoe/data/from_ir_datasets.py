@@ -1,0 +1,61 @@
+"""Collections of ir_datasets, which downloads them and knows them by id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unimoe.data.availability import DOWNLOAD_ADVICE, not_at_hand
+from unimoe.data.collection import Collection, Document, assemble
+from unimoe.errors import UnimoeError, UsageError
+from unimoe.trec import Qrels
+
+
+def load_ir_datasets(identifier: str, split: str) -> Collection:
+    """Load a dataset of ir_datasets.
+
+    Args:
+        identifier: for example ``msmarco-passage/dev/small``; it names the split too.
+        split: only a label.
+
+    Raises:
+        UsageError: no such dataset, or it is a corpus without queries or judgments.
+        UnavailableError: ir_datasets is not installed, or cannot download it.
+        DataError: the data contradicts itself.
+    """
+    try:
+        import ir_datasets
+
+        dataset = ir_datasets.load(identifier)
+    except KeyError:
+        raise UsageError(f"ir_datasets has no dataset {identifier!r}; see ir-datasets.com for its ids") from None
+    except Exception as error:
+        raise not_at_hand(f"ir_datasets:{identifier}", DOWNLOAD_ADVICE, error) from None
+    missing = [part for part in ("docs", "queries", "qrels") if not hasattr(dataset, f"{part}_iter")]
+    if missing:
+        raise UsageError(f"ir_datasets:{identifier} has no {' and no '.join(missing)}; name one of its splits")
+    try:
+        return _collection(dataset, identifier, split)
+    except UnimoeError:
+        raise
+    except Exception as error:  # it downloads while it iterates
+        raise not_at_hand(f"ir_datasets:{identifier}", DOWNLOAD_ADVICE, error) from None
+
+
+def _collection(dataset: Any, identifier: str, split: str) -> Collection:
+    qrels: Qrels = {}
+    for judgment in dataset.qrels_iter():
+        qrels.setdefault(judgment.query_id, {})[judgment.doc_id] = int(judgment.relevance)
+    queries = ((query.query_id, _text(query)) for query in dataset.queries_iter())
+    documents = ((document.doc_id, _document(document)) for document in dataset.docs_iter())
+    return assemble(identifier, split, documents, queries, qrels)
+
+
+def _document(record: Any) -> Document:
+    if hasattr(record, "text"):
+        return Document(getattr(record, "title", None) or "", record.text or "")
+    return Document("", _text(record))
+
+
+def _text(record: Any) -> str:
+    """The text of a record, whose fields differ by dataset."""
+    return str(record.text if hasattr(record, "text") else record.default_text())

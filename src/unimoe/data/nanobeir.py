@@ -1,0 +1,116 @@
+"""NanoBEIR: thirteen BEIR sets cut to about 50 queries and 10,000 documents, for quick looks.
+
+A set is published as a dataset ``zeta-alpha-ai/NanoSciFact`` on the Hugging Face hub with three tables:
+``corpus/train-*.parquet`` and ``queries/train-*.parquet`` with the columns ``_id`` and ``text``, and
+``qrels/train-*.parquet`` with ``query-id`` and ``corpus-id``, where every row is a relevant document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from unimoe.data.availability import not_at_hand, user_folder
+from unimoe.data.collection import Collection, Document, assemble
+from unimoe.errors import DataError, UsageError, did_you_mean
+from unimoe.trec import Qrels
+
+_SETS = (
+    "ArguAna",
+    "ClimateFEVER",
+    "DBPedia",
+    "FEVER",
+    "FiQA2018",
+    "HotpotQA",
+    "MSMARCO",
+    "NFCorpus",
+    "NQ",
+    "QuoraRetrieval",
+    "SCIDOCS",
+    "SciFact",
+    "Touche2020",
+)
+
+NANOBEIR = tuple(f"nanobeir:{name}" for name in _SETS)
+"""The sets, as the catalogue names them."""
+
+SPLIT = "test"
+"""The hub calls the one split ``train``; nothing is to be trained on it."""
+
+_COLUMNS = {"corpus": ("_id", "text"), "queries": ("_id", "text"), "qrels": ("query-id", "corpus-id")}
+_PUBLISHED = {name.lower(): f"Nano{name}" for name in _SETS}
+
+
+def load_nanobeir(name: str, split: str) -> Collection:
+    """Load a NanoBEIR set from ``nanobeir/NanoSciFact`` under $UNIMOE_DATA, else from the Hugging Face hub.
+
+    Args:
+        name: for example ``SciFact``, in upper or lower case.
+        split: ``test``.
+
+    Raises:
+        UsageError: no such set or split.
+        UnavailableError: the hub cannot be reached; says what to do.
+        DataError: a table is missing or malformed.
+    """
+    published = _PUBLISHED.get(name.lower())
+    if published is None:
+        close = did_you_mean(name.lower(), _PUBLISHED)
+        raise UsageError(f"unknown collection 'nanobeir:{name}'{close}; there are {', '.join(_SETS)}")
+    if split != SPLIT:
+        raise UsageError(f"nanobeir:{name} has no split {split!r}; it has {SPLIT}")
+    folder = _user_copy(published) or _fetch(published)
+    documents = ((key, Document("", text)) for key, text in _rows(folder, "corpus"))
+    qrels: Qrels = {}
+    for query_id, document_id in _rows(folder, "qrels"):
+        qrels.setdefault(query_id, {})[document_id] = 1
+    return assemble(published, split, documents, _rows(folder, "queries"), qrels)
+
+
+def nanobeir_folder(name: str) -> Path | None:
+    """The folder under $UNIMOE_DATA that holds a set, or None. What the hub's cache keeps is its to know."""
+    published = _PUBLISHED.get(name.lower())
+    folder = _user_copy(published) if published is not None else None
+    return folder if folder is not None and all(_tables(folder, part) for part in _COLUMNS) else None
+
+
+def _user_copy(published: str) -> Path | None:
+    root = user_folder()
+    return root / "nanobeir" / published if root is not None and (root / "nanobeir" / published).is_dir() else None
+
+
+def _fetch(published: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+
+        patterns = [f"{part}/train-*.parquet" for part in _COLUMNS]
+        return Path(snapshot_download(f"zeta-alpha-ai/{published}", repo_type="dataset", allow_patterns=patterns))
+    except Exception as error:
+        advice = (
+            f"connect to the network, or set UNIMOE_DATA to a folder that holds nanobeir/{published}/ "
+            f"with the published tables {', '.join(_COLUMNS)}"
+        )
+        raise not_at_hand(f"nanobeir:{published.removeprefix('Nano')}", advice, error) from None
+
+
+def _tables(folder: Path, part: str) -> list[Path]:
+    return sorted((folder / part).glob("train-*.parquet"))
+
+
+def _rows(folder: Path, part: str) -> Iterator[tuple[str, str]]:
+    """The two columns of one table, row by row."""
+    import pyarrow.parquet  # type: ignore[import-untyped]
+
+    tables, columns = _tables(folder, part), _COLUMNS[part]
+    if not tables:
+        raise DataError(f"{folder}: {part}/train-*.parquet is missing; fetch the set again")
+    for path in tables:
+        try:
+            table = pyarrow.parquet.read_table(path, columns=list(columns), partitioning=None)
+        except (OSError, ValueError) as error:
+            reason = str(error).partition("\n")[0]
+            raise DataError(f"{path}: not a table of {' and '.join(columns)} ({reason}); fetch it again") from None
+        for number, row in enumerate(zip(*(table[column].to_pylist() for column in columns), strict=True), start=1):
+            if not all(isinstance(value, str) for value in row):
+                raise DataError(f"{path}: row {number}: {' or '.join(columns)} is not text; fetch it again")
+            yield row
