@@ -28,6 +28,19 @@ class DataError(UnimoeError):
     exit_code = 3
 
 
+class InputError(DataError):
+    """One of a list of inputs cannot be used; who knows its id names it.
+
+    Attributes:
+        index: which of them.
+        reason: why, and the mend.
+    """
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(f"input {index}: {reason}")
+        self.index, self.reason = index, reason
+
+
 class MissingPartError(UnimoeError):
     """The work was done, but something that was asked for could not be had."""
 

@@ -9,7 +9,7 @@ import torch
 from support.tiny_models import HIDDEN, tiny_base
 
 from unimoe.config import LoraConfig, PromptConfig
-from unimoe.errors import DataError
+from unimoe.errors import InputError
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.prompts import TextKind
 from unimoe.models.unimodel import UnimodelForExp1
@@ -107,17 +107,17 @@ class TestRerank:
         model.rerank([("cat", "mat")] * 6, batch_size=4, advance=done.append)
         assert done == [4, 2]
 
-    def test_scores_that_are_not_finite_are_refused_and_counted(self) -> None:
+    def test_scores_that_are_not_finite_are_refused(self) -> None:
         model = tiny_unimodel()
         model._yes_minus_no[0] = torch.nan
-        with pytest.raises(DataError, match=rf"{len(PAIRS)} scores are not finite, the first is input 0"):
+        with pytest.raises(InputError, match="input 0: the score is not finite"):
             model.rerank(PAIRS)
 
-    def test_one_embedding_that_is_not_finite_is_named(self) -> None:
+    def test_the_text_that_spoils_its_batch_is_named_and_not_its_neighbours(self) -> None:
         model = tiny_unimodel()
         token = model.tokenizer.convert_tokens_to_ids("<|im_start|>")
         model.model.model.embed_tokens.weight[token] = torch.inf
-        with pytest.raises(DataError, match="1 scores are not finite, the first is input 1"):
+        with pytest.raises(InputError, match="input 1: the score is not finite"):
             model.encode(["cat", "a <|im_start|> b", "dog"])
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from unimoe.config import PromptConfig
-from unimoe.errors import DataError, UsageError
+from unimoe.errors import DataError, InputError, UsageError
 from unimoe.io import hash_json
 from unimoe.models.quiet import first_line
 
@@ -50,6 +50,7 @@ class PairEncoder:
     def __init__(self, tokenizer: Any, prompt: PromptConfig, max_length: int) -> None:
         self._tokenizer = tokenizer
         self._prompt = prompt
+        self.order: Literal["query_first", "document_first"] = prompt.order
         frame = _qwen3_frame(tokenizer) if prompt.template == "qwen3" else _chat_frame(tokenizer, prompt.instruction)
         self._frame = frame
         self._room = max_length - len(frame.prefix) - len(frame.suffix)
@@ -60,7 +61,7 @@ class PairEncoder:
         """Token ids of each ``(query, document)`` pair, at most ``max_length`` long.
 
         Raises:
-            DataError: a query alone fills the length; the message quotes its beginning.
+            InputError: a query alone fills the length; the message quotes its beginning.
         """
         bodies = self._document_first(pairs) if self._prompt.order == "document_first" else self._query_first(pairs)
         return [self._frame.prefix + body + self._frame.suffix for body in bodies]
@@ -68,9 +69,9 @@ class PairEncoder:
     def _query_first(self, pairs: Sequence[tuple[str, str]]) -> list[list[int]]:
         # The body is tokenised whole, as in Qwen's code: "<Document>: " and "Paris" apart are other tokens than joined.
         bodies = _tokenize(self._tokenizer, [self._head(query) + document for query, document in pairs])
-        for (query, _), body in zip(pairs, bodies, strict=True):
+        for index, ((query, _), body) in enumerate(zip(pairs, bodies, strict=True)):
             if len(body) > self._room and len(_tokenize(self._tokenizer, [self._head(query)])[0]) >= self._room:
-                self._refuse(query)
+                self._refuse(index, query)
         return [body[: self._room] for body in bodies]
 
     def _head(self, query: str) -> str:
@@ -90,10 +91,10 @@ class PairEncoder:
         queries = self._each_once([query for query, _ in pairs], after)
         opening = len(_tokenize(self._tokenizer, [before])[0])
         bodies = []
-        for query, document in pairs:
+        for index, (query, document) in enumerate(pairs):
             room = self._room - len(queries[query])
             if room <= opening:
-                self._refuse(query)
+                self._refuse(index, query)
             bodies.append(documents[document][:room] + queries[query])
         return bodies
 
@@ -101,10 +102,9 @@ class PairEncoder:
         unique = list(dict.fromkeys(texts))
         return dict(zip(unique, _tokenize(self._tokenizer, [before + text for text in unique]), strict=True))
 
-    def _refuse(self, query: str) -> None:
-        raise DataError(
-            f"query {query[:60]!r}... fills the whole length of {self._room} tokens; raise model.max_length or cut it"
-        )
+    def _refuse(self, index: int, query: str) -> NoReturn:
+        room = f"the whole length of {self._room} tokens"
+        raise InputError(index, f"query {query[:60]!r}... fills {room}; raise model.max_length or cut it")
 
 
 class TextEncoder:

@@ -7,7 +7,7 @@ no gradient flows there. The states are computed once and shared.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from unimoe.errors import UsageError
 from unimoe.io import hash_parts
 from unimoe.models.batching import default_token_budget, pad_ids, plan_batches
+from unimoe.models.tree_attention import PackedTree, run_tree
 
 MEMORY_LIMIT = 2**30
 """Bytes of states kept for one set of sequences; a larger set is computed anew in every pass."""
@@ -66,8 +67,15 @@ class Trunk:
         if sum(map(len, sequences)) * weight.shape[1] * weight.element_size() > MEMORY_LIMIT:
             return None
         key = hash_parts(",".join(map(str, ids)) for ids in sequences)
+        return self._kept_or(key, lambda: self._compute(sequences, weight.device))
+
+    def row_states(self, tree: PackedTree) -> Tensor:
+        """The states of a packed row of T tokens, ``(1, T, H)``."""
+        return self._kept_or(tree.key, lambda: [self._compute_row(tree)])[0]
+
+    def _kept_or(self, key: str, compute: Callable[[], list[Tensor]]) -> list[Tensor]:
         # Taken out and put back at the end: the order of the keys is the order of use.
-        states = self._kept.pop(key) if key in self._kept else self._compute(sequences, weight.device)
+        states = self._kept.pop(key) if key in self._kept else compute()
         self._kept[key] = states
         while sum(map(_bytes, self._kept.values())) > SETS_LIMIT:
             del self._kept[next(iter(self._kept))]
@@ -87,6 +95,12 @@ class Trunk:
             for row, index in enumerate(batch):
                 states[index].copy_(hidden[row, : lengths[index]])
         return states
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def _compute_row(self, tree: PackedTree) -> Tensor:
+        hidden: Tensor = run_tree(self._lower, tree)
+        return hidden
 
 
 def _bytes(states: Sequence[Tensor]) -> int:

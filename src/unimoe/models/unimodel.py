@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Literal, NoReturn
 
 import numpy as np
 import torch
@@ -13,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unimoe.config import PromptConfig
-from unimoe.errors import DataError
+from unimoe.errors import InputError
 from unimoe.models.base import BaseModel
-from unimoe.models.batching import default_token_budget, last_tokens, pad_ids, pad_states, plan_batches
+from unimoe.models.batched import BatchedDecoder
 from unimoe.models.prompts import PairEncoder, TextEncoder, TextKind, prompt_name, yes_no_ids
 from unimoe.models.trunk import FrozenStates, Trunk, split_decoder
 
@@ -55,16 +54,21 @@ class UnimodelForExp1(nn.Module):
         self.pair_ids = PairEncoder(base.tokenizer, prompt, max_length)
         self.text_ids = TextEncoder(base.tokenizer, prompt, max_length)
         self.model = base.model
-        self.trunk = trunk
-        self._upper = None
+        self.trunk, upper = trunk, None
         if first_layer > 0:
-            lower, self._upper = split_decoder(self._decoder(), first_layer)
+            lower, upper = split_decoder(base.model.model, first_layer)
             self.trunk = trunk or Trunk(lower)
+        self._batched = BatchedDecoder(base.model, self.trunk, upper)
         yes, no = yes_no_ids(base.tokenizer)
         head = base.model.get_output_embeddings()
         self.register_buffer("_yes_minus_no", _row(head.weight, yes) - _row(head.weight, no), persistent=False)
         bias = getattr(head, "bias", None)
         self._bias_gap = 0.0 if bias is None else float(bias[yes] - bias[no])
+
+    @property
+    def reduced_budget(self) -> int | None:
+        """Tokens of a batch since memory ran out; null as long as it has not."""
+        return self._batched.reduced_budget
 
     @property
     def device(self) -> torch.device:
@@ -87,11 +91,7 @@ class UnimodelForExp1(nn.Module):
         Returns:
             ``(N, H)`` in the decoder's dtype.
         """
-        if frozen is not None and self._upper is not None:
-            output = self._upper(inputs_embeds=pad_states(frozen), use_cache=False)
-        else:
-            output = self._decoder()(input_ids=pad_ids(sequences, self.device), use_cache=False)
-        return last_tokens(output.last_hidden_state, [len(ids) for ids in sequences])
+        return self._batched.padded_states(sequences, frozen)
 
     def gaps(self, states: Tensor) -> Tensor:
         """Logit of ``yes`` minus logit of ``no`` for last-token states ``(N, H)``; float32, shape ``(N,)``."""
@@ -115,7 +115,7 @@ class UnimodelForExp1(nn.Module):
         Args:
             pairs: N pairs of texts.
             output: P(yes) in [0, 1], or the logit gap, which orders pairs that P(yes) rounds to 1.
-            token_budget: padded tokens of one forward pass; by default what suits the device.
+            token_budget: tokens of one forward pass; by default what suits the device.
             batch_size: pairs of one forward pass, instead of the budget.
             advance: called with the number of pairs done, after each batch.
 
@@ -123,11 +123,28 @@ class UnimodelForExp1(nn.Module):
             ``(N,)`` float32, in the order of ``pairs``.
 
         Raises:
-            DataError: a query fills the whole length, or a score is not finite.
+            InputError: a query fills the whole length, or a score is not finite.
         """
-        gaps = self._run(self.pair_ids(pairs), self.gaps, token_budget, batch_size, advance)
-        scores = gaps if output == "gap" else torch.sigmoid(gaps)
-        return scores.numpy()
+        gaps = self.rerank_ids(self.pair_ids(pairs), token_budget=token_budget, batch_size=batch_size, advance=advance)
+        return gaps if output == "gap" else torch.sigmoid(torch.from_numpy(gaps)).numpy()
+
+    def rerank_ids(
+        self,
+        sequences: Sequence[list[int]],
+        *,
+        token_budget: int | None = None,
+        batch_size: int | None = None,
+        advance: Advance | None = None,
+    ) -> Vectors:
+        """The logit gaps of questions that are token ids already, as ``pair_ids`` makes them.
+
+        Questions that begin alike are scored together, and their beginning once. Arguments and errors are those of
+        ``rerank``.
+
+        Returns:
+            ``(N,)`` float32, in the order of ``sequences``.
+        """
+        return self._run(sequences, self.gaps, token_budget, batch_size, advance).numpy()
 
     def encode(
         self,
@@ -145,7 +162,7 @@ class UnimodelForExp1(nn.Module):
             texts: N texts.
             kind: which configured prefix goes before them.
             prefix: a prefix that takes the place of the configured one.
-            token_budget: padded tokens of one forward pass; by default what suits the device.
+            token_budget: tokens of one forward pass; by default what suits the device.
             batch_size: texts of one forward pass, instead of the budget.
             advance: called with the number of texts done, after each batch.
 
@@ -153,7 +170,7 @@ class UnimodelForExp1(nn.Module):
             ``(N, D)`` float32 of unit length, in the order of ``texts``.
 
         Raises:
-            DataError: an embedding is not finite.
+            InputError: an embedding is not finite.
         """
         sequences = self.text_ids(texts, kind, prefix)
         return self._run(sequences, self.embeddings, token_budget, batch_size, advance).numpy()
@@ -167,27 +184,26 @@ class UnimodelForExp1(nn.Module):
         batch_size: int | None,
         advance: Advance | None,
     ) -> Tensor:
-        """``head`` of every sequence's last state, in batches of similar length, in the order given."""
+        """``head`` of every sequence's last state, in the order given."""
         outputs: dict[int, Tensor] = {}
-        budget = token_budget or default_token_budget(self.device)
         with _without_dropout(self):
-            frozen = self.trunk.states(sequences) if self.trunk else None
-            for batch in plan_batches([len(ids) for ids in sequences], budget, batch_size):
-                states = self.last_states(
-                    [sequences[index] for index in batch], [frozen[index] for index in batch] if frozen else None
-                )
+            for batch, states in self._batched.states(sequences, token_budget, batch_size):
                 values = head(states).cpu()
+                if not bool(values.isfinite().all()):
+                    self._refuse_non_finite(batch, values, [sequences[index] for index in batch])
                 outputs.update(zip(batch, values, strict=True))
                 if advance:
                     advance(len(batch))
         if not outputs:
             return head(self._yes_minus_no.new_empty(0, len(self._yes_minus_no))).cpu()
-        stacked = torch.stack([outputs[index] for index in range(len(sequences))])
-        _refuse_non_finite(stacked)
-        return stacked
+        return torch.stack([outputs[index] for index in range(len(sequences))])
 
-    def _decoder(self) -> Any:
-        return self.model.model
+    def _refuse_non_finite(self, batch: Sequence[int], values: Tensor, sequences: Sequence[list[int]]) -> NoReturn:
+        """Name the culprit: in a batch, whose sequences share a row, one can spoil its neighbours' values."""
+        spoilt = values.reshape(len(values), -1).isfinite().all(dim=1).logical_not().nonzero().flatten().tolist()
+        alone = [row for row in spoilt if not bool(self._batched.padded_states([sequences[row]]).isfinite().all())]
+        first = batch[min(alone or spoilt, key=lambda row: batch[row])]
+        raise InputError(first, "the score is not finite; try model.dtype float32, or another checkpoint")
 
 
 @contextmanager
@@ -205,11 +221,3 @@ def _without_dropout(model: nn.Module) -> Iterator[None]:
 
 def _row(matrix: Tensor, index: int) -> Tensor:
     return matrix[index].detach().float()
-
-
-def _refuse_non_finite(values: Tensor) -> None:
-    finite = values.isfinite() if values.dim() == 1 else values.isfinite().all(dim=-1)
-    if not bool(finite.all()):
-        first = int(finite.logical_not().nonzero()[0])
-        count = math.prod(finite.shape) - int(finite.sum())
-        raise DataError(f"{count} scores are not finite, the first is input {first}; try model.dtype float32")

@@ -1,0 +1,134 @@
+"""Last-token states of many sequences: in batches, each beginning computed once, smaller when memory runs out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unimoe.errors import DataError
+from unimoe.models.batching import default_token_budget, last_tokens, pad_ids, pad_states, plan_batches
+from unimoe.models.device import release_memory
+from unimoe.models.token_tree import build_tree, plan_trees, tree_tokens
+from unimoe.models.tree_attention import UnsupportedAttentionError, pack, run_tree
+from unimoe.models.trunk import FrozenStates, Trunk
+
+logger = logging.getLogger(__name__)
+
+States = tuple[list[int], Tensor]
+"""Indices of N sequences, and the final states ``(N, H)`` of their last tokens."""
+
+
+class BatchedDecoder:
+    """Runs a decoder over batches of sequences.
+
+    Args:
+        model: a causal language model of transformers.
+        trunk: its frozen lower layers, where ``upper`` is given.
+        upper: the layers above them.
+    """
+
+    def __init__(self, model: Any, trunk: Trunk | None = None, upper: Any = None) -> None:
+        self._decoder, self._trunk, self._upper = model.model, trunk, upper
+        self._trees = supports_trees(model)
+        self.reduced_budget: int | None = None
+        """Tokens of a batch since memory ran out; null as long as it has not."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        device: torch.device = self._decoder.embed_tokens.weight.device
+        return device
+
+    def padded_states(self, sequences: Sequence[Sequence[int]], frozen: FrozenStates | None = None) -> Tensor:
+        """The final states ``(N, H)`` of one batch, padded on the right; gradients flow if enabled.
+
+        Args:
+            sequences: token ids of N sequences.
+            frozen: their states below the first adapted layer, where they are known.
+        """
+        if frozen is not None and self._upper is not None:
+            output = self._upper(inputs_embeds=pad_states(frozen), use_cache=False)
+        else:
+            output = self._decoder(input_ids=pad_ids(sequences, self.device), use_cache=False)
+        return last_tokens(output.last_hidden_state, [len(ids) for ids in sequences])
+
+    def states(
+        self, sequences: Sequence[list[int]], token_budget: int | None, batch_size: int | None
+    ) -> Iterator[States]:
+        """The states of all sequences, batch by batch, in an order that their tokens alone decide.
+
+        Args:
+            sequences: token ids.
+            token_budget: tokens of a batch; by default what suits the device.
+            batch_size: sequences of a batch, instead of the budget.
+
+        Raises:
+            DataError: one sequence alone does not fit in memory.
+        """
+        left = list(range(len(sequences)))
+        frozen = self._trunk.states(sequences) if self._trunk and not self._trees else None
+        while left:
+            done: set[int] = set()
+            for planned in self._plan([sequences[index] for index in left], token_budget, batch_size):
+                batch = [left[index] for index in planned]
+                try:
+                    states = self._batch_states(
+                        [sequences[i] for i in batch], [frozen[i] for i in batch] if frozen else None
+                    )
+                except torch.OutOfMemoryError:
+                    self._reduce_budget([sequences[index] for index in batch])
+                    break
+                done.update(batch)
+                yield batch, states
+            left = [index for index in left if index not in done]
+
+    def _plan(self, sequences: list[list[int]], token_budget: int | None, batch_size: int | None) -> list[list[int]]:
+        limits = filter(None, (token_budget, self.reduced_budget))
+        budget = min(limits, default=default_token_budget(self.device))
+        size = None if self.reduced_budget else batch_size
+        if self._trees:
+            return plan_trees(sequences, budget, size)
+        return plan_batches([len(ids) for ids in sequences], budget, size)
+
+    def _batch_states(self, sequences: list[list[int]], frozen: FrozenStates | None) -> Tensor:
+        if not self._trees:
+            return self.padded_states(sequences, frozen)
+        tree = pack(build_tree(sequences), self.device, self._decoder.embed_tokens.weight.dtype)
+        if self._trunk is not None:
+            return run_tree(self._upper, tree, self._trunk.row_states(tree))[0, tree.last]
+        return run_tree(self._decoder, tree)[0, tree.last]
+
+    def _reduce_budget(self, sequences: list[list[int]]) -> None:
+        """Batches from now on hold half of what the one held that did not fit."""
+        if len(sequences) == 1:
+            raise DataError(
+                f"a sequence of {len(sequences[0])} tokens alone does not fit in memory; lower model.max_length, "
+                "or use a smaller model or another --device"
+            ) from None
+        tokens = tree_tokens(sequences) if self._trees else len(sequences) * max(map(len, sequences))
+        self.reduced_budget = tokens // 2
+        logger.warning("out of memory: batches of at most %d tokens from now on", self.reduced_budget)
+        release_memory()
+
+
+def supports_trees(model: Any) -> bool:
+    """Whether all layers of a causal language model attend to all that went before, and let another function do it.
+
+    What the configuration leaves unsaid, one token run through the decoder says.
+    """
+    config, decoder = model.config, model.model
+    kinds = getattr(config, "layer_types", None)
+    full = set(kinds) == {"full_attention"} if kinds else getattr(config, "sliding_window", None) is None
+    if not full or not getattr(model, "_supports_attention_backend", False):
+        return False
+    weight = decoder.embed_tokens.weight
+    try:
+        with torch.no_grad():
+            run_tree(decoder, pack(build_tree([[0]]), weight.device, weight.dtype))
+    except UnsupportedAttentionError:
+        return False
+    return True

@@ -1,0 +1,239 @@
+"""Attention over a token tree, as an attention implementation of transformers.
+
+The decoder runs over the packed row as over one long sequence: projections and feed-forward layers, most of the work,
+see every token once and no padding. Attention is computed in blocks: some queries, and the keys that at least one of
+them sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from unimoe.io import hash_parts
+from unimoe.models.token_tree import Segment, TokenTree
+
+NAME = "unimoe_tree"
+
+_HARMLESS = {"dropout", "is_causal", "position_ids", "use_cache"}
+"""What layers hand to attention that changes nothing here: all is evaluated, causal, and without a cache."""
+
+_QUERIES = 128
+"""Queries of one row of a block: few, so that keys behind all of them are not computed only to be masked."""
+
+_CPU_SCORES, _GPU_SCORES = 2**15, 2**26
+"""Padded scores of one block: on a CPU what stays in the caches, on a GPU many rows, for few kernels."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """R rows of at most Q queries and K keys, each row padded.
+
+    Attributes:
+        queries: ``(R, Q)`` places in the packed row; padding stands at T, one past its end.
+        keys: ``(R, K)`` places in the packed row; padding stands at 0 and is masked.
+        mask: ``(R, Q, K)``, 0 where the query sees the key and minus infinity elsewhere, in the model's dtype.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    mask: Tensor
+
+
+@dataclass(frozen=True)
+class PackedTree:
+    """A token tree as tensors on a device.
+
+    Attributes:
+        ids: ``(1, T)`` token ids.
+        positions: ``(1, T)``.
+        last: ``(N,)`` place of each sequence's last token.
+        blocks: which queries see which keys.
+        key: content hash of the tree.
+    """
+
+    key: str
+    ids: Tensor
+    positions: Tensor
+    last: Tensor
+    blocks: list[Block]
+
+
+def pack(tree: TokenTree, device: torch.device, dtype: torch.dtype) -> PackedTree:
+    """Put a tree on a device, with the blocks of its attention, masks in ``dtype``."""
+    limit = _CPU_SCORES if device.type == "cpu" else _GPU_SCORES
+    rows = sorted(_rows(tree.segments), key=lambda row: (-len(row.keys), -len(row.queries)))
+    return PackedTree(
+        key=hash_parts(map(repr, (tree.ids, tree.positions, tree.segments))),
+        ids=torch.tensor([tree.ids], device=device),
+        positions=torch.tensor([tree.positions], device=device),
+        last=torch.tensor(tree.last, device=device, dtype=torch.long),
+        blocks=[_block(chunk, len(tree.ids), device, dtype) for chunk in _chunks(rows, limit)],
+    )
+
+
+class UnsupportedAttentionError(Exception):
+    """A layer asks attention for what a tree cannot give: a window, sinks, a mask of its own."""
+
+
+def run_tree(decoder: Any, tree: PackedTree, states: Tensor | None = None) -> Tensor:
+    """Run a decoder of transformers over a packed tree, from token ids or from ``states`` ``(1, T, H)``.
+
+    Returns:
+        The final states, ``(1, T, H)``.
+    """
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    ALL_ATTENTION_FUNCTIONS.register(NAME, tree_attention)
+    inputs = {"input_ids": tree.ids} if states is None else {"inputs_embeds": states}
+    before = decoder.config._attn_implementation
+    decoder.config._attn_implementation = NAME  # read by each layer as it runs, and by the making of masks
+    try:
+        output = decoder(**inputs, position_ids=tree.positions, use_cache=False, tree=tree)
+    finally:
+        decoder.config._attn_implementation = before
+    hidden: Tensor = output.last_hidden_state
+    return hidden
+
+
+def tree_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float,
+    tree: PackedTree | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Attention of transformers' signature: queries ``(1, H, T, D)``, keys ``(1, G, T, D)``, values ``(1, G, T, V)``.
+
+    Returns:
+        ``(1, T, H, V)``, and no weights.
+
+    Raises:
+        UnsupportedAttentionError: the layer asks for more, or does not pass the tree on.
+    """
+    asked = {name for name, value in options.items() if value is not None and value is not False} - _HARMLESS
+    if asked or attention_mask is not None or tree is None:
+        raise UnsupportedAttentionError(f"{type(module).__name__}: {sorted(asked)}")
+    heads, groups, width = query.shape[1], key.shape[1], value.shape[-1]
+    queries = query[0].view(groups, heads // groups, *query.shape[2:])
+    output = query.new_empty(groups, heads // groups, query.shape[2] + 1, width)  # padded queries write into the last
+    attend = _attend_on_cpu if query.device.type == "cpu" else _attend_fused
+    for block in tree.blocks:
+        output[:, :, block.queries] = attend(
+            queries[:, :, block.queries.clamp(max=query.shape[2] - 1)],
+            key[0][:, block.keys],
+            value[0][:, block.keys],
+            block.mask,
+            scaling,
+        )
+    return output[:, :, :-1].flatten(0, 1).transpose(0, 1).contiguous().unsqueeze(0), None
+
+
+def _attend_on_cpu(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scaling: float) -> Tensor:
+    """Plain products, twice as quick in bfloat16 as PyTorch's fused kernel, which computes in float32 on a CPU.
+
+    Queries are ``(G, H/G, R, Q, D)``, keys ``(G, R, K, D)``, values ``(G, R, K, V)``; the heads of a group are stacked
+    as rows.
+    """
+    groups, per_group, rows, count, width = q.shape
+    stacked = q.transpose(1, 2).reshape(groups * rows, per_group * count, width)
+    # (R, Q, K) for every group and head: expanded, never copied where there is one row.
+    seen = mask.unsqueeze(1).expand(-1, per_group, -1, -1).flatten(1, 2).repeat(groups, 1, 1)
+    scores = torch.baddbmm(seen, stacked, k.flatten(0, 1).transpose(1, 2), alpha=scaling)
+    mixed = torch.bmm(scores.softmax(dim=-1), v.flatten(0, 1))
+    return mixed.view(groups, rows, per_group, count, -1).transpose(1, 2)
+
+
+def _attend_fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scaling: float) -> Tensor:
+    groups, per_group, rows, count, width = q.shape
+    mixed = nn.functional.scaled_dot_product_attention(
+        q.permute(2, 0, 1, 3, 4).reshape(rows, groups * per_group, count, width),
+        k.transpose(0, 1).repeat_interleave(per_group, dim=1),
+        v.transpose(0, 1).repeat_interleave(per_group, dim=1),
+        attn_mask=mask.unsqueeze(1),
+        scale=scaling,
+    )
+    return mixed.view(rows, groups, per_group, count, -1).permute(1, 2, 0, 3, 4)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Queries of one segment, or of small neighbours with the same parent, and the keys they see among them."""
+
+    queries: NDArray[np.int64]
+    keys: NDArray[np.int64]
+    seen: NDArray[np.bool_]
+
+
+def _rows(segments: Sequence[Segment]) -> Iterator[_Row]:
+    for first, last in _neighbours(segments):
+        ancestors = _ancestors(segments, segments[first].parent)
+        begin, end = segments[first].begin, segments[last].end
+        owner = np.repeat(np.arange(first, last + 1), [s.end - s.begin for s in segments[first : last + 1]])
+        own = np.arange(begin, end)
+        for start in range(0, end - begin, _QUERIES):
+            stop = min(start + _QUERIES, end - begin)
+            causal = own[start:stop, None] >= own[None, :stop]
+            same = owner[start:stop, None] == owner[None, :stop]
+            past = np.ones((stop - start, len(ancestors)), dtype=bool)
+            yield _Row(own[start:stop], np.concatenate([ancestors, own[:stop]]), np.hstack([past, causal & same]))
+
+
+def _neighbours(segments: Sequence[Segment]) -> Iterator[tuple[int, int]]:
+    """First and last index of runs of segments with the same parent that are small enough for one row."""
+    first = 0
+    for index in range(1, len(segments) + 1):
+        if (
+            index == len(segments)
+            or segments[index].parent != segments[first].parent
+            or segments[index].end - segments[first].begin > _QUERIES
+        ):
+            yield first, index - 1
+            first = index
+
+
+def _ancestors(segments: Sequence[Segment], index: int) -> NDArray[np.int64]:
+    places: list[NDArray[np.int64]] = []
+    while index >= 0:
+        places.append(np.arange(segments[index].begin, segments[index].end))
+        index = segments[index].parent
+    return np.concatenate([*reversed(places)]) if places else np.arange(0)
+
+
+def _chunks(rows: Sequence[_Row], limit: int) -> Iterator[Sequence[_Row]]:
+    """Rows of similar size together; padded to the largest they hold at most ``limit`` scores, or one row."""
+    first, queries = 0, 0
+    for index, row in enumerate(rows):
+        queries = max(queries, len(row.queries))
+        if index > first and (index + 1 - first) * queries * len(rows[first].keys) > limit:
+            yield rows[first:index]
+            first, queries = index, len(row.queries)
+    if rows:
+        yield rows[first:]
+
+
+def _block(rows: Sequence[_Row], length: int, device: torch.device, dtype: torch.dtype) -> Block:
+    count, longest = max(len(row.queries) for row in rows), max(len(row.keys) for row in rows)
+    queries = np.full((len(rows), count), length)
+    keys = np.zeros((len(rows), longest), dtype=np.int64)
+    mask = np.full((len(rows), count, longest), -np.inf, dtype=np.float32)
+    for number, row in enumerate(rows):
+        queries[number, : len(row.queries)] = row.queries
+        keys[number, : len(row.keys)] = row.keys
+        mask[number, : len(row.queries), : len(row.keys)][row.seen] = 0
+        mask[number, len(row.queries) :] = 0  # whatever they see, it is thrown away; but nothing at all would be NaN
+    return Block(
+        torch.from_numpy(queries).to(device),
+        torch.from_numpy(keys).to(device),
+        torch.from_numpy(mask).to(device, dtype),
+    )
