@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from unimoe.models.bench import ModelBench
+    from unimoe.results import Task
 
 DEFAULT_EXPERIMENT = Path("experiments/bundled")
 
@@ -44,6 +45,8 @@ def run_experiment(
     """
     from unimoe.experiment import ExperimentRun, smoke_version
 
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UsageError("an experiment trains in one process; start it without torchrun")
     experiment = load_experiment(config, override or [])
     if smoke:
         experiment = smoke_version(experiment).model_copy(update={"output_dir": f"{experiment.output_dir}-smoke"})
@@ -102,8 +105,12 @@ def evaluate(
     ] = None,
     override: Override = None,
     eval_tier: Annotated[
-        str, typer.Option(help="bundled (offline), fast (SciFact, NFCorpus, FiQA2018) or full (BEIR).")
+        str, typer.Option(help="bundled (offline), fast (SciFact, NFCorpus, FiQA2018), nano (NanoBEIR) or full (BEIR).")
     ] = "bundled",
+    datasets: Annotated[
+        str | None, typer.Option(help="Collections in place of the tier: scifact,cqadupstack/android,path:DIR@dev.")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="Only reranking, or only embedding.")] = None,
     max_queries: Annotated[
         int | None, typer.Option(min=1, help="Score at most this many queries of each dataset; results say so.")
     ] = None,
@@ -111,34 +118,76 @@ def evaluate(
         Path | None, typer.Option(help="The experiment's folder; by default the one the checkpoint stands in.")
     ] = None,
     device: Device = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print pairs, tokens, disk, time and cost; run only a short probe.")
+    ] = False,
+    price_per_hour: Annotated[
+        float | None, typer.Option(min=0, help="Of this machine, for the cost that --plan prints.")
+    ] = None,
 ) -> None:
     """Evaluate a checkpoint on a tier: reranking always, embedding for arms that embed.
 
     Collections are looked for under the folder UNIMOE_DATA, then downloaded. One that can be had neither way is named,
-    the others still run, and the exit code is 4. Results that are already there and up to date are kept.
+    the others still run, and the exit code is 4. Results that are already there and up to date are kept; a killed
+    evaluation goes on where it was. Under torchrun the processes share the reranking.
     """
-    from unimoe.evaluation.commands import EvaluationRequest, run_evaluation
+    from unimoe.evaluation.commands import EvaluationRequest, plan_evaluation, run_evaluation
+    from unimoe.evaluation.processes import joined_processes
 
     if (checkpoint is None) is not zero_shot:
         raise UsageError("give either --checkpoint FOLDER or --zero-shot")
     if zero_shot and config is None:
         raise UsageError("--zero-shot needs --config, which names the base model")
-    if eval_tier not in {"bundled", "fast", "full"}:
-        hint = did_you_mean(eval_tier, ("bundled", "fast", "full"))
-        raise UsageError(f"--eval-tier {eval_tier}: unknown{hint}; use bundled, fast or full")
+    if task not in (None, "reranking", "embedding"):
+        hint = did_you_mean(task, ("reranking", "embedding"))
+        raise UsageError(f"--task {task}: unknown{hint}; use reranking or embedding")
     _quiet_libraries()
-    run_evaluation(
-        EvaluationRequest(
-            checkpoint=checkpoint,
-            config=load_experiment(config, override or []) if config else None,
-            overrides=tuple(override or ()),
-            tier=eval_tier,
-            max_queries=max_queries,
-            output_dir=output_dir,
-            given=_given(config, override, eval_tier=eval_tier, max_queries=max_queries),
-        ),
-        _device(device),
+    request = EvaluationRequest(
+        checkpoint=checkpoint,
+        config=load_experiment(config, override or []) if config else None,
+        overrides=tuple(override or ()),
+        tier=eval_tier,
+        datasets=tuple(name.strip() for name in (datasets or "").split(",") if name.strip()),
+        task=cast("Task | None", task),
+        max_queries=max_queries,
+        output_dir=output_dir,
+        given=_given(config, override, eval_tier=eval_tier, datasets=datasets, task=task, max_queries=max_queries),
     )
+    if plan:
+        plan_evaluation(request, _device(device), price_per_hour)
+        return
+    with joined_processes() as processes:
+        if not processes.leads:
+            console.be_quiet()
+        run_evaluation(request, _device(device), processes)
+
+
+def evaluate_run(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Lines of qid Q0 docid rank score tag; may be .gz.")],
+    qrels: Annotated[Path, typer.Argument(metavar="QRELS", help="Judgments in TREC or BEIR layout; may be .gz.")],
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="ndcg@K, mrr, mrr@K, map, recall@K or p@K; may be given several times. "
+            "By default ndcg@10, mrr@10, map and recall@100."
+        ),
+    ] = None,
+    depth: Annotated[int | None, typer.Option(help="Score only the first so many documents of each query.")] = None,
+    per_query: Annotated[bool, typer.Option("--per-query", help="Also print a line per metric and query.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, with the scores of every query, in place of lines.")
+    ] = False,
+) -> None:
+    """Score a run file against qrels, as trec_eval -c does.
+
+    Judged queries that the run lacks count 0, queries without judgments are left out; both are named on stderr.
+    Documents rank by score, equal scores by document id, descending; the ranks in the file are not used.
+    """
+    from unimoe.metrics import DEFAULT_METRICS
+    from unimoe.run_scores import print_scores, score_run_file
+
+    scores = score_run_file(run, qrels, metric or DEFAULT_METRICS, depth)
+    print_scores(scores, per_query=per_query, as_json=as_json)
 
 
 def doctor(config: Config = DEFAULT_EXPERIMENT, device: Device = None) -> None:
@@ -157,6 +206,7 @@ def main() -> None:
 app.command("demo")(run_experiment)
 app.command("train")(train)
 app.command("evaluate")(evaluate)
+app.command("evaluate-run")(evaluate_run)
 app.command("analyze")(analyze)
 app.command("doctor")(doctor)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from unimoe.errors import UsageError, did_you_mean
 
@@ -164,7 +164,7 @@ class TrainingConfig(Section):
 
 
 class BM25Config(Section):
-    """The first stage."""
+    """BM25's parameters, for candidates and for the hard negatives of training."""
 
     k1: Annotated[float, Field(ge=0)] = 0.9
     b: Fraction = 0.4
@@ -176,7 +176,7 @@ class BundledTier(Section):
 
     Attributes:
         queries: test queries, a seeded sample of the split.
-        depth: BM25 candidates reranked per query.
+        depth: candidates reranked per query.
         pool: documents of dense retrieval: a seeded sample that holds every relevant one.
     """
 
@@ -187,16 +187,29 @@ class BundledTier(Section):
     pool: Count = 600
 
 
+def _known_first_stage(setting: str) -> str:
+    known = ("bm25s", "rank_bm25", "official")
+    source, _, path = setting.partition(":")
+    if setting not in known and (source != "run" or not path.strip()):
+        close = did_you_mean(setting, known)
+        raise ValueError(f"there is no first stage {setting!r}{close}; write {', '.join(known)} or run:PATH")
+    return setting
+
+
 class EvaluationConfig(Section):
     """How checkpoints are scored.
 
     Attributes:
-        depth: BM25 candidates reranked per query, in the fast and full tiers.
+        first_stage: where candidates come from: ``bm25s``; ``rank_bm25``; ``official``, which is MS MARCO's unordered
+            top1000.dev and is only taken whole; or ``run:PATH``, a TREC run, where ``{dataset}`` in the path stands for
+            the collection's name.
+        depth: candidates reranked per query, in all tiers but the bundled one.
         token_budget: padded tokens of one forward pass; null takes what suits the device.
         batch_size: sequences of one forward pass, instead of ``token_budget``.
     """
 
     bundled: BundledTier = BundledTier()
+    first_stage: Annotated[str, AfterValidator(_known_first_stage)] = "bm25s"
     depth: Count = 100
     token_budget: Count | None = None
     batch_size: Count | None = None

@@ -38,9 +38,16 @@ def run(app: typer.Typer) -> NoReturn:
     sys.exit(0)
 
 
+def be_quiet() -> None:
+    """Print nothing from now on but errors: another process speaks for this one."""
+    stdout.quiet = True
+    stderr.quiet = True
+
+
 def print_error(error: UnimoeError) -> None:
     """Print ``error: ...`` on stderr: one line whatever the message holds, not wrapped, so that paths can be copied."""
     message = " ".join(str(error).split())
+    stderr.quiet = False
     stderr.print(Text.assemble(("error:", "bold red"), " ", message), soft_wrap=True)
 
 

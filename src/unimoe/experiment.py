@@ -15,9 +15,9 @@ import torch
 from unimoe.config import Dtype, Experiment
 from unimoe.console import Steps
 from unimoe.errors import DataError
-from unimoe.evaluation.evaluator import Evaluator, Subject
-from unimoe.evaluation.subjects import first_stage_subject, trained_subject, zero_shot_subject
-from unimoe.evaluation.suite import evaluate_subject, load_reporting
+from unimoe.evaluation.evaluator import Evaluator
+from unimoe.evaluation.subjects import Subject, first_stage_subject, trained_subject, zero_shot_subject
+from unimoe.evaluation.suite import load_reporting, measurements, take
 from unimoe.evaluation.tiers import LoadedDataset, tier_datasets
 from unimoe.io import lock, read_json, write_json
 from unimoe.models.bench import ModelBench
@@ -59,14 +59,18 @@ class ExperimentRun:
         baselines = [first_stage_subject(self.experiment), zero_shot_subject(self.experiment, self.bench)]
         self._steps = Steps(self._count(baselines, datasets))
         for subject in baselines:
-            evaluate_subject(self._evaluator, subject, datasets, self._steps)
+            self._evaluate(subject, datasets)
         for seed in self.experiment.seeds:
             for arm in self.experiment.arms:
                 self._train_and_evaluate_arm(arm, seed, datasets)
 
     def _train_and_evaluate_arm(self, arm: str, seed: int, datasets: Sequence[LoadedDataset]) -> None:
-        subject = trained_subject(self.experiment, self.bench, self._train(arm, seed))
-        evaluate_subject(self._evaluator, subject, datasets, self._steps)
+        self._evaluate(trained_subject(self.experiment, self.bench, self._train(arm, seed)), datasets)
+
+    def _evaluate(self, subject: Subject, datasets: Sequence[LoadedDataset]) -> None:
+        for data in datasets:
+            for measurement in measurements([subject], data):
+                take(self._evaluator, measurement, self._steps)
 
     @cached_property
     def _training_data(self) -> TrainingData:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 import pytrec_eval
 
-from unimoe.errors import DataError, UsageError
-from unimoe.trec import ranked
+from unimoe.errors import DataError, UsageError, did_you_mean
+from unimoe.trec import head
 
 DEFAULT_METRICS = ("ndcg@10", "mrr@10", "map", "recall@100")
+_CUTOFF = r"[1-9]\d{0,6}"
 _CUTOFF_MEASURES = {"ndcg": "ndcg_cut", "recall": "recall", "p": "P", "map": "map_cut"}
 
 
@@ -51,7 +52,7 @@ def score_run(
         DataError: a score is not finite, a grade no whole number, or no query is judged.
         UsageError: an unknown metric.
     """
-    measures = {metric: _measure(metric) for metric in metrics}
+    measures = {metric: trec_eval_measure(metric) for metric in metrics}
     judged = {query_id: _grades(query_id, grades) for query_id, grades in qrels.items() if grades}
     if not judged:
         raise DataError("qrels hold no judgments: nothing can be scored")
@@ -64,15 +65,53 @@ def score_run(
     )
 
 
-def _measure(metric: str) -> tuple[str, int | None]:
-    """The name trec_eval has for a metric, and the depth to cut the run to beforehand."""
-    match = re.fullmatch(r"(ndcg|mrr|map|recall|p)(?:@([1-9]\d{0,6}))?", metric)
+def dataset_group(dataset: str) -> str:
+    """What counts once in an average: CQADupStack for its twelve subforums, any other dataset for itself."""
+    return "cqadupstack" if dataset.startswith("cqadupstack/") else dataset
+
+
+def suite_averages(main_metrics: Mapping[str, str], scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Averages over a suite of datasets, one for each main metric: MRR@10 is never mixed with nDCG@10.
+
+    Args:
+        main_metrics: dataset to its main metric.
+        scores: dataset to ``{metric: value}``.
+
+    Returns:
+        Metric to the mean over the datasets whose main metric it is, the parts of one set averaged first. Without the
+        metrics that a dataset lacks: an average over fewer datasets would pass for one over all.
+    """
+    averages = {}
+    for metric in sorted(set(main_metrics.values())):
+        datasets = [dataset for dataset, main in main_metrics.items() if main == metric]
+        if all(metric in scores.get(dataset, {}) for dataset in datasets):
+            groups: dict[str, list[float]] = {}
+            for dataset in datasets:
+                groups.setdefault(dataset_group(dataset), []).append(scores[dataset][metric])
+            averages[metric] = math.fsum(math.fsum(part) / len(part) for part in groups.values()) / len(groups)
+    return averages
+
+
+def trec_eval_measure(metric: str) -> tuple[str, int | None]:
+    """The name trec_eval has for a metric, and the depth to cut the run to beforehand.
+
+    Raises:
+        UsageError: an unknown metric; names the closest known one.
+    """
+    match = re.fullmatch(rf"(ndcg|mrr|map|recall|p)(?:@({_CUTOFF}))?", metric)
     if match is None or (match[2] is None and match[1] in {"recall", "p"}):
-        raise UsageError(f"unknown metric {metric!r}; use ndcg@K, mrr, mrr@K, map, recall@K or p@K")
+        hint = did_you_mean(metric.lower(), _names_like(metric))
+        raise UsageError(f"unknown metric {metric!r}{hint}; use ndcg@K, mrr, mrr@K, map, recall@K or p@K")
     name, cutoff = match[1], match[2]
     if name == "mrr":  # trec_eval has no cut-off reciprocal rank: cut the run instead
         return "recip_rank", None if cutoff is None else int(cutoff)
     return (name if cutoff is None else f"{_CUTOFF_MEASURES[name]}.{cutoff}"), None
+
+
+def _names_like(metric: str) -> list[str]:
+    """Known names, with the cut-off of an unknown one where it has any."""
+    cutoff = re.search(rf"(?<!\d){_CUTOFF}$", metric)
+    return ["mrr", "map", *(f"{name}@{cutoff[0] if cutoff else 10}" for name in ("ndcg", "mrr", "map", "recall", "p"))]
 
 
 def _evaluate(
@@ -82,16 +121,12 @@ def _evaluate(
     per_query: dict[str, dict[str, float]] = {metric: {} for metric in measures}
     for depth in {depth for _, depth in measures.values()}:
         names = {metric: name for metric, (name, cut) in measures.items() if cut == depth}
-        cut_run = run if depth is None else {q: _head(scores, depth) for q, scores in run.items()}
+        cut_run = run if depth is None else {q: head(scores, depth) for q, scores in run.items()}
         evaluated = pytrec_eval.RelevanceEvaluator(qrels, set(names.values())).evaluate(cut_run)
         for metric, name in names.items():
             key = name.replace(".", "_")
             per_query[metric] = {query_id: float(evaluated[query_id][key]) for query_id in qrels}
     return per_query
-
-
-def _head(scores: dict[str, float], depth: int) -> dict[str, float]:
-    return {document_id: scores[document_id] for document_id in ranked(scores)[:depth]}
 
 
 def _grades(query_id: str, grades: Mapping[str, int]) -> dict[str, int]:

@@ -19,6 +19,7 @@ PACKAGES = (
     "peft",
     "mteb",
     "bm25s",
+    "rank-bm25",
     "pytrec-eval-terrier",
     "numpy",
     "scipy",
@@ -34,6 +35,7 @@ def collect_provenance(
     hashes: Mapping[str, str],
     wall_time_s: float,
     items: int | None,
+    token_budget: int | None,
     given: Sequence[str],
 ) -> Provenance:
     """The provenance of a result computed just now.
@@ -44,6 +46,7 @@ def collect_provenance(
         hashes: content hashes by name.
         wall_time_s: seconds of scoring.
         items: pairs or texts scored in that time; null without a model.
+        token_budget: tokens of one forward pass; null without a model.
         given: options and config keys given by hand.
     """
     commit, dirty = git_state()
@@ -57,6 +60,7 @@ def collect_provenance(
         device=device,
         dtype=dtype,
         hashes=dict(hashes),
+        token_budget=token_budget,
         wall_time_s=wall_time_s,
         items_per_s=items / wall_time_s if items and wall_time_s > 0 else None,
         given=list(given),

@@ -72,11 +72,26 @@ class TrainingBudget(_Strict):
     tokens: int
 
 
+class FirstStageScores(_Strict):
+    """How good the candidates were in the order of the first stage, beside the scores of their reranking.
+
+    Attributes:
+        aggregate: mean over judged queries, by metric; empty where the first stage gives no order.
+        delta: what reranking adds, by metric.
+        queries_without_candidates: judged queries that the first stage found nothing for; they count 0.
+    """
+
+    aggregate: dict[str, Score]
+    delta: dict[str, Score]
+    queries_without_candidates: list[str]
+
+
 class Provenance(_Strict):
     """Where a result came from, complete enough to find it again.
 
     Attributes:
         hashes: content hashes by name: checkpoint, collection, candidates, prompt.
+        token_budget: tokens of one forward pass; null without a model. Smaller than the config's where memory ran out.
         wall_time_s: seconds of scoring, model loading excluded.
         items_per_s: pairs (reranking) or texts (embedding) scored per second; null where nothing was scored by a model.
         given: the options and config keys given by hand; all others have their default.
@@ -91,6 +106,7 @@ class Provenance(_Strict):
     device: str
     dtype: str | None
     hashes: dict[str, str]
+    token_budget: int | None
     wall_time_s: Score
     items_per_s: Score | None
     given: list[str]
@@ -106,6 +122,7 @@ class EvalResult(_Strict):
         per_query_metrics: the other metrics, ``{metric: {query id: value}}``.
         aggregate: mean over judged queries, by metric.
         unjudged_queries: queries without judgments; they count in no mean.
+        first_stage: scores of the candidates before reranking; null for other tasks.
         caveats: why the result is unfit for decisions, in words (smoke run, cut queries); empty when it is fit.
         config: the experiment's configuration as it was resolved.
     """
@@ -120,6 +137,7 @@ class EvalResult(_Strict):
     per_query: dict[str, Score]
     per_query_metrics: dict[str, dict[str, Score]]
     unjudged_queries: list[str]
+    first_stage: FirstStageScores | None
     caveats: list[str]
     identity: Identity
     training: TrainingBudget | None

@@ -9,7 +9,7 @@ import gzip
 import math
 import zlib
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from unimoe.errors import DataError
@@ -24,8 +24,18 @@ def ranked(scores: Mapping[str, float]) -> list[str]:
 
     Scores are compared as float32, and ties break by document id, descending.
     """
-    single = dict(zip(scores, array("f", scores.values()), strict=True))
-    return sorted(sorted(single, reverse=True), key=single.__getitem__, reverse=True)
+    by_score = sorted(zip(array("f", scores.values()), scores, strict=True), reverse=True)
+    return [document_id for _, document_id in by_score]
+
+
+def head(scores: Mapping[str, float], depth: int) -> dict[str, float]:
+    """The first ``depth`` documents of one query's ranking, best first, with their scores."""
+    return {document_id: scores[document_id] for document_id in ranked(scores)[:depth]}
+
+
+def is_unordered(scores: Mapping[str, float]) -> bool:
+    """Whether there is nothing but ids to order several documents by; scores are compared as trec_eval compares."""
+    return len(scores) > 1 and len(set(array("f", scores.values()))) == 1
 
 
 def write_run(path: Path, run: Mapping[str, Mapping[str, float]], tag: str) -> None:
@@ -37,15 +47,40 @@ def write_run(path: Path, run: Mapping[str, Mapping[str, float]], tag: str) -> N
         DataError: an id or the tag is empty or holds white space, which the format cannot express, or a score is not
             finite. The file keeps its old content.
     """
-    _one_field(tag, path, "tag")
+    _one_field_each([tag], path, "tag")
+    _one_field_each(run, path, "query id")
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         for query_id, scores in run.items():
-            _one_field(query_id, path, "query id")
-            for rank, document_id in enumerate(ranked(scores), start=1):
-                _one_field(document_id, path, "document id")
-                if not math.isfinite(scores[document_id]):
+            _one_field_each(scores, path, "document id")
+            for document_id, score in scores.items():
+                if not math.isfinite(score):
                     raise DataError(f"{path}: query {query_id!r}, document {document_id!r}: the score is not finite")
-                file.write(f"{query_id} Q0 {document_id} {rank} {float(scores[document_id])!r} {tag}\n")
+            lines = (
+                f"{query_id} Q0 {document_id} {rank} {float(scores[document_id])!r} {tag}\n"
+                for rank, document_id in enumerate(ranked(scores), start=1)
+            )
+            file.write("".join(lines))
+
+
+def write_qrels(path: Path, qrels: Mapping[str, Mapping[str, int]]) -> None:
+    """Write ``qid 0 docid grade`` lines, TREC's layout of qrels.
+
+    A query without judgments has no line.
+
+    Raises:
+        DataError: an id is empty or holds white space, which the format cannot express, or a grade is no whole number.
+            The file keeps its old content.
+    """
+    _one_field_each(qrels, path, "query id")
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+        for query_id, grades in qrels.items():
+            _one_field_each(grades, path, "document id")
+            for document_id, grade in grades.items():
+                if not float(grade).is_integer():
+                    raise DataError(
+                        f"{path}: query {query_id!r}, document {document_id!r}: grade {grade} is not a whole number"
+                    )
+                file.write(f"{query_id} 0 {document_id} {int(grade)}\n")
 
 
 def read_run(path: Path) -> Run:
@@ -78,7 +113,7 @@ def read_qrels(path: Path) -> Qrels:
     qrels: Qrels = {}
     for number, line in text_lines(path):
         fields = line.split("\t") if line.count("\t") == 2 else line.split()
-        if number == 1 and fields[0] in {"query-id", "query_id", "qid"}:
+        if number == 1 and _is_header(fields):
             continue
         if len(fields) not in {3, 4} or not all(fields):
             raise DataError(
@@ -100,7 +135,7 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
         DataError: the file is missing, cannot be read, or is not UTF-8 text.
     """
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig") as file:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="\n") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     yield number, line.rstrip("\r\n")
@@ -114,9 +149,16 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise DataError(f"{path}: not UTF-8 text; convert it first") from None
 
 
-def _one_field(text: str, path: Path, what: str) -> None:
-    if len(text.split()) != 1 or text != text.strip():
-        raise DataError(f"{path}: {what} {text!r} is empty or holds white space; a TREC run cannot hold it")
+def _one_field_each(texts: Collection[str], path: Path, what: str) -> None:
+    """Refuse the first text that is not exactly one field of a line."""
+    if " ".join(texts).split() != list(texts):
+        text = next(text for text in texts if text.split() != [text])
+        raise DataError(f"{path}: {what} {text!r} is empty or holds white space; a TREC file cannot hold it")
+
+
+def _is_header(fields: list[str]) -> bool:
+    """Whether these are names of columns; a query may be called ``qid`` too, but then a number ends the line."""
+    return fields[0] in {"query-id", "query_id", "qid"} and fields[-1].strip().isalpha()
 
 
 def _number(text: str, path: Path, number: int, what: str) -> float:

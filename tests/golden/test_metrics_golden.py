@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from math import log2
+import csv
+from collections import defaultdict
+from math import fsum, log2
 from pathlib import Path
 
 import numpy as np
 import pytest
 import pytrec_eval
 
+from unimoe.config import BM25Config
+from unimoe.data.beir_layout import read_beir
 from unimoe.metrics import score_run
-from unimoe.trec import Run, read_qrels, read_run
+from unimoe.retrieval.bm25 import bm25_run
+from unimoe.run_scores import score_run_file
+from unimoe.trec import Qrels, Run, write_qrels, write_run
 
 # Ranking:   d3 (grade 0), d1 (grade 3), d5 (not judged), d4 (grade 1); d2 (grade 2) was not found.
 GRADES = {"d1": 3, "d2": 2, "d3": 0, "d4": 1}
@@ -63,6 +69,24 @@ def test_means_over_three_judged_queries_by_hand() -> None:
     assert scores.unjudged_queries == ["unjudged"]
 
 
+@pytest.mark.parametrize(
+    ("depth", "expected"),
+    [
+        # d3, d1, d5 and d4 as above, and one query that the run lacks: half of what one query has.
+        (None, {"ndcg@10": 0.4879325 / 2, "mrr": 1 / 4, "map": 1 / 6, "recall@100": 1 / 3}),
+        # d3 and d1 alone: DCG 1.892789 over the ideal of all places, 4.761860; one relevant document of three, second
+        (2, {"ndcg@10": 0.3974895 / 2, "mrr": 1 / 4, "map": 1 / 12, "recall@100": 1 / 6}),
+        # d3 alone
+        (1, {"ndcg@10": 0.0, "mrr": 0.0, "map": 0.0, "recall@100": 0.0}),
+    ],
+)
+def test_a_run_file_whole_and_cut_by_hand(tmp_path: Path, depth: int | None, expected: dict[str, float]) -> None:
+    write_run(tmp_path / "some.trec", {"q": RANKING}, tag="some")
+    write_qrels(tmp_path / "qrels.txt", {"q": GRADES, "absent": {"d1": 1}})
+    scores = score_run_file(tmp_path / "some.trec", tmp_path / "qrels.txt", list(expected), depth)
+    assert scores.aggregate == pytest.approx(expected, abs=1e-7)
+
+
 # nDCG@10 and MRR@10 over the 43 queries and all official judgments.
 SYSTEMS = {
     "bm25": (0.5058, 0.8233),
@@ -75,26 +99,53 @@ SYSTEMS = {
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_real_systems_score_what_pytrec_eval_says(system: str, unimoe_data: Path) -> None:
+def test_real_systems_score_what_is_known_of_them(system: str, unimoe_data: Path) -> None:
     pool = unimoe_data / "trec-dl19-passage-pool"
-    qrels, run = read_qrels(pool / "qrels" / "full.tsv"), read_run(pool / "runs" / f"{system}.trec")
-    scores = score_run(qrels, run)
-    ndcg, mrr = SYSTEMS[system]
-    assert scores.aggregate["ndcg@10"] == pytest.approx(ndcg, abs=5e-5)
-    assert scores.aggregate["mrr@10"] == pytest.approx(mrr, abs=5e-5)
+    scores = score_run_file(pool / "runs" / f"{system}.trec", pool / "qrels" / "full.tsv", ["ndcg@10", "mrr@10"])
+    found = (scores.aggregate["ndcg@10"], scores.aggregate["mrr@10"])
+    assert found == pytest.approx(SYSTEMS[system], abs=5e-5)
 
-    peer = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "map", "recall.100"}).evaluate(run)
+
+@pytest.mark.parametrize("split", ["test", "full"])
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_real_systems_score_what_pytrec_eval_says(system: str, split: str, unimoe_data: Path) -> None:
+    pool = unimoe_data / "trec-dl19-passage-pool"
+    run_path, qrels_path = pool / "runs" / f"{system}.trec", pool / "qrels" / f"{split}.tsv"
+    metrics = ["ndcg@10", "map", "recall@100", "mrr", "mrr@10"]
+    scores = score_run_file(run_path, qrels_path, metrics)
+
+    qrels, run = beir_qrels(qrels_path), pytrec_eval.parse_run(run_path.read_text(encoding="utf-8").splitlines())
+    whole = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "map", "recall.100", "recip_rank"}).evaluate(run)
     cut = pytrec_eval.RelevanceEvaluator(qrels, {"recip_rank"}).evaluate(first_ten(run))
-    assert len(peer) == 43
-    for metric, key, values in (
-        ("ndcg@10", "ndcg_cut_10", peer),
-        ("map", "map", peer),
-        ("recall@100", "recall_100", peer),
-        ("mrr@10", "recip_rank", cut),
-    ):
+    keys = ("ndcg_cut_10", "map", "recall_100", "recip_rank", "recip_rank")
+    for metric, key, values in zip(metrics, keys, (whole, whole, whole, whole, cut), strict=True):
         expected = {query_id: value[key] for query_id, value in values.items()}
-        assert scores.per_query[metric] == pytest.approx(expected, abs=1e-12)
-        assert scores.aggregate[metric] == pytest.approx(np.mean(list(expected.values())), abs=1e-12)
+        assert len(expected) == scores.queries == 43
+        assert scores.per_query[metric] == pytest.approx(expected, rel=0, abs=1e-12)
+        assert scores.aggregate[metric] == pytest.approx(np.mean(list(expected.values())), rel=0, abs=1e-12)
+
+
+def test_cisi_is_averaged_over_its_76_judged_queries_and_lists_the_other_36(unimoe_data: Path) -> None:
+    collection = read_beir(unimoe_data / "cisi", "test")
+    run, judged = bm25_run(collection, 100, BM25Config()), beir_qrels(unimoe_data / "cisi" / "qrels" / "test.tsv")
+    scores = score_run(collection.qrels, run, ["ndcg@10"])
+    assert (len(run), len(judged)) == (112, 76)
+    assert set(scores.unjudged_queries) == run.keys() - judged.keys()
+    assert len(scores.unjudged_queries) == 36
+
+    peer = pytrec_eval.RelevanceEvaluator(judged, {"ndcg_cut.10"}).evaluate(run)
+    expected = {query_id: peer[query_id]["ndcg_cut_10"] for query_id in judged}
+    assert scores.per_query["ndcg@10"] == pytest.approx(expected, rel=0, abs=1e-12)
+    assert scores.aggregate["ndcg@10"] == pytest.approx(fsum(expected.values()) / 76, rel=0, abs=1e-12)
+
+
+def beir_qrels(path: Path) -> Qrels:
+    """Qrels in BEIR layout read once more, without the code under test."""
+    qrels: Qrels = defaultdict(dict)
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            qrels[row["query-id"]][row["corpus-id"]] = int(row["score"])
+    return dict(qrels)
 
 
 def first_ten(run: Run) -> Run:

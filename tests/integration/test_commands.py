@@ -102,7 +102,7 @@ class TestEvaluate:
     def test_writes_results_beside_the_checkpoint_and_prints_them(self, checkpoint: Path) -> None:
         done = call_script("evaluate.py", "--checkpoint", checkpoint)
         assert done.returncode == 0, done.stderr
-        paths = [Path(line) for line in done.stdout.split()]
+        paths = [Path(line.rpartition("  ")[2]) for line in done.stdout.splitlines()]
         assert all(path.is_file() for path in paths)
         assert checkpoint.parent / "results" / "embedding" / "apidocs.json" in paths
 

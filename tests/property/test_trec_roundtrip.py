@@ -1,4 +1,4 @@
-"""A run that is written comes back as it was."""
+"""Runs and qrels that are written come back as they were."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unimoe.metrics import score_run
-from unimoe.trec import ranked, read_qrels, read_run, write_run
+from unimoe.trec import ranked, read_qrels, read_run, write_qrels, write_run
 
 # Any character but white space, lone surrogates, and the byte order mark, which is no part of the file's first id.
 ids = st.text(st.characters(exclude_categories=["Cs", "Zs", "Zl", "Zp", "Cc"], exclude_characters="\ufeff"), min_size=1)
@@ -43,8 +43,7 @@ def test_metrics_survive(run: dict[str, dict[str, float]], grade: int) -> None:
 @given(st.dictionaries(ids, st.dictionaries(ids, st.integers(-2, 4), min_size=1, max_size=8), max_size=4))
 def test_qrels_in_both_layouts_read_the_same(qrels: dict[str, dict[str, int]]) -> None:
     beir = [f"{q}\t{d}\t{grade}" for q, grades in qrels.items() for d, grade in grades.items()]
-    trec = [f"{q} 0 {d} {grade}" for q, grades in qrels.items() for d, grade in grades.items()]
     with TemporaryDirectory() as folder:
         Path(folder, "beir.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(beir), encoding="utf-8")
-        Path(folder, "trec.txt").write_text("\n".join(trec), encoding="utf-8")
+        write_qrels(Path(folder, "trec.txt"), qrels)
         assert read_qrels(Path(folder, "beir.tsv")) == read_qrels(Path(folder, "trec.txt")) == qrels

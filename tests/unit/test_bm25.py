@@ -10,10 +10,11 @@ from unimoe.config import BM25Config
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.errors import UsageError
 from unimoe.retrieval import bm25
-from unimoe.retrieval.bm25 import bm25_run, cached_bm25_run, cached_run_path, first_stage_name
+from unimoe.retrieval.bm25 import Engine, bm25_run, cached_bm25_run, cached_run_path, first_stage_name
 from unimoe.trec import ranked, read_run
 
 PARAMS = BM25Config()
+both_engines = pytest.mark.parametrize("engine", ["bm25s", "rank_bm25"])
 
 
 def toy(texts: dict[str, str], queries: dict[str, str]) -> Collection:
@@ -21,52 +22,83 @@ def toy(texts: dict[str, str], queries: dict[str, str]) -> Collection:
     return assemble("toy", "test", documents, queries.items(), {key: {"x": 1} for key, text in queries.items() if text})
 
 
-def test_only_documents_that_share_a_word_are_ranked() -> None:
-    run = bm25_run(toy({"a": "red fox", "b": "blue whale", "c": "red"}, {"q": "red deer"}), 10, PARAMS)
+@both_engines
+def test_only_documents_that_share_a_word_are_ranked(engine: Engine) -> None:
+    texts = {"a": "red fox", "b": "blue whale", "c": "red", "d": "whale", "e": ""}
+    run = bm25_run(toy(texts, {"q": "red deer"}), 10, PARAMS, engine=engine)
     assert list(run["q"]) == ["c", "a"]
     assert all(type(score) is float and score > 0 for score in run["q"].values())
 
 
-def test_titles_count_like_text() -> None:
+def test_rank_bm25_ranks_a_word_of_half_the_corpus_too() -> None:
+    """Its idf is 0 there, so a score of 0 does not mean that nothing is shared."""
+    run = bm25_run(toy({"a": "red fox", "b": "blue"}, {"q": "red"}), 10, PARAMS, engine="rank_bm25")
+    assert run == {"q": {"a": 0.0}}
+
+
+@both_engines
+def test_titles_count_like_text(engine: Engine) -> None:
     documents = [("a", Document("fox", "red")), ("b", Document("", "red fox"))]
-    run = bm25_run(assemble("toy", "test", documents, [("q", "fox")], {"q": {"a": 1}}), 10, PARAMS)
+    collection = assemble("toy", "test", documents, [("q", "fox")], {"q": {"a": 1}})
+    run = bm25_run(collection, 10, PARAMS, engine=engine)
     assert run["q"]["a"] == run["q"]["b"]
 
 
+@both_engines
 @pytest.mark.parametrize("query", ["", "the of", "zebra", "?!"])
-def test_a_query_without_known_words_has_no_candidates(query: str) -> None:
-    run = bm25_run(toy({"a": "red", "empty": "", "stop": "the"}, {"q": "red", "nothing": query}), 10, PARAMS)
-    assert run == {"q": {"a": pytest.approx(run["q"]["a"])}, "nothing": {}}
+def test_a_query_without_known_words_has_no_candidates(query: str, engine: Engine) -> None:
+    collection = toy({"a": "red", "empty": "", "stop": "the"}, {"q": "red", "nothing": query})
+    run = bm25_run(collection, 10, PARAMS, engine=engine)
+    assert {key: list(found) for key, found in run.items()} == {"q": ["a"], "nothing": []}
 
 
+@both_engines
 @pytest.mark.parametrize("texts", [{}, {"a": ""}, {"a": "the", "b": "!"}])
-def test_a_corpus_without_words_gives_empty_rankings(texts: dict[str, str]) -> None:
-    assert bm25_run(toy(texts, {"q": "red"}), 10, PARAMS) == {"q": {}}
+def test_a_corpus_without_words_gives_empty_rankings(texts: dict[str, str], engine: Engine) -> None:
+    assert bm25_run(toy(texts, {"q": "red"}), 10, PARAMS, engine=engine) == {"q": {}}
 
 
-def test_ties_break_by_id_descending_also_at_the_cut() -> None:
+@both_engines
+def test_ties_break_by_id_descending_also_at_the_cut(engine: Engine) -> None:
     texts = dict.fromkeys(("d1", "d10", "d2", "d9"), "red")
     collection = toy(texts, {"q": "red"})
-    assert list(bm25_run(collection, 10, PARAMS)["q"]) == ["d9", "d2", "d10", "d1"]
-    assert list(bm25_run(collection, 2, PARAMS)["q"]) == ["d9", "d2"]
+    assert list(bm25_run(collection, 10, PARAMS, engine=engine)["q"]) == ["d9", "d2", "d10", "d1"]
+    assert list(bm25_run(collection, 2, PARAMS, engine=engine)["q"]) == ["d9", "d2"]
     reordered = toy(dict(reversed(texts.items())), {"q": "red"})
-    assert bm25_run(reordered, 2, PARAMS) == bm25_run(collection, 2, PARAMS)
+    assert bm25_run(reordered, 2, PARAMS, engine=engine) == bm25_run(collection, 2, PARAMS, engine=engine)
 
 
-def test_every_cut_is_a_prefix_of_the_whole_ranking() -> None:
+@both_engines
+def test_every_cut_is_a_prefix_of_the_whole_ranking(engine: Engine) -> None:
     rng = np.random.default_rng(0)
-    texts = {f"d{i}": " ".join(rng.choice(list("abcdef"), size=4)) for i in range(60)}
+    texts = {f"d{i}": " ".join(rng.choice(list("bcdefg"), size=4)) for i in range(60)}
     collection = toy(texts, {"q": "b c c e"})
-    whole = bm25_run(collection, 1000, PARAMS)["q"]
+    whole = bm25_run(collection, 1000, PARAMS, engine=engine)["q"]
+    assert len(whole) > 40
     assert list(whole) == ranked(whole)
     for depth in range(1, 61):
-        assert list(bm25_run(collection, depth, PARAMS)["q"].items()) == list(whole.items())[:depth]
+        assert list(bm25_run(collection, depth, PARAMS, engine=engine)["q"].items()) == list(whole.items())[:depth]
 
 
-def test_self_matches_go_before_the_cut() -> None:
-    collection = toy({"q": "red fox", "b": "red fox runs", "c": "red fox runs far"}, {"q": "red fox"})
-    assert list(bm25_run(collection, 2, PARAMS)["q"]) == ["q", "b"]
-    assert list(bm25_run(collection, 2, PARAMS, exclude_self=True)["q"]) == ["b", "c"]
+@both_engines
+def test_self_matches_go_before_the_cut(engine: Engine) -> None:
+    texts = {"q": "red fox", "b": "red fox runs", "c": "red fox runs far", "d": "whale", "e": "owl"}
+    texts |= {f"z{i}": "other" for i in range(5)}  # a word of half the corpus has no weight in rank_bm25
+    collection = toy(texts, {"q": "red fox", "unknown": "red fox"})
+    assert list(bm25_run(collection, 2, PARAMS, engine=engine)["q"]) == ["q", "b"]
+    without = bm25_run(collection, 2, PARAMS, engine=engine, exclude_self=True)
+    assert list(without["q"]) == ["b", "c"]
+    assert list(without["unknown"]) == ["q", "b"]
+
+
+def test_self_matches_go_where_they_are_the_rarest_words_only_holder() -> None:
+    collection = toy({"q": "red fox", "b": "red", "c": "red"}, {"q": "fox red"})
+    assert list(bm25_run(collection, 1, PARAMS, exclude_self=True)["q"]) == ["c"]
+
+
+def test_a_word_may_stand_in_a_document_more_often_than_small_counters_hold() -> None:
+    run = bm25_run(toy({"a": "red " * 70_000, "b": "red fox"}, {"q": "red"}), 10, BM25Config(b=0))
+    assert run["q"]["a"] / run["q"]["b"] == pytest.approx((70_000 / 70_000.9) / (1 / 1.9), rel=1e-6)
 
 
 def test_english_stemming_can_be_switched_off() -> None:
@@ -99,6 +131,7 @@ def test_depth_below_one_is_refused() -> None:
 def test_the_name_holds_every_parameter() -> None:
     assert first_stage_name(PARAMS) == "bm25s(k1=0.9,b=0.4,stemmer=english)"
     assert first_stage_name(BM25Config(k1=1.2, b=0.75, stemmer="none")) == "bm25s(k1=1.2,b=0.75,stemmer=none)"
+    assert first_stage_name(PARAMS, "rank_bm25") == "rank_bm25(BM25Okapi,k1=0.9,b=0.4,stemmer=english)"
 
 
 @pytest.fixture
@@ -115,13 +148,14 @@ def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Collection,
     return toy({"a": "red fox", "b": "red"}, {"q": "red", "none": "zebra"}), computed
 
 
-def test_the_cache_serves_the_same_run(cached: tuple[Collection, list[int]]) -> None:
+@both_engines
+def test_the_cache_serves_the_same_run(cached: tuple[Collection, list[int]], engine: Engine) -> None:
     collection, computed = cached
-    runs = [cached_bm25_run(collection, 5, PARAMS) for _ in range(3)]
-    assert runs[0] == runs[1] == runs[2] == bm25_run(collection, 5, PARAMS)
+    runs = [cached_bm25_run(collection, 5, PARAMS, engine=engine) for _ in range(3)]
+    assert runs[0] == runs[1] == runs[2] == bm25_run(collection, 5, PARAMS, engine=engine)
     assert runs[2]["none"] == {}
     assert len(computed) == 1
-    assert read_run(cached_run_path(collection, 5, PARAMS))["q"] == runs[0]["q"]
+    assert read_run(cached_run_path(collection, 5, PARAMS, engine=engine))["q"] == runs[0]["q"]
 
 
 @pytest.mark.parametrize("damage", ["", "q Q0 a 1 0.5 x\n", "not a run"])
@@ -143,7 +177,8 @@ def test_another_setting_or_collection_has_another_cache_file(cached: tuple[Coll
         cached_run_path(collection, 5, BM25Config(b=0.5)),
         cached_run_path(collection, 5, BM25Config(stemmer="none")),
         cached_run_path(collection, 5, PARAMS, exclude_self=True),
+        cached_run_path(collection, 5, PARAMS, engine="rank_bm25"),
         cached_run_path(toy({"a": "red fox", "b": "blue"}, dict(collection.queries)), 5, PARAMS),
         cached_run_path(toy({"a": "red fox", "b": "red"}, {"q": "red", "none": "zebras"}), 5, PARAMS),
     }
-    assert len(paths) == 7
+    assert len(paths) == 8

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from unimoe.errors import DataError
-from unimoe.trec import ranked, read_qrels, read_run, write_run
+from unimoe.trec import head, ranked, read_qrels, read_run, write_qrels, write_run
 
 
 def file_of(tmp_path: Path, content: bytes | str, name: str = "some.tsv") -> Path:
@@ -36,6 +36,11 @@ class TestOrder:
 
     def test_nothing_to_order(self) -> None:
         assert ranked({}) == []
+
+    @pytest.mark.parametrize(("depth", "kept"), [(1, ["c"]), (2, ["c", "b"]), (9, ["c", "b", "a"])])
+    def test_the_head_is_the_first_of_the_ranking_with_its_scores(self, depth: int, kept: list[str]) -> None:
+        scores = {"a": 1.0, "b": 1.0, "c": 2.0}
+        assert list(head(scores, depth).items()) == [(document_id, scores[document_id]) for document_id in kept]
 
 
 class TestRun:
@@ -144,6 +149,40 @@ class TestQrels:
         with pytest.raises(DataError) as caught:
             read_qrels(path)
         assert str(caught.value).startswith(f"{path}:2: {problem}")
+
+    def test_what_is_written(self, tmp_path: Path) -> None:
+        write_qrels(tmp_path / "q.txt", {"q1": {"d2": 2, "d1": 0}, "empty": {}, "q2": {"d1": -1}})
+        assert (tmp_path / "q.txt").read_bytes() == b"q1 0 d2 2\nq1 0 d1 0\nq2 0 d1 -1\n"
+
+    def test_whole_grades_of_other_kinds_are_written_as_whole_numbers(self, tmp_path: Path) -> None:
+        qrels: dict[str, dict[str, Any]] = {"q": {"a": np.int64(2), "b": 1.0, "c": np.float32(3)}}
+        write_qrels(tmp_path / "q.txt", qrels)
+        assert (tmp_path / "q.txt").read_text(encoding="utf-8") == "q 0 a 2\nq 0 b 1\nq 0 c 3\n"
+
+    @pytest.mark.parametrize("query", ["qid", "query-id"])
+    def test_a_query_named_like_a_column_is_no_header(self, tmp_path: Path, query: str) -> None:
+        write_qrels(tmp_path / "q.txt", {query: {"d1": 1}})
+        assert read_qrels(tmp_path / "q.txt") == {query: {"d1": 1}}
+
+    @pytest.mark.parametrize(
+        ("qrels", "problem"),
+        [
+            ({"q 1": {"d1": 1}}, "query id 'q 1' is empty or holds white space"),
+            ({"q1": {"d1": 1, "d\u3000 2": 1}}, r"document id 'd\\u3000 2' is empty or holds white space"),
+            ({"q1": {"d1": 1, "": 1}}, "document id '' is empty or holds white space"),
+            ({"q1": {"a b": 1, "": 1}}, "document id 'a b' is empty or holds white space"),
+            ({"q1": {"d1": 0.5}}, r"query 'q1', document 'd1': grade 0\.5 is not a whole number"),
+            ({"q1": {"d1": math.nan}}, "query 'q1', document 'd1': grade nan is not a whole number"),
+            ({"q1": {"d1": math.inf}}, "query 'q1', document 'd1': grade inf is not a whole number"),
+        ],
+    )
+    def test_what_a_line_cannot_hold_is_not_written(self, tmp_path: Path, qrels: Any, problem: str) -> None:
+        path = tmp_path / "q.txt"
+        write_qrels(path, {"q": {"d": 1}})
+        with pytest.raises(DataError, match=rf"q\.txt: {problem}"):
+            write_qrels(path, {"before": {"d": 1}} | qrels)
+        assert path.read_text(encoding="utf-8") == "q 0 d 1\n"
+        assert list(tmp_path.iterdir()) == [path]
 
 
 class TestFiles:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import torch
 
@@ -14,13 +13,23 @@ from unimoe.config import Experiment
 from unimoe.config_files import apply_overrides
 from unimoe.console import Steps, stdout
 from unimoe.errors import UsageError
-from unimoe.evaluation.evaluator import Evaluator, Subject
-from unimoe.evaluation.subjects import evaluation_config, first_stage_subject, trained_subject, zero_shot_subject
-from unimoe.evaluation.suite import evaluate_subject, load_available, refuse_silence
-from unimoe.evaluation.tiers import TierName, tier_datasets
+from unimoe.evaluation.evaluator import Evaluator
+from unimoe.evaluation.measurement import Measurement
+from unimoe.evaluation.plan import print_plan
+from unimoe.evaluation.processes import Processes
+from unimoe.evaluation.subjects import (
+    Subject,
+    evaluation_config,
+    first_stage_subject,
+    trained_subject,
+    zero_shot_subject,
+)
+from unimoe.evaluation.suite import Loader, measurements, take
+from unimoe.evaluation.tiers import Dataset, chosen_datasets, known_tier, tier_datasets
+from unimoe.metrics import suite_averages
 from unimoe.models.bench import ModelBench
 from unimoe.models.device import choose_dtype
-from unimoe.results import result_path
+from unimoe.results import EvalResult, Task, read_result
 
 
 @dataclass(frozen=True)
@@ -31,7 +40,9 @@ class EvaluationRequest:
         checkpoint: a checkpoint folder; null for the base model as it is.
         config: evaluation settings in place of the checkpoint's; required without a checkpoint.
         overrides: ``key=value`` strings, for the checkpoint's config where no other is given.
-        tier: ``bundled``, ``fast`` or ``full``.
+        tier: ``bundled``, ``fast``, ``nano`` or ``full``.
+        datasets: collections by name, in place of the tier.
+        task: the one task wanted; null for all that the arm is evaluated on.
         max_queries: queries of each dataset, at most.
         output_dir: where results go; by default beside the checkpoint.
         given: for provenance.
@@ -41,32 +52,91 @@ class EvaluationRequest:
     config: Experiment | None
     overrides: tuple[str, ...]
     tier: str
+    datasets: tuple[str, ...]
+    task: Task | None
     max_queries: int | None
     output_dir: Path | None
     given: list[str]
 
 
-def run_evaluation(request: EvaluationRequest, device: torch.device) -> None:
-    """Evaluate the asked-for arm, and the first stage beside it; prints a line per result on stdout.
+def run_evaluation(request: EvaluationRequest, device: torch.device, processes: Processes) -> None:
+    """Evaluate the asked-for arm, and the first stage beside it; prints scores and result files on stdout.
 
     Raises:
         MissingPartError: all was done but for collections that cannot be had.
         UnimoeError: the checkpoint or config cannot be used.
     """
     experiment, output_dir, subject_of = _what(request, device)
-    datasets, missing = load_available(tier_datasets(experiment, cast("TierName", request.tier), request.max_queries))
+    datasets, loader = _datasets(request, experiment), Loader()
+    evaluator = Evaluator(output_dir, request.given, processes)
     subjects = [first_stage_subject(experiment), subject_of()]
-    steps = Steps(sum(len(subject.tasks) for subject in subjects) * len(datasets))
-    for subject in subjects:
-        evaluate_subject(Evaluator(output_dir, request.given), subject, datasets, steps)
-    for data in datasets:
-        for subject in subjects:
-            for task in subject.tasks:
-                stdout.print(
-                    str(result_path(output_dir, subject.name, subject.seed, task, data.dataset.collection)),
-                    soft_wrap=True,
-                )
-    refuse_silence(missing)
+    steps = Steps(sum(len(_wanted(subject, request.task)) for subject in subjects) * len(datasets))
+    results = []
+    for data in loader.available(datasets):
+        for measurement in measurements(subjects, data):
+            if measurement.task in _wanted(measurement.subject, request.task):
+                take(evaluator, measurement, steps)
+                results.append(_report(evaluator, measurement, processes))
+    _report_averages([result for result in results if result and result.config_name == subjects[1].name])
+    loader.refuse_silence()
+
+
+def plan_evaluation(request: EvaluationRequest, device: torch.device, price_per_hour: float | None) -> None:
+    """Print what ``run_evaluation`` would do and take, and run nothing but a short probe of the model.
+
+    Raises:
+        MissingPartError: the plan is without collections that cannot be had.
+        UnimoeError: the checkpoint or config cannot be used.
+    """
+    experiment, _, subject_of = _what(request, device)
+    loader = Loader()
+    print_plan(subject_of(), loader.available(_datasets(request, experiment)), request.task, price_per_hour)
+    loader.refuse_silence()
+
+
+def _datasets(request: EvaluationRequest, experiment: Experiment) -> list[Dataset]:
+    if request.datasets:
+        return chosen_datasets(experiment, request.datasets, request.max_queries)
+    return tier_datasets(experiment, known_tier(request.tier), request.max_queries)
+
+
+def _wanted(subject: Subject, task: Task | None) -> Sequence[Task]:
+    """The tasks of a subject that were asked for; dense retrieval is what embeddings are compared with."""
+    if task is None:
+        return subject.tasks
+    return [own for own in subject.tasks if own == task or (own, task) == ("retrieval", "embedding")]
+
+
+def _report(evaluator: Evaluator, measurement: Measurement, processes: Processes) -> EvalResult | None:
+    """One line per result: what, main metric, the first stage's and what reranking adds, where."""
+    if not processes.leads:
+        return None
+    path = evaluator.result_path(measurement)
+    result = read_result(path)
+    metric = result.main_metric
+    beside = ""
+    if result.first_stage and metric in result.first_stage.delta and measurement.subject.load:
+        before, delta = result.first_stage.aggregate[metric], result.first_stage.delta[metric]
+        beside = f" (first stage {before:.4f}, {delta:+.4f})"
+    stdout.print(
+        f"{result.key} {result.config_name}: {metric} {result.aggregate[metric]:.4f}{beside}  {path}", soft_wrap=True
+    )
+    return result
+
+
+def _report_averages(results: Sequence[EvalResult]) -> None:
+    """The averages of a suite, where there is more than one dataset; CQADupStack counts once."""
+    for task in sorted({result.task for result in results}):
+        of_task = [result for result in results if result.task == task]
+        main = {result.dataset: result.main_metric for result in of_task}
+        if len(main) < 2:
+            continue
+        after = suite_averages(main, {result.dataset: result.aggregate for result in of_task})
+        before = suite_averages(main, {r.dataset: r.first_stage.aggregate for r in of_task if r.first_stage})
+        for metric, value in after.items():
+            count = sum(own == metric for own in main.values())
+            beside = f" (first stage {before[metric]:.4f}, {value - before[metric]:+.4f})" if metric in before else ""
+            stdout.print(f"{task} average of {count}: {metric} {value:.4f}{beside}", soft_wrap=True)
 
 
 def _what(request: EvaluationRequest, device: torch.device) -> tuple[Experiment, Path, Callable[[], Subject]]:

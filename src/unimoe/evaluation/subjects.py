@@ -2,19 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from unimoe.checkpoint import Checkpoint, read_checkpoint
 from unimoe.config import Experiment
 from unimoe.errors import DataError
-from unimoe.evaluation.evaluator import BM25_ARM, ZERO_SHOT_ARM, Subject
 from unimoe.models.bench import ModelBench
+from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.results import Task
+
+ZERO_SHOT_ARM = "zero_shot"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is evaluated: an arm with its model, or the first stage alone.
+
+    Attributes:
+        name: the arm.
+        experiment: its configuration.
+        load: gives the model, when it is needed; null for the first stage.
+        base_identity: of the base model.
+        prompt: name and hash of the prompt.
+        dtype: what the model computes in.
+        checkpoint: of a trained arm.
+    """
+
+    name: str
+    experiment: Experiment
+    load: Callable[[], UnimodelForExp1] | None = None
+    base_identity: str | None = None
+    prompt: str | None = None
+    dtype: str | None = None
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def seed(self) -> int | None:
+        """The training seed; null for arms that have none."""
+        return self.checkpoint.seed if self.checkpoint else None
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """What the arm is evaluated on: reranking always, embedding unless it was trained to rank only."""
+        if self.load is None:
+            return ("reranking", "retrieval")
+        trained_to_rank = self.checkpoint and self.experiment.arm(self.name).task == "rank_only"
+        return ("reranking",) if trained_to_rank else ("reranking", "embedding")
 
 
 def first_stage_subject(experiment: Experiment) -> Subject:
-    """BM25 alone."""
-    return Subject(BM25_ARM, experiment)
+    """The first stage alone: BM25, or whatever made the candidates that are given."""
+    bm25 = experiment.evaluation.first_stage in {"bm25s", "rank_bm25"}
+    return Subject("bm25" if bm25 else "first_stage", experiment)
 
 
 def zero_shot_subject(experiment: Experiment, bench: ModelBench) -> Subject:

@@ -1,78 +1,103 @@
-"""Evaluates a subject on every dataset of a tier; what cannot be had is named, and the others still run."""
+"""Evaluates subjects on the datasets of a tier, one dataset after the other, so that one at a time is in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from unimoe.console import Steps, stderr
 from unimoe.data.catalog import UnavailableError
 from unimoe.errors import MissingPartError
-from unimoe.evaluation.evaluator import Evaluator, Subject
+from unimoe.evaluation.evaluator import Evaluator
+from unimoe.evaluation.measurement import Measurement
+from unimoe.evaluation.subjects import Subject
 from unimoe.evaluation.tiers import Dataset, LoadedDataset
-from unimoe.results import Task
 
 
-def load_available(datasets: Sequence[Dataset]) -> tuple[list[LoadedDataset], list[str]]:
-    """The datasets that can be had, and a line for each that cannot.
+class Loader:
+    """Loads datasets as they are asked for.
 
-    Raises:
-        DataError: a collection is there but malformed.
+    Attributes:
+        missing: a line for each dataset that could not be had.
     """
-    loaded, missing = [], []
-    for dataset in datasets:
-        try:
-            loaded.append(load_reporting(dataset))
-        except UnavailableError as error:
-            missing.append(str(error))
-            stderr.print(f"not available: {error}", style="yellow", soft_wrap=True)
-    return loaded, missing
+
+    def __init__(self) -> None:
+        self.missing: list[str] = []
+
+    def available(self, datasets: Iterable[Dataset]) -> Iterator[LoadedDataset]:
+        """The datasets that can be had, each loaded when its turn comes; the others are named on stderr.
+
+        Raises:
+            DataError: a collection is there but malformed.
+        """
+        for dataset in datasets:
+            try:
+                yield load_reporting(dataset)
+            except UnavailableError as error:
+                self.missing.append(str(error))
+                stderr.print(f"not available: {error}", style="yellow", soft_wrap=True)
+
+    def refuse_silence(self) -> None:
+        """End with the exit code for missing parts where collections could not be had.
+
+        Raises:
+            MissingPartError: something is missing.
+        """
+        if self.missing:
+            raise MissingPartError(f"done, without {len(self.missing)} of the collections asked for (named above)")
 
 
 def load_reporting(dataset: Dataset) -> LoadedDataset:
-    """Load a dataset and say on stderr what is odd about its collection.
+    """Load a dataset and say on stderr what is odd about its collection and its candidates.
 
     Raises:
         UnavailableError: the collection cannot be had here.
         DataError: it is malformed.
     """
     data = LoadedDataset(dataset)
-    if data.problems:
-        stderr.print(f"{dataset.collection}: {data.problems}", style="dim", soft_wrap=True)
+    oddities = [data.problems] if data.problems else []
+    if lacking := data.queries_without_candidates:
+        named = ", ".join(lacking[:3]) + ", ..." * (len(lacking) > 3)
+        oddities.append(f"judged queries without any candidate, which count 0: {len(lacking):,} ({named})")
+    if not data.first_stage_is_ordered:
+        oddities.append(f"{data.first_stage} is in no order: no scores of its own")
+    if oddities:
+        stderr.print(f"{dataset.collection}: {'; '.join(oddities)}", style="dim", soft_wrap=True)
     return data
 
 
-def evaluate_subject(evaluator: Evaluator, subject: Subject, datasets: Sequence[LoadedDataset], steps: Steps) -> None:
-    """Evaluate a subject on all its tasks; results of this very measurement that are already there are kept.
+def measurements(subjects: Sequence[Subject], data: LoadedDataset) -> list[Measurement]:
+    """What is measured on a dataset: every task of every subject, but for a first stage that gives no order."""
+    return [
+        Measurement(subject, task, data)
+        for subject in subjects
+        if subject.load is not None or data.first_stage_is_ordered
+        for task in subject.tasks
+    ]
+
+
+def take(evaluator: Evaluator, measurement: Measurement, steps: Steps) -> None:
+    """Take one measurement; a result of this very measurement that is already there is kept.
 
     Raises:
         DataError: a result's place is taken by another measurement, or a score is not finite.
     """
+    subject, task, data = measurement.subject, measurement.task, measurement.data
     seed = "" if subject.seed is None else f", seed {subject.seed}"
-    for data in datasets:
-        for task in subject.tasks:
-            name = f"{task} {data.dataset.collection}: {subject.name}{seed}"
-            if evaluator.is_done(subject, task, data):
-                steps.skip(name)
-                continue
-            with steps.step(name, work_size(subject, task, data)) as step:
-                result = evaluator.evaluate(subject, task, data, step.advance)
-                step.outcome = f"{result.main_metric} {result.aggregate[result.main_metric]:.4f}"
+    name = f"{task} {data.dataset.collection}: {subject.name}{seed}"
+    if evaluator.is_done(measurement):
+        steps.skip(name)
+        return
+    with steps.step(name, work_size(measurement)) as step:
+        result = evaluator.evaluate(measurement, step.advance)
+        if result is not None:
+            step.outcome = f"{result.main_metric} {result.aggregate[result.main_metric]:.4f}"
 
 
-def work_size(subject: Subject, task: Task, data: LoadedDataset) -> int:
+def work_size(measurement: Measurement) -> int:
     """Pairs or texts that a model has to score."""
-    if subject.load is None:
+    if measurement.subject.load is None:
         return 0
-    if task == "reranking":
-        return sum(map(len, data.candidates.values()))
-    return len(data.pooled.corpus) + len(data.pooled.queries)
-
-
-def refuse_silence(missing: Sequence[str]) -> None:
-    """End with the exit code for missing parts where collections could not be had.
-
-    Raises:
-        MissingPartError: something is missing.
-    """
-    if missing:
-        raise MissingPartError(f"done, without {len(missing)} of the tier's collections (named above)")
+    if measurement.task == "reranking":
+        return sum(map(len, measurement.data.candidates.values()))
+    pooled = measurement.data.pooled
+    return len(pooled.corpus) + len(pooled.queries)

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 from unimoe.config import BM25Config, Experiment
-from unimoe.data.catalog import BEIR_NAMES, load_collection
+from unimoe.data.catalog import BEIR_NAMES, CQADUPSTACK, NANOBEIR, load_collection
 from unimoe.data.collection import Collection
+from unimoe.errors import UsageError, did_you_mean
+from unimoe.evaluation.dataset_names import collections_of, set_name
 from unimoe.io import hash_json
-from unimoe.retrieval.bm25 import cached_bm25_run, first_stage_name
-from unimoe.trec import Run, ranked
+from unimoe.retrieval.first_stage import Candidates, FirstStage
+from unimoe.trec import Run, head
 
-TierName = Literal["bundled", "fast", "full"]
+TierName = Literal["bundled", "fast", "nano", "full"]
 
-FAST_TIER = ("scifact", "nfcorpus", "fiqa")
+_TIERS = {
+    "fast": ("scifact", "nfcorpus", "fiqa"),
+    "nano": NANOBEIR,
+    "full": (*BEIR_NAMES, *CQADUPSTACK),  # BEIR's 15 public sets, one of which is twelve collections
+}
 
-_OWN_IDS = frozenset({"arguana", "quora"})
-"""Collections whose queries are documents too: the document named like the query is no answer."""
-
-_SCORED_SPLIT = {"msmarco": "dev"}
-"""Where the split that is reported is not called test."""
+_OWN_IDS = frozenset({"arguana", "quora", "quoraretrieval"})
+"""Sets whose queries are documents too: the document named like the query is no answer."""
 
 _POOL_SEED = 0
-_FULL_DEPTH = 100
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """One collection of a tier, and how much of it is scored.
+    """One collection, and how much of it is scored.
 
     Attributes:
         collection: its name in the catalogue, and in results.
@@ -37,8 +40,9 @@ class Dataset:
         depth: first-stage candidates reranked per query.
         queries: judged queries scored, a fixed sample; null for all.
         pool: documents of dense retrieval, a fixed sample that holds every relevant one; null for the whole corpus.
-        bm25: the first stage's parameters.
+        bm25: BM25's parameters.
         max_queries: the cut asked for by hand; null without one.
+        first_stage: where candidates come from, as in the config.
     """
 
     collection: str
@@ -48,33 +52,98 @@ class Dataset:
     pool: int | None
     bm25: BM25Config
     max_queries: int | None = None
+    first_stage: str = "bm25s"
 
     @property
     def exclude_self(self) -> bool:
         """Whether a document named like the query is left out."""
-        return self.collection in _OWN_IDS
+        return set_name(self.collection) in _OWN_IDS
+
+    @property
+    def main_metric(self) -> str:
+        """MRR@10 on MS MARCO, where one passage a query is judged; nDCG@10 elsewhere.
+
+        TREC DL's judgments of MS MARCO, which BEIR calls its test split, are graded and many; MTEB and NanoBEIR report
+        nDCG@10 throughout.
+        """
+        name = set_name(self.collection)
+        graded = name == "msmarco" and "test" in (self.split, self.collection.rpartition("/")[2])
+        elsewhere = self.collection.startswith(("nanobeir:", "mteb:")) or "trec-dl" in self.collection
+        return "mrr@10" if name.startswith("msmarco") and not (graded or elsewhere) else "ndcg@10"
+
+
+def known_tier(name: str) -> TierName:
+    """The tier called ``name``.
+
+    Raises:
+        UsageError: there is none; names the closest.
+    """
+    for tier in get_args(TierName):
+        if name == tier:
+            known: TierName = tier
+            return known
+    names: tuple[str, ...] = get_args(TierName)
+    raise UsageError(f"unknown tier {name!r}{did_you_mean(name, names)}; use {', '.join(names)}")
 
 
 def tier_datasets(experiment: Experiment, tier: TierName, max_queries: int | None = None) -> list[Dataset]:
     """The datasets of a tier.
 
     Args:
-        experiment: its ``evaluation`` section sets the bundled tier, depth and BM25.
-        tier: ``bundled``, ``fast`` or ``full``.
+        experiment: its ``evaluation`` section sets the bundled tier, first stage, depth and BM25.
+        tier: ``bundled``, ``fast``, ``nano`` or ``full``.
         max_queries: score at most this many queries of each.
     """
+    if tier != "bundled":
+        return chosen_datasets(experiment, _TIERS[tier], max_queries)
+    evaluation, spec = experiment.evaluation, experiment.evaluation.bundled
+    return [
+        Dataset(
+            collection=spec.collection,
+            split=spec.split,
+            depth=spec.depth,
+            queries=spec.queries,
+            pool=spec.pool,
+            bm25=evaluation.bm25,
+            max_queries=max_queries,
+            first_stage=evaluation.first_stage,
+        )
+    ]
+
+
+def chosen_datasets(experiment: Experiment, names: Iterable[str], max_queries: int | None = None) -> list[Dataset]:
+    """Datasets by name, each once.
+
+    Args:
+        experiment: its ``evaluation`` section sets first stage, depth and BM25.
+        names: as in the catalogue, ``cqadupstack`` for its twelve. ``@dev`` at the end chooses a split; without it the
+            split is test, for MS MARCO dev.
+        max_queries: score at most this many queries of each.
+
+    Raises:
+        UsageError: a collection is named with two splits, whose results would take each other's place.
+    """
     evaluation = experiment.evaluation
-    if tier == "bundled":
-        spec = evaluation.bundled
-        datasets = [Dataset(spec.collection, spec.split, spec.depth, spec.queries, spec.pool, evaluation.bm25)]
-    else:
-        datasets = [
-            Dataset(name, _SCORED_SPLIT.get(name, "test"), evaluation.depth, None, None, evaluation.bm25)
-            for name in (FAST_TIER if tier == "fast" else BEIR_NAMES)
-        ]
-    if max_queries is None:
-        return datasets
-    return [replace(dataset, max_queries=max_queries) for dataset in datasets]
+    splits: dict[str, str] = {}
+    for collection, split in (pair for name in names for pair in collections_of(name)):
+        if splits.setdefault(collection, split) != split:
+            raise UsageError(
+                f"{collection} is named with the splits {splits[collection]} and {split}; "
+                "evaluate them one after the other, into two output folders"
+            )
+    return [
+        Dataset(
+            collection=collection,
+            split=split,
+            depth=evaluation.depth,
+            queries=None,
+            pool=None,
+            bm25=evaluation.bm25,
+            max_queries=max_queries,
+            first_stage=evaluation.first_stage,
+        )
+        for collection, split in splits.items()
+    ]
 
 
 class LoadedDataset:
@@ -82,12 +151,16 @@ class LoadedDataset:
 
     Raises:
         UnavailableError: the collection cannot be had here.
-        DataError: it is malformed.
+        UsageError: its first stage does not go with the collection.
+        DataError: the collection is malformed, or the run file of its first stage is missing.
     """
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         self._whole = load_collection(dataset.collection, dataset.split)
+        stage, name = dataset.first_stage, dataset.collection
+        self._stage = FirstStage(stage, name, dataset.depth, dataset.bm25, dataset.exclude_self)
+        self._stage.refuse_impossible(self._whole)
 
     @property
     def whole_size(self) -> int:
@@ -112,24 +185,33 @@ class LoadedDataset:
         return self.collection if pool is None or pool >= self.whole_size else self.collection.pool(pool, _POOL_SEED)
 
     @cached_property
-    def first_stage_run(self) -> Run:
-        """BM25's best of the whole corpus, at the depth that recall is reported at or deeper."""
-        depth = max(self.dataset.depth, _FULL_DEPTH)
-        run = cached_bm25_run(self._whole, depth, self.dataset.bm25, exclude_self=self.dataset.exclude_self)
-        return {query_id: run[query_id] for query_id in self.collection.queries}
-
-    @cached_property
-    def candidates(self) -> Run:
-        """What is reranked: BM25's best ``depth`` of every query."""
-        return {
-            query_id: {document_id: scores[document_id] for document_id in ranked(scores)[: self.dataset.depth]}
-            for query_id, scores in self.first_stage_run.items()
-        }
+    def _found(self) -> Candidates:
+        return self._stage.candidates(self._whole, self.collection)
 
     @property
     def first_stage(self) -> str:
-        """The first stage by name, with its parameters."""
-        return first_stage_name(self.dataset.bm25)
+        """The first stage by name, with its parameters or the content hash of its file."""
+        return self._found.source
+
+    @property
+    def first_stage_run(self) -> Run:
+        """What the first stage found in the whole corpus, to the depth that recall is reported at or deeper."""
+        return self._found.run
+
+    @property
+    def first_stage_is_ordered(self) -> bool:
+        """Whether the first stage ranks; where it does not, its scores on this dataset mean nothing."""
+        return self._found.ordered
+
+    @cached_property
+    def candidates(self) -> Run:
+        """What is reranked: the first stage's best ``depth`` of every query."""
+        return {query_id: head(scores, self.dataset.depth) for query_id, scores in self.first_stage_run.items()}
+
+    @property
+    def queries_without_candidates(self) -> list[str]:
+        """Judged queries that the first stage found nothing for, sorted; they count 0."""
+        return sorted(query_id for query_id in self.collection.qrels if not self.candidates[query_id])
 
     @cached_property
     def hashes(self) -> dict[str, str]:

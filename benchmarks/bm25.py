@@ -1,0 +1,184 @@
+"""BM25's top 100 against rank_bm25, and how indexing and searching grow with the corpus.
+
+    UNIMOE_DATA=DIR uv run benchmarks/bm25.py
+
+Both rank all test queries of SciFact (of the bundled collection where UNIMOE_DATA holds no SciFact) by the same tokens,
+with the index built beforehand, on one core. Ours starts from the query's text and ends with a run; the peer,
+``BM25Okapi.get_top_n``, starts from the query's tokens.
+
+Growth is measured on generated passages, each size in a process of its own, through the same path as real text: words
+by a Zipf-Mandelbrot law that has the document frequencies of MS MARCO's passages (22 % hold the most frequent word,
+3.6 % the hundredth), 60 a document, of which 17 are stop words, and 5 a query.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from rank_bm25 import BM25Okapi
+
+from unimoe.config import BM25Config
+from unimoe.data.catalog import available, load_collection
+from unimoe.data.collection import Collection, Document
+from unimoe.retrieval.analyzer import Analyzer
+from unimoe.retrieval.bm25_index import BM25Index
+
+ROUNDS, DEPTH, PARAMS = 7, 100, BM25Config()
+SIZES, PROJECTED, QUERIES = (10_000, 100_000, 1_000_000), 5_000_000, 200
+VOCABULARY, CONTENT_WORDS, STOP_WORDS, QUERY_WORDS = 2_000_000, 43, 17, 5
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long a piece of work takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def compare(collection: Collection) -> tuple[float, float]:
+    """Microseconds per query of ours, and rank_bm25's time over it; prints both, the spread and the floor."""
+    queries, ids = list(collection.queries.values()), list(collection.corpus)
+    start = time.perf_counter()
+    index = BM25Index(collection, PARAMS)
+    indexed, analyzer = time.perf_counter(), Analyzer(PARAMS.stemmer)
+    documents = [list(text) for text in analyzer.documents(d.full_text for d in collection.corpus.values())]
+    analyzed = time.perf_counter()
+    okapi = BM25Okapi(documents, k1=PARAMS.k1, b=PARAMS.b)
+    peer_indexed = time.perf_counter()
+    tokens = [analyzer.query(query) for query in queries]
+
+    def ours() -> None:
+        for query in queries:
+            index.search(query, DEPTH)
+
+    def peer() -> None:
+        for query in tokens:
+            okapi.get_top_n(query, ids, DEPTH)
+
+    ours()
+    pairs = [(seconds(ours), seconds(peer)) for _ in range(ROUNDS)]
+    own, other = (statistics.median(column) / len(queries) * 1e6 for column in zip(*pairs, strict=True))
+    ratios = sorted(theirs / mine for mine, theirs in pairs)
+    print(f"{collection.name}: {len(ids):,} documents, {len(queries)} queries, top {DEPTH}, {ROUNDS} pairs")
+    print(f"ours {own:.1f} us a query, rank_bm25 {other:.0f}; ratio {ratios[0]:.0f} to {ratios[-1]:.0f}")
+    print(
+        f"index: ours {indexed - start:.2f} s; rank_bm25 {peer_indexed - analyzed:.2f} s, "
+        f"and {analyzed - indexed:.2f} s for the tokens that it is given"
+    )
+    print_floor(okapi, tokens, own)
+    return own, statistics.median(ratios)
+
+
+def print_floor(okapi: BM25Okapi, tokens: list[list[int]], own: float) -> None:
+    """What no search can avoid: reading document number and score of every posting of the query's words."""
+    holders: dict[int, int] = {}
+    for counts in okapi.doc_freqs:
+        for word in counts:
+            holders[word] = holders.get(word, 0) + 1
+    postings = statistics.mean(sum(holders[word] for word in query) for query in tokens)
+    buffer = np.ones(1 << 22, dtype=np.float32)
+    rate = buffer.nbytes / statistics.median(seconds(buffer.sum) for _ in range(ROUNDS))
+    floor = postings * 8 / rate * 1e6
+    print(
+        f"floor {floor:.1f} us: {postings:,.0f} postings a query, {postings * 8 / 1e3:.0f} kB, read once at "
+        f"{rate / 1e9:.0f} GB/s; ours takes {own / floor:.0f} times that"
+    )
+
+
+def generated(size: int, rng: np.random.Generator) -> tuple[dict[str, Document], list[str]]:
+    """Passages and queries of numbers, which are words like others."""
+    cumulative = np.cumsum((np.arange(VOCABULARY) + 21) ** -1.1)
+
+    def texts(count: int, length: int) -> list[str]:
+        words = np.searchsorted(cumulative, rng.random((count, length)) * cumulative[-1])
+        return [" ".join(map(str, text)) for text in words.tolist()]
+
+    corpus: dict[str, Document] = {}
+    stop = " the" * STOP_WORDS
+    for first in range(0, size, 10_000):
+        for place, text in enumerate(texts(min(10_000, size - first), CONTENT_WORDS), start=first):
+            corpus[str(place)] = Document("", text + stop)
+    return corpus, texts(QUERIES, QUERY_WORDS)
+
+
+def memory_mib(which: str) -> float:
+    """``VmRSS``, what this process holds, or ``VmHWM``, the most it held since ``forget_peak``."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{which}:"))
+
+
+def forget_peak() -> None:
+    """Let ``VmHWM`` start anew."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def grow(size: int) -> dict[str, float]:
+    """Seconds of indexing, milliseconds per search, MiB of the text and, at most, of what comes beside it."""
+    empty_mib = memory_mib("VmRSS")
+    corpus, queries = generated(size, np.random.default_rng(0))
+    collection, full_mib = Collection("generated", "test", corpus, {}, {}), memory_mib("VmRSS")
+    forget_peak()
+    start = time.perf_counter()
+    index = BM25Index(collection, PARAMS)
+    indexed = time.perf_counter()
+    for query in queries:
+        index.search(query, DEPTH)
+    searched = time.perf_counter()
+    return {
+        "documents": size,
+        "index_s": indexed - start,
+        "search_ms": (searched - indexed) / len(queries) * 1e3,
+        "text_mib": full_mib - empty_mib,
+        "index_mib": memory_mib("VmHWM") - full_mib,
+    }
+
+
+def print_growth() -> None:
+    """Measure every size and continue the line through the two largest."""
+    rows = []
+    for size in SIZES:
+        command = [sys.executable, __file__, "--grow", str(size)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        rows.append(json.loads(done.stdout))
+    before, last = rows[-2:]
+    beyond = (PROJECTED - last["documents"]) / (last["documents"] - before["documents"])
+    rows.append({key: last[key] + beyond * (last[key] - before[key]) for key in last})
+    for row in rows:
+        print(
+            f"{row['documents']:>9,.0f} generated documents{' (projected)' * (row is rows[-1])}: "
+            f"index {row['index_s']:.1f} s and at most {row['index_mib']:,.0f} MiB "
+            f"beside {row['text_mib']:,.0f} MiB of text, search {row['search_ms']:.2f} ms"
+        )
+
+
+def main() -> None:
+    """Measure and print one JSON object as the last line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--grow", type=int, help="measure one size of generated corpus; the benchmark calls itself")
+    size = parser.parse_args().grow
+    if size is not None:
+        print(json.dumps(grow(size)))
+        return
+    import torch  # here, so that it is not part of the memory of the generated sizes
+
+    from unimoe.models.device import describe_device
+
+    name = "scifact" if available("scifact") else "apidocs"
+    if name == "apidocs":
+        print("no SciFact under UNIMOE_DATA: measured on the bundled collection instead")
+    print(f"{describe_device(torch.device('cpu'))}, numpy {np.__version__}")
+    own, ratio = compare(load_collection(name, "test"))
+    print_growth()
+    print(json.dumps({"vs_rank_bm25": round(ratio), "us_per_query": round(own, 1)}))
+
+
+if __name__ == "__main__":
+    main()

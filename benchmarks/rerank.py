@@ -1,0 +1,227 @@
+"""Reranking against the loop of Qwen3-Reranker's model card and against sentence-transformers' CrossEncoder.
+
+    UNIMOE_DATA=DIR uv run benchmarks/rerank.py
+
+The same model, dtype, pairs and token ids for all: SmolLM2-135M-Instruct, Qwen3-Reranker's prompt, at most 512 tokens,
+the BM25 candidates of SciFact (of the bundled collection where UNIMOE_DATA holds no SciFact). Every round takes whole
+prefix groups that no other round has. The reference tokenises, pads on the left, computes all logits and keeps the
+order given, 32 pairs at a time. ``CrossEncoder.predict`` with its ``LogitScore`` sorts by length and computes the last
+logits only; it is given our token ids in place of its own template's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unimoe.config import BM25Config, ModelConfig, PromptConfig
+from unimoe.data.catalog import available, load_collection
+from unimoe.data.collection import Collection
+from unimoe.estimate import shape_of
+from unimoe.models.base import BaseModel, load_base
+from unimoe.models.bundled import BUNDLED_ID, prepared_bundled_model
+from unimoe.models.device import choose_device, choose_dtype, describe_device, probe_speed, release_memory
+from unimoe.models.prompts import PairEncoder, yes_no_ids
+from unimoe.models.token_tree import tree_tokens
+from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.retrieval.bm25 import cached_bm25_run
+from unimoe.trec import Run, head
+
+MAX_LENGTH, BATCH = 512, 32
+QUERY_FIRST, DOCUMENT_FIRST = PromptConfig(order="query_first"), PromptConfig(order="document_first")
+
+Pairs = Sequence[tuple[str, str]]
+Scorer = Callable[[Pairs], Sequence[float]]
+
+
+def by_query(collection: Collection, run: Run, size: int, rounds: int) -> list[Pairs]:
+    """For every round the candidates of one query."""
+    return [
+        [(collection.queries[q], collection.corpus[d].full_text) for d in head(run[q], size)]
+        for q in list(collection.queries)[: rounds + 1]
+    ]
+
+
+def by_document(collection: Collection, run: Run, size: int, rounds: int) -> list[Pairs]:
+    """For every round all pairs of so many documents that they are at least ``size``."""
+    queries: dict[str, list[str]] = {}
+    for query_id, scores in run.items():
+        for document_id in scores:
+            queries.setdefault(document_id, []).append(query_id)
+    samples: list[Pairs] = []
+    pairs: list[tuple[str, str]] = []
+    for document_id in sorted(queries):
+        text = collection.corpus[document_id].full_text
+        pairs.extend((collection.queries[query_id], text) for query_id in queries[document_id])
+        if len(pairs) >= size:
+            samples.append(pairs)
+            pairs = []
+        if len(samples) > rounds:
+            break
+    return samples
+
+
+def reference(base: BaseModel, encode: PairEncoder) -> Scorer:
+    """The loop of the model card, over our token ids."""
+    yes, no = yes_no_ids(base.tokenizer)
+
+    @torch.inference_mode()
+    def score(pairs: Pairs) -> list[float]:
+        gaps: list[float] = []
+        for begin in range(0, len(pairs), BATCH):
+            inputs = padded(encode(pairs[begin : begin + BATCH]), next(base.model.parameters()).device)
+            logits = base.model(**inputs).logits[:, -1, :]
+            both = torch.log_softmax(torch.stack([logits[:, no], logits[:, yes]], dim=1), dim=1)
+            gaps += (both[:, 1] - both[:, 0]).tolist()
+        return gaps
+
+    return score
+
+
+def cross_encoder(dtype: torch.dtype, device: torch.device, encode: PairEncoder) -> Scorer:
+    """sentence-transformers' CrossEncoder, which loads a causal language model with ``LogitScore``."""
+    from sentence_transformers import CrossEncoder
+
+    model: Any = CrossEncoder(str(prepared_bundled_model()), device=str(device), model_kwargs={"dtype": dtype})
+    model.preprocess = lambda batch, **_: padded(encode([tuple(pair) for pair in batch]), device)
+
+    def score(pairs: Pairs) -> list[float]:
+        gaps: list[float] = model.predict(list(pairs), batch_size=BATCH, activation_fn=torch.nn.Identity()).tolist()
+        return gaps
+
+    return score
+
+
+def padded(sequences: Sequence[list[int]], device: torch.device) -> dict[str, torch.Tensor]:
+    """Token ids padded on the left, and the mask."""
+    longest = max(map(len, sequences))
+    return {
+        "input_ids": torch.tensor([[0] * (longest - len(ids)) + ids for ids in sequences], device=device),
+        "attention_mask": torch.tensor(
+            [[0] * (longest - len(ids)) + [1] * len(ids) for ids in sequences], device=device
+        ),
+    }
+
+
+class Stopwatch:
+    """Seconds, and the memory that a run needs beyond what the process holds; null where the system does not tell."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, list[float]] = {}
+        self.peak_mib: dict[str, float] = {}
+
+    def run(self, name: str, scorer: Scorer, pairs: Pairs) -> Sequence[float]:
+        """Score once and take the time."""
+        release_memory()
+        before = memory_mib("VmRSS")
+        forget_peak()
+        start = time.perf_counter()
+        gaps = scorer(pairs)
+        self.seconds.setdefault(name, []).append(time.perf_counter() - start)
+        self.peak_mib[name] = max(self.peak_mib.get(name, 0.0), memory_mib("VmHWM") - before)
+        return gaps
+
+    def ratios(self, peer: str, own: str) -> list[float]:
+        """The peer's time over ours, round by round, sorted."""
+        return sorted(theirs / mine for theirs, mine in zip(self.seconds[peer], self.seconds[own], strict=True))
+
+
+def memory_mib(which: str) -> float:
+    """``VmRSS``, what this process holds, or ``VmHWM``, the most it held since ``forget_peak``."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{which}:"))
+
+
+def forget_peak() -> None:
+    """Let ``VmHWM`` start anew."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def main() -> None:
+    """Measure alternately and print one JSON object as the last line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--pairs", type=int, default=48, help="candidates of a query, and pairs of the documents, a round"
+    )
+    options = parser.parse_args()
+    device = choose_device()
+    dtype = choose_dtype(device)
+    name = "scifact" if available("scifact") else "apidocs"
+    collection = load_collection(name, "test")
+    run = cached_bm25_run(collection, 100, BM25Config())
+    config = ModelConfig(base=BUNDLED_ID, max_length=MAX_LENGTH)
+    ours = {
+        str(prompt.order): UnimodelForExp1(load_base(config, device, dtype), prompt, MAX_LENGTH)
+        for prompt in (QUERY_FIRST, DOCUMENT_FIRST)
+    }
+    base = load_base(config, device, dtype)
+    peers = {
+        "reference": reference(base, ours["query_first"].pair_ids),
+        "CrossEncoder": cross_encoder(dtype, device, ours["query_first"].pair_ids),
+        "reference, document first": reference(base, ours["document_first"].pair_ids),
+    }
+    watch = Stopwatch()
+    queries = by_query(collection, run, options.pairs, options.rounds)
+    documents = by_document(collection, run, options.pairs // 2, options.rounds)
+    worst = 0.0
+    for number, (first, second) in enumerate(zip(queries, documents, strict=True)):
+        gaps = watch.run("ours", lambda p: ours["query_first"].rerank(p, output="gap").tolist(), first)
+        others = [watch.run(peer, peers[peer], first) for peer in ("reference", "CrossEncoder")]
+        watch.run("ours, document first", lambda p: ours["document_first"].rerank(p, output="gap").tolist(), second)
+        watch.run("reference, document first", peers["reference, document first"], second)
+        worst = max([worst, *(abs(a - b) for other in others for a, b in zip(gaps, other, strict=True))])
+        if number == 0:  # a warm-up
+            watch = Stopwatch()
+    report(watch, ours, queries[1:], documents[1:], base, dtype, device, name, worst)
+
+
+def report(
+    watch: Stopwatch,
+    ours: Mapping[str, UnimodelForExp1],
+    queries: Sequence[Pairs],
+    documents: Sequence[Pairs],
+    base: BaseModel,
+    dtype: torch.dtype,
+    device: torch.device,
+    name: str,
+    worst: float,
+) -> None:
+    """Print the measurements."""
+    sequences = [ours["query_first"].pair_ids(pairs) for pairs in queries]
+    tokens, floor_tokens = sum(len(ids) for part in sequences for ids in part), sum(map(tree_tokens, sequences))
+    speed = probe_speed(device.type)[str(dtype).removeprefix("torch.")]
+    floor = floor_tokens * 2 * shape_of(base).layer_weights / speed
+    pairs, spent = sum(map(len, queries)), sum(watch.seconds["ours"])
+    print(
+        f"{describe_device(device)}, {dtype}, torch {torch.__version__}, matrix products at {speed / 1e9:.0f} GFLOP/s"
+    )
+    print(f"{name}: {pairs} pairs of {tokens / pairs:.0f} tokens, query first, {floor_tokens / pairs:.0f} not shared;")
+    print(f"{sum(map(len, documents))} pairs, document first; gaps differ by at most {worst:.3f}")
+    for run, seconds in watch.seconds.items():
+        parts = documents if "document" in run else queries
+        print(
+            f"{run}: {sum(map(len, parts)) / sum(seconds):.2f} pairs/s, {watch.peak_mib[run]:.0f} MiB beside the models"
+        )
+    ratios = {
+        "vs_reference": watch.ratios("reference", "ours"),
+        "vs_sentence_transformers": watch.ratios("CrossEncoder", "ours"),
+        "document_first_vs_reference": watch.ratios("reference, document first", "ours, document first"),
+    }
+    print("; ".join(f"{key} {values[0]:.2f} to {values[-1]:.2f}" for key, values in ratios.items()))
+    result = {"pairs_per_s": round(pairs / spent, 2)}
+    result |= {key: round(statistics.median(values), 2) for key, values in ratios.items()}
+    result["peak_memory_vs_sentence_transformers"] = round(watch.peak_mib["ours"] / watch.peak_mib["CrossEncoder"], 2)
+    result["floor_fraction"] = round(floor / spent, 2)
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

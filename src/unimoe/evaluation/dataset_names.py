@@ -1,0 +1,39 @@
+"""What the name of a dataset stands for, as it is written on the command line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from unimoe.data.beir_sets import SHORT_NAMES, canonical_name
+from unimoe.data.catalog import NANOBEIR, members
+from unimoe.data.msmarco import is_msmarco_folder
+
+
+def collections_of(name: str) -> list[tuple[str, str]]:
+    """The collections that a name stands for, each in the catalogue's spelling and with the split to score.
+
+    Args:
+        name: as in the catalogue, ``cqadupstack`` for its twelve. ``@dev`` at the end chooses a split; without it the
+            split is test, for MS MARCO dev.
+    """
+    match = re.fullmatch(r"(.+)@([\w.-]+)", name)
+    name, split = match.groups() if match else (name, None)
+    published = {known.lower(): known for known in (*SHORT_NAMES, *NANOBEIR)}
+    spelled = (published.get(canonical_name(member), member) for member in members(name))
+    return [(collection, split or _default_split(collection)) for collection in spelled]
+
+
+def set_name(collection: str) -> str:
+    """The set behind a catalogue name: ``quora`` of ``path:data/quora`` and of ``ir_datasets:beir/quora/test``."""
+    source, separator, rest = collection.lower().partition(":")
+    if source == "path":
+        return Path(rest).name
+    return (rest if separator else source).removeprefix("beir/").partition("/")[0]
+
+
+def _default_split(collection: str) -> str:
+    source, _, folder = collection.partition(":")
+    if source == "path" and is_msmarco_folder(Path(folder)):
+        return "dev"
+    return "dev" if set_name(collection) == "msmarco" and source != "nanobeir" else "test"

@@ -1,0 +1,165 @@
+"""The first stage: where the candidates come from that models rerank.
+
+bm25s           Lucene's BM25
+rank_bm25       rank_bm25's BM25Okapi, over the same tokens
+official        MS MARCO's top1000.dev: in no order, so it can only be taken whole
+run:PATH        a TREC run; ``{dataset}`` in the path stands for the collection's name, as in the names of result files
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from unimoe.config import BM25Config
+from unimoe.data.catalog import available
+from unimoe.data.collection import Collection
+from unimoe.data.msmarco import TOP1000, msmarco_files, read_top1000
+from unimoe.errors import DataError, UsageError
+from unimoe.io import hash_file
+from unimoe.results import safe_name
+from unimoe.retrieval.bm25 import Engine, cached_bm25_run, first_stage_name
+from unimoe.trec import Run, head, is_unordered, read_run
+
+RECALL_DEPTH = 100
+"""A first stage is judged by its recall@100, however few of its candidates are reranked."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What a first stage found for some queries.
+
+    Attributes:
+        source: the first stage by name, as results have it: with its parameters, or the content hash of its file.
+        run: for every query ``{document id: score}``, best first; empty where nothing was found.
+        ordered: whether the scores rank. Where they are all equal the first stage has no effectiveness of its own.
+    """
+
+    source: str
+    run: Run
+    ordered: bool
+
+
+@dataclass(frozen=True)
+class FirstStage:
+    """A way to find candidates for the queries of one collection.
+
+    Attributes:
+        setting: what the config says, see the module's top.
+        dataset: the collection's name in the catalogue.
+        depth: candidates that are to be reranked per query, at most.
+        params: for the two BM25 engines.
+        exclude_self: leave out the document whose id is the query's, before any cut.
+    """
+
+    setting: str
+    dataset: str
+    depth: int
+    params: BM25Config
+    exclude_self: bool = False
+
+    @property
+    def file(self) -> Path | None:
+        """The file that holds the candidates; None where BM25 is to find them.
+
+        Raises:
+            UsageError: ``official``, and the collection has no ``top1000.dev``.
+        """
+        if self.setting.startswith("run:"):
+            return Path(self.setting.removeprefix("run:").replace("{dataset}", safe_name(self.dataset)))
+        return self._official_file() if self.setting == "official" else None
+
+    def refuse_impossible(self, collection: Collection) -> None:
+        """Refuse, before any work is done, what can give no candidates.
+
+        Raises:
+            UsageError: the setting does not go with the collection.
+            DataError: there is no such run file.
+        """
+        file = self.file
+        if file is not None and not file.is_file():
+            raise DataError(f"{file}: no such run file; correct evaluation.first_stage={self.setting}")
+        if file is None and collection.candidates_only:
+            raise UsageError(
+                f"{self.dataset}: its corpus is no more than the candidates of {TOP1000}, so {self.setting} would "
+                "search what was found already; set evaluation.first_stage=official and evaluation.depth=1000, "
+                "or add the whole corpus"
+            )
+
+    def candidates(self, whole: Collection, scored: Collection) -> Candidates:
+        """Find the candidates of the scored queries, at least 100 each where there are as many.
+
+        Args:
+            whole: the collection with all its queries: one cached BM25 run serves every sample of them.
+            scored: the queries wanted, over the same corpus.
+
+        Raises:
+            UsageError: see ``refuse_impossible``.
+            DataError: the file is malformed, does not fit the collection, or would have to be cut without being ranked.
+        """
+        kept, file = max(self.depth, RECALL_DEPTH), self.file
+        if file is None:
+            engine: Engine = "rank_bm25" if self.setting == "rank_bm25" else "bm25s"
+            found = cached_bm25_run(whole, kept, self.params, engine=engine, exclude_self=self.exclude_self)
+            run = {query_id: found[query_id] for query_id in scored.queries}
+            return Candidates(first_stage_name(self.params, engine), run, ordered=True)
+        run = self._fitting(file, self._read(file), scored)
+        source = f"official({TOP1000})" if self.setting == "official" else f"run:{file.name}@{hash_file(file)}"
+        return Candidates(source, {query_id: head(scores, kept) for query_id, scores in run.items()}, _is_ordered(run))
+
+    def _official_file(self) -> Path:
+        folder = available(self.dataset)
+        file = msmarco_files(folder).get(TOP1000) if folder is not None else None
+        if file is None:
+            raise UsageError(
+                f"{self.dataset}: evaluation.first_stage=official reads {TOP1000}, which this collection does not "
+                "have; use bm25s, or put the file beside the collection's others"
+            )
+        return file
+
+    def _read(self, file: Path) -> Run:
+        if self.setting == "official":
+            return {query_id: dict.fromkeys(ids, 0.0) for query_id, ids in read_top1000(file).items()}
+        return read_run(file)
+
+    def _fitting(self, file: Path, run: Run, scored: Collection) -> Run:
+        """The part of a run that is about the scored queries, self-matches removed, once it is seen to fit."""
+        _refuse_other_queries(file, run, scored)
+        fitting: Run = {}
+        for query_id in scored.queries:
+            scores = run.get(query_id, {})
+            if self.exclude_self:
+                scores.pop(query_id, None)
+            if unknown := next((key for key in scores if key not in scored.corpus), None):
+                raise DataError(
+                    f"{file}: candidate {unknown!r} of query {query_id!r} is no document of {self.dataset}; "
+                    "give a run made on this corpus"
+                )
+            if len(scores) > self.depth and is_unordered(scores):
+                raise DataError(
+                    f"{file}: the {len(scores)} candidates of query {query_id!r} all have one score, so a depth of "
+                    f"{self.depth} would choose them by id; ask for a depth of at least {len(scores)}, "
+                    "or give a ranked run"
+                )
+            fitting[query_id] = scores
+        return fitting
+
+
+def _refuse_other_queries(file: Path, run: Run, scored: Collection) -> None:
+    """Refuse a run that lacks a judged query: no model could score above 0 there."""
+    where = f"{scored.name}, split {scored.split}"
+    if run.keys().isdisjoint(scored.queries):
+        raise DataError(
+            f"{file}: none of its {len(run)} queries is a query of {where}; give a run of this collection and split"
+        )
+    lacking = [query_id for query_id in scored.qrels if query_id not in run]
+    if lacking:
+        more = f" nor for {len(lacking) - 1} more" if len(lacking) > 1 else ""
+        raise DataError(
+            f"{file}: no candidates for query {lacking[0]!r}{more}, judged in {where}; give a run over all its queries"
+        )
+
+
+def _is_ordered(run: Run) -> bool:
+    several = [scores for scores in run.values() if len(scores) > 1]
+    return not several or not all(map(is_unordered, several))

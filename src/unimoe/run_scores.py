@@ -1,0 +1,130 @@
+"""What ``evaluate-run`` does: a TREC run file scored against a qrels file, whoever made the two."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from unimoe.console import stderr, stdout
+from unimoe.errors import DataError, UsageError
+from unimoe.metrics import DEFAULT_METRICS, score_run, trec_eval_measure
+from unimoe.trec import Qrels, Run, head, is_unordered, read_qrels, read_run
+
+_IDS_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class RunScores:
+    """The measures of one run file, and what to know before believing them.
+
+    Attributes:
+        run: the run file.
+        qrels: the qrels file.
+        depth: documents of each query that were scored, at most; all of them if None.
+        queries: the number of judged queries, over which the means are taken.
+        aggregate: metric name to mean.
+        per_query: metric name to ``{query id: value}``.
+        missing_queries: judged queries that the run lacks, in the order of the qrels; each counts 0.
+        unjudged_queries: queries of the run without judgments, sorted; part of no mean.
+        unordered_queries: judged queries whose documents, two or more, all have one score: only their ids order them.
+    """
+
+    run: str
+    qrels: str
+    depth: int | None
+    queries: int
+    aggregate: dict[str, float]
+    per_query: dict[str, dict[str, float]]
+    missing_queries: list[str]
+    unjudged_queries: list[str]
+    unordered_queries: list[str]
+
+
+def score_run_file(
+    run_path: Path, qrels_path: Path, metrics: Sequence[str] = DEFAULT_METRICS, depth: int | None = None
+) -> RunScores:
+    """Score a TREC run with the semantics of ``trec_eval -c``.
+
+    Args:
+        run_path: a TREC run; ``.gz`` is unpacked.
+        qrels_path: qrels in TREC or BEIR layout; ``.gz`` is unpacked.
+        metrics: names as in ``score_run``.
+        depth: score only this many documents of each query, its first ones.
+
+    Raises:
+        UsageError: an unknown metric, or a depth below 1.
+        DataError: a file is missing, malformed or empty, no query of the run is judged, or a run without any order
+            would have to be cut.
+    """
+    if depth is not None and depth < 1:
+        raise UsageError(f"--depth {depth} leaves no document to score; use at least 1")
+    for metric in metrics:
+        trec_eval_measure(metric)  # before the files are read, which may take a while
+    qrels, run = read_qrels(qrels_path), read_run(run_path)
+    _refuse_nothing_in_common(run_path, run, qrels_path, qrels)
+    unordered = [query_id for query_id in qrels if is_unordered(run.get(query_id, {}))]
+    if depth is not None:
+        _refuse_cut_by_id(run_path, run, qrels, unordered, depth)
+        run = {query_id: head(scores, depth) for query_id, scores in run.items()}
+    scores = score_run(qrels, run, metrics)
+    return RunScores(
+        run=str(run_path),
+        qrels=str(qrels_path),
+        depth=depth,
+        queries=len(qrels),
+        aggregate=scores.aggregate,
+        per_query=scores.per_query,
+        missing_queries=[query_id for query_id in qrels if query_id not in run],
+        unjudged_queries=scores.unjudged_queries,
+        unordered_queries=unordered,
+    )
+
+
+def print_scores(scores: RunScores, *, per_query: bool = False, as_json: bool = False) -> None:
+    """Print the measures on stdout, as lines or as one JSON object, and the warnings on stderr."""
+    for warning in _warnings(scores):
+        stderr.out(f"warning: {warning}", style="yellow")
+    lines = [json.dumps(asdict(scores), ensure_ascii=False)] if as_json else _lines(scores, per_query)
+    stdout.out("\n".join(lines))
+
+
+def _lines(scores: RunScores, per_query: bool) -> Iterator[str]:
+    width = max(map(len, [*scores.aggregate, "queries"]))
+    yield from (f"{metric:<{width}}  {mean:.4f}" for metric, mean in scores.aggregate.items())
+    yield f"{'queries':<{width}}  {scores.queries}"
+    if per_query:
+        for metric, values in scores.per_query.items():
+            yield from (f"{metric} {query_id} {value:.4f}" for query_id, value in values.items())
+
+
+def _warnings(scores: RunScores) -> Iterator[str]:
+    for finding, ids in (
+        ("judged queries missing from the run, counted as 0", scores.missing_queries),
+        ("queries without judgments, left out", scores.unjudged_queries),
+        ("queries with one score for all documents, which only their ids order", scores.unordered_queries),
+    ):
+        if ids:
+            yield f"{finding}: {len(ids):,} ({', '.join(ids[:_IDS_SHOWN])}{', ...' * (len(ids) > _IDS_SHOWN)})"
+
+
+def _refuse_nothing_in_common(run_path: Path, run: Run, qrels_path: Path, qrels: Qrels) -> None:
+    for path, content in ((run_path, run), (qrels_path, qrels)):
+        if not content:
+            raise DataError(f"{path}: no line in it; there is nothing to score")
+    if run.keys().isdisjoint(qrels):
+        raise DataError(
+            f"{qrels_path}: judges none of the queries of {run_path} (the first are {next(iter(qrels))!r} and "
+            f"{next(iter(run))!r}); give the qrels of the run's own collection and split"
+        )
+
+
+def _refuse_cut_by_id(run_path: Path, run: Run, qrels: Qrels, unordered: Sequence[str], depth: int) -> None:
+    """A run without any order is not a ranking: the documents that a cut keeps would be chosen by their ids."""
+    several = [query_id for query_id in qrels if len(run.get(query_id, {})) > 1]
+    if several == unordered and any(len(run[query_id]) > depth for query_id in unordered):
+        raise DataError(
+            f"{run_path}: all documents of a query have one score, so --depth {depth} would keep documents by their "
+            "ids; give a ranked run, or score this one whole"
+        )

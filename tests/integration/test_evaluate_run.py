@@ -1,0 +1,203 @@
+"""``unimoe evaluate-run``: any run file against any qrels file, and bad input answered in one line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.scripts import Done, assert_refused, call_script
+
+import unimoe
+from unimoe.metrics import DEFAULT_METRICS, score_run
+from unimoe.trec import Qrels, Run, read_qrels, write_qrels, write_run
+
+# q1: the relevant document comes second. q2: first. q3: not in the run. q9: not judged.
+QRELS: Qrels = {"q1": {"d1": 1}, "q2": {"d1": 2, "d2": 1}, "q3": {"d1": 1}}
+RUN: Run = {"q1": {"d1": 1.0, "d2": 2.0}, "q2": {"d1": 2.0, "d3": 1.0}, "q9": {"d1": 1.0}}
+
+
+def evaluate_run(*arguments: str | Path) -> Done:
+    return call_script(str(Path(unimoe.__file__).with_name("__main__.py")), "evaluate-run", *arguments)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    return written(tmp_path, RUN, QRELS)
+
+
+def written(folder: Path, run: Run, qrels: Qrels) -> tuple[Path, Path]:
+    write_run(folder / "some.trec", run, tag="some")
+    write_qrels(folder / "qrels.txt", qrels)
+    return folder / "some.trec", folder / "qrels.txt"
+
+
+def test_help_names_the_default_metrics() -> None:
+    done = evaluate_run("--help")
+    assert done.returncode == 0
+    for word in (*DEFAULT_METRICS, "RUN", "QRELS", "--metric", "--depth", "--per-query", "--json", "trec_eval -c"):
+        assert word in done.stdout
+
+
+class TestStdout:
+    def test_means_and_the_number_of_queries(self, files: tuple[Path, Path]) -> None:
+        done = evaluate_run(*files)
+        assert done.returncode == 0
+        # nDCG of q1 is 1/log2(3) = .6309, of q2 2/(2 + 1/log2(3)) = .7602, of q3 0
+        assert done.stdout.splitlines() == [
+            "ndcg@10     0.4637",
+            "mrr@10      0.5000",
+            "map         0.3333",
+            "recall@100  0.5000",
+            "queries     3",
+        ]
+
+    def test_each_query(self, files: tuple[Path, Path]) -> None:
+        done = evaluate_run(*files, "--metric", "recall@5", "--metric", "mrr", "--per-query")
+        assert done.stdout.splitlines() == [
+            "recall@5  0.5000",
+            "mrr       0.5000",
+            "queries   3",
+            *("recall@5 q1 1.0000", "recall@5 q2 0.5000", "recall@5 q3 0.0000"),
+            *("mrr q1 0.5000", "mrr q2 1.0000", "mrr q3 0.0000"),
+        ]
+
+    def test_json(self, files: tuple[Path, Path]) -> None:
+        done = evaluate_run(*files, "--json", "--metric", "mrr", "--depth", "1")
+        assert json.loads(done.stdout) == {
+            "run": str(files[0]),
+            "qrels": str(files[1]),
+            "depth": 1,
+            "queries": 3,
+            "aggregate": {"mrr": pytest.approx(1 / 3, abs=1e-15)},
+            "per_query": {"mrr": {"q1": 0.0, "q2": 1.0, "q3": 0.0}},
+            "missing_queries": ["q3"],
+            "unjudged_queries": ["q9"],
+            "unordered_queries": [],
+        }
+
+    def test_ids_are_printed_as_they_are_on_one_line(self, tmp_path: Path) -> None:
+        query = "[red]:smile:" + "ü" * 200
+        files = written(tmp_path, {query: {"d1": 1.0}}, {query: {"d1": 1}})
+        done = evaluate_run(*files, "--per-query", "--metric", "map")
+        assert done.stdout.splitlines()[-1] == f"map {query} 1.0000"
+        assert json.loads(evaluate_run(*files, "--json").stdout)["per_query"]["map"] == {query: 1.0}
+
+    def test_a_run_of_ours_scores_what_its_result_says(self, tmp_path: Path) -> None:
+        rng = np.random.default_rng(0)
+        run = {f"q{n}": {f"d{m}": float(np.float32(rng.normal())) for m in range(200)} for n in range(5)}
+        qrels = {query: {f"d{m}": int(rng.integers(0, 3)) for m in range(0, 200, 7)} for query in run}
+        done = evaluate_run(*written(tmp_path, run, qrels), "--json")
+        assert done.stderr == ""
+        expected = score_run(qrels, run)
+        assert json.loads(done.stdout)["aggregate"] == expected.aggregate
+        assert json.loads(done.stdout)["per_query"] == expected.per_query
+
+
+@pytest.mark.parametrize("layout", ["TREC", "BEIR"])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_every_kind_of_file_reads_the_same(
+    files: tuple[Path, Path], tmp_path: Path, layout: str, packed: bool, line_end: str
+) -> None:
+    lines = files[1].read_text(encoding="utf-8").splitlines()
+    if layout == "BEIR":
+        lines = ["query-id\tcorpus-id\tscore", *(line.replace(" 0 ", "\t").replace(" ", "\t") for line in lines)]
+    others = []
+    for name, text in (("other.trec", files[0].read_text(encoding="utf-8")), ("other.tsv", "\n".join(lines))):
+        content = text.replace("\n", line_end).encode()
+        others.append(tmp_path / (f"{name}.gz" if packed else name))
+        others[-1].write_bytes(gzip.compress(content) if packed else content)
+    assert read_qrels(others[1]) == QRELS
+    assert evaluate_run(*others) == evaluate_run(*files)
+
+
+class TestWarnings:
+    def test_none_where_run_and_qrels_hold_the_same_queries(self, tmp_path: Path) -> None:
+        files = written(tmp_path, {"q1": {"d1": 2.0, "d2": 1.0}, "q2": {"d1": 1.0}}, {"q1": {"d1": 1}, "q2": {"d1": 1}})
+        assert evaluate_run(*files).stderr == ""
+
+    def test_missing_and_unjudged_queries(self, files: tuple[Path, Path]) -> None:
+        assert evaluate_run(*files).stderr.splitlines() == [
+            "warning: judged queries missing from the run, counted as 0: 1 (q3)",
+            "warning: queries without judgments, left out: 1 (q9)",
+        ]
+
+    def test_of_many_queries_the_first_five_are_named_on_one_line(self, tmp_path: Path) -> None:
+        qrels = {f"{'long' * 20}{n}": {"d1": 1} for n in range(1200)}
+        ids = list(qrels)
+        done = evaluate_run(*written(tmp_path, {ids[-1]: {"d1": 1.0}}, qrels))
+        assert done.stderr.splitlines() == [
+            f"warning: judged queries missing from the run, counted as 0: 1,199 ({', '.join(ids[:5])}, ...)"
+        ]
+
+    def test_queries_that_only_ids_order(self, tmp_path: Path) -> None:
+        run = {
+            "equal": {"d1": 0.0, "d2": 0.0},
+            "equal as float32": {"d1": 1.0, "d2": 1 + 1e-9},
+            "ordered": {"d1": 1.0, "d2": 1.0, "d3": 2.0},
+            "one": {"d1": 0.0},
+        }
+        run = {query.replace(" ", "_"): scores for query, scores in run.items()}
+        done = evaluate_run(*written(tmp_path, run, {query: {"d1": 1} for query in run}))
+        assert done.stderr.splitlines() == [
+            "warning: queries with one score for all documents, which only their ids order: 2 (equal, equal_as_float32)"
+        ]
+        assert done.returncode == 0
+
+
+Damage = Callable[[Path, Path], object]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            (["--metric", "ndgc@20"], ["unknown metric 'ndgc@20'", "did you mean 'ndcg@20'?", "recall@K"]),
+            (["--metric", "ndcg_cut_10"], ["did you mean 'ndcg@10'?"]),
+            (["--metric", "nDCG@20"], ["did you mean 'ndcg@20'?"]),
+            (["--metric", "recall"], ["did you mean 'recall@10'?"]),
+            (["--depth", "0"], ["--depth 0", "at least 1"]),
+        ],
+    )
+    def test_options(self, files: tuple[Path, Path], options: list[str], words: list[str]) -> None:
+        assert_refused(evaluate_run(*files, *options), 2, *words)
+
+    def test_an_unknown_metric_is_told_before_the_files_are_read(self, tmp_path: Path) -> None:
+        assert_refused(evaluate_run(tmp_path / "a", tmp_path / "b", "--metric", "hits@1"), 2, "unknown metric 'hits@1'")
+
+    @pytest.mark.parametrize(
+        ("damage", "words"),
+        [
+            (lambda run, _: run.unlink(), ["some.trec: no such file"]),
+            (lambda _, qrels: qrels.unlink(), ["qrels.txt: no such file"]),
+            (lambda run, _: run.write_text(""), ["some.trec: no line in it"]),
+            (lambda _, qrels: qrels.write_text("query-id\tcorpus-id\tscore\n"), ["qrels.txt: no line in it"]),
+            (lambda run, _: run.write_text("q1 Q0 d1 1 nan t\n"), ["some.trec:1: score 'nan' is not finite"]),
+            (lambda run, qrels: run.write_bytes(qrels.read_bytes()), ["some.trec:1: a run line has 6 fields"]),
+            (lambda run, _: run.write_text("q1 Q0 d1 1 2 t\n" * 2), ["some.trec:2: document 'd1' is listed twice"]),
+            (lambda _, qrels: qrels.write_text("q1 0 d1 high\n"), ["qrels.txt:1: grade 'high' is not a number"]),
+            (
+                lambda _, qrels: qrels.write_text("other 0 d1 1\n"),
+                ["qrels.txt: judges none of the queries", "some.trec", "'other'", "'q1'"],
+            ),
+        ],
+    )  # fmt: skip
+    def test_files(self, files: tuple[Path, Path], damage: Damage, words: list[str]) -> None:
+        damage(*files)
+        assert_refused(evaluate_run(*files), 3, *words)
+
+    def test_cutting_a_run_without_order(self, tmp_path: Path) -> None:
+        run = {"q1": {"d1": 0.0, "d2": 0.0, "d3": 0.0}, "q2": {"d1": 0.0}}
+        files = written(tmp_path, run, {"q1": {"d1": 1}, "q2": {"d1": 1}})
+        assert_refused(evaluate_run(*files, "--depth", "2"), 3, "some.trec", "--depth 2", "one score")
+        assert evaluate_run(*files, "--depth", "3").returncode == 0
+
+    def test_one_tied_query_does_not_stop_a_cut(self, tmp_path: Path) -> None:
+        run = {"q1": {"d1": 0.0, "d2": 0.0}, "q2": {"d1": 1.0, "d2": 0.0}}
+        done = evaluate_run(*written(tmp_path, run, {"q1": {"d1": 1}, "q2": {"d1": 1}}), "--depth", "1")
+        assert done.returncode == 0
+        assert "1 (q1)" in done.stderr

@@ -1,0 +1,227 @@
+"""Where candidates come from: the two BM25 engines, MS MARCO's unordered candidates, run files; and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.sources import SMALL, write_msmarco
+
+from unimoe.config import BM25Config, EvaluationConfig
+from unimoe.data.collection import Collection, Document, assemble
+from unimoe.errors import DataError, UnimoeError, UsageError
+from unimoe.io import hash_file
+from unimoe.retrieval.bm25 import Engine, bm25_run, first_stage_name
+from unimoe.retrieval.first_stage import Candidates, FirstStage
+from unimoe.trec import head, write_run
+
+PARAMS = BM25Config()
+TEXTS = {"a": "red fox", "b": "red", "c": "blue whale", "d": "whale", "e": "owl", "q1": "red fox"}
+TOY = assemble(
+    "toy",
+    "test",
+    [(key, Document("", text)) for key, text in TEXTS.items()],
+    [("q1", "red fox"), ("q2", "whale"), ("q3", "zebra"), ("q4", "owl")],
+    {"q1": {"a": 1}, "q2": {"d": 1}, "q3": {"e": 1}},
+)
+FOUND = {"q1": {"a": 3.0, "q1": 2.0, "b": 1.0}, "q2": {"d": 0.5, "c": 0.25}, "q3": {"e": 0.1}}
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_cache: Path) -> None:
+    """No run of another test is served."""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "toy.trec"
+    write_run(path, FOUND, "someone")
+    return path
+
+
+def stage(setting: str, depth: int = 10, *, dataset: str = "toy", exclude_self: bool = False) -> FirstStage:
+    return FirstStage(setting, dataset, depth, PARAMS, exclude_self)
+
+
+def find(setting: str, depth: int = 10, collection: Collection = TOY, *, exclude_self: bool = False) -> Candidates:
+    return stage(setting, depth, exclude_self=exclude_self).candidates(collection, collection)
+
+
+def refusal(path: Path, run: dict[str, dict[str, float]], depth: int = 10, collection: Collection = TOY) -> str:
+    """Why a run file is refused, without the file's name."""
+    write_run(path, run, "x")
+    with pytest.raises(DataError) as caught:
+        find(f"run:{path}", depth, collection)
+    name, _, message = str(caught.value).partition(": ")
+    assert name == str(path)
+    return message
+
+
+class TestSetting:
+    @pytest.mark.parametrize("setting", ["bm25s", "rank_bm25", "official", "run:a.trec", "run:runs/{dataset}.trec.gz"])
+    def test_what_the_config_takes(self, setting: str) -> None:
+        assert EvaluationConfig(first_stage=setting).first_stage == setting
+
+    @pytest.mark.parametrize(
+        ("setting", "close"),
+        [
+            ("bm25", " (did you mean 'bm25s'?)"),
+            ("rank-bm25", " (did you mean 'rank_bm25'?)"),
+            ("runs/x.trec", ""),
+            ("run:", ""),
+            ("run: ", ""),
+            ("file:x", ""),
+            ("", ""),
+        ],
+    )
+    def test_anything_else_is_refused_with_what_there_is(self, setting: str, close: str) -> None:
+        with pytest.raises(ValueError, match="first_stage") as caught:
+            EvaluationConfig(first_stage=setting)
+        expected = f"there is no first stage {setting!r}{close}; write bm25s, rank_bm25, official or run:PATH"
+        assert expected in str(caught.value)
+
+
+class TestBM25:
+    @pytest.mark.parametrize("engine", ["bm25s", "rank_bm25"])
+    def test_gives_its_ranking_and_names_itself(self, engine: Engine) -> None:
+        found = find(engine)
+        assert found == Candidates(
+            first_stage_name(PARAMS, engine), bm25_run(TOY, 100, PARAMS, engine=engine), ordered=True
+        )
+        assert found.run["q3"] == {}
+
+    def test_finds_a_hundred_for_recall_however_few_are_reranked(self) -> None:
+        documents = [(f"d{i:03}", Document("", "red")) for i in range(1200)]
+        many = assemble("many", "test", documents, [("q", "red")], {"q": {"d000": 1}})
+        sizes = [len(find("bm25s", depth, many).run["q"]) for depth in (1, 100, 1000, 2000)]
+        assert sizes == [100, 100, 1000, 1200]
+
+    def test_serves_every_sample_of_queries_from_one_run(self, tmp_cache: Path) -> None:
+        for n in (1, 2, 3):
+            scored = TOY.sample_queries(n)
+            assert list(stage("bm25s").candidates(TOY, scored).run) == list(scored.queries)
+        assert len(list((tmp_cache / "bm25").glob("*.trec"))) == 1
+
+    @pytest.mark.parametrize("engine", ["bm25s", "rank_bm25"])
+    def test_leaves_out_self_matches_where_told(self, engine: Engine) -> None:
+        assert "q1" in find(engine).run["q1"]
+        assert "q1" not in find(engine, exclude_self=True).run["q1"]
+
+    @pytest.mark.parametrize("engine", ["bm25s", "rank_bm25"])
+    def test_refuses_to_search_a_corpus_that_is_only_candidates(self, engine: Engine) -> None:
+        with pytest.raises(UsageError, match=f"so {engine} would search what was found already; set evaluation.first"):
+            stage(engine).refuse_impossible(replace(TOY, candidates_only=True))
+        stage(engine).refuse_impossible(TOY)
+
+
+class TestRunFile:
+    def test_is_taken_as_it_is_and_named_by_its_content(self, file: Path) -> None:
+        found = find(f"run:{file}")
+        assert found == Candidates(f"run:toy.trec@{hash_file(file)}", {**FOUND, "q4": {}}, ordered=True)
+        assert [list(found.run[key]) for key in FOUND] == [["a", "q1", "b"], ["d", "c"], ["e"]]
+
+    def test_may_be_named_by_the_dataset_as_result_files_are(self, tmp_path: Path) -> None:
+        write_run(tmp_path / "cqadupstack-tex.trec", FOUND, "x")
+        tex = stage(f"run:{tmp_path}/{{dataset}}.trec", dataset="cqadupstack/tex")
+        assert tex.candidates(TOY, TOY).run["q2"] == FOUND["q2"]
+
+    def test_is_cut_to_its_best_but_not_below_a_hundred(self, file: Path) -> None:
+        scores = {f"d{i:03}": float(-i) for i in range(300)}
+        documents = [(key, Document("", "x")) for key in scores]
+        many = assemble("many", "test", documents, [("q", "x")], {"q": {"d000": 1}})
+        write_run(file, {"q": scores}, "x")
+        for depth, kept in ((3, 100), (100, 100), (250, 250), (1000, 300)):
+            assert list(find(f"run:{file}", depth, many).run["q"].items()) == list(head(scores, kept).items())
+
+    def test_may_hold_other_queries_too(self, file: Path) -> None:
+        write_run(file, {**FOUND, "other": {"y": 1.0}}, "x")
+        assert list(find(f"run:{file}").run) == list(TOY.queries)
+
+    def test_needs_only_the_queries_that_are_scored(self, file: Path) -> None:
+        write_run(file, {"q1": FOUND["q1"]}, "x")
+        scored = replace(TOY, queries={"q1": "red fox"}, qrels={"q1": {"a": 1}})
+        assert stage(f"run:{file}").candidates(TOY, scored).run == {"q1": FOUND["q1"]}
+
+    def test_loses_self_matches_before_the_cut(self, file: Path) -> None:
+        write_run(file, {**FOUND, "q1": {"q1": 9.0} | {"a": 1.0, "b": 1.0}}, "x")
+        assert list(find(f"run:{file}", 2, exclude_self=True).run["q1"]) == ["b", "a"]
+        assert find(f"run:{file}", exclude_self=True).run["q2"] == FOUND["q2"]
+
+    def test_without_any_order_is_taken_whole_and_said_to_be_unordered(self, file: Path) -> None:
+        write_run(file, {key: dict.fromkeys(scores, 0.0) for key, scores in FOUND.items()}, "x")
+        found = find(f"run:{file}", 3)
+        assert not found.ordered
+        assert {key: set(scores) for key, scores in found.run.items() if scores} == {
+            k: set(v) for k, v in FOUND.items()
+        }
+
+    def test_with_one_candidate_each_is_ordered(self, file: Path) -> None:
+        write_run(file, {"q1": {"a": 0.0}, "q2": {"c": 0.0}, "q3": {"e": 0.0}}, "x")
+        assert find(f"run:{file}", 1).ordered
+
+
+class TestRefusedRunFile:
+    def test_an_unknown_document(self, file: Path) -> None:
+        run = {**FOUND, "q2": {"d": 1.0, "D": 0.5}}
+        assert refusal(file, run) == (
+            "candidate 'D' of query 'q2' is no document of toy; give a run made on this corpus"
+        )
+
+    def test_a_judged_query_without_candidates(self, file: Path) -> None:
+        assert refusal(file, {key: FOUND[key] for key in ("q1", "q2")}) == (
+            "no candidates for query 'q3', judged in toy, split test; give a run over all its queries"
+        )
+        assert refusal(file, {"q2": FOUND["q2"]}).startswith("no candidates for query 'q1' nor for 1 more, judged in")
+
+    def test_queries_of_another_collection(self, file: Path) -> None:
+        assert refusal(file, {"101": {"a": 1.0}, "205": {"b": 1.0}}) == (
+            "none of its 2 queries is a query of toy, split test; give a run of this collection and split"
+        )
+
+    def test_an_empty_run(self, file: Path) -> None:
+        assert refusal(file, {}).startswith("none of its 0 queries is a query of toy")
+
+    def test_a_cut_through_equal_scores(self, file: Path) -> None:
+        tied = {**FOUND, "q1": {"a": 1.0, "b": 1.0 + 1e-9, "c": 1.0}}  # equal in float32
+        assert refusal(file, tied, depth=2) == (
+            "the 3 candidates of query 'q1' all have one score, so a depth of 2 would choose them by id; "
+            "ask for a depth of at least 3, or give a ranked run"
+        )
+        assert len(find(f"run:{file}", 3).run["q1"]) == 3
+
+    def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
+        setting = f"run:{tmp_path}/{{dataset}}.trec"
+        with pytest.raises(DataError, match=r"toy\.trec: no such run file; correct evaluation\.first_stage=run:"):
+            stage(setting).refuse_impossible(TOY)
+
+    def test_a_malformed_file(self, file: Path) -> None:
+        file.write_text("q1 a 1.0\n")
+        with pytest.raises(DataError, match=r"toy\.trec:1: a run line has 6 fields"):
+            find(f"run:{file}")
+
+
+class TestOfficial:
+    """MS MARCO's top1000.dev; the published files are made from a small collection."""
+
+    @pytest.fixture
+    def name(self, tmp_path: Path) -> str:
+        return f"path:{write_msmarco(tmp_path / 'msmarco', SMALL)}"
+
+    def test_is_taken_whole_and_is_no_ranking(self, name: str) -> None:
+        official = stage("official", 1000, dataset=name)
+        official.refuse_impossible(replace(SMALL, candidates_only=True))
+        found = official.candidates(SMALL, SMALL)
+        assert (found.source, found.ordered) == ("official(top1000.dev)", False)
+        assert {key: set(scores.values()) for key, scores in found.run.items()} == {"101": {0.0}, "205": {0.0}}
+        assert all(SMALL.qrels[key].keys() <= scores.keys() for key, scores in found.run.items())
+
+    def test_is_never_cut(self, name: str) -> None:
+        with pytest.raises(DataError, match=r"top1000\.dev: the \d candidates of query '101' all have one score"):
+            stage("official", 1, dataset=name).candidates(SMALL, SMALL)
+
+    @pytest.mark.parametrize("dataset", ["apidocs", "scifact"])
+    def test_is_refused_elsewhere(self, dataset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("UNIMOE_DATA", raising=False)
+        with pytest.raises(UnimoeError, match=f"{dataset}: evaluation.first_stage=official reads top1000.dev, which"):
+            stage("official", dataset=dataset).refuse_impossible(TOY)
