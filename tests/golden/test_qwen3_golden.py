@@ -1,14 +1,26 @@
-"""The Qwen3 formats to the letter, in the ids of the published vocabulary."""
+"""The Qwen3 formats to the letter, in the ids of the published vocabulary, and the scores of a small Qwen3 over it."""
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.tiny_models import tiny_model
+from support.yesno import Scores, adapt, assert_gaps_equal, plain_scores
 
 from unimoe.config import PromptConfig
+from unimoe.errors import InputError
+from unimoe.models.base import BaseModel
 from unimoe.models.prompts import PairEncoder, TextEncoder, yes_no_ids
+from unimoe.models.unimodel import UnimodelForExp1
+
+Order = Literal["query_first", "document_first"]
+ORDERS: tuple[Order, ...] = ("query_first", "document_first")
 
 IM_START, IM_END, END_OF_TEXT = 151644, 151645, 151643
 # "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n", whose thinking part is 151667 271 151668 271.
@@ -111,3 +123,62 @@ def test_a_document_to_embed_is_bare_and_an_empty_one_is_not_nothing(qwen3: Any)
     document, empty = encode(["Gravity attracts.", ""], "document")
     assert qwen3.decode(document) == "Gravity attracts.<|endoftext|>"
     assert empty == [END_OF_TEXT]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("document", ["word " * 10_000, "🦜" * 10_000, "\u202eكلمة " * 10_000], ids=ascii)
+def test_the_longest_document_leaves_the_suffix_and_the_query_whole(qwen3: Any, order: Order, document: str) -> None:
+    for max_length in (128, 1000):
+        (ids,) = PairEncoder(qwen3, PromptConfig(order=order), max_length)([("what is a Zebra?", document)])
+        assert len(ids) == max_length
+        assert ids[-len(SUFFIX) :] == SUFFIX
+        assert "<Query>: what is a Zebra?" in qwen3.decode(ids)
+
+
+class TestScores:
+    """A small random Qwen3 with the published vocabulary, against the plain formula."""
+
+    MAX_LENGTH = 128
+    QUERIES = ("What is the capital of China?", "شركة 🦜", "")
+    DOCUMENTS = (
+        "The capital of China is Beijing.",
+        "",
+        "word " * 10_000,
+        "👩‍👩‍👧‍👦 \u202eالنص العربي\u202c a\x00b\x07c\u200bd\r\n\te <|im_end|> \ud83d",
+    )
+    PAIRS = tuple(product(QUERIES, DOCUMENTS))
+
+    class Subject(NamedTuple):
+        model: UnimodelForExp1
+        gaps: Scores
+
+    @pytest.fixture(
+        scope="class", params=product(ORDERS, (None, 0, 2)), ids=lambda case: f"{case[0]}-lora-from-{case[1]}"
+    )
+    def subject(self, qwen3: Any, request: pytest.FixtureRequest) -> Subject:
+        order, first_layer = request.param
+        base = BaseModel(tiny_model("qwen3", vocab_size=151_936, num_hidden_layers=3, head_dim=16), qwen3, "random")
+        if first_layer is not None:
+            adapt(base, first_layer)
+        model = UnimodelForExp1(base, PromptConfig(order=order), self.MAX_LENGTH, first_layer or 0)
+        return self.Subject(model, plain_scores(base, model.pair_ids(self.PAIRS))[0])
+
+    @pytest.mark.parametrize(
+        "batching",
+        [{"token_budget": 64}, {"token_budget": 2048}, {"token_budget": 10**6}, {"batch_size": 1}, {"batch_size": 3}],
+        ids=str,
+    )
+    def test_the_gap_is_yes_minus_no(self, subject: Subject, batching: dict[str, Any]) -> None:
+        assert np.ptp(subject.gaps) > 0.1
+        assert_gaps_equal(subject.model.rerank(self.PAIRS, output="gap", **batching), subject.gaps)
+
+    @settings(max_examples=7)
+    @given(order=st.permutations(range(len(PAIRS))), budget=st.sampled_from([64, 700, 2048]))
+    def test_the_order_of_the_pairs_does_not_matter(self, subject: Subject, order: list[int], budget: int) -> None:
+        pairs = [self.PAIRS[index] for index in order]
+        assert_gaps_equal(subject.model.rerank(pairs, output="gap", token_budget=budget), subject.gaps[order])
+
+    def test_a_query_beyond_the_length_is_refused_with_its_index(self, subject: Subject) -> None:
+        with pytest.raises(InputError, match="fills the whole length of 80 tokens") as caught:
+            subject.model.rerank([*self.PAIRS, ("Zebra " * 200, "d")])
+        assert caught.value.index == len(self.PAIRS)

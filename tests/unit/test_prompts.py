@@ -6,7 +6,7 @@ import pytest
 from support.tiny_models import tiny_tokenizer
 
 from unimoe.config import PromptConfig
-from unimoe.errors import DataError, UsageError
+from unimoe.errors import DataError, InputError, UsageError
 from unimoe.models.prompts import PairEncoder, TextEncoder, prompt_name, yes_no_ids
 
 Order = Literal["query_first", "document_first"]
@@ -60,10 +60,29 @@ class TestPairs:
     @pytest.mark.parametrize("order", ORDERS)
     def test_a_query_that_fills_the_length_is_refused_and_quoted(self, tokenizer: Any, order: Order) -> None:
         encode = PairEncoder(tokenizer, PromptConfig(order=order), 512)
-        with pytest.raises(DataError, match=r"query 'Zebra .*fills the whole length.*model\.max_length") as caught:
-            encode([("short", "d"), ("Zebra " * 600, "d")])
+        with pytest.raises(InputError, match=r"query 'Zebra .*fills the whole length.*model\.max_length") as caught:
+            encode([("short", "d"), ("Zebra " * 600, "d"), ("Zebra " * 600, "e")])
+        assert caught.value.index == 1
+        assert str(caught.value) == f"input 1: {caught.value.reason}"
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 250
+
+    @pytest.mark.parametrize("order", ORDERS)
+    def test_a_query_near_the_length_is_whole_or_refused(self, tokenizer: Any, order: Order) -> None:
+        prompt, pair = PromptConfig(order=order), ("why " * 30, "because of this")
+        (whole,) = PairEncoder(tokenizer, prompt, 1000)([pair])
+        taken = []
+        for max_length in range(len(whole) - 40, len(whole) + 2):
+            try:
+                (ids,) = PairEncoder(tokenizer, prompt, max_length)([pair])
+            except InputError:
+                taken.append(False)
+                continue
+            taken.append(True)
+            assert len(ids) == min(max_length, len(whole))
+            assert pair[0].strip() in tokenizer.decode(ids)
+        assert taken == sorted(taken)
+        assert set(taken) == {False, True}
 
     @pytest.mark.parametrize("order", ORDERS)
     def test_a_pair_does_not_depend_on_its_neighbours(self, tokenizer: Any, order: Order) -> None:
@@ -161,12 +180,33 @@ class TestYesNo:
         assert tokenizer.decode([yes]) == "yes"
         assert tokenizer.decode([no]) == "no"
 
-    def test_a_word_of_several_tokens_is_refused(self) -> None:
-        def letters(texts: list[str], **_: Any) -> dict[str, list[list[int]]]:
-            return {"input_ids": [[1] if text == "no" else list(map(ord, text)) for text in texts]}
+    @pytest.mark.parametrize(
+        ("merges", "reason"),
+        [
+            ([("n", "o")], "writes 'yes' as 3 tokens"),
+            ([("n", "o"), ("y", "e")], "writes 'yes' as 2 tokens"),
+            ([("y", "e"), ("ye", "s")], "writes 'no' as 2 tokens"),
+        ],
+    )
+    def test_a_word_of_several_tokens_is_refused(self, merges: list[tuple[str, str]], reason: str) -> None:
+        from tokenizers import Tokenizer, models
+        from transformers import PreTrainedTokenizerFast
 
-        with pytest.raises(DataError, match="writes 'yes' as 3 tokens"):
-            yes_no_ids(letters)
+        tokens = [*"yesno", *map("".join, merges)]
+        known = Tokenizer(models.BPE({token: place for place, token in enumerate(tokens)}, merges))
+        with pytest.raises(DataError, match=f"{reason}; yes/no scoring needs a single one"):
+            yes_no_ids(PreTrainedTokenizerFast(tokenizer_object=known))  # type: ignore[no-untyped-call]
+
+    @pytest.mark.parametrize("known", ["yes", "no"])
+    def test_a_word_that_is_unknown_is_refused(self, known: str) -> None:
+        from tokenizers import Tokenizer, models
+        from transformers import PreTrainedTokenizerFast
+
+        words = Tokenizer(models.WordLevel({"[UNK]": 0, known: 1}, unk_token="[UNK]"))
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]")  # type: ignore[no-untyped-call]
+        unknown = {"yes": "no", "no": "yes"}[known]
+        with pytest.raises(DataError, match=f"this tokenizer does not know '{unknown}'"):
+            yes_no_ids(tokenizer)
 
 
 class TestName:

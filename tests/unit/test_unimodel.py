@@ -113,12 +113,74 @@ class TestRerank:
         with pytest.raises(InputError, match="input 0: the score is not finite"):
             model.rerank(PAIRS)
 
-    def test_the_text_that_spoils_its_batch_is_named_and_not_its_neighbours(self) -> None:
-        model = tiny_unimodel()
-        token = model.tokenizer.convert_tokens_to_ids("<|im_start|>")
-        model.model.model.embed_tokens.weight[token] = torch.inf
+    def test_token_ids_are_scored_as_their_pairs(self, model: UnimodelForExp1) -> None:
+        gaps = model.rerank_ids(model.pair_ids(PAIRS))
+        np.testing.assert_array_equal(gaps, model.rerank(PAIRS, output="gap"))
+
+    @pytest.mark.parametrize("order", ["query_first", "document_first"])
+    def test_a_query_that_fills_the_length_is_refused_with_its_index(self, order: str) -> None:
+        with pytest.raises(InputError, match="fills the whole length") as caught:
+            tiny_unimodel(order=order).rerank([*PAIRS, ("Zebra " * 100, "mat")])
+        assert caught.value.index == len(PAIRS)
+
+    def test_a_tokenizer_without_a_padding_token(self, model: UnimodelForExp1) -> None:
+        base = tiny_base()
+        base.tokenizer.pad_token = base.model.config.pad_token_id = None
+        bare = UnimodelForExp1(base, PROMPT, 128)
+        assert bare.tokenizer.pad_token_id is None
+        np.testing.assert_array_equal(bare.rerank(PAIRS), model.rerank(PAIRS))
+        np.testing.assert_array_equal(bare.encode(TEXTS), model.encode(TEXTS))
+
+
+@pytest.mark.parametrize("trees", [True, False])
+@pytest.mark.parametrize("first_layer", [0, 2])
+class TestNotFinite:
+    """One token that makes every state after it infinite or NaN, in layouts where texts share rows and blocks."""
+
+    @staticmethod
+    def poisoned(trees: bool, first_layer: int) -> UnimodelForExp1:
+        base = tiny_base()
+        base.model._supports_attention_backend = trees
+        token = base.tokenizer.convert_tokens_to_ids("<|pad|>")
+        base.model.model.embed_tokens.weight[token] = torch.inf
+        return UnimodelForExp1(base, PROMPT, 128, first_layer)
+
+    @pytest.mark.parametrize("culprit", range(4))
+    @pytest.mark.parametrize("document", ["<|pad|>", "a <|pad|> b", "the old house <|pad|>"])
+    def test_the_pair_that_spoils_its_batch_is_named_and_not_its_neighbours(
+        self, trees: bool, first_layer: int, culprit: int, document: str
+    ) -> None:
+        pairs = [("cat", "mat"), ("cat", "the old house"), ("dog", "rain " * 20), ("cat", "")]
+        model = self.poisoned(trees, first_layer)
+        assert np.isfinite(model.rerank(pairs)).all()
+        pairs[culprit] = ("cat", document)
+        with pytest.raises(InputError, match=rf"input {culprit}: the score is not finite; .*model\.dtype") as caught:
+            model.rerank(pairs)
+        assert caught.value.index == culprit
+
+    def test_the_text_that_spoils_its_batch_is_named_and_not_its_neighbours(
+        self, trees: bool, first_layer: int
+    ) -> None:
         with pytest.raises(InputError, match="input 1: the score is not finite"):
-            model.encode(["cat", "a <|im_start|> b", "dog"])
+            self.poisoned(trees, first_layer).encode(["cat", "a <|pad|> b", "dog"])
+
+
+class TestOutOfMemory:
+    def test_the_scores_are_the_same_and_the_model_says_what_fits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        model, done = tiny_unimodel(), list[int]()
+        forward = model.model.model.forward
+
+        def small_memory(**inputs: Any) -> Any:
+            if inputs["input_ids"].numel() > 130:
+                raise torch.OutOfMemoryError("no memory for so many")
+            return forward(**inputs)
+
+        monkeypatch.setattr(model.model.model, "forward", small_memory)
+        gaps = model.rerank(PAIRS, output="gap", advance=done.append)
+        np.testing.assert_allclose(gaps, tiny_unimodel().rerank(PAIRS, output="gap"), rtol=1e-4, atol=1e-4)
+        assert model.reduced_budget is not None
+        assert model.reduced_budget < 130
+        assert sum(done) == len(PAIRS)
 
 
 class TestModes:

@@ -26,7 +26,7 @@ from unimoe.evaluation.subjects import (
 )
 from unimoe.evaluation.suite import Loader, measurements, take
 from unimoe.evaluation.tiers import Dataset, chosen_datasets, known_tier, tier_datasets
-from unimoe.metrics import suite_averages
+from unimoe.metrics import dataset_group, suite_averages
 from unimoe.models.bench import ModelBench
 from unimoe.models.device import choose_dtype
 from unimoe.results import EvalResult, Task, read_result
@@ -134,7 +134,7 @@ def _report_averages(results: Sequence[EvalResult]) -> None:
         after = suite_averages(main, {result.dataset: result.aggregate for result in of_task})
         before = suite_averages(main, {r.dataset: r.first_stage.aggregate for r in of_task if r.first_stage})
         for metric, value in after.items():
-            count = sum(own == metric for own in main.values())
+            count = len({dataset_group(dataset) for dataset, own in main.items() if own == metric})
             beside = f" (first stage {before[metric]:.4f}, {value - before[metric]:+.4f})" if metric in before else ""
             stdout.print(f"{task} average of {count}: {metric} {value:.4f}{beside}", soft_wrap=True)
 

@@ -25,15 +25,15 @@ def collections_of(name: str) -> list[tuple[str, str]]:
 
 
 def set_name(collection: str) -> str:
-    """The set behind a catalogue name: ``quora`` of ``path:data/quora`` and of ``ir_datasets:beir/quora/test``."""
-    source, separator, rest = collection.lower().partition(":")
+    """The set behind a catalogue name: ``quora`` of ``path:data/quora`` and of ``ir_datasets:beir/quora/test``.
+
+    A folder with the official files of MS MARCO is ``msmarco``, whatever it is called.
+    """
+    source, separator, rest = collection.partition(":")
     if source == "path":
-        return Path(rest).name
-    return (rest if separator else source).removeprefix("beir/").partition("/")[0]
+        return "msmarco" if is_msmarco_folder(Path(rest)) else Path(rest).name.lower()
+    return (rest if separator else source).lower().removeprefix("beir/").partition("/")[0]
 
 
 def _default_split(collection: str) -> str:
-    source, _, folder = collection.partition(":")
-    if source == "path" and is_msmarco_folder(Path(folder)):
-        return "dev"
-    return "dev" if set_name(collection) == "msmarco" and source != "nanobeir" else "test"
+    return "dev" if set_name(collection) == "msmarco" and not collection.startswith("nanobeir:") else "test"

@@ -16,11 +16,13 @@ from typing import TypeVar
 
 import torch
 from torch import distributed
+from torch.distributed.rendezvous import rendezvous
 
 from unimoe.errors import UsageError
 
 T = TypeVar("T")
 
+_ARRIVAL = timedelta(minutes=5)  # processes that are started together are there by then
 _PATIENCE = timedelta(days=7)  # followers wait while the leader does what is not shared
 
 
@@ -73,11 +75,14 @@ def joined_processes() -> Iterator[Processes]:
         return
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-    distributed.init_process_group("gloo", timeout=_PATIENCE)
     try:
-        present = distributed.get_world_size()
-        if present != size:
-            raise UsageError(f"WORLD_SIZE announces {size} processes, {present} are here; start them with torchrun")
-        yield Processes(distributed.get_rank(), size)
+        store, rank, _ = next(iter(rendezvous("env://", timeout=_ARRIVAL)))
+        distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=_PATIENCE)
+    except (ValueError, distributed.DistError) as error:
+        raise UsageError(
+            f"WORLD_SIZE announces {size} processes, which did not find each other ({error}); start them with torchrun"
+        ) from None
+    try:
+        yield Processes(rank, size)
     finally:
         distributed.destroy_process_group()

@@ -161,7 +161,7 @@ def as_unimodel(model: Any, tokenizer: Any, config: Experiment) -> UnimodelForEx
             f"a {type(model).__name__} has no decoder layers at model.layers; give a causal language model"
         )
     name = getattr(inner.config, "_name_or_path", "") or type(inner).__name__
-    return UnimodelForExp1(BaseModel(inner, tokenizer, name), config.prompt, config.model.max_length).eval()
+    return UnimodelForExp1(BaseModel(inner, tokenizer, name), config.prompt, config.model.max_length)
 
 
 def rerank_collection(

@@ -114,6 +114,16 @@ def cut_shards(
     return shards
 
 
+def question_ids(model: UnimodelForExp1, collection: Collection, pairs: Sequence[Pair]) -> Sequences:
+    """The token ids of the pairs' questions.
+
+    Raises:
+        DataError: a query is too long for the prompt; names the pair.
+    """
+    with _named(pairs):
+        return model.pair_ids([(collection.queries[q], collection.corpus[d].full_text) for q, d in pairs])
+
+
 def score_shards(
     model: UnimodelForExp1,
     collection: Collection,
@@ -159,15 +169,10 @@ def _characters(collection: Collection, pairs: Sequence[Pair]) -> int:
 
 def _tokenised(model: UnimodelForExp1, collection: Collection, shards: Sequence[Sequence[Pair]]) -> Iterator[Sequences]:
     """The token ids of each shard's questions; the next shard's are made while this one's are scored."""
-
-    def encode(pairs: Sequence[Pair]) -> Sequences:
-        with _named(pairs):
-            return model.pair_ids([(collection.queries[q], collection.corpus[d].full_text) for q, d in pairs])
-
     with ThreadPoolExecutor(1) as ahead:
         waiting: deque[Future[Sequences]] = deque()
         for pairs in shards:
-            waiting.append(ahead.submit(encode, pairs))
+            waiting.append(ahead.submit(question_ids, model, collection, pairs))
             if len(waiting) == 2:
                 yield waiting.popleft().result()
         while waiting:

@@ -70,7 +70,7 @@ class BatchedDecoder:
             DataError: one sequence alone does not fit in memory.
         """
         left = list(range(len(sequences)))
-        frozen = self._trunk.states(sequences) if self._trunk and not self._trees else None
+        frozen = self._frozen(sequences)
         while left:
             done: set[int] = set()
             for planned in self._plan([sequences[index] for index in left], token_budget, batch_size):
@@ -85,6 +85,15 @@ class BatchedDecoder:
                 done.update(batch)
                 yield batch, states
             left = [index for index in left if index not in done]
+
+    def _frozen(self, sequences: Sequence[list[int]]) -> FrozenStates | None:
+        """The states below ``upper``, for batches that are padded; null where they do not fit in memory."""
+        if self._trunk is None or self._trees:
+            return None
+        try:
+            return self._trunk.states(sequences)
+        except torch.OutOfMemoryError:
+            return None
 
     def _plan(self, sequences: list[list[int]], token_budget: int | None, batch_size: int | None) -> list[list[int]]:
         limits = filter(None, (token_budget, self.reduced_budget))

@@ -144,6 +144,8 @@ def yes_no_ids(tokenizer: Any) -> tuple[int, int]:
             raise DataError(
                 f"this tokenizer writes {word!r} as {len(tokens)} tokens; yes/no scoring needs a single one"
             )
+        if tokens[0] == tokenizer.unk_token_id:
+            raise DataError(f"this tokenizer does not know {word!r}; yes/no scoring needs a token for it")
     return ids[0][0], ids[1][0]
 
 

@@ -39,11 +39,27 @@ class Block:
         queries: ``(R, Q)`` places in the packed row; padding stands at T, one past its end.
         keys: ``(R, K)`` places in the packed row; padding stands at 0 and is masked.
         mask: ``(R, Q, K)``, 0 where the query sees the key and minus infinity elsewhere, in the model's dtype.
+        query_span: the queries of a single row, which stand side by side; null where there are more rows.
+        key_span: its keys, where they do.
     """
 
     queries: Tensor
     keys: Tensor
     mask: Tensor
+    query_span: slice | None
+    key_span: slice | None
+
+    def queries_of(self, states: Tensor) -> Tensor:
+        """``(G, H/G, R, Q, D)`` of the row's ``(G, H/G, T, D)``: a view of a single row, where padding has no place."""
+        if self.query_span is not None:
+            return states[:, :, self.query_span].unsqueeze(2)
+        return states[:, :, self.queries.clamp(max=states.shape[2] - 1)]
+
+    def keys_of(self, states: Tensor) -> Tensor:
+        """``(G, R, K, D)`` of the row's ``(G, T, D)``."""
+        if self.key_span is not None:
+            return states[:, self.key_span].unsqueeze(1)
+        return states.index_select(1, self.keys.view(-1)).view(states.shape[0], *self.keys.shape, -1)
 
 
 @dataclass(frozen=True)
@@ -129,13 +145,11 @@ def tree_attention(
     output = query.new_empty(groups, heads // groups, query.shape[2] + 1, width)  # padded queries write into the last
     attend = _attend_on_cpu if query.device.type == "cpu" else _attend_fused
     for block in tree.blocks:
-        output[:, :, block.queries] = attend(
-            queries[:, :, block.queries.clamp(max=query.shape[2] - 1)],
-            key[0][:, block.keys],
-            value[0][:, block.keys],
-            block.mask,
-            scaling,
-        )
+        mixed = attend(block.queries_of(queries), block.keys_of(key[0]), block.keys_of(value[0]), block.mask, scaling)
+        if block.query_span is None:
+            output[:, :, block.queries] = mixed
+        else:
+            output[:, :, block.query_span] = mixed[:, :, 0]
     return output[:, :, :-1].flatten(0, 1).transpose(0, 1).contiguous().unsqueeze(0), None
 
 
@@ -147,8 +161,9 @@ def _attend_on_cpu(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scaling: float
     """
     groups, per_group, rows, count, width = q.shape
     stacked = q.transpose(1, 2).reshape(groups * rows, per_group * count, width)
-    # (R, Q, K) for every group and head: expanded, never copied where there is one row.
-    seen = mask.unsqueeze(1).expand(-1, per_group, -1, -1).flatten(1, 2).repeat(groups, 1, 1)
+    seen = mask.repeat(1, per_group, 1)  # once for all groups where there is one row
+    if rows > 1:
+        seen = seen.repeat(groups, 1, 1)
     scores = torch.baddbmm(seen, stacked, k.flatten(0, 1).transpose(1, 2), alpha=scaling)
     mixed = torch.bmm(scores.softmax(dim=-1), v.flatten(0, 1))
     return mixed.view(groups, rows, per_group, count, -1).transpose(1, 2)
@@ -232,8 +247,17 @@ def _block(rows: Sequence[_Row], length: int, device: torch.device, dtype: torch
         keys[number, : len(row.keys)] = row.keys
         mask[number, : len(row.queries), : len(row.keys)][row.seen] = 0
         mask[number, len(row.queries) :] = 0  # whatever they see, it is thrown away; but nothing at all would be NaN
+    single = rows[0] if len(rows) == 1 else None
     return Block(
         torch.from_numpy(queries).to(device),
         torch.from_numpy(keys).to(device),
         torch.from_numpy(mask).to(device, dtype),
+        None if single is None else _span(single.queries),
+        None if single is None else _span(single.keys),
     )
+
+
+def _span(places: NDArray[np.int64]) -> slice | None:
+    """Places that follow one another, as a slice."""
+    begin, end = int(places[0]), int(places[-1]) + 1
+    return slice(begin, end) if end - begin == len(places) else None

@@ -1,0 +1,177 @@
+"""Bad input to ``evaluate``, each answered with one line and the right exit code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.experiments import write_tiny_experiment
+from support.reranking import invented, write_invented
+from support.scripts import Done, call_script
+from transformers import AutoTokenizer
+
+from unimoe.trec import Run, write_run
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+COLLECTION = invented(documents=8, queries=3)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_invented(folder / "toy", COLLECTION)
+    write_tiny_experiment(folder)
+    return folder
+
+
+def evaluate(data: Path, output_dir: Path, *more: str) -> Done:
+    """Rerank ``toy`` with the untrained model, unless options that follow say otherwise."""
+    return call_script(
+        "evaluate.py", "--zero-shot", "--config", data / "tiny.yaml", "--datasets", "toy", "--task", "reranking",
+        "--output-dir", output_dir, *more, UNIMOE_DATA=str(data),
+    )  # fmt: skip
+
+
+def assert_stopped(done: Done, code: int, *words: str) -> None:
+    """One line on stderr that holds all words, and no traceback; BM25 may have spoken before."""
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("error: ")
+    for word in words:
+        assert word in last
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            (["--datasets", "scifct"], ["unknown collection 'scifct'", "did you mean 'scifact'?"]),
+            (
+                ["--datasets", "nanobeir:ArguAnna"],
+                ["'nanobeir:ArguAnna'", "did you mean 'arguana'?"],
+            ),
+            (["--datasets", "toy@tset"], ["no split 'tset'", "did you mean 'test'?"]),
+            (["--datasets", "toy,toy@dev"], ["toy is named with the splits test and dev"]),
+            (["--datasets", "", "--eval-tier", "fasst"], ["unknown tier 'fasst'", "did you mean 'fast'?"]),
+            (["--task", "rerank"], ["--task rerank", "did you mean 'reranking'?"]),
+            (["--set", "evaluation.first_stage=bm25"], ["did you mean 'bm25s'?"]),
+            (["--set", "evaluation.first_stage=official"], ["toy", "top1000.dev", "use bm25s"]),
+        ],
+        ids=["dataset", "nanobeir", "split", "two splits", "tier", "task", "first stage", "official"],
+    )
+    def test_a_name_that_means_nothing(self, data: Path, tmp_path: Path, options: list[str], words: list[str]) -> None:
+        done = evaluate(data, tmp_path / "outputs", *options)
+        assert_stopped(done, 2, *words)
+        assert done.stdout == ""
+        assert not (tmp_path / "outputs").exists()
+
+
+def all_candidates() -> Run:
+    return {q: {d: float(rank) for rank, d in enumerate(COLLECTION.corpus)} for q in COLLECTION.queries}
+
+
+def unknown_document(run: Run) -> None:
+    run["q1"]["d99"] = 1.0
+
+
+def no_candidates(run: Run) -> None:
+    run["q2"] = {}
+
+
+def other_queries(run: Run) -> None:
+    for query_id in list(run):
+        run[f"x{query_id}"] = run.pop(query_id)
+
+
+def equal_scores(run: Run) -> None:
+    run["q0"] = dict.fromkeys(run["q0"], 1.0)
+
+
+class TestRunFiles:
+    @pytest.mark.parametrize(
+        ("damage", "words"),
+        [
+            (unknown_document, ["candidate 'd99' of query 'q1' is no document of toy"]),
+            (no_candidates, ["no candidates for query 'q2', judged in toy, split test"]),
+            (other_queries, ["none of its 3 queries is a query of toy, split test"]),
+            (equal_scores, ["the 8 candidates of query 'q0' all have one score", "a depth of 5"]),
+        ],
+    )
+    def test_a_run_that_does_not_fit(
+        self, data: Path, tmp_path: Path, damage: Callable[[Run], None], words: list[str]
+    ) -> None:
+        run, file = all_candidates(), tmp_path / "some.trec"
+        damage(run)
+        write_run(file, run, "some")
+        stage = ("--set", f"evaluation.first_stage=run:{file}", "--set", "evaluation.depth=5")
+        done = evaluate(data, tmp_path / "outputs", *stage)
+        assert_stopped(done, 3, str(file), *words)
+        assert done.stdout == ""
+        assert not (tmp_path / "outputs").exists()
+
+    def test_a_run_that_is_not_there(self, data: Path, tmp_path: Path) -> None:
+        done = evaluate(data, tmp_path / "outputs", "--set", "evaluation.first_stage=run:nowhere/{dataset}.trec")
+        assert_stopped(done, 3, "nowhere/toy.trec: no such run file")
+
+    def test_a_run_that_fits_is_reranked(self, data: Path, tmp_path: Path) -> None:
+        write_run(tmp_path / "toy.trec", all_candidates(), "some")
+        stage = f"evaluation.first_stage=run:{tmp_path}/{{dataset}}.trec"
+        done = evaluate(data, tmp_path / "outputs", "--set", stage, "--set", "evaluation.depth=5")
+        assert done.returncode == 0, done.stderr
+        assert "(first stage 0." in done.stdout
+
+
+class TestCollections:
+    def test_judgments_of_other_queries(self, data: Path, tmp_path: Path) -> None:
+        folder = shutil.copytree(data / "toy", tmp_path / "other")
+        (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nx7\td01\t1\n", encoding="utf-8")
+        done = evaluate(data, tmp_path / "outputs", "--datasets", f"path:{folder}")
+        assert_stopped(done, 3, "query 'x7' is judged in split 'test' but is not among the queries")
+
+    def test_a_query_that_leaves_no_room_for_documents(self, data: Path, tmp_path: Path) -> None:
+        queries = {**COLLECTION.queries, "q1": f"{COLLECTION.queries['q1']} " * 100}
+        folder = write_invented(tmp_path / "wordy", replace(COLLECTION, queries=queries))
+        done = evaluate(data, tmp_path / "outputs", "--datasets", f"path:{folder}")
+        assert_stopped(done, 3, "query 'q1', document 'd", "raise model.max_length or cut it")
+
+
+class TestModels:
+    @pytest.fixture
+    def model(self, data: Path, tmp_path: Path) -> Path:
+        """A copy of the tiny model, to be spoilt."""
+        return shutil.copytree(data / "tiny-model", tmp_path / "model")
+
+    def test_a_tokenizer_that_writes_yes_in_several_tokens(self, data: Path, tmp_path: Path, model: Path) -> None:
+        content = json.loads((model / "tokenizer.json").read_text(encoding="utf-8"))
+        content["model"]["merges"] = [merge for merge in content["model"]["merges"] if "s" not in merge]
+        (model / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+        done = evaluate(data, tmp_path / "outputs", "--set", f"model.base={model}")
+        assert_stopped(done, 3, "writes 'yes' as", "tokens")
+
+    def test_a_tokenizer_without_a_padding_token_will_do(self, data: Path, tmp_path: Path, model: Path) -> None:
+        plain = evaluate(data, tmp_path / "plain")
+        for name in ("tokenizer_config.json", "special_tokens_map.json"):
+            if (model / name).is_file():
+                content = json.loads((model / name).read_text(encoding="utf-8"))
+                content.pop("pad_token", None)
+                (model / name).write_text(json.dumps(content), encoding="utf-8")
+        assert AutoTokenizer.from_pretrained(model).pad_token is None
+        done = evaluate(data, tmp_path / "outputs", "--set", f"model.base={model}")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.replace("outputs", "plain") == plain.stdout
+
+    def test_weights_that_are_no_numbers(self, data: Path, tmp_path: Path, model: Path) -> None:
+        weights = load_file(model / "model.safetensors")
+        weights["model.norm.weight"][0] = torch.nan
+        save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+        done = evaluate(data, tmp_path / "outputs", "--set", f"model.base={model}")
+        assert_stopped(done, 3, "query 'q", "document 'd", "the score is not finite")
+        assert not list((tmp_path / "outputs").rglob("zero_shot/**/*.json"))

@@ -1,0 +1,155 @@
+"""Reranking one collection from Python: any causal language model, and the first stage beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from support.experiments import tiny_experiment
+from support.reranking import invented, with_evaluation, write_invented
+from support.tiny_models import tiny_base
+from torch import nn
+
+from unimoe.config import Experiment
+from unimoe.errors import DataError, UsageError
+from unimoe.evaluation.reranking_eval import (
+    RerankingOutcome,
+    as_unimodel,
+    evaluate_beir,
+    rerank_collection,
+)
+from unimoe.metrics import score_run
+from unimoe.models.base import BaseModel
+from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.trec import Run, write_run
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+COLLECTION = invented(documents=12, queries=4, unjudged=2)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    return tiny_experiment(tmp_path_factory.mktemp("reranking"))
+
+
+@pytest.fixture(scope="module")
+def base() -> BaseModel:
+    return tiny_base(layers=2)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tmp_cache: Path) -> Path:
+    return write_invented(tmp_path / "toy", COLLECTION)
+
+
+def assert_same_scores(found: RerankingOutcome, expected: RerankingOutcome, tolerance: float = 1e-4) -> None:
+    assert found.run.keys() == expected.run.keys()
+    for query_id, gaps in expected.run.items():
+        assert found.run[query_id].keys() == gaps.keys()
+        np.testing.assert_allclose([found.run[query_id][key] for key in gaps], [*gaps.values()], atol=tolerance)
+
+
+class TestModels:
+    def test_a_model_with_its_tokenizer_is_scored_as_the_reranker_it_makes(
+        self, base: BaseModel, config: Experiment, folder: Path
+    ) -> None:
+        raw = evaluate_beir(base.model, base.tokenizer, config, f"path:{folder}")
+        unimodel = UnimodelForExp1(base, config.prompt, config.model.max_length)
+        made = evaluate_beir(unimodel, None, config, f"path:{folder}")
+        assert (made.run, made.scores, made.first_stage) == (raw.run, raw.scores, raw.first_stage)
+        texts = [(COLLECTION.queries[q], COLLECTION.corpus[d].full_text) for q, gaps in raw.run.items() for d in gaps]
+        gaps = [gap for gaps in raw.run.values() for gap in gaps.values()]
+        np.testing.assert_allclose(gaps, unimodel.rerank(texts, output="gap"), atol=1e-4)
+        assert raw.pairs == len(gaps) > 20
+        assert raw.seconds > 0
+
+    @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # PEFT's, when it merges
+    def test_adapters_of_peft_count(self, config: Experiment, folder: Path) -> None:
+        adapted = get_peft_model(tiny_base(layers=2).model, LoraConfig(r=2, target_modules=["q_proj", "up_proj"]))
+        generator = torch.Generator().manual_seed(0)
+        for name, weight in adapted.named_parameters():
+            if "lora_B" in name:
+                nn.init.normal_(weight, std=0.3, generator=generator)
+        tokenizer = tiny_base().tokenizer
+        found = evaluate_beir(adapted, tokenizer, config, f"path:{folder}")
+        plain = evaluate_beir(tiny_base(layers=2).model, tokenizer, config, f"path:{folder}")
+        merged = evaluate_beir(adapted.merge_and_unload(), tokenizer, config, f"path:{folder}")
+        assert_same_scores(found, merged)
+        assert max(abs(found.run["q0"][key] - gap) for key, gap in plain.run["q0"].items()) > 0.1
+
+    def test_a_tokenizer_without_a_padding_token_will_do(
+        self, base: BaseModel, config: Experiment, folder: Path
+    ) -> None:
+        tokenizer = tiny_base().tokenizer
+        tokenizer.pad_token = None
+        found = evaluate_beir(base.model, tokenizer, config, f"path:{folder}")
+        assert found.run == evaluate_beir(base.model, base.tokenizer, config, f"path:{folder}").run
+
+    def test_the_model_is_left_as_it_was(self, config: Experiment, folder: Path) -> None:
+        model = tiny_base(layers=2).model.train()
+        evaluate_beir(model, tiny_base().tokenizer, config, f"path:{folder}", max_queries=1)
+        assert all(module.training for module in model.modules())
+        assert model.config._attn_implementation == tiny_base(layers=2).model.config._attn_implementation
+
+    def test_what_has_no_decoder_is_refused(self, base: BaseModel, config: Experiment) -> None:
+        with pytest.raises(UsageError, match=r"a Linear has no decoder layers at model\.layers"):
+            as_unimodel(nn.Linear(2, 2), base.tokenizer, config)
+
+
+class TestOutcome:
+    def test_the_first_stage_stands_beside_it_with_the_difference(
+        self, base: BaseModel, config: Experiment, folder: Path, tmp_path: Path
+    ) -> None:
+        run: Run = {q: {d: float(rank) for rank, d in enumerate(COLLECTION.corpus)} for q in COLLECTION.queries}
+        write_run(tmp_path / "first.trec", run, "x")
+        found = evaluate_beir(
+            base.model, base.tokenizer, with_evaluation(config, first_stage=f"run:{tmp_path}/first.trec", depth=5),
+            f"path:{folder}",
+        )  # fmt: skip
+        best = {q: {d: run[q][d] for d in list(run[q])[-5:]} for q in run}
+        assert found.first_stage == score_run(COLLECTION.qrels, best)
+        assert {q: gaps.keys() for q, gaps in found.run.items()} == {q: scores.keys() for q, scores in best.items()}
+        assert found.scores == score_run(COLLECTION.qrels, found.run)
+        for metric, value in found.scores.aggregate.items():
+            assert found.delta[metric] == value - found.first_stage.aggregate[metric]
+        assert any(found.delta.values())
+
+    def test_queries_without_judgments_are_ranked_and_listed(
+        self, base: BaseModel, config: Experiment, folder: Path
+    ) -> None:
+        found = evaluate_beir(base.model, base.tokenizer, config, f"path:{folder}")
+        assert found.scores.unjudged_queries == ["q4", "q5"]
+        assert found.run["q4"]
+        assert found.scores.per_query["map"].keys() == COLLECTION.qrels.keys()
+
+    def test_a_query_without_candidates_counts_zero(self, base: BaseModel, config: Experiment) -> None:
+        model, (first, *others) = as_unimodel(base.model, base.tokenizer, config), COLLECTION.qrels
+        relevant: Run = {query_id: dict.fromkeys(COLLECTION.qrels[query_id], 1.0) for query_id in others}
+        found = rerank_collection(model, COLLECTION, {**relevant, first: {}})
+        assert found.run[first] == {}
+        assert found.scores.aggregate["recall@100"] == len(others) / 4
+        assert found.pairs == 2 * len(others)
+
+    def test_a_sample_holds_the_scores_of_the_whole(self, base: BaseModel, config: Experiment, folder: Path) -> None:
+        whole = evaluate_beir(base.model, base.tokenizer, config, f"path:{folder}")
+        part = evaluate_beir(base.model, base.tokenizer, config, f"path:{folder}", max_queries=2)
+        assert len(part.run) == 2
+        for query_id, gaps in part.run.items():
+            assert gaps == pytest.approx(whole.run[query_id], abs=1e-4)
+
+    def test_a_candidate_that_is_no_document_is_refused(self, base: BaseModel, config: Experiment) -> None:
+        model = as_unimodel(base.model, base.tokenizer, config)
+        with pytest.raises(DataError, match="candidate 'x9' of query 'q1' is no document of invented"):
+            rerank_collection(model, COLLECTION, {"q0": {"d00": 1.0}, "q1": {"x9": 1.0}})
+
+    def test_twelve_collections_are_a_suite(self, base: BaseModel, config: Experiment) -> None:
+        with pytest.raises(UsageError, match="cqadupstack is 12 collections; use evaluate_reranking_suite"):
+            evaluate_beir(base.model, base.tokenizer, config, "cqadupstack")
+
+    def test_an_unknown_name_is_answered_with_the_closest(self, base: BaseModel, config: Experiment) -> None:
+        with pytest.raises(UsageError, match=r"unknown collection 'scifct' \(did you mean 'scifact'\?\)"):
+            evaluate_beir(base.model, base.tokenizer, config, "scifct")
