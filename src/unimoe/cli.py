@@ -45,8 +45,7 @@ def run_experiment(
     """
     from unimoe.experiment import ExperimentRun, smoke_version
 
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise UsageError("an experiment trains in one process; start it without torchrun")
+    _refuse_torchrun("an experiment")
     experiment = load_experiment(config, override or [])
     if smoke:
         experiment = smoke_version(experiment).model_copy(update={"output_dir": f"{experiment.output_dir}-smoke"})
@@ -72,6 +71,7 @@ def train(
     ] = False,
 ) -> None:
     """Train one arm with one seed; prints the checkpoint's folder."""
+    _refuse_torchrun("a training")
     experiment = _placed(load_experiment(config, override or []), output_dir)
     experiment.arm(arm)
     _quiet_libraries()
@@ -141,6 +141,8 @@ def evaluate(
     if task not in (None, "reranking", "embedding"):
         hint = did_you_mean(task, ("reranking", "embedding"))
         raise UsageError(f"--task {task}: unknown{hint}; use reranking or embedding")
+    if price_per_hour is not None and not plan:
+        raise UsageError("--price-per-hour belongs to --plan; give both, or neither")
     _quiet_libraries()
     request = EvaluationRequest(
         checkpoint=checkpoint,
@@ -154,6 +156,7 @@ def evaluate(
         given=_given(config, override, eval_tier=eval_tier, datasets=datasets, task=task, max_queries=max_queries),
     )
     if plan:
+        _refuse_torchrun("a plan")
         plan_evaluation(request, _device(device), price_per_hour)
         return
     with joined_processes() as processes:
@@ -213,6 +216,11 @@ app.command("doctor")(doctor)
 
 def _placed(experiment: Experiment, output_dir: Path | None) -> Experiment:
     return experiment if output_dir is None else experiment.model_copy(update={"output_dir": str(output_dir)})
+
+
+def _refuse_torchrun(what: str) -> None:
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UsageError(f"{what} runs in one process; start it without torchrun")
 
 
 def _device(name: str | None) -> torch.device:

@@ -66,8 +66,8 @@ def score_run(
 
 
 def dataset_group(dataset: str) -> str:
-    """What counts once in an average: CQADupStack for its twelve subforums, any other dataset for itself."""
-    return "cqadupstack" if dataset.startswith("cqadupstack/") else dataset
+    """What counts once in an average: CQADupStack for its twelve subforums, whatever their source; else the dataset."""
+    return "cqadupstack" if "cqadupstack" in dataset.lower() else dataset
 
 
 def suite_averages(main_metrics: Mapping[str, str], scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

@@ -120,7 +120,8 @@ class TestSuite:
     def test_cqadupstack_counts_once(self) -> None:
         assert dataset_group("cqadupstack/tex") == dataset_group("cqadupstack/unix") == "cqadupstack"
         assert dataset_group("scifact") == "scifact"
-        assert dataset_group("path:cqadupstack/tex") == "path:cqadupstack/tex"  # anybody's folder
+        assert dataset_group("path:data/cqadupstack/tex") == "cqadupstack"
+        assert dataset_group("mteb:CQADupstackTexRetrieval") == "cqadupstack"
         values = {"cqadupstack/tex": 0.2, "cqadupstack/unix": 0.4, "scifact": 0.7}
         averages = suite_averages(
             dict.fromkeys(values, "map"), {name: {"map": value} for name, value in values.items()}

@@ -137,7 +137,11 @@ class TestDataset:
 
 
 class TestChosen:
-    def test_names_are_spelled_as_in_the_tiers_and_come_once(self, experiment: Experiment) -> None:
+    def test_names_are_spelled_as_in_the_tiers_and_come_once(
+        self, experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("UNIMOE_DATA", str(tmp_path))
+        (tmp_path / "MyOwn").mkdir()
         names = ["SciFact", "fiqa2018", "scifact", "nanobeir:scifact", "path:A/b", "MyOwn", "mteb:ArguAna"]
         datasets = chosen_datasets(experiment, names)
         assert [dataset.collection for dataset in datasets] == [
@@ -146,6 +150,10 @@ class TestChosen:
         assert {(d.split, d.depth, d.queries, d.pool, d.first_stage) for d in datasets} == {
             ("test", 100, None, None, "bm25s")
         }
+
+    def test_a_misspelt_name_is_refused_before_anything_is_loaded(self, experiment: Experiment) -> None:
+        with pytest.raises(UsageError, match="'nfcorpsu' .did you mean 'nfcorpus'"):
+            chosen_datasets(experiment, ["scifact", "nfcorpsu"])
 
     def test_cqadupstack_is_its_twelve(self, experiment: Experiment) -> None:
         datasets = chosen_datasets(experiment, ["CQADupStack", "cqadupstack/tex"], max_queries=5)

@@ -33,6 +33,7 @@ __all__ = [
     "available",
     "load_collection",
     "members",
+    "refuse_unknown",
 ]
 
 
@@ -48,15 +49,40 @@ def load_collection(name: str, split: str) -> Collection:
         UnavailableError: neither at hand nor to be downloaded; says what to do.
         DataError: the data is malformed.
     """
+    refuse_unknown(name)
     source, separator, rest = name.partition(":")
-    if not separator:
-        return load_apidocs(split) if name == "apidocs" else _load_short(name, split)
-    if source not in _LOADERS or not rest:
+    if separator:
+        return _LOADERS[source](rest, split)
+    if name == "apidocs":
+        return load_apidocs(split)
+    canonical = canonical_name(name)
+    return _read_folder(folder_of(name), split, canonical if canonical in SHORT_NAMES else name)
+
+
+def refuse_unknown(name: str) -> None:
+    """Refuse a name that no collection can have, without loading anything.
+
+    Raises:
+        UsageError: no such short name or source; names the closest.
+    """
+    source, separator, rest = name.partition(":")
+    if separator and (source not in _LOADERS or not rest):
         raise UsageError(
             f"collection {name!r}: write a short name, path:DIR, nanobeir:NAME, ir_datasets:ID or mteb:TASK"
             f"{did_you_mean(source, _LOADERS)}"
         )
-    return _LOADERS[source](rest, split)
+    if separator or name == "apidocs":
+        return
+    if len(members(name)) > 1:
+        raise UsageError(
+            f"{name} is {len(CQADUPSTACK)} collections, each with its own corpus; write one of {', '.join(CQADUPSTACK)}"
+        )
+    if canonical_name(name) not in SHORT_NAMES and at_hand(name) is None:
+        raise UsageError(
+            f"unknown collection {name!r}{did_you_mean(canonical_name(name), ('apidocs', *SHORT_NAMES, *NANOBEIR))}; "
+            f"known are {', '.join(('apidocs', *BEIR_NAMES))}, {CQADUPSTACK[0]} and its {len(CQADUPSTACK) - 1} "
+            "siblings, folders under UNIMOE_DATA, path:DIR, nanobeir:NAME, ir_datasets:ID and mteb:TASK"
+        )
 
 
 def available(name: str) -> Path | None:
@@ -80,21 +106,6 @@ def available(name: str) -> Path | None:
 def members(name: str) -> tuple[str, ...]:
     """The collections that a name stands for: CQADupStack's twelve, or the name itself."""
     return CQADUPSTACK if canonical_name(name) == "cqadupstack" else (name,)
-
-
-def _load_short(name: str, split: str) -> Collection:
-    canonical = canonical_name(name)
-    if len(members(name)) > 1:
-        raise UsageError(
-            f"{name} is {len(CQADUPSTACK)} collections, each with its own corpus; write one of {', '.join(CQADUPSTACK)}"
-        )
-    if canonical not in SHORT_NAMES and at_hand(name) is None:
-        raise UsageError(
-            f"unknown collection {name!r}{did_you_mean(canonical, ('apidocs', *SHORT_NAMES, *NANOBEIR))}; known are "
-            f"{', '.join(('apidocs', *BEIR_NAMES))}, {CQADUPSTACK[0]} and its {len(CQADUPSTACK) - 1} siblings, "
-            "folders under UNIMOE_DATA, path:DIR, nanobeir:NAME, ir_datasets:ID and mteb:TASK"
-        )
-    return _read_folder(folder_of(name), split, canonical if canonical in SHORT_NAMES else name)
 
 
 def _load_path(folder: str, split: str) -> Collection:

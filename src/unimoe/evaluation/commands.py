@@ -70,6 +70,7 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, processes: 
     datasets, loader = _datasets(request, experiment), Loader()
     evaluator = Evaluator(output_dir, request.given, processes)
     subjects = [first_stage_subject(experiment), subject_of()]
+    _refuse_untrained_task(subjects[1], request.task)
     steps = Steps(sum(len(_wanted(subject, request.task)) for subject in subjects) * len(datasets))
     results = []
     for data in loader.available(datasets):
@@ -89,8 +90,9 @@ def plan_evaluation(request: EvaluationRequest, device: torch.device, price_per_
         UnimoeError: the checkpoint or config cannot be used.
     """
     experiment, _, subject_of = _what(request, device)
-    loader = Loader()
-    print_plan(subject_of(), loader.available(_datasets(request, experiment)), request.task, price_per_hour)
+    loader, subject = Loader(), subject_of()
+    _refuse_untrained_task(subject, request.task)
+    print_plan(subject, loader.available(_datasets(request, experiment)), request.task, price_per_hour)
     loader.refuse_silence()
 
 
@@ -98,6 +100,11 @@ def _datasets(request: EvaluationRequest, experiment: Experiment) -> list[Datase
     if request.datasets:
         return chosen_datasets(experiment, request.datasets, request.max_queries)
     return tier_datasets(experiment, known_tier(request.tier), request.max_queries)
+
+
+def _refuse_untrained_task(subject: Subject, task: Task | None) -> None:
+    if task is not None and task not in subject.tasks:
+        raise UsageError(f"--task {task}: {subject.name} was trained for {', '.join(subject.tasks)} only; leave it out")
 
 
 def _wanted(subject: Subject, task: Task | None) -> Sequence[Task]:

@@ -158,7 +158,8 @@ class Evaluator:
             exclude_self=data.dataset.exclude_self,
             advance=advance,
         )
-        budget, sidecars = measurement.token_budget(subject.load()), {".mteb.json": embedded.mteb_json}
+        model, sidecars = subject.load(), {".mteb.json": embedded.mteb_json}
+        budget = measurement.token_budget(model, model.reduced_budget)
         return _Found(embedded.run, embedded.scores, embedded.texts, embedded.seconds, budget, sidecars=sidecars)
 
     def _rerank(self, measurement: Measurement, model: UnimodelForExp1, advance: Advance | None) -> _Found:
@@ -174,7 +175,8 @@ class Evaluator:
             batch_size=evaluation.batch_size,
             advance=advance,
         )
-        seconds, budget = reranked.seconds / self._processes.size, measurement.token_budget(model)
+        seconds = reranked.seconds / self._processes.size
+        budget = measurement.token_budget(model, reranked.reduced_budget)
         return _Found(reranked.run, reranked.scores, reranked.pairs, seconds, budget, reranked.first_stage)
 
     def _store(self, measurement: Measurement, model: UnimodelForExp1) -> ShardStore:

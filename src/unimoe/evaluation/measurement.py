@@ -70,11 +70,16 @@ class Measurement:
             ]
         )
 
-    def token_budget(self, model: UnimodelForExp1) -> int | None:
-        """Tokens of one forward pass; null where the config counts sequences instead, as long as memory suffices."""
+    def token_budget(self, model: UnimodelForExp1, reduced: int | None) -> int | None:
+        """Tokens of one forward pass; null where the config counts sequences instead, as long as memory suffices.
+
+        Args:
+            model: what was scored with.
+            reduced: the budget after memory ran out; null where it did not.
+        """
         evaluation = self.subject.experiment.evaluation
-        if model.reduced_budget or evaluation.batch_size:
-            return model.reduced_budget
+        if reduced or evaluation.batch_size:
+            return reduced
         return evaluation.token_budget or default_token_budget(model.device)
 
     def drilldown(self, run: Run) -> DrillDown:

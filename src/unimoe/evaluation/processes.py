@@ -53,6 +53,13 @@ class Processes:
             distributed.all_reduce(values)
         return values
 
+    def each(self, value: int) -> list[int]:
+        """Every process's ``value``, by rank."""
+        values = torch.zeros(self.size, dtype=torch.long)
+        values[self.rank] = value
+        every: list[int] = self.total(values).tolist()
+        return every
+
     def leader_says(self, answer: bool) -> bool:
         """The leader's answer, in all processes: they wait for it."""
         flag = torch.tensor([int(answer and self.leads)])

@@ -33,7 +33,7 @@ class RerankingOutcome:
         first_stage: the measures of the candidates in their first-stage order; null where that is no order.
         pairs: pairs scored.
         seconds: time of scoring, of all processes together.
-        reduced_budget: tokens of a batch after memory ran out; null where it did not.
+        reduced_budget: tokens of a batch after memory ran out in some process; null where it did not.
     """
 
     run: Run
@@ -210,9 +210,9 @@ def rerank_collection(
         for query_id in collection.queries
     }
     first_stage = score_run(collection.qrels, candidates) if ordered else None
-    return RerankingOutcome(
-        run, score_run(collection.qrels, run), first_stage, len(gaps), scored.seconds, model.reduced_budget
-    )
+    reduced = min(filter(None, processes.each(model.reduced_budget or 0)), default=None)
+    scores = score_run(collection.qrels, run)
+    return RerankingOutcome(run, scores, first_stage, len(gaps), scored.seconds, reduced)
 
 
 def _rerank(model: UnimodelForExp1, data: LoadedDataset, config: Experiment) -> RerankingOutcome:

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -77,6 +77,8 @@ class ShardStore:
     def clear(self) -> None:
         """Remove all shards: what they held stands in a result now."""
         rmtree(self._folder, ignore_errors=True)
+        with suppress(OSError):  # others may be there
+            self._folder.parent.rmdir()
 
     def _path(self, pairs: Sequence[Pair], sequences: Sequences) -> Path:
         content = (" ".join([*pair, *map(str, ids)]) for pair, ids in zip(pairs, sequences, strict=True))

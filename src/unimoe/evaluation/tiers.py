@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal, get_args
 
 from unimoe.config import BM25Config, Experiment
-from unimoe.data.catalog import BEIR_NAMES, CQADUPSTACK, NANOBEIR, load_collection
+from unimoe.data.catalog import BEIR_NAMES, CQADUPSTACK, NANOBEIR, load_collection, refuse_unknown
 from unimoe.data.collection import Collection
 from unimoe.errors import UsageError, did_you_mean
 from unimoe.evaluation.dataset_names import collections_of, set_name
@@ -121,11 +121,12 @@ def chosen_datasets(experiment: Experiment, names: Iterable[str], max_queries: i
         max_queries: score at most this many queries of each.
 
     Raises:
-        UsageError: a collection is named with two splits, whose results would take each other's place.
+        UsageError: no such collection, or one is named with two splits, whose results would take each other's place.
     """
     evaluation = experiment.evaluation
     splits: dict[str, str] = {}
     for collection, split in (pair for name in names for pair in collections_of(name)):
+        refuse_unknown(collection)  # now, not after hours of the others
         if splits.setdefault(collection, split) != split:
             raise UsageError(
                 f"{collection} is named with the splits {splits[collection]} and {split}; "
