@@ -34,7 +34,7 @@ from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.retrieval.bm25 import cached_bm25_run
 from unimoe.trec import Run, head
 
-MAX_LENGTH, BATCH = 512, 32
+MAX_LENGTH, BATCH, WARM_UP = 512, 32, 8
 QUERY_FIRST, DOCUMENT_FIRST = PromptConfig(order="query_first"), PromptConfig(order="document_first")
 
 Pairs = Sequence[tuple[str, str]]
@@ -149,7 +149,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
-        "--pairs", type=int, default=48, help="candidates of a query, and pairs of the documents, a round"
+        "--pairs", type=int, default=64, help="candidates of a query, and pairs of the documents, a round"
     )
     options = parser.parse_args()
     device = choose_device()
@@ -170,15 +170,17 @@ def main() -> None:
     }
     watch = Stopwatch()
     queries = by_query(collection, run, options.pairs, options.rounds)
-    documents = by_document(collection, run, options.pairs // 2, options.rounds)
+    documents = by_document(collection, run, options.pairs // 3, options.rounds)
     worst = 0.0
     for number, (first, second) in enumerate(zip(queries, documents, strict=True)):
+        if number == 0:  # a warm-up
+            first, second = first[:WARM_UP], second[:WARM_UP]
         gaps = watch.run("ours", lambda p: ours["query_first"].rerank(p, output="gap").tolist(), first)
         others = [watch.run(peer, peers[peer], first) for peer in ("reference", "CrossEncoder")]
         watch.run("ours, document first", lambda p: ours["document_first"].rerank(p, output="gap").tolist(), second)
         watch.run("reference, document first", peers["reference, document first"], second)
         worst = max([worst, *(abs(a - b) for other in others for a, b in zip(gaps, other, strict=True))])
-        if number == 0:  # a warm-up
+        if number == 0:
             watch = Stopwatch()
     report(watch, ours, queries[1:], documents[1:], base, dtype, device, name, worst)
 

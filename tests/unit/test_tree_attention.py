@@ -146,7 +146,7 @@ class TestBlocks:
         query, key, value = random_states(tree, 4, 2)
         queries = query[0].view(2, 2, -1, WIDTH)[:, :, block.queries.clamp(max=len(tree.ids) - 1)]
         for compute in (module._attend_on_cpu, module._attend_fused):
-            found = compute(queries, key[0][:, block.keys], value[0][:, block.keys], block.mask, SCALING)
+            found = compute(queries, key[0][:, block.keys], value[0][:, block.keys], block, SCALING)
             assert found.shape == (2, 2, *block.queries.shape, VALUE_WIDTH)
             assert found.isfinite().all()
 

@@ -9,7 +9,7 @@ import torch
 from support.tiny_models import HIDDEN, tiny_base
 
 from unimoe.config import LoraConfig, PromptConfig
-from unimoe.errors import InputError
+from unimoe.errors import InputError, UsageError
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.prompts import TextKind
 from unimoe.models.unimodel import UnimodelForExp1
@@ -228,3 +228,10 @@ class TestModes:
         model = UnimodelForExp1(base, PROMPT, 128)
         assert model.base_identity == "some@hash"
         assert model.prompt_name.startswith("chat/query_first@")
+
+
+def test_a_model_that_changes_its_logits_is_refused() -> None:
+    base = tiny_base()
+    base.model.config.final_logit_softcapping = 30.0
+    with pytest.raises(UsageError, match="final_logit_softcapping"):
+        UnimodelForExp1(base, PROMPT, 128)

@@ -75,11 +75,10 @@ class BatchedDecoder:
             done: set[int] = set()
             for planned in self._plan([sequences[index] for index in left], token_budget, batch_size):
                 batch = [left[index] for index in planned]
-                try:
-                    states = self._batch_states(
-                        [sequences[i] for i in batch], [frozen[i] for i in batch] if frozen else None
-                    )
-                except torch.OutOfMemoryError:
+                states = self._states_if_they_fit(
+                    [sequences[i] for i in batch], [frozen[i] for i in batch] if frozen else None
+                )
+                if states is None:
                     self._reduce_budget([sequences[index] for index in batch])
                     break
                 done.update(batch)
@@ -103,6 +102,12 @@ class BatchedDecoder:
             return plan_trees(sequences, budget, size)
         return plan_batches([len(ids) for ids in sequences], budget, size)
 
+    def _states_if_they_fit(self, sequences: list[list[int]], frozen: FrozenStates | None) -> Tensor | None:
+        try:
+            return self._batch_states(sequences, frozen)
+        except torch.OutOfMemoryError:
+            return None  # and with the error go the activations that its traceback holds
+
     def _batch_states(self, sequences: list[list[int]], frozen: FrozenStates | None) -> Tensor:
         if not self._trees:
             return self.padded_states(sequences, frozen)
@@ -117,7 +122,7 @@ class BatchedDecoder:
             raise DataError(
                 f"a sequence of {len(sequences[0])} tokens alone does not fit in memory; lower model.max_length, "
                 "or use a smaller model or another --device"
-            ) from None
+            )
         tokens = tree_tokens(sequences) if self._trees else len(sequences) * max(map(len, sequences))
         self.reduced_budget = tokens // 2
         logger.warning("out of memory: batches of at most %d tokens from now on", self.reduced_budget)

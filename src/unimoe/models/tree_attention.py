@@ -8,7 +8,7 @@ them sees.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,13 @@ class Block:
     mask: Tensor
     query_span: slice | None
     key_span: slice | None
+    _stacked: dict[int, Tensor] = field(default_factory=dict, repr=False)
+
+    def stacked_mask(self, heads: int) -> Tensor:
+        """``(R, heads * Q, K)``: the mask once for each of so many heads, made for the first layer, kept for all."""
+        if heads not in self._stacked:
+            self._stacked[heads] = self.mask.repeat(1, heads, 1)
+        return self._stacked[heads]
 
     def queries_of(self, states: Tensor) -> Tensor:
         """``(G, H/G, R, Q, D)`` of the row's ``(G, H/G, T, D)``: a view of a single row, where padding has no place."""
@@ -142,18 +149,18 @@ def tree_attention(
         raise UnsupportedAttentionError(f"{type(module).__name__}: {sorted(asked)}")
     heads, groups, width = query.shape[1], key.shape[1], value.shape[-1]
     queries = query[0].view(groups, heads // groups, *query.shape[2:])
-    output = query.new_empty(groups, heads // groups, query.shape[2] + 1, width)  # padded queries write into the last
+    output = query.new_empty(query.shape[2] + 1, groups, heads // groups, width)  # padded queries write into the last
     attend = _attend_on_cpu if query.device.type == "cpu" else _attend_fused
     for block in tree.blocks:
-        mixed = attend(block.queries_of(queries), block.keys_of(key[0]), block.keys_of(value[0]), block.mask, scaling)
+        mixed = attend(block.queries_of(queries), block.keys_of(key[0]), block.keys_of(value[0]), block, scaling)
         if block.query_span is None:
-            output[:, :, block.queries] = mixed
+            output[block.queries] = mixed.permute(2, 3, 0, 1, 4)
         else:
-            output[:, :, block.query_span] = mixed[:, :, 0]
-    return output[:, :, :-1].flatten(0, 1).transpose(0, 1).contiguous().unsqueeze(0), None
+            output[block.query_span] = mixed[:, :, 0].permute(2, 0, 1, 3)
+    return output[:-1].flatten(1, 2).unsqueeze(0), None
 
 
-def _attend_on_cpu(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scaling: float) -> Tensor:
+def _attend_on_cpu(q: Tensor, k: Tensor, v: Tensor, block: Block, scaling: float) -> Tensor:
     """Plain products, twice as quick in bfloat16 as PyTorch's fused kernel, which computes in float32 on a CPU.
 
     Queries are ``(G, H/G, R, Q, D)``, keys ``(G, R, K, D)``, values ``(G, R, K, V)``; the heads of a group are stacked
@@ -161,21 +168,21 @@ def _attend_on_cpu(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scaling: float
     """
     groups, per_group, rows, count, width = q.shape
     stacked = q.transpose(1, 2).reshape(groups * rows, per_group * count, width)
-    seen = mask.repeat(1, per_group, 1)  # once for all groups where there is one row
-    if rows > 1:
-        seen = seen.repeat(groups, 1, 1)
-    scores = torch.baddbmm(seen, stacked, k.flatten(0, 1).transpose(1, 2), alpha=scaling)
+    seen = block.stacked_mask(per_group)
+    scores = torch.baddbmm(
+        seen if rows == 1 else seen.repeat(groups, 1, 1), stacked, k.flatten(0, 1).transpose(1, 2), alpha=scaling
+    )
     mixed = torch.bmm(scores.softmax(dim=-1), v.flatten(0, 1))
     return mixed.view(groups, rows, per_group, count, -1).transpose(1, 2)
 
 
-def _attend_fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scaling: float) -> Tensor:
+def _attend_fused(q: Tensor, k: Tensor, v: Tensor, block: Block, scaling: float) -> Tensor:
     groups, per_group, rows, count, width = q.shape
     mixed = nn.functional.scaled_dot_product_attention(
         q.permute(2, 0, 1, 3, 4).reshape(rows, groups * per_group, count, width),
         k.transpose(0, 1).repeat_interleave(per_group, dim=1),
         v.transpose(0, 1).repeat_interleave(per_group, dim=1),
-        attn_mask=mask.unsqueeze(1),
+        attn_mask=block.mask.unsqueeze(1),
         scale=scaling,
     )
     return mixed.view(rows, groups, per_group, count, -1).permute(1, 2, 0, 3, 4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unimoe.config import PromptConfig
-from unimoe.errors import InputError
+from unimoe.errors import InputError, UsageError
 from unimoe.models.base import BaseModel
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.prompts import PairEncoder, TextEncoder, TextKind, prompt_name, yes_no_ids
@@ -59,6 +59,7 @@ class UnimodelForExp1(nn.Module):
             lower, upper = split_decoder(base.model.model, first_layer)
             self.trunk = trunk or Trunk(lower)
         self._batched = BatchedDecoder(base.model, self.trunk, upper)
+        _refuse_changed_logits(base.model.config)
         yes, no = yes_no_ids(base.tokenizer)
         head = base.model.get_output_embeddings()
         self.register_buffer("_yes_minus_no", _row(head.weight, yes) - _row(head.weight, no), persistent=False)
@@ -217,6 +218,15 @@ def _without_dropout(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+def _refuse_changed_logits(config: Any) -> None:
+    """The gap is a product of states and weights; it knows nothing of what some models do to their logits."""
+    for setting in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
+        if getattr(config, setting, None) not in (None, 1, 1.0):
+            raise UsageError(
+                f"a {config.model_type} model changes its logits ({setting}), so its yes/no gap is another"
+            )
 
 
 def _row(matrix: Tensor, index: int) -> Tensor:
