@@ -19,6 +19,31 @@ LEVEL = 0.95
 
 
 @dataclass(frozen=True)
+class MeanSquares:
+    """Two-way mean squares of an error matrix, ``(n_seeds, n_queries)``, in the squared unit of the estimate.
+
+    Expected values: ``seed`` is ``n_queries * v_seed + v_residual``, ``query`` is ``n_seeds * v_query + v_residual``,
+    ``residual`` is ``v_residual``, the interaction of seed and query. Both sizes are at least 2.
+    """
+
+    seed: float
+    query: float
+    residual: float
+    n_seeds: int
+    n_queries: int
+
+    @property
+    def seed_variance(self) -> float:
+        """Variance component of seeds; 0 where chance put its estimate below."""
+        return max(0.0, self.seed - self.residual) / self.n_queries
+
+    @property
+    def query_variance(self) -> float:
+        """Variance component of queries; 0 where chance put its estimate below."""
+        return max(0.0, self.query - self.residual) / self.n_seeds
+
+
+@dataclass(frozen=True)
 class CrossedInterval:
     """TIR over seeds and queries, both regarded as samples.
 
@@ -30,6 +55,7 @@ class CrossedInterval:
         high: upper end of the 95 % interval.
         seed_share: fraction of the variance that more seeds would shrink and more queries would not.
         query_share: fraction of the variance that more queries would shrink and more seeds would not.
+        mean_squares: what variance and shares were computed from; None where only one of the two varies.
     """
 
     estimate: float
@@ -39,6 +65,7 @@ class CrossedInterval:
     high: float
     seed_share: float
     query_share: float
+    mean_squares: MeanSquares | None = None
 
     def confidence_below(self, cutoff: float) -> float:
         """Confidence that the true TIR lies below ``cutoff``: the level of the one-sided interval that ends there."""
@@ -88,13 +115,15 @@ def crossed_interval(specialist: NDArray[np.float64], joint: NDArray[np.float64]
     base = float(specialist.mean())
     estimate = (base - float(joint.mean())) / base
     r = ((1.0 - estimate) * specialist - joint) / base
-    ms_seed, ms_query, ms_residual = _mean_squares(r)
+    squares = mean_squares(r)
     # A sum of estimates may fall below its parts by chance; the larger one-way variance is then the safe one.
-    total = max(ms_seed + ms_query - ms_residual, ms_seed, ms_query)
+    total = max(squares.seed + squares.query - squares.residual, squares.seed, squares.query)
     if _clean(total) == 0.0:
-        return CrossedInterval(estimate, 0.0, math.inf, estimate, estimate, 0.0, 0.0)
+        return CrossedInterval(estimate, 0.0, math.inf, estimate, estimate, 0.0, 0.0, squares)
     freedom = total**2 / (
-        ms_seed**2 / (n_seeds - 1) + ms_query**2 / (n_queries - 1) + ms_residual**2 / ((n_seeds - 1) * (n_queries - 1))
+        squares.seed**2 / (n_seeds - 1)
+        + squares.query**2 / (n_queries - 1)
+        + squares.residual**2 / ((n_seeds - 1) * (n_queries - 1))
     )
     # A sum of variances has at least the degrees of freedom of its poorest part; the subtraction can fall below that.
     freedom = max(freedom, min(n_seeds, n_queries) - 1)
@@ -106,20 +135,23 @@ def crossed_interval(specialist: NDArray[np.float64], joint: NDArray[np.float64]
         degrees_of_freedom=freedom,
         low=estimate - reach,
         high=estimate + reach,
-        seed_share=max(0.0, ms_seed - ms_residual) / total,
-        query_share=max(0.0, ms_query - ms_residual) / total,
+        seed_share=max(0.0, squares.seed - squares.residual) / total,
+        query_share=max(0.0, squares.query - squares.residual) / total,
+        mean_squares=squares,
     )
 
 
-def _mean_squares(r: NDArray[np.float64]) -> tuple[float, float, float]:
+def mean_squares(r: NDArray[np.float64]) -> MeanSquares:
     """Mean squares between seeds (rows), between queries (columns), and of the residual."""
     n_seeds, n_queries = r.shape
     rows, columns = r.mean(axis=1), r.mean(axis=0)
     residual = r - rows[:, None] - columns[None, :] + r.mean()
-    return (
-        n_queries * float(rows.var(ddof=1)),
-        n_seeds * float(columns.var(ddof=1)),
-        float((residual**2).sum()) / ((n_seeds - 1) * (n_queries - 1)),
+    return MeanSquares(
+        seed=n_queries * float(rows.var(ddof=1)),
+        query=n_seeds * float(columns.var(ddof=1)),
+        residual=float((residual**2).sum()) / ((n_seeds - 1) * (n_queries - 1)),
+        n_seeds=n_seeds,
+        n_queries=n_queries,
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unimoe.analysis.crossed import CrossedInterval, Label, crossed_interval, rule_label
-from unimoe.analysis.loading import Results
+from unimoe.analysis.loading import Pair, Results
 from unimoe.results import Task
 
 MIN_SPECIALIST = 1e-3
@@ -23,15 +23,6 @@ MIN_SPECIALIST = 1e-3
 
 SPECIALISTS: dict[Task, str] = {"reranking": "rank_only", "embedding": "emb_only"}
 """The task word of the specialist each task's TIR is measured against."""
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A specialist and the joint arm that pairs with it: the same name behind the task word."""
-
-    task: Task
-    specialist: str
-    joint: str
 
 
 @dataclass(frozen=True)
@@ -120,6 +111,9 @@ def compute_interference_metrics(results: Results) -> InterferenceMetrics:
 
 def pairs(results: Results) -> Iterator[Pair]:
     """Every pair some arm of the folder belongs to, reranking first; either side may lack results."""
+    if results.pairs:
+        yield from results.pairs
+        return
     words = ("joint", *SPECIALISTS.values())
     suffixes = sorted({name.removeprefix(word) for name in results for word in words if _has_word(name, word)})
     for task, word in SPECIALISTS.items():

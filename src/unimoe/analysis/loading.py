@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unimoe.errors import DataError
-from unimoe.results import TASKS, EvalResult, read_result, result_path, seed_name
+from unimoe.results import TASKS, EvalResult, Task, read_result, result_path, seed_name
 
 Seed: TypeAlias = int | None
 """A training seed; null for arms that have none, such as BM25 and zero-shot."""
@@ -27,6 +28,15 @@ _SAME_WHERE_RERANKED = ("first_stage", "depth")  # elsewhere the first stage is 
 _SAME_HASHES = ("collection", "candidates")
 
 
+@dataclass(frozen=True)
+class Pair:
+    """A specialist and the joint arm that pairs with it: the same name behind the task word."""
+
+    task: Task
+    specialist: str
+    joint: str
+
+
 class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
     """The results of one output folder: ``{arm: {seed: {"task/dataset": {metric: mean}}}}``, and what lies behind.
 
@@ -34,10 +44,15 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
         output_dir: the folder that was read.
         results: the result files in full, by arm, seed, task and dataset; per-query scores and provenance included.
         logs: training logs by arm and seed.
+        pairs: which arms are compared, where their names do not say; empty where they do.
     """
 
     def __init__(
-        self, output_dir: Path, results: Iterable[EvalResult], logs: Mapping[tuple[str, Seed], Log] | None = None
+        self,
+        output_dir: Path,
+        results: Iterable[EvalResult],
+        logs: Mapping[tuple[str, Seed], Log] | None = None,
+        pairs: Iterable[Pair] = (),
     ) -> None:
         """Take results that have been read.
 
@@ -47,6 +62,7 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
         self.output_dir = output_dir
         self.results = tuple(sorted(results, key=_order))
         self.logs = dict(logs or {})
+        self.pairs = tuple(pairs)
         self._typed = {(r.config_name, r.seed, r.key): r for r in self.results}
         if len(self._typed) < len(self.results):
             raise DataError(f"{output_dir}: two results claim the same arm, seed, task and dataset")
