@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ def parse_experiment(raw: Any, source: str) -> Experiment:
     try:
         return Experiment.model_validate(raw)
     except ValidationError as error:
-        mistakes = [_explain(e) for e in error.errors()]
+        mistakes = [explain(e, _section_keys) for e in error.errors()]
         more = f"; and {len(mistakes) - 3} more" if len(mistakes) > 3 else ""
         raise UsageError(f"{source}: {'; '.join(mistakes[:3])}{more}") from None
 
@@ -152,6 +152,7 @@ _MENDS = {  # pydantic's error types, in the words of someone who edits YAML
     "list_type": "must be a list, as in [a, b]",
     "dict_type": "must be a section, keys with values",
     "model_type": "must be a section, keys with values",
+    "model_attributes_type": "must be a section, keys with values",
     "finite_number": "must be finite",
     "too_short": "must not be empty",
     "string_too_short": "must not be empty",
@@ -166,11 +167,16 @@ _MENDS = {  # pydantic's error types, in the words of someone who edits YAML
 _SELF_EVIDENT = {"missing", "too_short", "string_too_short", "invalid_key", "value_error"}
 
 
-def _explain(error: Any) -> str:
-    """One mistake in one line: the key's path, what is wrong and what to write."""
+def explain(error: Any, known_keys: Callable[[Sequence[Any]], list[str]]) -> str:
+    """One mistake in one line: the key's path, what is wrong and what to write.
+
+    Args:
+        error: one of pydantic's ``ValidationError.errors()``.
+        known_keys: the keys of the section at a path.
+    """
     path, kind = _key_path(error["loc"]), error["type"]
     if kind == "extra_forbidden":
-        known = _section_keys(error["loc"][:-1])
+        known = known_keys(error["loc"][:-1])
         return f"{path}: unknown key{did_you_mean(str(error['loc'][-1]), known)}; known here: {', '.join(known)}"
     if kind == "string_type" and error["loc"][-1] == "[key]":
         kind = "invalid_key"

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,29 @@ def read_json(path: Path) -> Any:
         raise DataError(
             f"{path}: not valid JSON ({error}); the file may be cut short, delete it and run again"
         ) from None
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a whole file; an absent or unreadable one is a data error that names it."""
+    with _named_errors(path):
+        return path.read_bytes()
+
+
+def find_files(folder: Path, pattern: str) -> list[Path]:
+    """Files below a folder by a pattern such as ``*/seed_*/logs/train.jsonl``, in order.
+
+    Like a glob, but a folder that is there and cannot be read is a data error: what it holds must not count as absent.
+    """
+    *folders, files = pattern.split("/")
+    within = [folder]
+    for part in folders:
+        within = [path for parent in within for path in _entries(parent, part) if path.is_dir()]
+    return [path for parent in within for path in _entries(parent, files)]
+
+
+def _entries(folder: Path, pattern: str) -> list[Path]:
+    with _named_errors(folder):
+        return sorted(path for path in folder.iterdir() if fnmatchcase(path.name, pattern))
 
 
 def append_jsonl(path: Path, record: dict[str, Any]) -> None:

@@ -6,15 +6,18 @@ overwritten by a result of another identity.
 
 from __future__ import annotations
 
+import json
 import math
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import from_json
 
 from unimoe.errors import DataError
-from unimoe.io import read_json, write_json
+from unimoe.io import read_bytes, write_json, write_text
 
 SCHEMA_VERSION = 1
 
@@ -24,13 +27,7 @@ Task = Literal["reranking", "embedding", "retrieval", "crossmodal"]
 TASKS: tuple[Task, ...] = get_args(Task)
 
 
-def _finite(value: float) -> float:
-    if not math.isfinite(value):
-        raise ValueError("must be a finite number")
-    return value
-
-
-Score = Annotated[float, AfterValidator(_finite)]
+Score = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class _Strict(BaseModel):
@@ -119,7 +116,8 @@ class EvalResult(_Strict):
         config_name: the arm, for example ``joint_r8``, ``zero_shot`` or ``bm25``.
         seed: the training seed; null for arms that have none.
         per_query: main metric by query id, judged queries only.
-        per_query_metrics: the other metrics, ``{metric: {query id: value}}``.
+        per_query_metrics: the other metrics, each a list of values by ascending query id (``by_query_id``): the ids
+            are most of a file of dictionaries, and of the time to read it.
         aggregate: mean over judged queries, by metric.
         unjudged_queries: queries without judgments; they count in no mean.
         first_stage: scores of the candidates before reranking; null for other tasks.
@@ -135,7 +133,7 @@ class EvalResult(_Strict):
     main_metric: str
     aggregate: dict[str, Score]
     per_query: dict[str, Score]
-    per_query_metrics: dict[str, dict[str, Score]]
+    per_query_metrics: dict[str, list[Score]]
     unjudged_queries: list[str]
     first_stage: FirstStageScores | None
     caveats: list[str]
@@ -151,10 +149,12 @@ class EvalResult(_Strict):
         if self.main_metric not in self.aggregate:
             raise ValueError(f"aggregate lacks the main metric {self.main_metric!r}")
         for metric, values in self.per_query_metrics.items():
-            if values.keys() != self.per_query.keys():
-                raise ValueError(f"per_query_metrics.{metric} holds other queries than per_query")
-        for metric, values in {**self.per_query_metrics, self.main_metric: self.per_query}.items():
-            mean = math.fsum(values.values()) / len(values)
+            if len(values) != len(self.per_query):
+                raise ValueError(
+                    f"per_query_metrics.{metric} has {len(values)} values for the {len(self.per_query)} of per_query"
+                )
+        for metric, values in {**self.per_query_metrics, self.main_metric: [*self.per_query.values()]}.items():
+            mean = math.fsum(values) / len(values)
             if not abs(mean - self.aggregate.get(metric, math.nan)) <= 1e-9:
                 raise ValueError(f"aggregate.{metric} is not the mean of the queries' values ({mean:.6f})")
         return self
@@ -174,7 +174,7 @@ class EvalResult(_Strict):
             return self.per_query
         if name not in self.per_query_metrics:
             raise DataError(f"{self.config_name}, {self.key}: no per-query {name!r}; it holds {sorted(self.aggregate)}")
-        return self.per_query_metrics[name]
+        return dict(zip(sorted(self.per_query), self.per_query_metrics[name], strict=True))
 
 
 class QueryDetail(_Strict):
@@ -190,6 +190,11 @@ class DrillDown(_Strict):
 
     schema_version: Literal[1] = 1
     queries: dict[str, QueryDetail]
+
+
+def by_query_id(values: Mapping[str, float]) -> list[float]:
+    """The values of ``{query id: value}`` by ascending query id, as ``per_query_metrics`` holds them."""
+    return [values[query_id] for query_id in sorted(values)]
 
 
 def seed_name(seed: int | None) -> str:
@@ -234,7 +239,7 @@ def write_result(output_dir: Path, result: EvalResult, detail: DrillDown | None 
     if detail is None:
         drilldown_path(path).unlink(missing_ok=True)  # of an earlier run: its ranks may no longer be true
     else:
-        write_json(drilldown_path(path), detail.model_dump(), indent=None)
+        write_text(drilldown_path(path), _a_line_per_query(detail))
     write_json(path, result.model_dump())
     return path
 
@@ -258,27 +263,83 @@ def read_result(path: Path) -> EvalResult:
     Raises:
         DataError: the file is missing, cut short, of another schema version, or breaks the schema.
     """
-    raw = read_json(path)
-    version = raw.get("schema_version") if isinstance(raw, dict) else None
-    if version != SCHEMA_VERSION:
-        raise DataError(
-            f"{path}: result schema version {version!r}, this unimoe reads version {SCHEMA_VERSION}; "
-            "delete the file and evaluate again"
-        )
-    return _validated(EvalResult, raw, path)
+    return _read(EvalResult, path)
 
 
 def read_drilldown(path: Path) -> DrillDown:
     """Read the drill-down sidecar of the result file ``path``."""
-    sidecar = drilldown_path(path)
-    return _validated(DrillDown, read_json(sidecar), sidecar)
+    return _read(DrillDown, drilldown_path(path))
 
 
-def _validated(model: type[M], raw: Any, path: Path) -> M:
+def read_query_details(path: Path, query_ids: Iterable[str]) -> dict[str, QueryDetail]:
+    """Some queries of the drill-down sidecar of the result file ``path``; the lines of all others are not parsed.
+
+    Raises:
+        DataError: the sidecar is missing, broken or of another schema version, or lacks one of the queries.
+    """
+    lines = read_bytes(drilldown_path(path)).split(b"\n")
     try:
-        return model.model_validate(raw)
+        if lines[0] == _HEAD.encode() and lines[-2:] == [_FOOT.encode(), b""]:
+            by_id = {line[: line.find(b'": {') + 1]: line for line in lines}
+            return {query_id: QueryDetail.model_validate_json(_detail_of(query_id, by_id)) for query_id in query_ids}
+    except (KeyError, ValidationError):
+        pass
+    queries = read_drilldown(path).queries  # written otherwise, or broken: then it says how
+    lacking = [query_id for query_id in query_ids if query_id not in queries]
+    if lacking:
+        raise DataError(
+            f"{drilldown_path(path)}: lacks {len(lacking)} queries that its result holds, such as {lacking[0]!r}; "
+            "delete the result and evaluate again"
+        )
+    return {query_id: queries[query_id] for query_id in query_ids}
+
+
+_HEAD, _FOOT = '{"schema_version": 1, "queries": {', "}}"
+
+
+def _a_line_per_query(detail: DrillDown) -> str:
+    """JSON of which single queries can be read without parsing all of them."""
+    lines = ",\n".join(f"{_text(query_id)}: {_text(q.model_dump())}" for query_id, q in detail.queries.items())
+    return f"{_HEAD}\n{lines}\n{_FOOT}\n"
+
+
+def _detail_of(query_id: str, by_id: Mapping[bytes, bytes]) -> bytes:
+    name = _text(query_id).encode()
+    return by_id[name][len(name) + 2 :].removesuffix(b",")
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _read(model: type[M], path: Path) -> M:
+    """Parsed and checked in one pass; why a file is refused is worked out only when it is."""
+    content = read_bytes(path)
+    try:
+        read = model.model_validate_json(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "file"
-        message = first["msg"].removeprefix("Value error, ")
-        raise DataError(f"{path}: {where}: {message}; delete the file and evaluate again") from None
+        raise _refusal(path, content, error) from None
+    if "schema_version" not in read.model_fields_set:
+        raise _other_version(path, None)
+    return read
+
+
+def _refusal(path: Path, content: bytes, error: ValidationError) -> DataError:
+    first = error.errors(include_url=False)[0]
+    if first["type"] == "json_invalid":
+        why = first["ctx"]["error"]
+        return DataError(f"{path}: not valid JSON ({why}); the file may be cut short, delete it and run again")
+    raw = from_json(content)
+    version = raw.get("schema_version") if isinstance(raw, dict) else None
+    if version != SCHEMA_VERSION:
+        return _other_version(path, version)
+    where = ".".join(str(part) for part in first["loc"]) or "file"
+    message = first["msg"].removeprefix("Value error, ")
+    return DataError(f"{path}: {where}: {message}; delete the file and evaluate again")
+
+
+def _other_version(path: Path, version: object) -> DataError:
+    return DataError(
+        f"{path}: result schema version {version!r}, this unimoe reads version {SCHEMA_VERSION}; "
+        "delete the file and evaluate again"
+    )

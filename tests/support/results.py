@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unimoe.io import append_jsonl
-from unimoe.results import EvalResult, Identity, Provenance, Task, TrainingBudget, arm_dir, write_result
+from unimoe.results import EvalResult, Identity, Provenance, Task, TrainingBudget, arm_dir, by_query_id, write_result
 
 UNTRAINED = ("bm25", "zero_shot")
 
@@ -56,7 +56,7 @@ def make_result(
         main_metric=metric,
         aggregate={metric: mean, "mrr@10": mean / 2},
         per_query=per_query,
-        per_query_metrics={"mrr@10": halves},
+        per_query_metrics={"mrr@10": by_query_id(halves)},
         unjudged_queries=[],
         first_stage=None,
         caveats=list(caveats),

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.results import make_result, write_experiment
@@ -41,10 +41,21 @@ def test_gives_typed_access_to_what_lies_behind(tmp_path: Path) -> None:
     assert results.scores("joint_r8", "embedding/apidocs", [2]).tolist() == [list(result.per_query.values())]
     assert results.seeds("joint_r8", "embedding/apidocs") == (2, 4)
     assert results.dataset_keys == ("reranking/apidocs", "embedding/apidocs")
+    assert results.scores("joint_r8", "embedding/apidocs", [2], "mrr@10").tolist() == [
+        list(result.metric("mrr@10").values())
+    ]
     assert results.result("joint_r8", 9, "embedding/apidocs") is None
     assert [record["step"] for record in results.logs["joint_r8", 4]][:3] == [1, 2, 3]
     with pytest.raises(DataError, match=r"no embedding/apidocs result of joint_r8, seed_9"):
         results.scores("joint_r8", "embedding/apidocs", [9])
+
+
+def test_scores_are_in_the_order_of_query_ids_whatever_that_of_the_file(tmp_path: Path) -> None:
+    path = write_result(tmp_path, make_result("joint_r8", 0, {"b": 0.2, "a": 0.4, "c": 0.6}))
+    assert list(read_json(path)["per_query"]) == ["b", "a", "c"]
+    results = load_all_results(tmp_path)
+    assert results.scores("joint_r8", "reranking/apidocs", [0]).tolist() == [[0.4, 0.2, 0.6]]
+    assert results.scores("joint_r8", "reranking/apidocs", [0], "mrr@10").tolist() == [[0.2, 0.1, 0.3]]
 
 
 def test_skips_sidecars_and_other_files(tmp_path: Path) -> None:
@@ -57,6 +68,19 @@ def test_skips_sidecars_and_other_files(tmp_path: Path) -> None:
 def test_refuses_a_folder_without_results(tmp_path: Path) -> None:
     assert "no results here" in refusal(tmp_path)
     assert "no results here" in refusal(tmp_path / "absent")
+
+
+def test_an_unreadable_folder_does_not_count_as_an_absent_arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_experiment(tmp_path)
+    closed, listing = tmp_path / "joint_r8/seed_1/results", Path.iterdir
+
+    def iterdir(folder: Path) -> Iterator[Path]:
+        if folder == closed:
+            raise PermissionError(13, "Permission denied")
+        return listing(folder)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    assert refusal(tmp_path) == f"{closed}: cannot be read (Permission denied)"
 
 
 def test_names_the_one_file_that_is_cut_off(tmp_path: Path) -> None:
@@ -89,49 +113,34 @@ def test_refuses_a_file_in_the_wrong_place(tmp_path: Path) -> None:
     assert f"belongs at {path}" in refusal(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"experiment": "other"}, "experiment differs"),
-        ({"base_model": "qwen3@1"}, "base model differs"),
-        ({"prompt": "qwen3@1"}, "prompt differs"),
-        ({"depth": 100}, "depth differs: 10 in joint_r8 seed 0; 100 in rank_only_r8 seed 0"),
-        ({"split": "dev"}, "split differs"),
-        ({"pool": 600}, "pool differs"),
-        ({"max_queries": 3}, "max_queries differs"),
-        ({"checkpoint": "best"}, "checkpoint differs"),
-    ],
-)
-def test_refuses_arms_that_were_measured_differently(tmp_path: Path, change: dict[str, Any], words: str) -> None:
-    write_result(tmp_path, make_result("joint_r8", 0, SCORES))
-    write_result(tmp_path, make_result("rank_only_r8", 0, SCORES, identity=change))
-    assert words in refusal(tmp_path)
+class TestOnlySomeArms:
+    WANTED = frozenset({("rank_only_r8", "reranking/apidocs"), ("joint_r8", "reranking/apidocs")})
 
+    def test_reads_all_seeds_of_these_and_nothing_else(self, tmp_path: Path) -> None:
+        write_experiment(tmp_path)
+        (tmp_path / "emb_only_r8/seed_0/results/embedding/apidocs.json").write_text("broken")
+        (tmp_path / "joint_r8/seed_0/logs/train.jsonl").write_text("broken\n")
+        results = load_all_results(tmp_path, only=self.WANTED)
+        assert {(r.config_name, r.key) for r in results.results} == self.WANTED
+        assert results.seeds("joint_r8", "reranking/apidocs") == (0, 1, 2)
+        assert results.logs == {}
 
-def test_arms_without_a_model_have_no_prompt_to_disagree_with(tmp_path: Path) -> None:
-    write_result(tmp_path, make_result("bm25", None, SCORES))
-    write_result(tmp_path, make_result("zero_shot", None, SCORES, identity={"prompt": None}))
-    write_result(tmp_path, make_result("joint_r8", 0, SCORES))
-    assert set(load_all_results(tmp_path)) == {"bm25", "zero_shot", "joint_r8"}
+    def test_what_is_read_must_still_be_comparable(self, tmp_path: Path) -> None:
+        write_experiment(tmp_path, seeds=(0, 1))
+        write_result(tmp_path, make_result("joint_r8", 2, SCORES))
+        with pytest.raises(DataError, match=r"joint_r8 seed 2 lacks 37 of the 40 queries of joint_r8 seed 0"):
+            load_all_results(tmp_path, only=self.WANTED)
 
+    def test_finds_datasets_whose_names_are_no_file_names(self, tmp_path: Path) -> None:
+        write_result(tmp_path, make_result("joint_r8", 0, SCORES, dataset="cqadupstack/android"))
+        write_result(tmp_path, make_result("joint_r8", 0, SCORES))
+        found = load_all_results(tmp_path, only={("joint_r8", "reranking/cqadupstack/android")})
+        assert found.dataset_keys == ("reranking/cqadupstack/android",)
 
-def test_retrieval_systems_may_differ_in_their_first_stage(tmp_path: Path) -> None:
-    dense = {"first_stage": None, "depth": None}
-    write_result(tmp_path, make_result("bm25", None, SCORES, task="retrieval"))
-    write_result(tmp_path, make_result("joint_r8", 0, SCORES, task="retrieval", identity=dense))
-    assert len(load_all_results(tmp_path)) == 2
-
-
-def test_refuses_other_candidates(tmp_path: Path) -> None:
-    write_result(tmp_path, make_result("joint_r8", 0, SCORES))
-    write_result(tmp_path, make_result("rank_only_r8", 0, SCORES, hashes={"candidates": "other"}))
-    assert "candidates hash differs: 'decade' in joint_r8 seed 0" in refusal(tmp_path)
-
-
-def test_lists_the_queries_an_arm_lacks(tmp_path: Path) -> None:
-    write_result(tmp_path, make_result("joint_r8", 0, {"a": 0.1, "b": 0.2, "c": 0.3}))
-    write_result(tmp_path, make_result("rank_only_r8", 0, {"b": 0.2}))
-    assert "rank_only_r8 seed 0 lacks 2 of the 3 queries of joint_r8 seed 0 ('a', 'c')" in refusal(tmp_path)
+    def test_reads_everything_where_one_is_missing(self, tmp_path: Path) -> None:
+        write_experiment(tmp_path)
+        found = load_all_results(tmp_path, only={*self.WANTED, ("joint_r9", "reranking/apidocs")})
+        assert set(found) == {"bm25", "zero_shot", "rank_only_r8", "emb_only_r8", "joint_r8"}
 
 
 def test_a_resumed_run_replaces_repeated_steps_and_a_torn_last_line_is_dropped(tmp_path: Path) -> None:

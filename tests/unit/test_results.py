@@ -19,6 +19,7 @@ from unimoe.results import (
     arm_dir,
     drilldown_path,
     read_drilldown,
+    read_query_details,
     read_result,
     refuse_other_identity,
     result_path,
@@ -61,7 +62,7 @@ RESULT: dict[str, Any] = {
     "main_metric": "ndcg@10",
     "aggregate": {"ndcg@10": 0.5, "mrr@10": 0.75},
     "per_query": {"q1": 0.25, "q2": 0.75},
-    "per_query_metrics": {"mrr@10": {"q1": 0.5, "q2": 1.0}},
+    "per_query_metrics": {"mrr@10": [0.5, 1.0]},
     "unjudged_queries": ["q9"],
     "first_stage": {
         "aggregate": {"ndcg@10": 0.25},
@@ -98,6 +99,21 @@ class TestRoundTrip:
 
     def test_so_does_its_drilldown(self, tmp_path: Path) -> None:
         assert read_drilldown(write_result(tmp_path, result_with(), DETAIL)) == DETAIL
+
+    @pytest.mark.parametrize("layout", ["as written", "as other programs write it"])
+    def test_single_queries_are_read_whatever_their_ids(self, tmp_path: Path, layout: str) -> None:
+        queries = {
+            name: QueryDetail(text=f"text of {name}\n", relevant={}, ranks={})
+            for name in ("q1", 'a": {b', "{\\", "ü\u2028", "")
+        }
+        path = write_result(tmp_path, result_with(), DrillDown(queries=queries))
+        if layout != "as written":
+            sidecar = drilldown_path(path)
+            sidecar.write_text(json.dumps(json.loads(sidecar.read_text(encoding="utf-8"))), encoding="utf-8")
+        assert read_query_details(path, queries) == queries
+        assert list(read_query_details(path, ["q1"])) == ["q1"]
+        with pytest.raises(DataError, match=r"lacks 1 queries .* 'q9'"):
+            read_query_details(path, ["q1", "q9"])
 
     def test_a_result_without_one_leaves_none_of_an_earlier_run(self, tmp_path: Path) -> None:
         write_result(tmp_path, result_with(), DETAIL)
@@ -162,10 +178,14 @@ class TestStrictness:
             ({"aggregate": {"ndcg@10": 0.5}}, r"aggregate\.mrr@10 is not the mean"),
             ({"aggregate": {"mrr@10": 0.75}}, "aggregate lacks the main metric 'ndcg@10'"),
             ({"per_query": {}}, "per_query is empty"),
-            ({"per_query_metrics": {"mrr@10": {"q1": 0.75}}}, r"per_query_metrics\.mrr@10 holds other queries"),
-            ({"per_query": {"q1": math.nan, "q2": 0.75}}, "must be a finite number"),
+            (
+                {"per_query_metrics": {"mrr@10": [0.75]}},
+                r"per_query_metrics\.mrr@10 has 1 values for the 2 of per_query",
+            ),
+            ({"per_query_metrics": {"mrr@10": [math.nan, 1.0]}}, "should be a finite number"),
+            ({"per_query": {"q1": math.nan, "q2": 0.75}}, "should be a finite number"),
             ({"per_query": {"q1": "0.25", "q2": 0.75}}, "valid number"),
-            ({"aggregate": {"ndcg@10": math.inf, "mrr@10": 0.75}}, "must be a finite number"),
+            ({"aggregate": {"ndcg@10": math.inf, "mrr@10": 0.75}}, "should be a finite number"),
             ({"seed": 1.0}, "valid integer"),
             ({"seed": "1"}, "valid integer"),
             ({"task": "ranking"}, "'reranking', 'embedding', 'retrieval' or 'crossmodal'"),

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unimoe.analysis.comparable import comparable, name_of
+from unimoe.analysis.logs import Log, read_logs
 from unimoe.errors import DataError
-from unimoe.results import TASKS, EvalResult, Task, read_result, result_path, seed_name
+from unimoe.io import find_files
+from unimoe.results import TASKS, EvalResult, Task, by_query_id, read_result, result_path, safe_name, seed_name
 
 Seed: TypeAlias = int | None
 """A training seed; null for arms that have none, such as BM25 and zero-shot."""
 
-Log: TypeAlias = tuple[dict[str, Any], ...]
-"""A training log: one record per line, with at least ``step`` and ``loss``."""
-
 _SIDECARS = (".queries.json", ".mteb.json")
-_SAME_PER_DATASET = ("split", "pool", "max_queries")
-_SAME_WHERE_RERANKED = ("first_stage", "depth")  # elsewhere the first stage is the system under test
-_SAME_HASHES = ("collection", "candidates")
 
 
 @dataclass(frozen=True)
@@ -53,25 +47,27 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
         results: Iterable[EvalResult],
         logs: Mapping[tuple[str, Seed], Log] | None = None,
         pairs: Iterable[Pair] = (),
+        allow: Collection[str] = (),
     ) -> None:
-        """Take results that have been read.
+        """Take results that have been read; ``allow`` as in ``load_all_results``.
 
         Raises:
             DataError: two results claim the same place, or results that would be compared are not comparable.
+            UsageError: an unknown name in ``allow``.
         """
         self.output_dir = output_dir
-        self.results = tuple(sorted(results, key=_order))
+        self.results = tuple(sorted(comparable(str(output_dir), list(results), allow), key=_order))
         self.logs = dict(logs or {})
         self.pairs = tuple(pairs)
         self._typed = {(r.config_name, r.seed, r.key): r for r in self.results}
         if len(self._typed) < len(self.results):
             raise DataError(f"{output_dir}: two results claim the same arm, seed, task and dataset")
         self._aggregate: dict[str, dict[Seed, dict[str, dict[str, float]]]] = {}
+        self._measured: dict[str, list[EvalResult]] = {}
         for r in self.results:
             self._aggregate.setdefault(r.config_name, {}).setdefault(r.seed, {})[r.key] = dict(r.aggregate)
-        _refuse_mixture(output_dir, self.results)
-        for key in self.dataset_keys:
-            _refuse_incomparable(key, [r for r in self.results if r.key == key])
+            self._measured.setdefault(r.key, []).append(r)
+        self._rows: dict[tuple[str, Seed, str, str], NDArray[np.float64]] = {}
 
     def __getitem__(self, config_name: str) -> dict[Seed, dict[str, dict[str, float]]]:
         return self._aggregate[config_name]
@@ -85,12 +81,12 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
     @property
     def dataset_keys(self) -> tuple[str, ...]:
         """Every ``task/dataset`` with a result: tasks in the schema's order, datasets by name."""
-        found = {r.key: (TASKS.index(r.task), r.dataset) for r in self.results}
+        found = {key: (TASKS.index(group[0].task), group[0].dataset) for key, group in self._measured.items()}
         return tuple(sorted(found, key=found.__getitem__))
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """Why these results are unfit for decisions, each reason once."""
+        """Why these results are unfit for decisions, what was allowed included; each reason once."""
         return tuple(dict.fromkeys(caveat for r in self.results for caveat in r.caveats))
 
     def result(self, config_name: str, seed: Seed, key: str) -> EvalResult | None:
@@ -99,162 +95,109 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
 
     def measured(self, key: str, config_name: str | None = None) -> tuple[EvalResult, ...]:
         """All results on one ``task/dataset``, of one arm or of every arm, by arm and seed."""
-        return tuple(r for r in self.results if r.key == key and config_name in (None, r.config_name))
+        return tuple(r for r in self._measured.get(key, ()) if config_name in (None, r.config_name))
 
     def seeds(self, config_name: str, key: str) -> tuple[int, ...]:
         """The training seeds of an arm that were measured on one ``task/dataset``, ascending."""
         return tuple(r.seed for r in self.measured(key, config_name) if r.seed is not None)
 
-    def scores(self, config_name: str, key: str, seeds: Sequence[Seed]) -> NDArray[np.float64]:
-        """Main metric of one arm as a matrix, ``(seeds, queries)``, queries by id.
+    def scores(
+        self, config_name: str, key: str, seeds: Sequence[Seed], metric: str | None = None
+    ) -> NDArray[np.float64]:
+        """One metric of one arm as a matrix, ``(seeds, queries)``, queries by id.
+
+        Args:
+            config_name: the arm.
+            key: ``task/dataset``.
+            seeds: one row each.
+            metric: one that the results hold by query; the main metric when left out.
 
         Raises:
-            DataError: one of the seeds was not measured.
+            DataError: one of the seeds was not measured, or the metric was not computed.
         """
-        rows = []
-        for seed in seeds:
-            result = self.result(config_name, seed, key)
-            if result is None:
-                raise DataError(f"{self.output_dir}: no {key} result of {config_name}, {seed_name(seed)}")
-            rows.append([result.per_query[query_id] for query_id in sorted(result.per_query)])
-        return np.array(rows, dtype=np.float64)
+        return np.array([self._row(config_name, seed, key, metric) for seed in seeds], dtype=np.float64)
+
+    def _row(self, config_name: str, seed: Seed, key: str, metric: str | None) -> NDArray[np.float64]:
+        """Kept once made: every comparison of an arm asks for it again."""
+        result = self.result(config_name, seed, key)
+        if result is None:
+            raise DataError(f"{self.output_dir}: no {key} result of {config_name}, {seed_name(seed)}")
+        place = (config_name, seed, key, metric or result.main_metric)
+        if place not in self._rows:
+            self._rows[place] = np.array(by_query_id(result.metric(place[-1])))
+        return self._rows[place]
 
 
-def load_all_results(output_dir: Path | str) -> Results:
+def load_all_results(
+    output_dir: Path | str, allow: Collection[str] = (), only: Collection[tuple[str, str]] | None = None
+) -> Results:
     """Read every result and training log below an output folder.
 
     Looks for ``{output_dir}/*/seed_*/results/{task}/{dataset}.json`` and ``.../logs/train.jsonl``. Arms, seeds and
     datasets may be missing; what is there must be whole and belong together.
 
+    Args:
+        output_dir: the folder of one experiment.
+        allow: names of ``comparable.ALLOWANCES``: differences that do not keep arms from being compared, but become
+            caveats. Other queries are then cut to those that all arms share.
+        only: arms and ``task/dataset`` keys, all seeds of which are read and no logs, for a question that concerns
+            these alone. When one has no result, everything is read after all, so that a refusal can name what is there.
+
     Raises:
         DataError: no result at all; a file that is cut short, of another schema, or not what its path says; two files
             for the same measurement; results of different experiments, base models or prompts; arms judged on
             different queries, candidates, depths, splits or pools.
+        UsageError: an unknown name in ``allow``.
     """
     output_dir = Path(output_dir)
+    paths = _result_files(output_dir)
+    chosen = None if only is None else _chosen(paths, only)
+    results = _read(output_dir, paths if chosen is None else chosen)
+    return Results(output_dir, results, read_logs(output_dir) if only is None else None, allow=allow)
+
+
+def _result_files(output_dir: Path) -> list[Path]:
+    found = find_files(output_dir, "*/seed_*/results/*/*.json") if output_dir.exists() else []
+    paths = [path for path in found if not path.name.endswith(_SIDECARS)]
+    if not paths:
+        raise DataError(f"{output_dir}: no results here; evaluate an arm first, or point --output-dir at an experiment")
+    return paths
+
+
+def _chosen(paths: Sequence[Path], only: Collection[tuple[str, str]]) -> list[Path] | None:
+    """The files of these arms and keys by their paths; None where one has no file."""
+    wanted = set()
+    for config_name, key in only:
+        task, _, dataset = key.partition("/")
+        wanted.add((config_name, task, safe_name(dataset)))
+    found = {path: (path.parts[-5], path.parts[-2], path.stem) for path in paths}
+    return None if wanted.difference(found.values()) else [path for path, of in found.items() if of in wanted]
+
+
+def _read(output_dir: Path, paths: Iterable[Path]) -> list[EvalResult]:
     files: dict[tuple[str, Seed, str], Path] = {}
     results = []
-    for path in sorted(output_dir.glob("*/seed_*/results/*/*.json")):
-        if path.name.endswith(_SIDECARS):
-            continue
+    for path in paths:
         result = read_result(path)
         claim = (result.config_name, result.seed, result.key)
         if claim in files:
             raise DataError(
-                f"{path} and {files[claim]} both claim to be {_name(result)} on {result.key}; remove one of them"
+                f"{path} and {files[claim]} both claim to be {name_of(result)} on {result.key}; remove one of them"
             )
         files[claim] = path
         results.append(result)
-    if not results:
-        raise DataError(f"{output_dir}: no results here; evaluate an arm first, or point --output-dir at an experiment")
     for result, path in zip(results, files.values(), strict=True):
         _refuse_misplaced(output_dir, path, result)
-    return Results(output_dir, results, _read_logs(output_dir))
-
-
-def _read_logs(output_dir: Path) -> dict[tuple[str, Seed], Log]:
-    logs: dict[tuple[str, Seed], Log] = {}
-    for path in sorted(output_dir.glob("*/seed_*/logs/train.jsonl")):
-        config_name, seed = path.parts[-4], path.parts[-3].removeprefix("seed_")
-        if seed.isdecimal():
-            logs[config_name, int(seed)] = _read_log(path)
-    return logs
-
-
-def _read_log(path: Path) -> Log:
-    """One record per step and task; a resumed run's repetition of a step replaces the first one.
-
-    A last line without an end is what a killed run leaves, and is dropped.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error})") from None
-    records: dict[tuple[int, Any], dict[str, Any]] = {}
-    lines = text.split("\n")
-    for number, line in enumerate(lines[:-1], start=1):
-        try:
-            record = json.loads(line)
-            step, loss = int(record["step"]), float(record["loss"])
-            records[step, record.get("task")] = record | {"step": step, "loss": loss}
-        except (ValueError, TypeError, KeyError, AttributeError):
-            raise DataError(f"{path}:{number}: not a training record with step and loss; remove the line") from None
-    return tuple(records[step] for step in sorted(records, key=lambda step: (step[0], str(step[1]))))
-
-
-def _order(result: EvalResult) -> tuple[str, int, int, str]:
-    return result.config_name, -1 if result.seed is None else result.seed, TASKS.index(result.task), result.dataset
-
-
-def _name(result: EvalResult) -> str:
-    return result.config_name if result.seed is None else f"{result.config_name} seed {result.seed}"
+    return results
 
 
 def _refuse_misplaced(output_dir: Path, path: Path, result: EvalResult) -> None:
     expected = result_path(output_dir, result.config_name, result.seed, result.task, result.dataset)
     if path != expected:
         raise DataError(
-            f"{path} says it is {_name(result)} on {result.key}, which belongs at {expected}; move it there"
+            f"{path} says it is {name_of(result)} on {result.key}, which belongs at {expected}; move it there"
         )
 
 
-def _refuse_mixture(output_dir: Path, results: Sequence[EvalResult]) -> None:
-    """One folder holds one experiment and one base model, and each task one prompt; arms without a model have none."""
-    _agree(f"{output_dir}", "experiment", results, lambda r: r.identity.experiment)
-    _agree(f"{output_dir}", "base model", results, lambda r: r.identity.base_model, null_agrees=True)
-    for task in TASKS:
-        of_task = [r for r in results if r.task == task]
-        _agree(f"{output_dir}, {task}", "prompt", of_task, lambda r: r.identity.prompt, null_agrees=True)
-
-
-def _refuse_incomparable(key: str, results: Sequence[EvalResult]) -> None:
-    """What stands side by side in a table must have been measured alike."""
-    _agree(key, "main metric", results, lambda r: r.main_metric)
-    reranked = _SAME_WHERE_RERANKED if results[0].task == "reranking" else ()
-    for field in (*_SAME_PER_DATASET, *reranked):
-        _agree(key, field, results, attrgetter(f"identity.{field}"))
-    for part in _SAME_HASHES:
-        _agree(key, f"{part} hash", results, partial(_hash_of, part), null_agrees=True)
-    trained = [r for r in results if r.identity.checkpoint != "none"]
-    _agree(key, "checkpoint", trained, lambda r: r.identity.checkpoint)
-    for other in results[1:]:
-        _same_queries(key, results[0], other)
-
-
-def _hash_of(part: str, result: EvalResult) -> str | None:
-    return result.provenance.hashes.get(part)
-
-
-def _agree(
-    where: str,
-    what: str,
-    results: Sequence[EvalResult],
-    value_of: Callable[[EvalResult], Any],
-    *,
-    null_agrees: bool = False,
-) -> None:
-    holders: dict[Any, list[str]] = {}
-    for result in results:
-        value = value_of(result)
-        if not (null_agrees and value is None):
-            holders.setdefault(value, []).append(_name(result))
-    if len(holders) > 1:
-        sides = "; ".join(f"{value!r} in {_some(names)}" for value, names in holders.items())
-        raise DataError(
-            f"{where}: {what} differs: {sides}; results of one --output-dir must be measured alike, "
-            "move the others elsewhere or evaluate again"
-        )
-
-
-def _same_queries(key: str, first: EvalResult, other: EvalResult) -> None:
-    for here, there in ((first, other), (other, first)):
-        missing = sorted(here.per_query.keys() - there.per_query.keys())
-        if missing:
-            raise DataError(
-                f"{key}: {_name(there)} lacks {len(missing)} of the {len(here.per_query)} queries of {_name(here)} "
-                f"({_some([repr(q) for q in missing])}); arms are compared on the same queries only, evaluate again"
-            )
-
-
-def _some(names: Sequence[str], limit: int = 3) -> str:
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+def _order(result: EvalResult) -> tuple[str, int, int, str]:
+    return result.config_name, -1 if result.seed is None else result.seed, TASKS.index(result.task), result.dataset

@@ -21,6 +21,7 @@ from unimoe.results import (
     EvalResult,
     FirstStageScores,
     arm_dir,
+    by_query_id,
     read_result,
     refuse_other_identity,
     result_path,
@@ -121,7 +122,9 @@ class Evaluator:
             main_metric=main,
             aggregate=found.scores.aggregate,
             per_query=found.scores.per_query[main],
-            per_query_metrics={name: values for name, values in found.scores.per_query.items() if name != main},
+            per_query_metrics={
+                name: by_query_id(values) for name, values in found.scores.per_query.items() if name != main
+            },
             unjudged_queries=found.scores.unjudged_queries,
             first_stage=_first_stage_scores(data, found) if measurement.task == "reranking" else None,
             caveats=measurement.caveats,

@@ -1,0 +1,197 @@
+"""What may stand side by side: results measured alike, or unlike in a way that was allowed by name.
+
+What is allowed becomes a caveat of every result it touches, so that each table, figure, verdict and report shows it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+from unimoe.errors import DataError, UsageError, did_you_mean
+from unimoe.results import TASKS, EvalResult, by_query_id
+
+ALLOWANCES = {
+    "queries": "arms judged on different queries are compared on those that all of them share",
+    "candidates": "other candidates: their hash, first stage or pool",
+    "metrics": "other main metrics; arms are compared on one that all of them hold",
+    "max_queries": "queries cut to another number",
+    "depth": "another number of candidates per query",
+    "collections": "another collection or split of the same name",
+}
+"""The differences that can be allowed by name, and what each means."""
+
+_IDS_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What must agree; ``allowance`` is the name that lifts it, None where nothing does."""
+
+    what: str
+    value_of: Callable[[EvalResult], Any]
+    allowance: str | None = None
+    null_agrees: bool = False
+
+
+def _hash(part: str, result: EvalResult) -> str | None:
+    return result.provenance.hashes.get(part)
+
+
+_ONE_FOLDER = (
+    _Rule("experiment", attrgetter("identity.experiment")),
+    _Rule("base model", attrgetter("identity.base_model"), null_agrees=True),  # BM25 has none
+)
+_ONE_TASK = (_Rule("prompt", attrgetter("identity.prompt"), null_agrees=True),)
+_ONE_DATASET = (
+    _Rule("main metric", attrgetter("main_metric"), "metrics"),
+    _Rule("split", attrgetter("identity.split"), "collections"),
+    _Rule("pool", attrgetter("identity.pool"), "candidates"),
+    _Rule("max_queries", attrgetter("identity.max_queries"), "max_queries"),
+    _Rule("collection hash", partial(_hash, "collection"), "collections", null_agrees=True),
+    _Rule("candidates hash", partial(_hash, "candidates"), "candidates", null_agrees=True),
+)
+_WHERE_RERANKED = (  # elsewhere the first stage is the system under test
+    _Rule("first_stage", attrgetter("identity.first_stage"), "candidates"),
+    _Rule("depth", attrgetter("identity.depth"), "depth"),
+)
+_TRAINED = (_Rule("checkpoint", attrgetter("identity.checkpoint")),)
+
+
+def comparable(where: str, results: Sequence[EvalResult], allow: Collection[str] = ()) -> list[EvalResult]:
+    """Results as they may be compared: of one experiment, and per dataset on the same queries and metric.
+
+    Args:
+        where: what they were read from, for messages.
+        results: at most one of each arm, seed, task and dataset.
+        allow: names of ``ALLOWANCES``. What differs is then a caveat of the results of that dataset; other queries
+            are cut to those that all arms share, and other main metrics are exchanged for one that all arms hold.
+
+    Raises:
+        UsageError: an unknown name in ``allow``.
+        DataError: what must agree differs and was not allowed, or leaves nothing in common.
+    """
+    for name in allow:
+        if name not in ALLOWANCES:
+            hint = did_you_mean(name, ALLOWANCES)
+            raise UsageError(f"--allow {name}: no such difference{hint}; known are {', '.join(ALLOWANCES)}")
+    for rule in _ONE_FOLDER:
+        _agrees(rule, where, results, allow)
+    for task in TASKS:
+        for rule in _ONE_TASK:
+            _agrees(rule, f"{where}, {task}", [r for r in results if r.task == task], allow)
+    by_key: dict[str, list[EvalResult]] = {}
+    for result in results:
+        by_key.setdefault(result.key, []).append(result)
+    return [result for key, group in by_key.items() for result in _on_one_dataset(key, group, allow)]
+
+
+def name_of(result: EvalResult) -> str:
+    """Arm and seed, as messages call them."""
+    return result.config_name if result.seed is None else f"{result.config_name} seed {result.seed}"
+
+
+def _on_one_dataset(key: str, results: list[EvalResult], allow: Collection[str]) -> list[EvalResult]:
+    rules = (*_ONE_DATASET, *(_WHERE_RERANKED if results[0].task == "reranking" else ()))
+    caveats = [_agrees(rule, key, results, allow) for rule in rules]
+    trained = [r for r in results if r.identity.checkpoint != "none"]
+    caveats += [_agrees(rule, key, trained, allow) for rule in _TRAINED]
+    results = _on_one_metric(key, results)
+    if any(r.per_query.keys() != results[0].per_query.keys() for r in results):
+        if "queries" not in allow:
+            raise _other_queries(key, results)
+        results, caveat = _on_shared_queries(key, results)
+        caveats.append(caveat)
+    found = [caveat for caveat in caveats if caveat]
+    return [r.model_copy(update={"caveats": [*r.caveats, *found]}) for r in results] if found else results
+
+
+def _agrees(rule: _Rule, where: str, results: Iterable[EvalResult], allow: Collection[str]) -> str | None:
+    """The difference as a caveat where it is allowed, None where there is none."""
+    holders: dict[Any, list[str]] = {}
+    for result in results:
+        value = rule.value_of(result)
+        if not (rule.null_agrees and value is None):
+            holders.setdefault(value, []).append(name_of(result))
+    if len(holders) < 2:
+        return None
+    difference = f"{rule.what} differs: " + "; ".join(f"{v!r} in {_some(names, 3)}" for v, names in holders.items())
+    if rule.allowance in allow:
+        return f"{where}: {difference} (allowed by name: {rule.allowance})"
+    raise DataError(
+        f"{where}: {difference}; results of one --output-dir must be measured alike, "
+        f"move the others elsewhere or evaluate again{_or_allow(rule.allowance)}"
+    )
+
+
+def _on_one_metric(key: str, results: list[EvalResult]) -> list[EvalResult]:
+    """With the main metric that most have, of those that all hold by query."""
+    usual = [metric for metric, _ in Counter(r.main_metric for r in results).most_common()]
+    if len(usual) == 1:
+        return results
+    shared = set.intersection(*({r.main_metric, *r.per_query_metrics} for r in results))
+    chosen = next((metric for metric in usual if metric in shared), None)
+    if chosen is None:
+        raise DataError(f"{key}: no main metric ({', '.join(usual)}) that every result holds by query; evaluate again")
+    return [_with_main_metric(r, chosen) for r in results]
+
+
+def _with_main_metric(result: EvalResult, metric: str) -> EvalResult:
+    others = {result.main_metric: by_query_id(result.per_query), **result.per_query_metrics}
+    others.pop(metric)
+    changed = {"main_metric": metric, "per_query": result.metric(metric), "per_query_metrics": others}
+    return result if metric == result.main_metric else result.model_copy(update=changed)
+
+
+def _on_shared_queries(key: str, results: list[EvalResult]) -> tuple[list[EvalResult], str]:
+    shared = set.intersection(*(set(r.per_query) for r in results))
+    if not shared:
+        raise DataError(f"{key}: no query that every result was judged on; evaluate the arms on the same queries")
+    missing = sorted(set().union(*(r.per_query for r in results)) - shared)
+    caveat = (
+        f"{key}: compared on the {len(shared):,} queries that all arms share (allowed by name: queries); "
+        f"{len(missing):,} left out: {_some(missing, _IDS_SHOWN)}"
+    )
+    return [_cut(r, shared) for r in results], caveat
+
+
+def _cut(result: EvalResult, queries: set[str]) -> EvalResult:
+    """The same result on some of its queries, as if it had been measured on those alone."""
+    if result.per_query.keys() == queries:
+        return result
+    ids = sorted(result.per_query)
+    rest = {
+        metric: [value for query_id, value in zip(ids, values, strict=True) if query_id in queries]
+        for metric, values in result.per_query_metrics.items()
+    }
+    per_query = {query_id: result.per_query[query_id] for query_id in ids if query_id in queries}
+    columns = {result.main_metric: list(per_query.values()), **rest}
+    means = {metric: math.fsum(values) / len(values) for metric, values in columns.items()}
+    changed = {"per_query": per_query, "per_query_metrics": rest, "aggregate": means, "first_stage": None}
+    return result.model_copy(update=changed)
+
+
+def _other_queries(key: str, results: Sequence[EvalResult]) -> DataError:
+    """Names the first result that lacks queries of another."""
+    first = results[0]
+    other = next(r for r in results if r.per_query.keys() != first.per_query.keys())
+    here, there = (first, other) if first.per_query.keys() - other.per_query.keys() else (other, first)
+    missing = sorted(here.per_query.keys() - there.per_query.keys())
+    return DataError(
+        f"{key}: {name_of(there)} lacks {len(missing):,} of the {len(here.per_query):,} queries of {name_of(here)} "
+        f"({_some([repr(q) for q in missing], _IDS_SHOWN)}); arms are compared on the same queries only, "
+        f"evaluate again{_or_allow('queries')}"
+    )
+
+
+def _or_allow(name: str | None) -> str:
+    return "" if name is None else f", or compare all the same with --allow {name}"
+
+
+def _some(names: Sequence[str], limit: int) -> str:
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit:,} more" if len(names) > limit else "")

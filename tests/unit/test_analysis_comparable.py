@@ -1,0 +1,178 @@
+"""Arms measured differently are not compared, unless the difference is allowed by name; then everything says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.results import make_result
+
+from unimoe.analysis.compare import compute_interference_metrics, generate_comparison_table, load_all_results
+from unimoe.analysis.verdict import verdict_block
+from unimoe.errors import DataError, UsageError
+from unimoe.results import EvalResult, write_result
+
+SCORES = [0.2, 0.4, 0.6]
+KEY = "reranking/apidocs"
+
+
+def refusal(folder: Path, *allow: str) -> str:
+    with pytest.raises(DataError) as caught:
+        load_all_results(folder, allow)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"experiment": "other"}, "experiment differs"),
+        ({"base_model": "qwen3@1"}, "base model differs"),
+        ({"prompt": "qwen3@1"}, "prompt differs"),
+        ({"depth": 100}, "depth differs: 10 in joint_r8 seed 0; 100 in rank_only_r8 seed 0"),
+        ({"split": "dev"}, "split differs"),
+        ({"pool": 600}, "pool differs"),
+        ({"max_queries": 3}, "max_queries differs"),
+        ({"checkpoint": "best"}, "checkpoint differs"),
+    ],
+)
+def test_refuses_arms_that_were_measured_differently(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    write_result(tmp_path, make_result("joint_r8", 0, SCORES))
+    write_result(tmp_path, make_result("rank_only_r8", 0, SCORES, identity=change))
+    assert words in refusal(tmp_path)
+
+
+def test_arms_without_a_model_have_no_prompt_to_disagree_with(tmp_path: Path) -> None:
+    write_result(tmp_path, make_result("bm25", None, SCORES))
+    write_result(tmp_path, make_result("zero_shot", None, SCORES, identity={"prompt": None}))
+    write_result(tmp_path, make_result("joint_r8", 0, SCORES))
+    assert set(load_all_results(tmp_path)) == {"bm25", "zero_shot", "joint_r8"}
+
+
+def test_retrieval_systems_may_differ_in_their_first_stage(tmp_path: Path) -> None:
+    dense = {"first_stage": None, "depth": None}
+    write_result(tmp_path, make_result("bm25", None, SCORES, task="retrieval"))
+    write_result(tmp_path, make_result("joint_r8", 0, SCORES, task="retrieval", identity=dense))
+    assert len(load_all_results(tmp_path)) == 2
+
+
+def test_refuses_other_candidates(tmp_path: Path) -> None:
+    write_result(tmp_path, make_result("joint_r8", 0, SCORES))
+    write_result(tmp_path, make_result("rank_only_r8", 0, SCORES, hashes={"candidates": "other"}))
+    assert "candidates hash differs: 'decade' in joint_r8 seed 0" in refusal(tmp_path)
+
+
+def test_lists_the_queries_an_arm_lacks(tmp_path: Path) -> None:
+    write_result(tmp_path, make_result("joint_r8", 0, {"a": 0.1, "b": 0.2, "c": 0.3}))
+    write_result(tmp_path, make_result("rank_only_r8", 0, {"b": 0.2}))
+    assert "rank_only_r8 seed 0 lacks 2 of the 3 queries of joint_r8 seed 0 ('a', 'c')" in refusal(tmp_path)
+
+
+class TestAllowedByName:
+    @pytest.mark.parametrize(
+        ("allow", "change", "words"),
+        [
+            ("depth", {"depth": 100}, "depth differs: 10 in joint_r8 seed 0; 100 in rank_only_r8 seed 0"),
+            ("max_queries", {"max_queries": 3}, "max_queries differs: None in joint_r8 seed 0; 3 in rank_only_r8"),
+            ("candidates", {"first_stage": "x"}, "first_stage differs"),
+            ("candidates", {"pool": 600}, "pool differs"),
+            ("collections", {"split": "dev"}, "split differs"),
+        ],
+    )
+    def test_a_difference_becomes_a_caveat(
+        self, tmp_path: Path, allow: str, change: dict[str, Any], words: str
+    ) -> None:
+        write_result(tmp_path, make_result("joint_r8", 0, SCORES))
+        write_result(tmp_path, make_result("rank_only_r8", 0, SCORES, identity=change))
+        message = refusal(tmp_path, *({"queries", "depth", "max_queries", "candidates", "collections"} - {allow}))
+        assert message.endswith(f"or compare all the same with --allow {allow}")
+        (caveat,) = load_all_results(tmp_path, [allow]).caveats
+        assert words in caveat
+        assert caveat.endswith(f"(allowed by name: {allow})")
+
+    @pytest.mark.parametrize(("allow", "part"), [("candidates", "candidates"), ("collections", "collection")])
+    def test_so_do_other_contents(self, tmp_path: Path, allow: str, part: str) -> None:
+        write_result(tmp_path, make_result("joint_r8", 0, SCORES))
+        write_result(tmp_path, make_result("rank_only_r8", 0, SCORES, hashes={part: "other"}))
+        assert f"--allow {allow}" in refusal(tmp_path)
+        assert f"{part} hash differs" in load_all_results(tmp_path, [allow]).caveats[0]
+
+    def test_the_caveat_stands_in_tables_and_verdicts_of_that_dataset_alone(self, tmp_path: Path) -> None:
+        for seed in (0, 1):
+            write_result(tmp_path, make_result("joint_r8", seed, SCORES))
+            write_result(tmp_path, make_result("rank_only_r8", seed, SCORES, identity={"depth": 100}))
+            write_result(tmp_path, make_result("joint_r8", seed, SCORES, dataset="other"))
+        results = load_all_results(tmp_path, ["depth"])
+        assert any("allowed by name: depth" in note for note in generate_comparison_table(results).notes)
+        assert "allowed by name: depth" in " ".join(verdict_block(results).split())
+        assert [len(r.caveats) for r in results.measured("reranking/other")] == [0, 0]
+
+    @pytest.mark.parametrize(
+        "change", [{"experiment": "x"}, {"base_model": "x"}, {"prompt": "x"}, {"checkpoint": "best"}]
+    )
+    def test_what_makes_another_experiment_is_never_allowed(self, tmp_path: Path, change: dict[str, Any]) -> None:
+        write_result(tmp_path, make_result("joint_r8", 0, SCORES))
+        write_result(tmp_path, make_result("rank_only_r8", 0, SCORES, identity=change))
+        assert "--allow" not in refusal(tmp_path, "queries", "candidates", "metrics", "depth", "collections")
+
+    def test_an_unknown_name_is_wrong_usage_and_the_closest_is_told(self, tmp_path: Path) -> None:
+        write_result(tmp_path, make_result("joint_r8", 0, SCORES))
+        with pytest.raises(
+            UsageError, match=r"--allow query: no such difference \(did you mean 'queries'\?\); known are q"
+        ):
+            load_all_results(tmp_path, ["query"])
+
+
+class TestOtherQueries:
+    def test_are_cut_to_those_that_all_share_and_the_rest_is_listed(self, tmp_path: Path) -> None:
+        write_result(tmp_path, make_result("joint_r8", 0, {"a": 0.1, "b": 0.2, "c": 0.6}))
+        write_result(tmp_path, make_result("rank_only_r8", 0, {"d": 0.9, "c": 0.8, "b": 0.4}))
+        assert "--allow queries" in refusal(tmp_path)
+        results = load_all_results(tmp_path, ["queries"])
+        assert results.caveats == (
+            f"{KEY}: compared on the 2 queries that all arms share (allowed by name: queries); 2 left out: a, d",
+        )
+        assert results["joint_r8"][0][KEY] == {"ndcg@10": pytest.approx(0.4), "mrr@10": pytest.approx(0.2)}
+        assert results.scores("rank_only_r8", KEY, [0]).tolist() == [[0.4, 0.8]]
+        assert results.scores("rank_only_r8", KEY, [0], "mrr@10").tolist() == [[0.2, 0.4]]
+        (item,) = compute_interference_metrics(results).measured
+        assert item.mean == pytest.approx((0.6 - 0.4) / 0.6)
+        assert item.queries == 2
+
+    def test_what_is_cut_is_a_whole_result_still(self, tmp_path: Path) -> None:
+        write_result(tmp_path, make_result("joint_r8", 0, SCORES))
+        write_result(tmp_path, make_result("rank_only_r8", 0, SCORES[:2]))
+        for result in load_all_results(tmp_path, ["queries"]).results:
+            assert EvalResult.model_validate(result.model_dump()) == result
+
+    def test_nothing_shared_is_refused_even_when_allowed(self, tmp_path: Path) -> None:
+        write_result(tmp_path, make_result("joint_r8", 0, {"a": 0.1}))
+        write_result(tmp_path, make_result("rank_only_r8", 0, {"b": 0.2}))
+        assert "no query that every result was judged on" in refusal(tmp_path, "queries")
+
+
+class TestOtherMetrics:
+    def test_are_compared_on_one_that_all_hold(self, tmp_path: Path) -> None:
+        write_result(tmp_path, make_result("joint_r8", 0, SCORES))
+        other = make_result("rank_only_r8", 0, SCORES)
+        swapped = {
+            "main_metric": "mrr@10",
+            "per_query": other.metric("mrr@10"),
+            "per_query_metrics": {"ndcg@10": list(other.per_query.values())},
+        }
+        write_result(tmp_path, other.model_copy(update=swapped))
+        assert "main metric differs: 'ndcg@10' in joint_r8 seed 0; 'mrr@10' in rank_only_r8" in refusal(tmp_path)
+        results = load_all_results(tmp_path, ["metrics"])
+        assert {r.main_metric for r in results.results} == {"ndcg@10"}
+        assert results.scores("rank_only_r8", KEY, [0]).tolist() == [SCORES]
+        assert "main metric differs" in results.caveats[0]
+        for result in results.results:
+            assert EvalResult.model_validate(result.model_dump()) == result
+
+    def test_none_that_all_hold_is_refused_even_when_allowed(self, tmp_path: Path) -> None:
+        write_result(tmp_path, make_result("joint_r8", 0, SCORES))
+        write_result(tmp_path, make_result("rank_only_r8", 0, SCORES, metric="map"))
+        message = refusal(tmp_path, "metrics")
+        assert "no main metric (ndcg@10, map) that every result holds by query" in message
