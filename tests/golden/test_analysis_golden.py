@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from unimoe.analysis.crossed import crossed_interval
-from unimoe.analysis.significance import bootstrap_means, holm, sign_flip_p
+from unimoe.analysis.corrections import holm
+from unimoe.analysis.crossed import crossed_interval, linearised_tir, seeds_mean
+from unimoe.analysis.resampling import bootstrap_means, sign_flip_p
 
 
 def test_crossed_interval_worked_by_hand() -> None:
@@ -29,6 +30,22 @@ def test_crossed_interval_worked_by_hand() -> None:
     assert found.query_share == pytest.approx(0.03 / 0.12)
     passing = 1 - scipy.stats.t.cdf((0.02 - 0.3) / math.sqrt(0.03), freedom)
     assert found.confidence["PASS"] == pytest.approx(passing)
+
+
+def test_interval_with_fixed_queries_is_students() -> None:
+    per_seed = np.array([0.031, 0.012, 0.025])
+    found = seeds_mean(per_seed)
+    assert found is not None
+    peer = scipy.stats.ttest_1samp(per_seed, 0.0).confidence_interval(0.95)
+    assert [found.low, found.high] == pytest.approx([peer.low, peer.high])
+    assert found.confidence_below(0.01) == pytest.approx(scipy.stats.ttest_1samp(per_seed, 0.01).pvalue / 2)
+    assert (found.seed_share, found.query_share) == (1.0, 0.0)
+
+
+def test_linearised_tir_worked_by_hand() -> None:
+    # Means .5 and .4: T = .2, and T + (.8 * specialist - joint) / .5.
+    found = linearised_tir(np.array([[0.4, 0.6]]), np.array([[0.3, 0.5]]))
+    assert found == pytest.approx(np.array([[0.2 + 0.02 / 0.5, 0.2 - 0.02 / 0.5]]))
 
 
 def test_mean_squares_are_those_of_a_two_way_analysis_of_variance() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from support.results import make_result
 
+from unimoe.analysis.across import compute_across, tir_across
 from unimoe.analysis.compare import Results, compute_interference_metrics, compute_significance
 from unimoe.analysis.crossed import crossed_interval
 from unimoe.analysis.interference import Interference
@@ -30,6 +32,20 @@ def measure(specialist: Scores, joint: Scores) -> Interference:
     return compute_interference_metrics(Results(Path("outputs"), items)).measured[0]
 
 
+def suite(specialist: Sequence[Scores], joint: Sequence[Scores]) -> Results:
+    """One array per arm and dataset."""
+    arms = {"rank_only_r8": specialist, "joint_r8": joint}
+    return Results(
+        Path("outputs"),
+        [
+            make_result(arm, seed, row.tolist(), dataset=f"set{i}")
+            for arm, datasets in arms.items()
+            for i, scores in enumerate(datasets)
+            for seed, row in enumerate(scores)
+        ],
+    )
+
+
 @given(two_arms(), st.floats(0.1, 1.0))
 def test_tir_does_not_depend_on_the_scale(arms: tuple[Scores, Scores], scale: float) -> None:
     specialist, joint = arms
@@ -37,6 +53,15 @@ def test_tir_does_not_depend_on_the_scale(arms: tuple[Scores, Scores], scale: fl
     assert scaled.mean == pytest.approx(plain.mean, abs=1e-9)
     if plain.crossed is not None and scaled.crossed is not None:
         assert scaled.crossed.low == pytest.approx(plain.crossed.low, rel=1e-6, abs=1e-6)
+
+
+@given(two_arms())
+def test_arms_that_change_places_turn_the_ratio_round(arms: tuple[Scores, Scores]) -> None:
+    turned, plain = crossed_interval(arms[1], arms[0]), crossed_interval(*arms)
+    if plain is not None and turned is not None:
+        assert turned.estimate == pytest.approx(-plain.estimate / (1.0 - plain.estimate))
+    across = [tir_across([pair], np.ones((1, 1))) for pair in (arms, arms[::-1])]
+    assert across[1] == pytest.approx(-across[0] / (1.0 - across[0]))
 
 
 @given(two_arms(), st.integers(0, 2**32 - 1))
@@ -50,14 +75,42 @@ def test_the_order_of_queries_and_seeds_changes_nothing(arms: tuple[Scores, Scor
     if plain is not None and mixed is not None:
         assert mixed.estimate == pytest.approx(plain.estimate, abs=1e-9)
         assert mixed.standard_error == pytest.approx(plain.standard_error, abs=1e-6)
+    fixed, again = measure(specialist, joint).fixed_queries, measure(specialist[rows], joint[rows]).fixed_queries
+    assert (fixed is None) == (specialist.shape[0] == 1)
+    if fixed is not None and again is not None:
+        assert [again.low, again.high] == pytest.approx([fixed.low, fixed.high], abs=1e-6)
 
 
 @given(two_arms())
 def test_identical_arms_never_pass(arms: tuple[Scores, Scores]) -> None:
     found = measure(arms[0], arms[0])
     assert (found.mean, found.delta, found.rule) == (0.0, 0.0, "FAIL")
-    if found.crossed is not None:
-        assert found.crossed.label == "FAIL"
+    for interval in (found.crossed, found.fixed_queries):
+        assert interval is None or interval.label == "FAIL"
+    across = compute_across(suite([arms[0], arms[1]], [arms[0], arms[1]]))[0]
+    for estimate in (across.mean_of_tirs, across.tir_of_means):
+        assert estimate.mean == pytest.approx(0.0, abs=1e-12)
+        assert estimate.rule == "FAIL"
+        assert estimate.label in (None, "FAIL")
+
+
+@given(two_arms(), two_arms(), st.floats(0.1, 1.0))
+def test_the_mean_of_tirs_does_not_depend_on_the_scale_of_one_dataset(
+    first: tuple[Scores, Scores], second: tuple[Scores, Scores], scale: float
+) -> None:
+    plain, scaled = (
+        compute_across(suite([first[0], factor * second[0]], [first[1], factor * second[1]])) for factor in (1.0, scale)
+    )
+    for one, other in zip(plain, scaled, strict=True):
+        assert other.mean_of_tirs.mean == pytest.approx(one.mean_of_tirs.mean, abs=1e-9)
+
+
+@given(two_arms())
+def test_a_dataset_beside_itself_has_its_own_tir(arms: tuple[Scores, Scores]) -> None:
+    alone = measure(*arms)
+    (across,) = compute_across(suite([arms[0]] * 2, [arms[1]] * 2))
+    for estimate in (across.mean_of_tirs, across.tir_of_means):
+        assert estimate.per_seed == pytest.approx(alone.per_seed, abs=1e-9)
 
 
 @given(two_arms())

@@ -9,7 +9,7 @@ from support.results import make_result, simulate
 
 from unimoe.analysis.compare import Results, compute_interference_metrics
 from unimoe.analysis.crossed import crossed_interval, rule_label
-from unimoe.analysis.interference import Interference
+from unimoe.analysis.interference import ESTIMANDS, Interference
 from unimoe.analysis.verdict import percent, verdict_block
 from unimoe.results import EvalResult, Task, TrainingBudget
 
@@ -108,6 +108,27 @@ def test_one_seed_or_one_query_has_no_interval() -> None:
     assert pair([[0.5, 0.6]], [[0.5, 0.5]]).crossed is None
     assert pair([[0.5], [0.6]], [[0.5], [0.5]]).crossed is None
     assert pair([[0.5, 0.6]], [[0.5, 0.5]]).std is None
+
+
+def test_two_intervals_say_what_they_speak_of() -> None:
+    rng = np.random.default_rng(4)
+    specialist, joint = simulate(4, 50, 0.05, rng=rng, seed_sd=0.002)
+    found = pair(np.clip(specialist, 0.0, 1.0).tolist(), np.clip(joint, 0.0, 1.0).tolist())
+    assert found.intervals == {"seeds_and_queries": found.crossed, "seeds": found.fixed_queries}
+    assert ESTIMANDS.keys() == found.intervals.keys()
+    assert found.crossed is not None
+    assert found.fixed_queries is not None
+    # Fifty queries are few: with them fixed, far less is uncertain.
+    assert found.fixed_queries.high - found.fixed_queries.low < (found.crossed.high - found.crossed.low) / 2
+    assert found.label == found.crossed.label
+
+
+def test_with_fixed_queries_two_seeds_and_one_query_suffice() -> None:
+    found = pair([[0.5], [0.6]], [[0.5], [0.5]])
+    assert found.label is None
+    assert found.fixed_queries is not None
+    assert found.fixed_queries.estimate == pytest.approx(found.mean)
+    assert pair([[0.5, 0.6]], [[0.5, 0.5]]).fixed_queries is None
 
 
 def test_confidences_add_up_and_decide_the_label() -> None:

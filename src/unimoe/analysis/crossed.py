@@ -1,10 +1,13 @@
-"""The verdict on one ratio when seeds and queries are both samples: interval, confidence, label."""
+"""The verdict on one ratio when seeds and queries are both samples: interval, confidence, label.
+
+Also the intervals of the narrower questions, where only seeds or only queries vary.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +19,8 @@ PASS_AT = 0.02
 FAIL_BELOW = 0.01
 CONFIDENCE = 0.90
 LEVEL = 0.95
+
+Array: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -45,12 +50,12 @@ class MeanSquares:
 
 @dataclass(frozen=True)
 class CrossedInterval:
-    """TIR over seeds and queries, both regarded as samples.
+    """Interval of TIR or of another mean; the function that made it says what was regarded as a sample.
 
     Attributes:
-        estimate: ratio of the means over seeds and queries.
-        standard_error: of the estimate; 0 where the arms differ by a constant factor.
-        degrees_of_freedom: Satterthwaite's; infinite where the standard error is 0.
+        estimate: the centre of the interval.
+        standard_error: of the estimate; 0 where nothing varies, as between arms that differ by a constant factor.
+        degrees_of_freedom: of Student's t; infinite where the standard error is 0.
         low: lower end of the 95 % interval.
         high: upper end of the 95 % interval.
         seed_share: fraction of the variance that more seeds would shrink and more queries would not.
@@ -93,66 +98,122 @@ def rule_label(tir: float) -> Label:
     return "FAIL" if tir < FAIL_BELOW else "MARGINAL"
 
 
-def crossed_interval(specialist: NDArray[np.float64], joint: NDArray[np.float64]) -> CrossedInterval | None:
+def crossed_interval(specialist: Array, joint: Array) -> CrossedInterval | None:
     """95 % interval of TIR when seeds and queries are both samples, crossed: every seed meets every query.
 
-    Linearises the ratio: ``r = ((1 - T) * specialist - joint) / mean(specialist)`` has mean 0, and its mean over other
-    seeds and queries is, to first order, the error of T (delta method). The two-way mean squares of r then give
-    ``Var(T) = (MS_seed + MS_query - MS_residual) / (S * n)``, each one-way variance counting the residual once too
-    often (Owen 2007, The pigeonhole bootstrap; Cameron, Gelbach & Miller 2011). Degrees of freedom after Satterthwaite
-    (1946).
+    Rows pair by position, although equal seed numbers do not make two training runs a pair. Where the arms' seeds are
+    independent this is valid all the same: the mean square between rows estimates the sum of both arms' variances, with
+    ``S - 1`` degrees of freedom where two separate estimates would have more. Where they are not (same data order, same
+    initial weights), only paired rows hold the covariance.
 
     Args:
         specialist: main metric, ``(seeds, queries)``.
-        joint: the same shape, queries in the same order; rows pair with the specialist's by position.
+        joint: the same shape, queries in the same order.
 
     Returns:
         None with fewer than two seeds or two queries: one of the two variances cannot be estimated.
     """
-    n_seeds, n_queries = specialist.shape
-    if n_seeds < 2 or n_queries < 2:
-        return None
+    return crossed_mean(linearised_tir(specialist, joint))
+
+
+def linearised_tir(specialist: Array, joint: Array) -> Array:
+    """Numbers by seed and query whose mean is TIR and, to first order, varies with the sample as TIR does.
+
+    ``T + ((1 - T) * specialist - joint) / mean(specialist)``, T the ratio of means (delta method): the second part has
+    mean 0 here, and its mean over other seeds and queries is the error of T.
+
+    Args:
+        specialist: main metric, ``(seeds, queries)``.
+        joint: the same shape, queries in the same order.
+    """
     base = float(specialist.mean())
-    estimate = (base - float(joint.mean())) / base
-    r = ((1.0 - estimate) * specialist - joint) / base
-    squares = mean_squares(r)
+    tir = (base - float(joint.mean())) / base
+    return np.asarray(tir + ((1.0 - tir) * specialist - joint) / base)
+
+
+def crossed_mean(values: Array) -> CrossedInterval | None:
+    """95 % interval of the mean of ``(seeds, queries)`` numbers when both are samples.
+
+    Returns:
+        None with fewer than two seeds or two queries.
+    """
+    return interval_from(float(values.mean()), mean_squares(values)) if min(values.shape) > 1 else None
+
+
+def interval_from(estimate: float, squares: MeanSquares) -> CrossedInterval:
+    """95 % interval of a mean over seeds and queries from its mean squares.
+
+    ``Var = (MS_seed + MS_query - MS_residual) / (S * n)``, each one-way variance counting the residual once too often
+    (Owen 2007, The pigeonhole bootstrap; Cameron, Gelbach & Miller 2011). Degrees of freedom after Satterthwaite
+    (1946). Below its level with two seeds that carry most of the variance: ``benchmarks/tir_coverage.py``.
+    """
+    n_seeds, n_queries = squares.n_seeds, squares.n_queries
     # A sum of estimates may fall below its parts by chance; the larger one-way variance is then the safe one.
     total = max(squares.seed + squares.query - squares.residual, squares.seed, squares.query)
     if _clean(total) == 0.0:
-        return CrossedInterval(estimate, 0.0, math.inf, estimate, estimate, 0.0, 0.0, squares)
+        return _certain(estimate, squares)
     freedom = total**2 / (
         squares.seed**2 / (n_seeds - 1)
         + squares.query**2 / (n_queries - 1)
         + squares.residual**2 / ((n_seeds - 1) * (n_queries - 1))
     )
-    # A sum of variances has at least the degrees of freedom of its poorest part; the subtraction can fall below that.
-    freedom = max(freedom, min(n_seeds, n_queries) - 1)
-    error = math.sqrt(total / (n_seeds * n_queries))
-    reach = float(stdtrit(freedom, (1.0 + LEVEL) / 2.0)) * error
-    return CrossedInterval(
-        estimate=estimate,
-        standard_error=error,
-        degrees_of_freedom=freedom,
-        low=estimate - reach,
-        high=estimate + reach,
-        seed_share=max(0.0, squares.seed - squares.residual) / total,
-        query_share=max(0.0, squares.query - squares.residual) / total,
-        mean_squares=squares,
+    return _t_interval(
+        estimate,
+        math.sqrt(total / (n_seeds * n_queries)),
+        # A sum of variances has at least the degrees of freedom of its poorest part; the subtraction can fall below.
+        max(freedom, min(n_seeds, n_queries) - 1),
+        shares=(max(0.0, squares.seed - squares.residual) / total, max(0.0, squares.query - squares.residual) / total),
+        squares=squares,
     )
 
 
-def mean_squares(r: NDArray[np.float64]) -> MeanSquares:
+def seeds_mean(values: Array) -> CrossedInterval | None:
+    """95 % interval of the mean of one number per seed, ``(seeds,)``: Student's t, queries regarded as fixed."""
+    return _student(values, shares=(1.0, 0.0))
+
+
+def queries_mean(values: Array) -> CrossedInterval | None:
+    """95 % interval of the mean of one number per query, ``(queries,)``: Student's t, for arms without seeds."""
+    return _student(values, shares=(0.0, 1.0))
+
+
+def mean_squares(r: Array) -> MeanSquares:
     """Mean squares between seeds (rows), between queries (columns), and of the residual."""
     n_seeds, n_queries = r.shape
-    rows, columns = r.mean(axis=1), r.mean(axis=0)
-    residual = r - rows[:, None] - columns[None, :] + r.mean()
+    centred = (r - r.mean()).ravel()
+    rows, columns = (centred.reshape(r.shape).mean(axis=axis) for axis in (1, 0))
+    of_rows, of_columns = n_queries * float(rows @ rows), n_seeds * float(columns @ columns)
+    residual = max(0.0, float(centred @ centred) - of_rows - of_columns)
     return MeanSquares(
-        seed=n_queries * float(rows.var(ddof=1)),
-        query=n_seeds * float(columns.var(ddof=1)),
-        residual=float((residual**2).sum()) / ((n_seeds - 1) * (n_queries - 1)),
+        seed=of_rows / (n_seeds - 1),
+        query=of_columns / (n_queries - 1),
+        residual=residual / ((n_seeds - 1) * (n_queries - 1)),
         n_seeds=n_seeds,
         n_queries=n_queries,
     )
+
+
+def _student(sample: Array, shares: tuple[float, float]) -> CrossedInterval | None:
+    """None with fewer than two numbers."""
+    n = len(sample)
+    if n < 2:
+        return None
+    estimate, deviation = float(sample.mean()), float(sample.std(ddof=1))
+    if _clean(deviation) == 0.0:
+        return _certain(estimate, None)
+    return _t_interval(estimate, deviation / math.sqrt(n), n - 1, shares, None)
+
+
+def _t_interval(
+    estimate: float, error: float, freedom: float, shares: tuple[float, float], squares: MeanSquares | None
+) -> CrossedInterval:
+    reach = float(stdtrit(freedom, (1.0 + LEVEL) / 2.0)) * error
+    return CrossedInterval(estimate, error, freedom, estimate - reach, estimate + reach, *shares, squares)
+
+
+def _certain(estimate: float, squares: MeanSquares | None) -> CrossedInterval:
+    """The interval of what does not vary, but for the representation of decimals."""
+    return CrossedInterval(estimate, 0.0, math.inf, estimate, estimate, 0.0, 0.0, squares)
 
 
 def _clean(value: float) -> float:

@@ -2,7 +2,7 @@
 
 ``TIR = (specialist - joint) / specialist`` on the main metric of one dataset. Two labels stand beside it. The rule's
 label is the plain threshold on the mean over seeds. The label with confidence asks how sure that is, given that both
-other seeds and other queries would have given another number.
+other seeds and other queries would have given another number. A second interval regards the queries as fixed.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.analysis.crossed import CrossedInterval, Label, crossed_interval, rule_label
+from unimoe.analysis.crossed import CrossedInterval, Label, crossed_interval, rule_label, seeds_mean
 from unimoe.analysis.loading import Pair, Results
 from unimoe.results import Task
 
@@ -25,15 +26,64 @@ SPECIALISTS: dict[Task, str] = {"reranking": "rank_only", "embedding": "emb_only
 """The task word of the specialist each task's TIR is measured against."""
 
 
+Estimand = Literal["seeds_and_queries", "seeds"]
+
+ESTIMANDS: dict[Estimand, str] = {
+    "seeds_and_queries": "other training seeds and other queries",
+    "seeds": "other training seeds on exactly these queries",
+}
+"""What an interval speaks of beyond the data at hand. Verdicts rest on the first."""
+
+
 @dataclass(frozen=True)
-class Interference:
+class TirEstimate:
+    """TIR by seed, and how far other seeds would move it, with other queries and with these.
+
+    Attributes:
+        per_seed: TIR by seed. Descriptive: equal seed numbers do not make two training runs a pair.
+        crossed: seeds and queries regarded as samples; None with fewer than two of either.
+        fixed_queries: Student's t over ``per_seed``, the queries regarded as fixed; None with one seed. Right only
+            where these queries are all that matter, and then often narrower.
+    """
+
+    per_seed: tuple[float, ...]
+    crossed: CrossedInterval | None
+    fixed_queries: CrossedInterval | None
+
+    @property
+    def mean(self) -> float:
+        """Mean TIR over seeds, which the rule judges."""
+        return math.fsum(self.per_seed) / len(self.per_seed)
+
+    @property
+    def std(self) -> float | None:
+        """Standard deviation of TIR over seeds (divisor n - 1); None with one seed, where it cannot be estimated."""
+        return float(np.std(self.per_seed, ddof=1)) if len(self.per_seed) > 1 else None
+
+    @property
+    def rule(self) -> Label:
+        """The rule's label on mean TIR."""
+        return rule_label(self.mean)
+
+    @property
+    def label(self) -> Label | None:
+        """The label with confidence, for other seeds and other queries; None where that has no interval."""
+        return self.crossed.label if self.crossed else None
+
+    @property
+    def intervals(self) -> dict[Estimand, CrossedInterval | None]:
+        """Both intervals by what they speak of; ``ESTIMANDS`` has the words."""
+        return {"seeds_and_queries": self.crossed, "seeds": self.fixed_queries}
+
+
+@dataclass(frozen=True)
+class Interference(TirEstimate):
     """TIR of one pair of arms on one dataset.
 
     Attributes:
         seeds: the seeds both arms have; the others are in ``left_out``, as ``arm seed n``.
         specialist: mean of the main metric by seed, in the metric's unit (0 to 1).
         joint: the same of the joint arm.
-        crossed: None with fewer than two seeds or queries.
         warnings: why the number may measure something else than interference.
     """
 
@@ -45,23 +95,7 @@ class Interference:
     left_out: tuple[str, ...]
     specialist: tuple[float, ...]
     joint: tuple[float, ...]
-    crossed: CrossedInterval | None
     warnings: tuple[str, ...]
-
-    @property
-    def per_seed(self) -> tuple[float, ...]:
-        """TIR by seed. Descriptive: equal seed numbers do not make two training runs a pair."""
-        return tuple((s - j) / s for s, j in zip(self.specialist, self.joint, strict=True))
-
-    @property
-    def mean(self) -> float:
-        """Mean TIR over seeds, which the rule judges."""
-        return math.fsum(self.per_seed) / len(self.seeds)
-
-    @property
-    def std(self) -> float | None:
-        """Standard deviation of TIR over seeds (divisor n - 1); None with one seed, where it cannot be estimated."""
-        return float(np.std(self.per_seed, ddof=1)) if len(self.seeds) > 1 else None
 
     @property
     def deltas(self) -> tuple[float, ...]:
@@ -72,11 +106,6 @@ class Interference:
     def delta(self) -> float:
         """Mean of joint minus specialist over seeds."""
         return math.fsum(self.deltas) / len(self.seeds)
-
-    @property
-    def rule(self) -> Label:
-        """The rule's label on mean TIR."""
-        return rule_label(self.mean)
 
 
 @dataclass(frozen=True)
@@ -134,17 +163,21 @@ def _measure(results: Results, pair: Pair, dataset: str | None) -> Interference 
     if specialist.mean(axis=1).min() < MIN_SPECIALIST:
         why = f"{pair.specialist} scores nearly 0 on {dataset}, and a ratio to it means nothing"
         return NotComputable(pair, dataset, why)
+    means = _means(specialist), _means(joint)
+    per_seed = tuple((s - j) / s for s, j in zip(*means, strict=True))
     return Interference(
+        per_seed=per_seed,
+        crossed=crossed_interval(specialist, joint),
+        fixed_queries=seeds_mean(np.array(per_seed)),
         pair=pair,
         dataset=dataset,
         metric=results.measured(key)[0].main_metric,
         queries=specialist.shape[1],
         seeds=common,
         left_out=tuple(f"{arm} seed {seed}" for arm in seeds for seed in seeds[arm] if seed not in common),
-        specialist=_means(specialist),
-        joint=_means(joint),
-        crossed=crossed_interval(specialist, joint),
-        warnings=tuple(_unequal_budgets(results, pair, key, common)),
+        specialist=means[0],
+        joint=means[1],
+        warnings=tuple(unequal_budgets(results, pair, key, common)),
     )
 
 
@@ -159,7 +192,7 @@ def _missing(results: Results, pair: Pair, absent: list[str], dataset: str | Non
     return f"{' and '.join(absent)} missing{place}"
 
 
-def _unequal_budgets(results: Results, pair: Pair, key: str, seeds: tuple[int, ...]) -> Iterator[str]:
+def unequal_budgets(results: Results, pair: Pair, key: str, seeds: tuple[int, ...]) -> Iterator[str]:
     """The arms are fair when the joint one saw as many examples of the task as the specialist."""
     field = "ranking_examples" if pair.task == "reranking" else "embedding_examples"
     for seed in seeds:
