@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,18 @@ def test_asks_the_key_questions_by_seed_and_averaged() -> None:
     ]
 
 
+def test_compares_with_the_first_stage_last_and_only_where_it_was_measured() -> None:
+    found = compute_significance(some_results(make_result("bm25", None, [0.4] * 30)), iterations=50)
+    first = compute_significance(some_results(), iterations=50)
+    assert [(c.system, c.baseline, c.seed) for c in found[: len(first)]] == [
+        (c.system, c.baseline, c.seed) for c in first
+    ]
+    assert [(c.system, c.seed) for c in found[len(first) :] if c.baseline == "bm25"] == [
+        ("joint_r8", None),
+        ("rank_only_r8", None),
+    ]
+
+
 def test_one_seed_is_not_averaged() -> None:
     items = [make_result("zero_shot", None, [0.1, 0.2]), make_result("joint_r8", 3, [0.3, 0.1])]
     (only,) = compute_significance(Results(Path("outputs"), items), iterations=50)
@@ -45,6 +58,50 @@ def test_pairs_by_query_id_whatever_the_order_of_the_file() -> None:
     (only,) = compute_significance(Results(Path("outputs"), items), iterations=50)
     assert only.ties == 4
     assert (only.delta, only.low, only.high, only.p, only.effect) == (0.0, 0.0, 0.0, 1.0, None)
+
+
+def test_one_query_decides_nothing() -> None:
+    items = [make_result("zero_shot", None, [0.1]), make_result("joint_r8", 0, [0.3])]
+    (only,) = compute_significance(Results(Path("outputs"), items), iterations=50)
+    assert only.effect is None
+    assert (only.p, only.p_t, only.p_max_t, only.p_holm, only.p_bh) == (1.0,) * 5
+    ends = [only.low, only.high, only.simultaneous_low, only.simultaneous_high]
+    assert ends == pytest.approx([only.delta] * 4)
+
+
+def test_two_queries_bound_no_simultaneous_interval() -> None:
+    items = [make_result("zero_shot", None, [0.1, 0.1]), make_result("joint_r8", 0, [0.3, 0.2])]
+    (only,) = compute_significance(Results(Path("outputs"), items), iterations=50)
+    assert (only.simultaneous_low, only.simultaneous_high) == (-math.inf, math.inf)
+    assert only.p_max_t > 0.2
+
+
+def test_differences_that_do_not_vary_have_no_effect_size_whatever_their_rounding() -> None:
+    scores = [0.1, 0.2, 0.3, 0.7]
+    items = [make_result("zero_shot", None, scores), make_result("joint_r8", 0, [score + 0.1 for score in scores])]
+    (only,) = compute_significance(Results(Path("outputs"), items), iterations=50)
+    assert (only.effect, only.p_t, only.p_max_t) == (None, 1.0, 1.0)
+    assert only.simultaneous_low == only.delta == only.simultaneous_high
+
+
+def test_effects_on_the_scales_of_the_baseline_and_of_queries() -> None:
+    items = [make_result("zero_shot", None, [0.2, 0.2, 0.4, 0.0]), make_result("joint_r8", 0, [0.3, 0.2, 0.5, 0.1])]
+    (only,) = compute_significance(Results(Path("outputs"), items), iterations=50)
+    assert only.relative == pytest.approx(0.3 / 0.8)
+    assert only.superiority == pytest.approx(3.5 / 4)
+
+
+def test_a_baseline_at_zero_leaves_no_relative_effect() -> None:
+    items = [make_result("zero_shot", None, [0.0, 0.0]), make_result("joint_r8", 0, [0.3, 0.2])]
+    (only,) = compute_significance(Results(Path("outputs"), items), iterations=50)
+    assert only.relative is None
+
+
+def test_simultaneous_intervals_are_somewhat_wider_than_single_ones() -> None:
+    for c in compute_significance(some_results(), iterations=2_000):
+        reach = (c.simultaneous_high - c.simultaneous_low) / (c.high - c.low)
+        assert 1.0 < reach < 2.0
+        assert c.p_max_t >= c.p_t * 0.9
 
 
 def test_equal_seeds_give_equal_numbers_and_another_dataset_changes_none() -> None:

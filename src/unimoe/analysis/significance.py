@@ -1,4 +1,4 @@
-"""Paired comparisons over queries: bootstrap intervals, sign-flip p-values, Holm's correction, effect sizes.
+"""Paired comparisons over queries: intervals, p-values, corrections for their number, effect sizes.
 
 These tests ask about other queries and take the trained seeds as they are; whether other seeds would agree is what the
 crossed interval of ``unimoe.analysis.crossed`` asks.
@@ -11,37 +11,44 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from threadpoolctl import threadpool_limits
+from scipy.special import stdtr
 
+from unimoe.analysis.corrections import benjamini_hochberg, holm
 from unimoe.analysis.interference import pairs
 from unimoe.analysis.loading import Results
+from unimoe.analysis.resampling import Array, bootstrap_t, max_t, sign_flip_p, standard_deviations
 from unimoe.errors import UsageError
 
 ZERO_SHOT = "zero_shot"
+FIRST_STAGE = "bm25"
 ITERATIONS = 10_000
-
-_CHUNK = 64
-"""Resamples drawn at once: the counts of 64 x 6,980 queries are 0.4 MiB as bytes and stay in cache."""
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Comparison:
     """System against baseline on the same queries of one ``task/dataset``.
 
+    Comparisons are corrected by family. Averages over seeds are one family, single seeds another. Holm and
+    Benjamini-Hochberg take the family over all datasets; max-T takes its part on this dataset, the only ones that share
+    queries.
+
     Attributes:
         seed: the training seed; None where per-query scores are averaged over ``seeds`` first.
         delta: mean of system minus baseline over queries, in the metric's unit.
         low: lower end of the paired bootstrap's percentile interval of ``delta``, at ``level``.
         high: its upper end.
+        level: of this interval alone, and of the simultaneous ones of a family together.
         p: two-sided, from the sign-flip permutation of per-query differences; never 0.
-        p_holm: ``p`` corrected for the comparisons of the same family: seed averages are one family, single seeds
-            another.
+        p_holm: ``p`` corrected by Holm: the chance of any false one in the family stays below alpha.
         effect: Cohen's d of the paired differences, mean over standard deviation; None where they do not vary.
         wins: queries where the system scores higher; ``ties`` and ``losses`` likewise.
+        p_t: two-sided, from the paired t-test; 1 where the differences do not vary, which leaves t undefined.
+        p_bh: ``p`` corrected by Benjamini and Hochberg: the expected share of false ones among those found.
+        simultaneous_low: lower end of the max-T interval: those of the family on this dataset hold together, at
+            ``level``. From the bootstrap-t; infinite where the queries are too few to bound it, ``delta`` where the
+            differences do not vary.
+        simultaneous_high: its upper end.
+        p_max_t: two-sided, corrected by max-T from the same draws; 1 where the differences do not vary.
     """
 
     key: str
@@ -63,6 +70,21 @@ class Comparison:
     wins: int
     ties: int
     losses: int
+    p_t: float
+    p_bh: float
+    simultaneous_low: float
+    simultaneous_high: float
+    p_max_t: float
+
+    @property
+    def relative(self) -> float | None:
+        """``delta`` as a fraction of the baseline's mean; None where that is 0."""
+        return self.delta / self.baseline_mean if self.baseline_mean else None
+
+    @property
+    def superiority(self) -> float:
+        """Chance that the system scores higher on a query, ties counting half (Grissom & Kim 2012)."""
+        return (self.wins + self.ties / 2.0) / self.queries
 
 
 @dataclass(frozen=True)
@@ -80,7 +102,10 @@ class _Question:
 def compute_significance(
     results: Results, alpha: float = 0.05, iterations: int = ITERATIONS, seed: int = 0
 ) -> tuple[Comparison, ...]:
-    """Compare each trained arm with zero-shot and each joint arm with its specialist, by seed and averaged over seeds.
+    """Compare trained arms with what they should beat, by seed and averaged over seeds.
+
+    Each arm is compared with zero-shot, each joint arm with its specialist, and each arm with BM25, the first stage,
+    where these were measured on the dataset.
 
     All comparisons on one dataset share their resamples, so that they agree with each other, and the resamples depend
     on ``seed`` and the number of queries only, so that another dataset changes nothing.
@@ -107,89 +132,10 @@ def compute_significance(
     return _corrected(found)
 
 
-def bootstrap_means(values: Array, iterations: int, seed: int) -> Array:
-    """Means of resampled rows, the same resamples for every column.
-
-    A resample is a row of counts, so that many resamples of many columns are one matrix product: in single precision
-    around the column means, on one BLAS thread, since more only fight over these small matrices.
-
-    Args:
-        values: ``(rows, columns)``.
-        iterations: resamples of the rows, with replacement.
-        seed: of the random numbers.
-
-    Returns:
-        ``(iterations, columns)``.
-    """
-    n, columns = values.shape
-    centre = values.mean(axis=0)
-    deviations = (values - centre).astype(np.float32)
-    rng = np.random.default_rng(seed)
-    index_type = np.uint16 if n <= 2**16 else np.uint32
-    ones = np.ones(_CHUNK * n, dtype=np.uint8)  # a count above 255 in n draws of probability 1/n does not happen
-    starts = np.arange(_CHUNK + 1, dtype=np.int32) * n
-    sums = np.empty((iterations, columns))
-    with threadpool_limits(1, user_api="blas"):
-        for start in range(0, iterations, _CHUNK):
-            size = min(_CHUNK, iterations - start)
-            drawn = rng.integers(0, n, size=size * n, dtype=index_type).astype(np.int32)
-            counts = csr_array((ones[: size * n], drawn, starts[: size + 1]), shape=(size, n)).toarray()
-            sums[start : start + size] = counts.astype(np.float32) @ deviations
-    return np.asarray(centre + sums / n)
-
-
-def sign_flip_p(differences: Array, iterations: int, seed: int) -> Array:
-    """Two-sided p-values of mean difference 0, by flipping the sign of each row at random.
-
-    Exact where the differences are symmetric about 0 under the null, and near its nominal level at the sizes met here,
-    unlike a p read off the bootstrap (Urbano, Lima & Hanjalic 2019). The observed differences count as one of the
-    permutations, so that p is never 0 (Phipson & Smyth 2010).
-
-    Args:
-        differences: ``(rows, columns)``; all columns share their flips.
-        iterations: random flips.
-        seed: of the random numbers.
-
-    Returns:
-        ``(columns,)``.
-    """
-    n, columns = differences.shape
-    total = differences.sum(axis=0)
-    # Single precision must not turn a tie with the observed sum into a loss.
-    threshold = np.abs(total) - 1e-5 * np.abs(differences).sum(axis=0)
-    single = differences.astype(np.float32)
-    rng = np.random.default_rng(seed)
-    width = -(-n // 8)
-    extreme = np.zeros(columns, dtype=np.int64)
-    with threadpool_limits(1, user_api="blas"):
-        for start in range(0, iterations, _CHUNK):
-            size = min(_CHUNK, iterations - start)
-            random_bytes = np.frombuffer(rng.bytes(size * width), dtype=np.uint8).reshape(size, width)
-            flipped = np.unpackbits(random_bytes, axis=1, count=n).astype(np.float32)
-            sums = total - 2.0 * (flipped @ single)
-            extreme += (np.abs(sums) >= threshold).sum(axis=0)
-    return np.asarray((extreme + 1) / (iterations + 1))
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's (1979) step-down correction: the family-wise error stays at its level whatever the dependence."""
-    order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    adjusted = [0.0] * len(p_values)
-    running = 0.0
-    for rank, index in enumerate(order):
-        running = max(running, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = running
-    return adjusted
-
-
 def _questions(results: Results, key: str) -> Iterator[_Question]:
     arms = sorted({r.config_name for r in results.measured(key) if r.seed is not None})
-    if results.result(ZERO_SHOT, None, key) is not None:
-        baseline = results.scores(ZERO_SHOT, key, [None])
-        for arm in arms:
-            seeds = results.seeds(arm, key)
-            scores = results.scores(arm, key, seeds)
-            yield from _by_seed_and_averaged(arm, ZERO_SHOT, seeds, scores, np.broadcast_to(baseline, scores.shape))
+    for questions in _against_untrained(results, key, arms, ZERO_SHOT):
+        yield from questions
     task = key.partition("/")[0]
     for pair in pairs(results):
         if pair.task == task and {pair.joint, pair.specialist} <= set(arms):
@@ -197,6 +143,18 @@ def _questions(results: Results, key: str) -> Iterator[_Question]:
             common = tuple(s for s in results.seeds(pair.joint, key) if s in theirs)
             joint, specialist = (results.scores(arm, key, common) for arm in (pair.joint, pair.specialist))
             yield from _by_seed_and_averaged(pair.joint, pair.specialist, common, joint, specialist)
+    for questions in _against_untrained(results, key, arms, FIRST_STAGE):
+        yield questions[0]  # seeds averaged where there are several: seed by seed is for the arms' own comparisons
+
+
+def _against_untrained(results: Results, key: str, arms: Sequence[str], baseline: str) -> Iterator[list[_Question]]:
+    """Every arm against a baseline that has one result whatever the seed; nothing where it was not measured."""
+    if results.result(baseline, None, key) is not None:
+        its_scores = results.scores(baseline, key, [None])
+        for arm in arms:
+            seeds = results.seeds(arm, key)
+            scores = results.scores(arm, key, seeds)
+            yield list(_by_seed_and_averaged(arm, baseline, seeds, scores, np.broadcast_to(its_scores, scores.shape)))
 
 
 def _by_seed_and_averaged(
@@ -213,9 +171,13 @@ def _answer(
 ) -> Iterator[Comparison]:
     differences = np.column_stack([q.system_scores - q.baseline_scores for q in questions])
     differences[np.abs(differences) < 1e-12] = 0.0  # a tie, but for the rounding of an average
-    means = bootstrap_means(differences, iterations, seed)
+    n = len(differences)
+    deltas, errors = differences.mean(axis=0), standard_deviations(differences) / math.sqrt(n)
+    t = np.divide(deltas, errors, out=np.zeros_like(deltas), where=errors > 0.0)
+    means, resampled_t = bootstrap_t(differences, iterations, seed)
     lows, highs = np.quantile(means, [alpha / 2.0, 1.0 - alpha / 2.0], axis=0)
-    p_values = sign_flip_p(differences, iterations, seed)
+    margins, p_max_t = _simultaneous(questions, t, errors, resampled_t, alpha)
+    p_flip, p_t = sign_flip_p(differences, iterations, seed), _t_test(t, n)
     for i, question in enumerate(questions):
         column = differences[:, i]
         yield Comparison(
@@ -225,32 +187,57 @@ def _answer(
             baseline=question.baseline,
             seed=question.seed,
             seeds=question.seeds,
-            queries=len(column),
+            queries=n,
             system_mean=float(question.system_scores.mean()),
             baseline_mean=float(question.baseline_scores.mean()),
-            delta=float(column.mean()),
+            delta=float(deltas[i]),
             low=float(lows[i]),
             high=float(highs[i]),
             level=1.0 - alpha,
-            p=float(p_values[i]),
-            p_holm=math.nan,
-            effect=_cohens_d(column),
+            p=float(p_flip[i]),
+            p_holm=float(p_flip[i]),
+            effect=float(t[i]) / math.sqrt(n) if errors[i] > 0.0 else None,
             wins=int((column > 0).sum()),
             ties=int((column == 0).sum()),
             losses=int((column < 0).sum()),
+            p_t=float(p_t[i]),
+            p_bh=float(p_flip[i]),
+            simultaneous_low=float(deltas[i] - margins[i]),
+            simultaneous_high=float(deltas[i] + margins[i]),
+            p_max_t=float(p_max_t[i]),
         )
 
 
-def _cohens_d(differences: Array) -> float | None:
-    if len(differences) < 2 or np.ptp(differences) == 0.0:
-        return None
-    return float(differences.mean() / differences.std(ddof=1))
+def _simultaneous(
+    questions: Sequence[_Question], t: Array, errors: Array, resampled_t: Array, alpha: float
+) -> tuple[Array, Array]:
+    """Half-widths of the max-T intervals and adjusted p-values, by family: ``(questions,)`` both."""
+    margins, p_values = np.zeros_like(t), np.ones_like(t)
+    for family in _families([question.seed for question in questions]):
+        varying = [i for i in family if errors[i] > 0.0]
+        if varying:
+            reach, p_values[varying] = max_t(t[varying], resampled_t[:, varying], alpha)
+            margins[varying] = reach * errors[varying]
+    return margins, p_values
+
+
+def _families(seeds: Sequence[int | None]) -> Iterator[list[int]]:
+    """Places of the averages over seeds, then of the single seeds."""
+    for averaged in (True, False):
+        yield [i for i, seed in enumerate(seeds) if (seed is None) == averaged]
+
+
+def _t_test(t: Array, n: int) -> Array:
+    """Two-sided p; the smallest number there is where double precision would say 0."""
+    if n < 2:
+        return np.ones_like(t)
+    return np.asarray(np.maximum(2.0 * stdtr(n - 1, -np.abs(t)), np.finfo(np.float64).tiny))
 
 
 def _corrected(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    adjusted = [0.0] * len(comparisons)
-    for averaged in (True, False):
-        family = [i for i, c in enumerate(comparisons) if (c.seed is None) == averaged]
-        for i, p in zip(family, holm([comparisons[i].p for i in family]), strict=True):
-            adjusted[i] = p
-    return tuple(replace(c, p_holm=p) for c, p in zip(comparisons, adjusted, strict=True))
+    corrected = list(comparisons)
+    for family in _families([c.seed for c in comparisons]):
+        p_values = [comparisons[i].p for i in family]
+        for i, by_holm, by_bh in zip(family, holm(p_values), benjamini_hochberg(p_values), strict=True):
+            corrected[i] = replace(comparisons[i], p_holm=by_holm, p_bh=by_bh)
+    return tuple(corrected)
