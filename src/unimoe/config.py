@@ -242,6 +242,8 @@ class Experiment(Section):
 
     Attributes:
         name: stands in every result; ``output_dir`` holds one experiment.
+        gates: a gate file, or the name of a shipped one. ``run_experiment`` copies it into ``output_dir`` before there
+            are scores, and the analysis judges by that copy.
         caveats: why results are unfit for decisions, copied into every one of them.
     """
 
@@ -254,6 +256,7 @@ class Experiment(Section):
     training: TrainingConfig
     evaluation: EvaluationConfig = EvaluationConfig()
     arms: Annotated[dict[Name, ArmConfig], Field(min_length=1)]
+    gates: str | None = None
     caveats: list[str] = []
 
     @model_validator(mode="after")

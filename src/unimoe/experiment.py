@@ -12,11 +12,13 @@ from typing import Any
 
 import torch
 
+from unimoe.analysis.gates.definitions import Registration, load_gates
+from unimoe.analysis.gates.registration import REGISTERED, register, unmet
 from unimoe.config import Dtype, Experiment
-from unimoe.console import Steps
+from unimoe.console import Steps, stderr
 from unimoe.errors import DataError
 from unimoe.evaluation.evaluator import Evaluator
-from unimoe.evaluation.subjects import Subject, first_stage_subject, trained_subject, zero_shot_subject
+from unimoe.evaluation.subjects import ZERO_SHOT_ARM, Subject, first_stage_subject, trained_subject, zero_shot_subject
 from unimoe.evaluation.suite import load_reporting, measurements, take
 from unimoe.evaluation.tiers import LoadedDataset, tier_datasets
 from unimoe.io import lock, read_json, write_json
@@ -32,7 +34,7 @@ SMOKE_CAVEAT = "smoke run: a few steps, one seed"
 
 
 class ExperimentRun:
-    """An experiment in its output folder.
+    """An experiment in its output folder, its gates registered there.
 
     Args:
         experiment: what to run.
@@ -40,14 +42,25 @@ class ExperimentRun:
         given: options and config keys given by hand, for provenance.
 
     Raises:
-        DataError: the output folder holds an experiment with other settings.
+        DataError: the output folder holds an experiment with other settings or gates, or the gate file is malformed.
     """
 
     def __init__(self, experiment: Experiment, device: torch.device, given: Sequence[str] = ()) -> None:
         self.experiment = experiment
         self._output_dir = Path(experiment.output_dir)
+        gates = load_gates(Path(experiment.gates)) if experiment.gates else None
         self.bench = ModelBench(experiment, device, pinned_dtype(experiment, device))
+        if gates:
+            self._register(gates)
         self._evaluator = Evaluator(self._output_dir, given)
+
+    def _register(self, gates: Registration) -> None:
+        if not register(gates, self._output_dir):
+            late = f"{self._output_dir} has results and no {REGISTERED}: too late to register {gates.path}"
+            stderr.print(f"{late}; verdicts --gates judges by it all the same", soft_wrap=True)
+        arms = [*self.experiment.arms, "bm25", "first_stage", ZERO_SHOT_ARM]
+        for warning in unmet(gates, arms, self.experiment.seeds):
+            stderr.print(f"note: {warning}", soft_wrap=True)
 
     def train_and_evaluate(self) -> None:
         """Baselines first, then seed by seed, so that the first seed's comparison is complete early.
@@ -138,7 +151,8 @@ def pinned_dtype(experiment: Experiment, device: torch.device) -> torch.dtype:
     """
     path = Path(experiment.output_dir) / _PINNED
     # More seeds or arms may join an experiment; what their trainings depend on is in each one's own fingerprint.
-    settings = experiment.model_dump(exclude={"output_dir", "seeds", "arms"})
+    # Gates decide nothing about scores, and their own copy in the folder guards them.
+    settings = experiment.model_dump(exclude={"output_dir", "seeds", "arms", "gates"})
     with lock(path):
         if path.exists():
             pinned = read_json(path)

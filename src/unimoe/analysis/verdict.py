@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from unimoe.analysis.across import Across, compute_across
 from unimoe.analysis.crossed import CONFIDENCE, CrossedInterval, Label, rule_label
-from unimoe.analysis.interference import Interference, InterferenceMetrics, NotComputable, compute_interference_metrics
+from unimoe.analysis.interference import Interference, NotComputable, TirEstimate, compute_interference_metrics
 from unimoe.analysis.loading import Results
+from unimoe.analysis.power import plan, settle_sentence
 
 WIDTH = 96
 NOT_COMPUTABLE = "TIR not computable"
+
+_MOST_PARAGRAPHS = 4
+"""Datasets of one pair beyond these get a line each: a full tier has 26 collections."""
+
+_NO_INTERVAL = "not computable, it needs two seeds and two queries or more"
 
 
 @dataclass(frozen=True)
@@ -24,14 +31,19 @@ class Verdict:
 
 def verdict_block(results: Results) -> str:
     """The verdict on every task as text for a terminal, a paragraph each, at most 96 columns wide."""
-    paragraphs = ["\n".join(_laid_out(verdict)) for verdict in verdicts(compute_interference_metrics(results))]
-    paragraphs += [textwrap.fill(f"Caveat: {caveat}", WIDTH) for caveat in results.caveats]
+    paragraphs = ["\n".join(_laid_out(verdict)) for verdict in verdicts(results)]
+    paragraphs += [textwrap.fill(f"Caveat: {caveat}", WIDTH, break_on_hyphens=False) for caveat in results.caveats]
     return "\n\n".join(paragraphs)
 
 
-def verdicts(metrics: InterferenceMetrics) -> list[Verdict]:
-    """Every verdict, and after them every TIR that could not be had."""
-    found = [Verdict(_heading(item), tuple(_lines(item))) for item in metrics.measured]
+def verdicts(results: Results) -> list[Verdict]:
+    """Every verdict by pair of arms, datasets before what they say together; after them every TIR not to be had."""
+    metrics, across = compute_interference_metrics(results), compute_across(results)
+    found: list[Verdict] = []
+    for pair in dict.fromkeys(item.pair for item in metrics.measured):
+        items = [item for item in metrics.measured if item.pair == pair]
+        found += [_verdict(item) for item in items] if len(items) <= _MOST_PARAGRAPHS else [_one_line_each(items)]
+        found += [_across(item) for item in across if item.pair == pair]
     found += [Verdict(_absent_heading(item), ((NOT_COMPUTABLE, item.reason),)) for item in metrics.missing]
     return found or [Verdict("No pair of arms", ((NOT_COMPUTABLE, "no specialist and no joint arm has results"),))]
 
@@ -55,13 +67,44 @@ def consequence(label: Label, tir: float) -> str:
     return "these seeds and queries cannot decide"
 
 
-def _heading(item: Interference) -> str:
+def _verdict(item: Interference) -> Verdict:
     pair = item.pair
-    seeds = f"{len(item.seeds)} seeds" if len(item.seeds) > 1 else f"seed {item.seeds[0]} only"
-    return (
-        f"{pair.task.capitalize()} on {item.dataset}: {pair.joint} against {pair.specialist} "
-        f"({item.metric}, {item.queries:,} queries, {seeds})"
-    )
+    heading = f"{pair.task.capitalize()} on {item.dataset}: {pair.joint} against {pair.specialist}"
+    about = f"{item.metric}, {item.queries:,} queries, {_seeds(item.seeds)}"
+    by_seed = ", ".join(f"seed {s}: {percent(tir)}" for s, tir in zip(item.seeds, item.per_seed, strict=True))
+    lines = [
+        ("TIR", _mean(item) + (f" ({by_seed})" if len(item.seeds) > 1 else "")),
+        ("Difference", f"{100 * item.delta:+.2f} points, joint minus specialist"),
+        *_judged(item),
+    ]
+    if item.left_out:
+        lines.append(("Left out", f"{', '.join(item.left_out)}: the other arm lacks the seed"))
+    return Verdict(f"{heading} ({about})", (*lines, *(("Warning", warning) for warning in item.warnings)))
+
+
+def _one_line_each(items: Sequence[Interference]) -> Verdict:
+    """TIR, interval and both labels of every dataset; the report has the rest."""
+    pair = items[0].pair
+    heading = f"{pair.task.capitalize()} by dataset: {pair.joint} against {pair.specialist}"
+    about = "TIR, 95 % interval, the rule's label / the label with confidence"
+    return Verdict(f"{heading} ({about})", tuple((item.dataset, _in_one_line(item)) for item in items))
+
+
+def _in_one_line(item: Interference) -> str:
+    crossed = item.crossed
+    ends = "no interval" if crossed is None else f"{percent(crossed.low)} to {percent(crossed.high)}"
+    warned = " (warnings in the report)" if item.warnings or item.left_out else ""
+    return f"{percent(item.mean):>8}  {ends:<20}  {item.rule} / {item.label or 'not computable'}{warned}"
+
+
+def _across(item: Across) -> Verdict:
+    pair, other = item.pair, item.tir_of_means
+    heading = f"{pair.task.capitalize()} across {len(item.datasets)} datasets: {pair.joint} against {pair.specialist}"
+    about = f"{item.metric}, {item.queries:,} queries, {_seeds(item.seeds)}"
+    label = other.label or f"by the rule {other.rule}"
+    both = f"{_mean(item.mean_of_tirs)}, mean of TIRs; the TIR of mean scores is {percent(other.mean)}, {label}"
+    left_out = (("Left out", reason) for reason in item.left_out)
+    return Verdict(f"{heading} ({about})", (("TIR", both), *_judged(item.mean_of_tirs), *left_out))
 
 
 def _absent_heading(item: NotComputable) -> str:
@@ -69,53 +112,50 @@ def _absent_heading(item: NotComputable) -> str:
     return f"{item.pair.task.capitalize()}{place}: {item.pair.joint} against {item.pair.specialist}"
 
 
-def _lines(item: Interference) -> Iterator[tuple[str, str]]:
-    spread = f"± {100 * item.std:.2f}" if item.std is not None else "(std not estimable from one seed)"
-    by_seed = ", ".join(f"seed {s}: {percent(tir)}" for s, tir in zip(item.seeds, item.per_seed, strict=True))
-    yield "TIR", f"{percent(item.mean)} {spread}" + (f" ({by_seed})" if len(item.seeds) > 1 else "")
-    yield "Difference", f"{100 * item.delta:+.2f} points, joint minus specialist"
-    yield "95 % interval", _interval(item)
-    yield "Rule", f"{item.rule} ({consequence(item.rule, item.mean)})"
-    yield "With confidence", _confident(item)
-    if item.left_out:
-        yield "Left out", f"{', '.join(item.left_out)}: the other arm lacks the seed"
-    yield from (("Warning", warning) for warning in item.warnings)
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]} only"
 
 
-def _interval(item: Interference) -> str:
-    crossed = item.crossed
+def _mean(found: TirEstimate) -> str:
+    spread = f"± {100 * found.std:.2f}" if found.std is not None else "(std not estimable from one seed)"
+    return f"{percent(found.mean)} {spread}"
+
+
+def _judged(found: TirEstimate) -> Iterator[tuple[str, str]]:
+    """Both intervals, both labels, and what would settle it where nothing is settled."""
+    crossed, fixed = found.crossed, found.fixed_queries
+    yield "95 % interval", _interval(found.mean, crossed)
+    if fixed is not None:
+        yield (
+            "Queries fixed",
+            f"{percent(fixed.low)} to {percent(fixed.high)}, {fixed.label} (other seeds, these queries)",
+        )
+    yield "Rule", f"{found.rule} ({consequence(found.rule, found.mean)})"
+    yield "With confidence", _confident(crossed, found.rule)
+    if crossed is not None and crossed.label == "INCONCLUSIVE" and crossed.mean_squares is not None:
+        yield "Would settle it", settle_sentence(plan(crossed.mean_squares, crossed.estimate))
+
+
+def _interval(mean: float, crossed: CrossedInterval | None) -> str:
     if crossed is None:
-        return "not computable, it needs two seeds and two queries or more"
-    centre = "" if percent(crossed.estimate) == percent(item.mean) else f" around {percent(crossed.estimate)} of means"
+        return _NO_INTERVAL
+    centre = "" if percent(crossed.estimate) == percent(mean) else f" around {percent(crossed.estimate)} of means"
     return (
         f"{percent(crossed.low)} to {percent(crossed.high)}{centre} "
         f"(other seeds, other queries; t with {crossed.degrees_of_freedom:.1f} degrees of freedom)"
     )
 
 
-def _confident(item: Interference) -> str:
-    crossed = item.crossed
+def _confident(crossed: CrossedInterval | None, rule: Label) -> str:
+    """What the label means is said once, where it is also the rule's."""
     if crossed is None:
-        return "not computable, it needs two seeds and two queries or more"
-    label = crossed.label
-    if label != "INCONCLUSIVE":
-        held = _confidence(crossed.confidence[label])
-        return f"{label} ({consequence(label, crossed.estimate)}; confidence {held})"
-    held = ", ".join(f"{name} {_confidence(value)}" for name, value in crossed.confidence.items())
-    return (
-        f"INCONCLUSIVE ({consequence(label, crossed.estimate)}: confidence {held}, a label needs "
-        f"{_confidence(CONFIDENCE)}; more queries and seeds would settle it, {_what_first(crossed)})"
-    )
-
-
-def _what_first(crossed: CrossedInterval) -> str:
-    seeds, queries = crossed.seed_share, crossed.query_share
-    both = max(0.0, 1.0 - seeds - queries)
-    if both >= max(seeds, queries):
-        return f"either helps: {100 * both:.0f} % of the variance lies in neither alone"
-    if queries >= seeds:
-        return f"queries first, they carry {100 * queries:.0f} % of the variance"
-    return f"seeds first, they carry {100 * seeds:.0f} % of the variance"
+        return _NO_INTERVAL
+    label, meaning = crossed.label, consequence(crossed.label, crossed.estimate)
+    if label == "INCONCLUSIVE":
+        held = ", ".join(f"{name} {_confidence(value)}" for name, value in crossed.confidence.items())
+        return f"{label} ({meaning}: confidence {held}, a label needs {_confidence(CONFIDENCE)})"
+    held = f"confidence {_confidence(crossed.confidence[label])}"
+    return f"{label} ({held})" if label == rule else f"{label} ({meaning}; {held})"
 
 
 def _confidence(value: float) -> str:
@@ -130,14 +170,14 @@ def _confidence(value: float) -> str:
 
 def _laid_out(verdict: Verdict) -> Iterator[str]:
     """The heading, then the lines in two columns; ``2 %`` is not torn apart."""
-    yield verdict.heading
+    width = max(16, *(len(name) for name, _ in verdict.lines))
+    yield _filled(verdict.heading, "", "  ")
     for name, text in verdict.lines:
-        start = f"  {name}: " if name == NOT_COMPUTABLE else f"  {name:<16} "
-        filled = textwrap.fill(
-            text.replace(" %", "\N{NO-BREAK SPACE}%"),
-            WIDTH,
-            initial_indent=start,
-            subsequent_indent=" " * len(start),
-            break_on_hyphens=False,
-        )
-        yield filled.replace("\N{NO-BREAK SPACE}", " ")
+        start = f"  {name}: " if name == NOT_COMPUTABLE else f"  {name:<{width}} "
+        yield _filled(text, start, " " * len(start))
+
+
+def _filled(text: str, first: str, others: str) -> str:
+    kept = text.replace(" %", "\N{NO-BREAK SPACE}%")
+    filled = textwrap.fill(kept, WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)
+    return filled.replace("\N{NO-BREAK SPACE}", " ")

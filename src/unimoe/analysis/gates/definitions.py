@@ -1,0 +1,242 @@
+"""What a gate file is: decisions written down before there are scores to look at.
+
+A gate names its arms, task, datasets, metric, cutoffs and confidence. Its four labels mean the same for every kind:
+PASS, the claim holds; FAIL, it does not; MARGINAL, between two cutoffs; INCONCLUSIVE, the results cannot decide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias, get_args
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+
+from unimoe.analysis.across import Averaging
+from unimoe.analysis.crossed import CONFIDENCE, FAIL_BELOW, PASS_AT, Label
+from unimoe.analysis.interference import Estimand
+from unimoe.config import Name, Positive, Section
+from unimoe.config_files import explain, find_config, read_yaml
+from unimoe.errors import DataError, UsageError, did_you_mean
+from unimoe.io import hash_file
+from unimoe.results import Task
+
+Below: TypeAlias = Callable[[float], float]
+"""Confidence that the true value lies below a cutoff, 0 to 1."""
+
+Text = Annotated[str, Field(min_length=1)]
+
+
+def _instant(value: Any) -> Any:
+    """ISO 8601 text as an instant; a date alone is its first moment, and no time zone means UTC."""
+    try:
+        parsed = datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        raise ValueError("write date and time as 2026-01-31T12:00:00Z") from None
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+
+
+def _distinct(values: list[Any]) -> list[Any]:
+    twice = [value for value in dict.fromkeys(values) if values.count(value) > 1]
+    if twice:
+        raise ValueError(f"{twice[0]!r} stands twice")
+    return values
+
+
+Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(_distinct)]
+
+
+class _Gate(Section):
+    """What every gate has.
+
+    Attributes:
+        datasets: one or more; with several, the value is their mean, in which CQADupStack's forums count once.
+        metric: a metric the results hold by query, for example ``ndcg@10``.
+        confidence: a label needs at least this much, else the gate is INCONCLUSIVE.
+        estimand: the value with other seeds and other queries, or with other seeds on exactly these queries.
+        seeds: exactly these training seeds; null for all that both arms have.
+    """
+
+    task: Task
+    datasets: Annotated[list[Text], Field(min_length=1), AfterValidator(_distinct)]
+    metric: Text
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] = CONFIDENCE
+    estimand: Estimand = "seeds_and_queries"
+    seeds: Seeds | None = None
+
+
+class InterferenceGate(_Gate):
+    """TIR = (specialist - joint) / specialist: PASS from ``pass_at``, FAIL below ``fail_below``, MARGINAL between.
+
+    Attributes:
+        pass_at: a ratio, .02 for 2 %.
+        fail_below: a ratio, at most ``pass_at``.
+        across: with several datasets, the mean of their TIRs or the TIR of the arms' mean scores.
+    """
+
+    kind: Literal["interference"]
+    specialist: Text
+    joint: Text
+    pass_at: Positive = PASS_AT
+    fail_below: Positive = FAIL_BELOW
+    across: Averaging = "mean_of_tirs"
+
+    @model_validator(mode="after")
+    def _ordered(self) -> InterferenceGate:
+        if self.fail_below > self.pass_at:
+            raise ValueError(f"fail_below {self.fail_below} lies above pass_at {self.pass_at}; exchange them")
+        _refuse_one_arm(self.arms)
+        return self
+
+    @property
+    def arms(self) -> tuple[str, str]:
+        """Specialist, joint."""
+        return self.specialist, self.joint
+
+    @property
+    def cutoffs(self) -> tuple[float, ...]:
+        """Ascending; one where there is no room for MARGINAL."""
+        return tuple(sorted({self.fail_below, self.pass_at}))
+
+    def confidences(self, below: Below) -> dict[Label, float]:
+        """Confidence in each label; they add up to 1."""
+        fail, passed = below(self.fail_below), below(self.pass_at)
+        return {"PASS": 1.0 - passed, "FAIL": fail, "MARGINAL": passed - fail}
+
+
+class _DifferenceGate(_Gate):
+    """A gate on system minus baseline, in the metric's unit (0 to 1); ``margin`` has the same unit."""
+
+    system: Text
+    baseline: Text
+    margin: Positive
+
+    @model_validator(mode="after")
+    def _distinct_arms(self) -> _DifferenceGate:
+        _refuse_one_arm(self.arms)
+        return self
+
+    @property
+    def arms(self) -> tuple[str, str]:
+        """System, baseline."""
+        return self.system, self.baseline
+
+
+class SuperiorityGate(_DifferenceGate):
+    """The system beats the baseline by at least ``margin``."""
+
+    kind: Literal["superiority"]
+
+    @property
+    def cutoffs(self) -> tuple[float, ...]:
+        """The margin."""
+        return (self.margin,)
+
+    def confidences(self, below: Below) -> dict[Label, float]:
+        """Confidence in each label; they add up to 1."""
+        return {"PASS": 1.0 - below(self.margin), "FAIL": below(self.margin)}
+
+
+class NonInferiorityGate(_DifferenceGate):
+    """The system is not worse than the baseline by more than ``margin``."""
+
+    kind: Literal["non_inferiority"]
+
+    @property
+    def cutoffs(self) -> tuple[float, ...]:
+        """The margin, on the side of the loss."""
+        return (-self.margin,)
+
+    def confidences(self, below: Below) -> dict[Label, float]:
+        """Confidence in each label; they add up to 1."""
+        return {"PASS": 1.0 - below(-self.margin), "FAIL": below(-self.margin)}
+
+
+class EquivalenceGate(_DifferenceGate):
+    """System and baseline differ by at most ``margin`` either way: two one-sided tests (Schuirmann 1987)."""
+
+    kind: Literal["equivalence"]
+
+    @property
+    def cutoffs(self) -> tuple[float, ...]:
+        """Both margins; the upper one itself still is equivalent, as the lower one is."""
+        return -self.margin, math.nextafter(self.margin, math.inf)
+
+    def confidences(self, below: Below) -> dict[Label, float]:
+        """Confidence in each label: of the weaker of the two one-sided tests, and of the clearer violation."""
+        low, high = self.cutoffs
+        worse, within = below(low), below(high)
+        return {"PASS": min(1.0 - worse, within), "FAIL": max(worse, 1.0 - within)}
+
+
+Gate: TypeAlias = InterferenceGate | SuperiorityGate | NonInferiorityGate | EquivalenceGate
+
+_MODELS = {get_args(model.model_fields["kind"].annotation)[0]: model for model in get_args(Gate)}
+
+
+class GateFile(Section):
+    """Gates by name, and when they were fixed.
+
+    Attributes:
+        registered: results made before this instant were known, or could have been, when the cutoffs were chosen.
+    """
+
+    registered: Annotated[datetime, BeforeValidator(_instant)]
+    gates: Annotated[dict[Name, Annotated[Gate, Field(discriminator="kind")]], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class Registration:
+    """Gates, and the file they were read from with the hash that says which one it was.
+
+    Attributes:
+        path: None for gates that no file registers; ``content_hash`` and ``registered`` are None then too.
+    """
+
+    path: Path | None
+    content_hash: str | None
+    registered: datetime | None
+    gates: dict[str, Gate]
+
+
+def load_gates(path: Path) -> Registration:
+    """Read a gate file strictly.
+
+    Args:
+        path: a file, or the name of a shipped config such as ``gates/kill_gate``.
+
+    Raises:
+        DataError: the file is missing or malformed, a key unknown, a value impossible, or cutoffs contradictory.
+    """
+    try:
+        file = find_config(path)
+        parsed = GateFile.model_validate(read_yaml(file))
+    except UsageError as error:  # exit code 2 is left to wrong options: a CI job must not mistake it
+        raise DataError(str(error)) from None
+    except ValidationError as error:
+        raise DataError(f"{file}: {_explain(error)}") from None
+    return Registration(file, hash_file(file), parsed.registered, dict(parsed.gates))
+
+
+def _explain(error: ValidationError) -> str:
+    """The first mistake; a gate's path is ``gates.kill``, without the kind that pydantic puts behind it."""
+    first: dict[str, Any] = {**error.errors()[0]}
+    gate, kind, key = first["loc"][:2], first["loc"][2:3], first["loc"][3:]
+    first["loc"] = (*gate, *key)
+    hint = ""
+    if first["type"] == "union_tag_not_found":
+        first |= {"loc": (*gate, "kind"), "type": "missing"}
+    elif first["type"] == "union_tag_invalid":
+        tag, expected = str(first["ctx"]["tag"]), {"expected": "one of " + ", ".join(_MODELS)}
+        first |= {"loc": (*gate, "kind"), "type": "literal_error", "ctx": expected, "input": tag}
+        hint = did_you_mean(tag, _MODELS)
+    section = _MODELS.get(str(kind[0]), GateFile) if kind else GateFile
+    return explain(first, lambda _: list(section.model_fields)) + hint
+
+
+def _refuse_one_arm(arms: tuple[str, str]) -> None:
+    if arms[0] == arms[1]:
+        raise ValueError(f"both arms are {arms[0]!r}; a gate compares two")

@@ -1,0 +1,51 @@
+"""Gate files and results to judge by them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+from support.results import make_result
+
+from unimoe.analysis.gates.definitions import Registration, load_gates
+from unimoe.analysis.loading import Results
+from unimoe.results import EvalResult
+
+Matrix = Sequence[Sequence[float]] | NDArray[np.float64]
+
+BASE = {"task": "reranking", "datasets": ["apidocs"], "metric": "ndcg@10"}
+INTERFERENCE = BASE | {"kind": "interference", "specialist": "rank_only_r8", "joint": "joint_r8"}
+DIFFERENCE = BASE | {"system": "joint_r8", "baseline": "rank_only_r8", "margin": 0.01}
+
+
+def gate_file(folder: Path, *, registered: str = "2026-01-01", **gates: dict[str, Any]) -> Path:
+    path = folder / "gates.yaml"
+    path.write_text(yaml.safe_dump({"registered": registered, "gates": gates}), encoding="utf-8")
+    return path
+
+
+def register(folder: Path, **gate: Any) -> Registration:
+    return load_gates(gate_file(folder, it=gate))
+
+
+def measured(arm: str, scores: Matrix, dataset: str = "apidocs", **given: Any) -> list[EvalResult]:
+    rows = [[float(score) for score in row] for row in scores]
+    return [make_result(arm, seed, row, dataset=dataset, **given) for seed, row in enumerate(rows)]
+
+
+def results(*groups: list[EvalResult]) -> Results:
+    return Results(Path("out"), [result for group in groups for result in group])
+
+
+def both(specialist: Matrix, joint: Matrix, **given: Any) -> Results:
+    return results(measured("rank_only_r8", specialist, **given), measured("joint_r8", joint, **given))
+
+
+def constant_gap(gap: float, seeds: int = 3) -> Results:
+    """Joint minus rank_only is ``gap`` for every seed and query, so that labels hold with certainty."""
+    base = np.tile(np.linspace(0.3, 0.7, 20), (seeds, 1))
+    return both(base, base + gap)
