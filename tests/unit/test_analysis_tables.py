@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from rich.console import Console
 from support.results import make_result
 
 from unimoe.analysis.compare import Results, generate_comparison_table
-from unimoe.analysis.tables import Table, escape_latex, escape_markdown
+from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table, escape_html, escape_latex, escape_markdown
 from unimoe.results import EvalResult
 
 
@@ -44,8 +45,8 @@ def test_latex_has_booktabs_bold_best_underlined_second_and_subscript_std(three_
     latex = three_arms.to_latex()
     assert "\\toprule" in latex
     assert r"rank\_only\_r8 & \textbf{75.00} &" in latex
-    assert r"joint\_r8 & \underline{70.00}$_{\pm 14.14}$ &" in latex
-    assert latex.count("{") == latex.count("}")
+    assert r"joint\_r8 & \underline{70.00} & $_{\pm 14.14}$ &" in latex
+    assert r"r@{}l" in latex  # what stands behind a number does not move its decimals
 
 
 def test_csv_has_full_precision(three_arms: Table) -> None:
@@ -62,7 +63,7 @@ def test_terminal_shows_arms_in_order_and_numbers_whole(three_arms: Table) -> No
     assert "70.00 ±14.14" in text
 
 
-@pytest.mark.parametrize("render", [Table.to_markdown, Table.to_latex, Table.to_csv, shown])
+@pytest.mark.parametrize("render", [Table.to_markdown, Table.to_latex, Table.to_html, Table.to_csv, shown])
 def test_facts_and_caveats_travel_with_every_form(three_arms: Table, render: object) -> None:
     assert callable(render)
     text = " ".join(render(three_arms).split())
@@ -84,12 +85,120 @@ def test_what_rounds_alike_shares_its_mark_and_one_arm_has_none() -> None:
     assert table(make_result("joint_r8", 0, [0.5])).groups[0].rows[0][1].mark is None
 
 
+def test_where_all_arms_score_alike_none_is_best() -> None:
+    made = table(make_result("bm25", None, [0.5]), make_result("joint_r8", 0, [0.5]))
+    assert [row[1].mark for row in made.groups[0].rows] == [None, None]
+
+
+def test_the_number_of_queries_stands_in_the_caption() -> None:
+    small, large = make_result("bm25", None, [0.5], dataset="a"), make_result("bm25", None, [0.5] * 1200, dataset="b")
+    assert table(small).caption.endswith("n = 1 queries")
+    assert table(small, large).caption.endswith("n = 1 to 1,200 queries")
+
+
+def test_datasets_measured_alike_share_a_note() -> None:
+    made = table(*(make_result("bm25", None, [0.5], dataset=name) for name in "ab"))
+    assert [note for note in made.notes if "split test" in note] == [made.notes[0]]
+    assert made.notes[0].startswith("reranking/a, reranking/b: ")
+
+
 def test_an_absent_metric_is_a_dash() -> None:
     made = table(
         make_result("joint_r8", 0, [0.5], dataset="a"), make_result("joint_r8", 0, [0.5], dataset="b", metric="map")
     )
     assert made.columns == ("Arm", "ndcg@10", "mrr@10", "map", "Seeds")
     assert [group.rows[0][3].text for group in made.groups] == ["–", "50.00"]
+
+
+NUMBERS = Table(
+    name="numbers",
+    caption="Numbers",
+    columns=("Name", "Delta", "p", "Detail"),
+    groups=(
+        RowGroup(
+            "group",
+            (
+                (
+                    Cell("a-b"),
+                    Cell("-1.50", spread="0.25", mark="best", value=-1.5, spread_value=0.25, symbols="†§"),
+                    Cell("<0.0001", value=1e-6),
+                    Cell("7", value=7),
+                ),
+                (Cell("b"), Cell("+2.00", value=2.0), Cell(ABSENT), Cell(ABSENT)),
+            ),
+        ),
+    ),
+    csv_only=frozenset({"Detail"}),
+)
+
+
+def test_numbers_have_a_real_minus_in_print_and_names_keep_their_hyphen() -> None:
+    assert r"a-b & \textbf{$-$1.50} & $_{\pm 0.25}{}^{\dagger\S{}}$ & \textless{}0.0001 \\" in NUMBERS.to_latex()
+    assert '<th scope="row">a-b</th><td data-value="-1.5"><strong class="best">−1.50</strong>' in NUMBERS.to_html()
+
+
+def test_symbols_are_raised_and_spreads_lowered() -> None:
+    assert "**-1.50**<sup>†§</sup><sub>±0.25</sub>" in NUMBERS.to_markdown()
+    assert '<sup class="symbols">†§</sup><span class="spread">±0.25</span>' in NUMBERS.to_html()
+    assert "-1.50†§ ±0.25" in shown(NUMBERS)
+
+
+def test_terminal_aligns_decimals() -> None:
+    lines = shown(NUMBERS).splitlines()
+    negative, positive = (next(line for line in lines if number in line) for number in ("-1.50", "+2.00"))
+    assert negative.index(".") == positive.index(".")
+
+
+def test_details_stand_in_csv_alone() -> None:
+    assert next(csv.DictReader(io.StringIO(NUMBERS.to_csv()))) == {
+        "group": "group",
+        "Name": "a-b",
+        "Delta": "-1.5",
+        "Delta std": "0.25",
+        "Delta symbols": "†§",
+        "p": "1e-06",
+        "Detail": "7",
+    }
+    for printed in (NUMBERS.to_markdown(), NUMBERS.to_latex(), NUMBERS.to_html(), shown(NUMBERS)):
+        assert "Detail" not in printed
+
+
+def test_html_says_what_heads_what() -> None:
+    html = NUMBERS.to_html()
+    assert "<caption>Numbers</caption>" in html
+    assert html.count('scope="col"') == 3
+    assert '<tbody>\n<tr><th scope="rowgroup" colspan="3">group</th></tr>' in html
+    assert html.count('scope="row"') == 2
+
+
+def test_a_table_longer_than_a_page_becomes_several_floats() -> None:
+    rows = tuple((Cell(f"row {i}"), Cell("1.00", value=1.0)) for i in range(100))
+    notes = ("a note that stands once",)
+    latex = Table("long", "Long", ("Name", "Value"), (RowGroup("all", rows),), notes).to_latex()
+    assert latex.count(r"\begin{table}") == latex.count(r"\begin{tabular}") == 3
+    assert [latex.count(f"row {i} &") for i in range(100)] == [1] * 100
+    assert r"\caption{Long (part 2 of 3)}\label{tab:long-2}" in latex
+    assert latex.count(r"\emph{all (continued)}") == 2
+    assert latex.count(notes[0]) == 1
+
+
+def test_groups_stay_whole_where_a_page_holds_them() -> None:
+    groups = tuple(RowGroup(f"g{k}", tuple((Cell(f"{k}.{i}"),) for i in range(15))) for k in range(5))
+    assert "continued" not in Table("groups", "Groups", ("Name",), groups).to_latex()
+
+
+def test_notes_do_not_stand_alone_on_a_page() -> None:
+    groups = tuple(RowGroup(f"g{k}", tuple((Cell(f"{k}.{i}"),) for i in range(17))) for k in range(2))
+    latex = Table("notes", "Notes", ("Name",), groups, ("word " * 120,)).to_latex()
+    assert latex.count(r"\begin{table}") == latex.count(r"\begin{tabular}") == 2
+
+
+def test_long_headings_stand_upright_over_short_numbers() -> None:
+    row = (Cell("scifact"), *(Cell("70.00", value=70.0) for _ in range(8)))
+    columns = ("Dataset", *(f"joint_variant_{i}" for i in range(8)))
+    latex = Table("upright", "Upright", columns, (RowGroup("", (row,)),)).to_latex()
+    assert latex.count(r"\rotatebox{90}") == 8
+    assert r"\rotatebox" not in Table("level", "Level", columns[:3], (RowGroup("", (row[:3],)),)).to_latex()
 
 
 HOSTILE = r"<script>alert('x')</script> & a_b % \c | $d$ {e} #f ~g ^h *i* `j` [k](l)"
@@ -100,7 +209,7 @@ def test_hostile_names_stay_text() -> None:
         make_result("joint_r8", 0, [0.5], dataset=HOSTILE), make_result("*x* | [bold]y[/]", 0, [0.4], dataset=HOSTILE)
     )
     markdown, latex = made.to_markdown(), made.to_latex()
-    assert "<script>" not in markdown
+    assert "<script>" not in markdown + made.to_html()
     rows = [line for line in markdown.splitlines() if line.startswith("|")]
     assert {line.count("|") for line in rows} == {len(made.columns) + 1}
     assert r"\textless{}script\textgreater{}" in latex
@@ -122,5 +231,28 @@ def test_markdown_escapes(text: str, escaped: str) -> None:
     assert escape_markdown(text) == escaped
 
 
-def test_latex_escapes_once() -> None:
-    assert escape_latex("\\_{}") == r"\textbackslash{}\_\{\}"
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("\\_{}", r"\textbackslash{}\_\{\}"),
+        ("[a]*", "{[}a{]}{*}"),
+        ("a--b", "a-{}-b"),
+        ("``q''", r"\textasciigrave{}\textasciigrave{}q'{}'"),
+        ("cafe\u0301", "café"),
+        ("中文 α", r"\texttt{U+4E2D U+6587} \texttt{U+03B1}"),
+        ("x" * 50, "x" * 39 + r"\allowbreak{}" + "x" * 11),
+    ],
+)
+def test_latex_escapes(text: str, escaped: str) -> None:
+    assert escape_latex(text) == escaped
+
+
+def test_html_escapes_attributes_too() -> None:
+    assert escape_html("\"><script>'") == "&quot;&gt;&lt;script&gt;&#x27;"
+
+
+@pytest.mark.parametrize("escape", [escape_html, escape_latex, escape_markdown])
+def test_what_cannot_be_seen_is_shown(escape: Callable[[str], str]) -> None:
+    text = escape("a\x00b\x1bc\x7fd\u202ee\ud800")
+    text.encode()
+    assert not any(character in text for character in "\x00\x1b\x7f\u202e")

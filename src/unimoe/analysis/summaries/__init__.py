@@ -1,0 +1,20 @@
+"""The tables of the analysis: scores of every arm, TIR, paired comparisons, training budgets."""
+
+from unimoe.analysis.summaries.arms import arm_order, caveat_notes
+from unimoe.analysis.summaries.comparisons import significance_by_seed_table, significance_table
+from unimoe.analysis.summaries.interference import interference_table, tir_table
+from unimoe.analysis.summaries.overview import overview_table
+from unimoe.analysis.summaries.scores import generate_comparison_table
+from unimoe.analysis.summaries.training import training_table
+
+__all__ = [
+    "arm_order",
+    "caveat_notes",
+    "generate_comparison_table",
+    "interference_table",
+    "overview_table",
+    "significance_by_seed_table",
+    "significance_table",
+    "tir_table",
+    "training_table",
+]

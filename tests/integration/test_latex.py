@@ -1,0 +1,127 @@
+"""The tables as pdfLaTeX sets them, in a paper of one column and in one of two."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from support.large_experiments import QUERIES, large_results
+from support.results import make_result, write_experiment
+
+from unimoe.analysis.compare import (
+    Results,
+    compute_interference_metrics,
+    compute_significance,
+    load_all_results,
+)
+from unimoe.analysis.report import write_tables
+
+pytestmark = pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex; .ci/run installs it")
+
+PREAMBLE = r"""
+\usepackage[T1]{fontenc}
+\usepackage{mathptmx}
+\usepackage{booktabs}
+\usepackage{graphicx}
+\newsavebox\measured
+\let\shrink\resizebox
+\renewcommand\resizebox[3]{\sbox\measured{#3}\typeout{width \the\wd\measured}\shrink{#1}{#2}{\usebox\measured}}
+"""
+"""Times, whose T1 fonts come with every TeX; and each table's width before it shrinks, told to the log."""
+
+TOLERANCE = 5.0
+"""Points by which a line may stick out."""
+
+HOSTILE = (
+    "<script>alert('x')</script>",
+    "& % $ # _ { } ~ ^ \\",
+    "\\input{stolen} \\end{table*} \\undefined",
+    "[bold]x[/] *star* --- ``q'' ,, ?` !`",
+    "中文数据集 한국어 العربية 😀👩‍🔬 α≥Δ",
+    "x\x07\x1b[31m\u202eevil e\u0301 café ŁódźȘ «»",
+    "a_very_long_name_without_any_space_" * 4,
+)
+
+
+def tex_files(results: Results) -> list[Path]:
+    write_tables(results, compute_interference_metrics(results), compute_significance(results, iterations=200))
+    return sorted((results.output_dir / "analysis" / "tables").glob("*.tex"))
+
+
+def compile_document(files: Sequence[Path], layout: str, folder: Path) -> str:
+    """The log of a paper that has the tables; fails where pdfLaTeX stops."""
+    folder.mkdir()
+    tables = "\n".join(f"\\input{{{path.as_posix()}}}\n\\clearpage" for path in files)
+    document = (
+        f"\\documentclass[{layout}]{{article}}{PREAMBLE}\\begin{{document}}\nText.\n{tables}\n\\end{{document}}\n"
+    )
+    (folder / "paper.tex").write_text(document, encoding="utf-8")
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "-no-shell-escape", "paper.tex"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, timeout=120, check=False)
+    log = (folder / "paper.log").read_text(encoding="utf-8", errors="replace")
+    assert done.returncode == 0, log[-3000:]
+    assert (folder / "paper.pdf").read_bytes().startswith(b"%PDF")
+    return log
+
+
+def faults(log: str) -> list[str]:
+    """Lines that stick out, floats longer than a page, and characters no font has."""
+    wide = [m[0] for m in re.finditer(r"Overfull \\hbox \(([\d.]+)pt.*", log) if float(m[1]) > TOLERANCE]
+    return wide + re.findall(r".*(?:Float too large|Missing character).*", log)
+
+
+def pages(log: str) -> int:
+    found = re.search(r"Output written on paper\.pdf \((\d+) page", log)
+    assert found
+    return int(found[1])
+
+
+def widths(log: str) -> list[float]:
+    return [float(width) for width in re.findall(r"^width ([\d.]+)pt", log, flags=re.MULTILINE)]
+
+
+layouts = pytest.mark.parametrize("layout", ["10pt", "10pt,twocolumn"])
+
+
+@layouts
+def test_tables_of_a_small_experiment_fit_a_page_each(tmp_path: Path, layout: str) -> None:
+    write_experiment(tmp_path / "outputs", logs=False, caveats=["smoke run: unfit for decisions"])
+    files = tex_files(load_all_results(tmp_path / "outputs"))
+    log = compile_document(files, layout, tmp_path / "paper")
+    assert faults(log) == []
+    assert len(files) <= pages(log) <= len(files) + 1  # the first float may leave the text its page
+
+
+@layouts
+def test_tables_of_fifteen_datasets_five_arms_and_five_seeds_fit_their_pages(tmp_path: Path, layout: str) -> None:
+    results = large_results(tmp_path / "outputs", dict.fromkeys(QUERIES, 12))
+    files = tex_files(results)
+    log = compile_document(files, layout, tmp_path / "paper")
+    assert faults(log) == []
+    assert max(widths(log)) < 500.0  # on a line of 345 pt, letters of 9 pt stay above 6
+    assert len(widths(log)) == sum(path.read_text().count(r"\begin{tabular}") for path in files)
+
+
+@layouts
+def test_hostile_names_are_set_as_text(tmp_path: Path, layout: str) -> None:
+    rows = [
+        make_result(arm, seed, [0.1 * k, 0.5, 0.6], dataset=dataset, caveats=HOSTILE)
+        for dataset in HOSTILE
+        for k, arm in enumerate(("zero_shot", "rank_only_r8", "joint_r8", *HOSTILE[:2]))
+        for seed in ((None,) if arm == "zero_shot" else (0, 1))
+    ]
+    files = tex_files(Results(tmp_path / "outputs", rows))
+    log = compile_document(files, layout, tmp_path / "paper")
+    assert faults(log) == []
+    assert "stolen.tex" not in log
+
+
+def test_what_pdflatex_cannot_set_is_named_and_explained(tmp_path: Path) -> None:
+    results = Results(tmp_path, [make_result("joint_r8", 0, [0.5], dataset="中文")])
+    path = next(path for path in tex_files(results) if path.stem == "comparison")
+    assert r"\texttt{U+4E2D U+6587}" in path.read_text()
+    assert path.read_text().splitlines()[1].startswith("% U+4E2D and the like")
