@@ -27,7 +27,7 @@ __all__ = [
 
 
 def generate_plots(results: Results, output_path: Path | str) -> tuple[Path, ...]:
-    """Draw a bar chart per ``task/dataset`` and, where training logs exist, the loss curves.
+    """Draw every figure the results allow: scores, TIR, per-query differences, power, and what training logged.
 
     Args:
         results: what ``load_all_results`` returned.
@@ -36,6 +36,6 @@ def generate_plots(results: Results, output_path: Path | str) -> tuple[Path, ...
     Returns:
         The PNG files; a PDF of the same name lies beside each.
     """
-    from unimoe.analysis.plots import draw_all  # matplotlib is only loaded by those who draw
+    from unimoe.analysis.figures import all_figures, save  # matplotlib is only loaded by those who draw
 
-    return draw_all(results, Path(output_path))
+    return tuple(save(drawing.figure, Path(output_path) / drawing.name) for drawing in all_figures(results))
