@@ -10,6 +10,7 @@ import typer
 
 from unimoe import console
 from unimoe.analysis.commands import analyze
+from unimoe.analysis.compare_command import SeveralValues, compare
 from unimoe.config import Experiment
 from unimoe.config_files import load_experiment
 from unimoe.console import Steps, stderr, stdout
@@ -211,6 +212,7 @@ app.command("train")(train)
 app.command("evaluate")(evaluate)
 app.command("evaluate-run")(evaluate_run)
 app.command("analyze")(analyze)
+app.command("compare", cls=SeveralValues)(compare)
 app.command("doctor")(doctor)
 
 

@@ -1,0 +1,151 @@
+"""What ``unimoe compare`` says: verdict, paired test, scores and the queries that carry the difference."""
+
+from __future__ import annotations
+
+import json
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from unimoe.analysis.crossed import CrossedInterval
+from unimoe.analysis.drilldown import LIMIT, drill_down, drilldown_table
+from unimoe.analysis.from_runs import ComparedRuns
+from unimoe.analysis.gates.definitions import Registration
+from unimoe.analysis.gates.judging import Judgment, Refusal
+from unimoe.analysis.gates.output import gate_lines, gates_as_json
+from unimoe.analysis.interference import Interference, compute_interference_metrics
+from unimoe.analysis.significance import Comparison
+from unimoe.analysis.summaries import generate_comparison_table
+from unimoe.analysis.verdict import WIDTH, verdict_block
+from unimoe.console import stdout
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Gates and what they say."""
+
+    registration: Registration
+    outcomes: tuple[Judgment | Refusal, ...]
+
+
+def print_comparison(
+    compared: ComparedRuns, comparisons: Sequence[Comparison], judged: Judged | None = None, *, as_json: bool = False
+) -> None:
+    """Print the whole comparison on stdout, as text or as one JSON object.
+
+    Args:
+        compared: what ``compare_runs`` returned.
+        comparisons: what ``compute_significance`` returned for it.
+        judged: the gates, where there are any.
+        as_json: one object on one line, with every query of the drill-down.
+    """
+    if as_json:
+        stdout.out(json.dumps(_as_dict(compared, comparisons, judged), ensure_ascii=False, allow_nan=False))
+        return
+    results, dataset = compared.results, _dataset(compared)
+    stdout.print(verdict_block(results), soft_wrap=True)
+    stdout.print("\n" + "\n".join(_filled(name, text) for name, text in _lines(compared, comparisons)), soft_wrap=True)
+    stdout.print()
+    stdout.print(generate_comparison_table(results).to_rich())
+    cases = drill_down(results, compared.pair, dataset)
+    if cases:
+        stdout.print()
+        stdout.print(drilldown_table(cases, f"{compared.pair.joint} against {compared.pair.specialist}").to_rich())
+    if judged is not None:
+        stdout.print(f"\n{gate_lines(judged.registration, judged.outcomes)}", soft_wrap=True)
+
+
+def _lines(compared: ComparedRuns, comparisons: Sequence[Comparison]) -> Iterator[tuple[str, str]]:
+    test = next((c for c in comparisons if c.seed is None), next(iter(comparisons), None))
+    if test is not None:
+        yield "Paired test", _test_sentence(test)
+    for i in range(max(map(len, compared.runs.values()))):
+        named = (f"{arm} {of_arm[i].path}" for arm, of_arm in compared.runs.items() if i < len(of_arm))
+        yield f"Seed {i + 1}", ", ".join(named)
+
+
+def _test_sentence(test: Comparison) -> str:
+    over = f"scores averaged over {len(test.seeds)} seeds first" if test.seed is None else f"seed {test.seed}"
+    effect = "" if test.effect is None else f", d {round(test.effect, 2) + 0.0:+.2f}"
+    p = "p below 0.0001" if test.p < 0.0001 else f"p {test.p:.4f}"
+    return (
+        f"{100 * test.delta:+.2f} points over {test.queries:,} queries ({over}), {100 * test.level:g} % interval "
+        f"{100 * test.low:+.2f} to {100 * test.high:+.2f} (bootstrap), {p} (sign-flip){effect}; {test.system} better "
+        f"on {test.wins:,}, equal on {test.ties:,}, worse on {test.losses:,}. It asks about other queries and takes "
+        "these seeds as they are"
+    )
+
+
+def _filled(name: str, text: str) -> str:
+    start = f"  {name:<16} "
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=start,
+        subsequent_indent=" " * len(start),
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def _as_dict(compared: ComparedRuns, comparisons: Sequence[Comparison], judged: Judged | None) -> dict[str, Any]:
+    results, dataset = compared.results, _dataset(compared)
+    metrics = compute_interference_metrics(results)
+    first = results.results[0]
+    return {
+        "dataset": dataset,
+        "metric": first.main_metric,
+        "queries": len(first.per_query),
+        "runs": {
+            arm: [_run(compared, arm, seed) for seed in range(1, len(of) + 1)] for arm, of in compared.runs.items()
+        },
+        "tir": next((_tir(item) for item in metrics.measured), None),
+        "not_computable": next((absent.reason for absent in metrics.missing), None),
+        "paired_tests": [asdict(comparison) for comparison in comparisons],
+        "drilldown": [asdict(case) for case in drill_down(results, compared.pair, dataset, LIMIT)],
+        "gates": gates_as_json(judged.registration, judged.outcomes) if judged else None,
+        "caveats": list(results.caveats),
+        "warnings": list(compared.warnings),
+    }
+
+
+def _run(compared: ComparedRuns, arm: str, seed: int) -> dict[str, Any]:
+    run = compared.runs[arm][seed - 1]
+    (result,) = (r for r in compared.results.results if (r.config_name, r.seed) == (arm, seed))
+    facts = {"depth": run.depth, "hash": run.digest, "missing_queries": list(run.missing)}
+    return {"seed": seed, "path": str(run.path), **facts, "scores": result.aggregate}
+
+
+def _tir(item: Interference) -> dict[str, Any]:
+    return {
+        "mean": item.mean,
+        "std": item.std,
+        "per_seed": list(item.per_seed),
+        "seeds": list(item.seeds),
+        "left_out": list(item.left_out),
+        "delta": item.delta,
+        "rule": item.rule,
+        "label": item.crossed.label if item.crossed else None,
+        "interval": _interval(item.crossed),
+    }
+
+
+def _interval(crossed: CrossedInterval | None) -> dict[str, Any] | None:
+    """Infinite degrees of freedom, where nothing varies, are null: JSON has no infinity."""
+    if crossed is None:
+        return None
+    freedom = crossed.degrees_of_freedom
+    return {
+        "estimate": crossed.estimate,
+        "low": crossed.low,
+        "high": crossed.high,
+        "standard_error": crossed.standard_error,
+        "degrees_of_freedom": freedom if math.isfinite(freedom) else None,
+        "confidence": crossed.confidence,
+    }
+
+
+def _dataset(compared: ComparedRuns) -> str:
+    return compared.results.results[0].dataset

@@ -1,0 +1,52 @@
+"""TREC runs and qrels as other people's systems leave them, made from a few numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from unimoe.trec import Qrels, Run, write_qrels, write_run
+
+
+def run_with_ranks(ranks: Mapping[str, int | None], depth: int = 10) -> Run:
+    """A run that places the document ``rel`` of each query at a rank, or nowhere; the others are ``d1``, ``d2`` ..."""
+    run: Run = {}
+    for query_id, rank in ranks.items():
+        order = [f"d{place}" for place in range(1, depth + 1)]
+        if rank is not None:
+            order[rank - 1] = "rel"
+        run[query_id] = {document_id: float(depth - place) for place, document_id in enumerate(order)}
+    return run
+
+
+def one_relevant(*query_ids: str) -> Qrels:
+    """Qrels of runs made by ``run_with_ranks``: ``rel`` is relevant, ``d1`` is not."""
+    return {query_id: {"rel": 1, "d1": 0} for query_id in query_ids}
+
+
+def random_qrels(queries: int, rng: np.random.Generator) -> Qrels:
+    """Graded judgments of documents ``d0`` to ``d29``, at least one of them relevant for every query."""
+    return {f"q{q}": {f"d{d}": int(rng.integers(0, 4)) for d in range(30)} | {"d0": 1} for q in range(queries)}
+
+
+def random_run(qrels: Qrels, noise: float, rng: np.random.Generator, depth: int = 100) -> Run:
+    """Documents by grade plus noise: the less noise, the better the run."""
+    return {
+        query_id: {f"d{d}": grades.get(f"d{d}", 0) + float(rng.normal(0.0, noise)) for d in range(depth)}
+        for query_id, grades in qrels.items()
+    }
+
+
+def write_arms(
+    folder: Path, qrels: Qrels, specialist: list[Run], joint: list[Run]
+) -> tuple[list[Path], list[Path], Path]:
+    """Write ``a1.trec``, ``a2.trec`` ..., ``b1.trec`` ... and ``q.tsv``; their paths in that order."""
+    paths: list[list[Path]] = []
+    for letter, runs in (("a", specialist), ("b", joint)):
+        paths.append([folder / f"{letter}{number}.trec" for number in range(1, len(runs) + 1)])
+        for path, run in zip(paths[-1], runs, strict=True):
+            write_run(path, run, tag=path.stem)
+    write_qrels(folder / "q.tsv", qrels)
+    return paths[0], paths[1], folder / "q.tsv"
