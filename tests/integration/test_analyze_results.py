@@ -34,13 +34,14 @@ def test_writes_everything_and_prints_the_verdict(tmp_path: Path) -> None:
     assert "Caveat: smoke run" in done.stdout
     analysis = tmp_path / "analysis"
     report = (analysis / "report.md").read_text(encoding="utf-8")
-    for heading in ("Verdict", "Task interference", "Scores", "Paired comparisons", "Figures", "Missing", "Provenance"):
-        assert f"\n## {heading}" in report.replace("What is missing", "Missing")
-    assert report.index("smoke run") < report.index("## Verdict")
-    for table in ("comparison", "interference", "significance", "training"):
+    for heading in ("Verdicts", "Stability", "Scores", "Paired comparisons", "Figures", "Provenance"):
+        assert f"\n## {heading}\n" in report
+    assert report.index("smoke run") < report.index("## Verdicts")
+    assert "<h2" in (analysis / "report.html").read_text(encoding="utf-8")
+    for table in ("gates", "stability", "power", "comparison", "interference", "significance", "training"):
         for suffix in ("md", "tex", "csv"):
             assert (analysis / "tables" / f"{table}.{suffix}").stat().st_size > 0
-    for figure in ("reranking-apidocs", "embedding-apidocs", "loss-curves"):
+    for figure in ("scores-reranking", "scores-embedding", "tir-forest", "loss-curves"):
         assert f"(figures/{figure}.png)" in report
         assert (analysis / "figures" / f"{figure}.png").stat().st_size > 0
     assert not list(analysis.rglob("*.tmp"))
@@ -54,7 +55,7 @@ def test_rank_only_alone_still_gives_tables_and_a_plot(tmp_path: Path) -> None:
     assert "TIR not computable: joint_r8 missing" in report
     assert "no training log of rank_only_r8 seed 0" in report
     assert (tmp_path / "analysis" / "tables" / "comparison.tex").exists()
-    assert (tmp_path / "analysis" / "figures" / "reranking-apidocs.png").exists()
+    assert (tmp_path / "analysis" / "figures" / "scores-reranking.png").exists()
 
 
 def test_bm25_alone_gives_a_table(tmp_path: Path) -> None:

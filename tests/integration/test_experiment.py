@@ -59,7 +59,7 @@ class TestMainJob:
         assert "Embedding on apidocs: joint_r8 against emb_only_r8" in done.stdout
         assert done.stdout.rstrip().splitlines()[-1].startswith("Next:   uv run scripts/evaluate.py --checkpoint")
         assert (output_dir / "analysis" / "report.md").is_file()
-        assert f"Report: {output_dir / 'analysis' / 'report.md'}" in done.stdout
+        assert f"Report: {output_dir / 'analysis' / 'report.html'}" in done.stdout
 
     def test_every_arm_seed_and_task_has_a_result(self, finished: tuple[Path, Done]) -> None:
         output_dir, _ = finished

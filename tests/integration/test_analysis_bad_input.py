@@ -1,0 +1,185 @@
+"""What the analysis says of folders that are wrong, and of those that only hold little."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.results import make_result, write_experiment
+from support.scripts import Done, assert_refused, call_script
+
+from unimoe.results import write_result
+
+SCORES = [0.2, 0.4, 0.6]
+RESULT = "joint_r8/seed_1/results/reranking/apidocs.json"
+GATE = """
+registered: 2026-01-01
+gates:
+  kill: {kind: interference, task: reranking, datasets: [apidocs], metric: ndcg@10, specialist: rank_only_r8,
+         joint: joint_r8}
+"""
+
+
+def analyze(folder: Path, *arguments: str) -> Done:
+    return call_script("analyze_results.py", *arguments, "--output-dir", folder)
+
+
+def two_arms(folder: Path, **other: Any) -> None:
+    """Two comparable arms of two seeds, but for what ``other`` says of one result of the specialist."""
+    for seed in (0, 1):
+        write_result(folder, make_result("joint_r8", seed, SCORES))
+        write_result(folder, make_result("rank_only_r8", seed, **({"scores": SCORES} | (other if seed else {}))))
+
+
+def edit(change: Callable[[Path], object]) -> Callable[[Path], None]:
+    """A whole experiment with one file changed."""
+
+    def make(folder: Path) -> None:
+        write_experiment(folder, logs=False)
+        change(folder / RESULT)
+
+    return make
+
+
+def with_fields(**fields: Any) -> Callable[[Path], object]:
+    return lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def with_nan(path: Path) -> None:
+    raw = json.loads(path.read_text())
+    raw["per_query"]["q003"] = float("nan")
+    path.write_text(json.dumps(raw))
+
+
+def copied(path: Path) -> None:
+    path.with_name("copy.json").write_bytes(path.read_bytes())
+
+
+def moved(path: Path) -> None:
+    path.rename(path.with_name("elsewhere.json"))
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+BROKEN: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
+    "no results": (lambda folder: folder.mkdir(exist_ok=True), ("no results here; evaluate an arm first",)),
+    "no folder": (lambda folder: folder.rmdir(), ("no results here", "point --output-dir at an experiment")),
+    "cut off": (edit(lambda p: p.write_text(p.read_text()[:-40])), (RESULT, "not valid JSON", "delete it")),
+    "empty": (edit(lambda p: p.write_text("")), (RESULT, "not valid JSON")),
+    "not UTF-8": (edit(lambda p: p.write_bytes(b'{"config_name": "\xff\xfe"}')), (RESULT, "not valid JSON")),
+    "not a result": (edit(lambda p: p.write_text("[]")), (RESULT, "schema version None")),
+    "another version": (edit(with_fields(schema_version=2)), (RESULT, "schema version 2", "evaluate again")),
+    "NaN": (edit(with_nan), (RESULT, "per_query.q003: Input should be a finite number")),
+    "wrong mean": (edit(with_fields(aggregate={"ndcg@10": 0.9, "mrr@10": 0.2})), (RESULT, "is not the mean")),
+    "unknown field": (edit(with_fields(extra=1)), (RESULT, "extra: Extra inputs")),
+    "claimed twice": (edit(copied), (RESULT, "copy.json", "both claim to be joint_r8 seed 1 on reranking/apidocs")),
+    "misplaced": (edit(moved), ("elsewhere.json", "belongs at", RESULT)),
+    "a folder for a file": (edit(a_folder), (RESULT, "cannot be read (Is a directory)")),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_folder_that_is_wrong_is_one_line_and_exit_code_3(tmp_path: Path, case: str) -> None:
+    make, words = BROKEN[case]
+    folder = tmp_path / "outputs"
+    folder.mkdir()
+    make(folder)
+    assert_refused(analyze(folder), 3, *words)
+    assert not (folder / "analysis").exists()
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="the superuser may read every folder")
+def test_a_folder_that_may_not_be_read(tmp_path: Path) -> None:
+    write_experiment(tmp_path)
+    closed = tmp_path / "joint_r8" / "seed_1"
+    closed.chmod(0)
+    try:
+        assert_refused(analyze(tmp_path), 3, str(closed), "cannot be read (Permission denied)")
+    finally:
+        closed.chmod(0o755)
+
+
+UNLIKE: dict[str, tuple[dict[str, Any], str]] = {
+    "queries": ({"scores": SCORES[:2]}, "rank_only_r8 seed 1 lacks 1 of the 3 queries of joint_r8 seed 0 ('q002')"),
+    "candidates": ({"hashes": {"candidates": "other"}}, "candidates hash differs"),
+    "metrics": ({"metric": "map"}, "main metric differs: 'ndcg@10' in joint_r8 seed 0"),
+    "max_queries": ({"identity": {"max_queries": 3}}, "max_queries differs: None in joint_r8 seed 0"),
+    "depth": ({"identity": {"depth": 100}}, "depth differs: 10 in joint_r8 seed 0"),
+    "collections": ({"hashes": {"collection": "other"}}, "collection hash differs"),
+}
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_arms_measured_differently_are_refused_with_the_name_that_allows_it(tmp_path: Path, name: str) -> None:
+    change, words = UNLIKE[name]
+    two_arms(tmp_path, **change)
+    assert_refused(analyze(tmp_path), 3, words, "evaluate again", f"--allow {name}")
+
+
+@pytest.mark.parametrize("name", [name for name in UNLIKE if name != "metrics"])
+def test_what_was_allowed_stands_in_tables_and_makes_verdicts_advisory(tmp_path: Path, name: str) -> None:
+    two_arms(tmp_path, **UNLIKE[name][0])
+    gates = tmp_path / "gates.yaml"
+    gates.write_text(GATE)
+    for arguments, code in ((("tables",), 0), (("verdicts", "--gates", str(gates)), 12)):
+        done = analyze(tmp_path, *arguments, "--allow", name)
+        assert done.returncode == code, done.stderr
+        assert f"(allowed by name: {name})" in " ".join(done.stdout.split())
+    assert "kill ADVISORY FAIL" in done.stdout
+    for suffix in ("md", "tex"):
+        assert "allowed by name" in (tmp_path / "analysis" / "tables" / f"comparison.{suffix}").read_text()
+
+
+def test_a_name_that_allows_nothing_is_wrong_usage(tmp_path: Path) -> None:
+    two_arms(tmp_path)
+    assert_refused(analyze(tmp_path, "tables", "--allow", "querys"), 2, "did you mean 'queries'?")
+
+
+LITTLE: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
+    "one arm": (
+        lambda folder: [write_result(folder, make_result("rank_only_r8", s, SCORES)) for s in (0, 1)],
+        ("TIR not computable: joint_r8 missing",),
+    ),
+    "a baseline alone": (
+        lambda folder: write_result(folder, make_result("bm25", None, SCORES)),
+        ("TIR not computable: no specialist and no joint arm has results",),
+    ),
+    "one seed": (
+        lambda folder: write_experiment(folder, seeds=(0,), logs=False),
+        ("seed 0 only", "std not estimable from one seed", "it needs two seeds"),
+    ),
+    "one query": (
+        lambda folder: write_experiment(folder, queries=1, logs=False),
+        ("1 queries", "it needs two seeds and two queries"),
+    ),
+    "a specialist at zero": (
+        lambda folder: [
+            write_result(folder, make_result(arm, seed, [score] * 3))
+            for arm, score in (("rank_only_r8", 0.0), ("joint_r8", 0.4))
+            for seed in (0, 1)
+        ],
+        ("rank_only_r8 scores nearly 0 on apidocs, and a ratio to it means nothing",),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LITTLE)
+def test_little_is_no_error_and_the_report_says_what_cannot_be_had(tmp_path: Path, case: str) -> None:
+    make, words = LITTLE[case]
+    make(tmp_path)
+    done = analyze(tmp_path, "report", "--iterations", "100")
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in " ".join(done.stdout.split())
+    report = (tmp_path / "analysis" / "report.md").read_text(encoding="utf-8")
+    assert "not computable" in report
+    assert "nan" not in report.lower().split()
+    assert "inf" not in report.lower().split()
