@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# Both are read when the libraries are imported, so they are set before any test module is.
+# All are read when the libraries are imported, so they are set before any test module is.
 os.environ["HF_HUB_OFFLINE"] = "1"
+if "PYTEST_XDIST_WORKER" in os.environ:  # a worker per core: more threads would only wait for each other
+    os.environ["OMP_NUM_THREADS"] = "1"
 _mteb_cache = tempfile.TemporaryDirectory(prefix="unimoe-mteb-")
 os.environ["MTEB_CACHE"] = _mteb_cache.name
 

@@ -68,4 +68,4 @@ def test_what_is_not_shared_is_left_to_the_leader(data: Path, tmp_path: Path, mo
 
 def test_an_experiment_is_refused(data: Path) -> None:
     done = call_script("run_experiment.py", "--config", data / "tiny.yaml", WORLD_SIZE="2", RANK="0")
-    assert_refused(done, 2, "trains in one process", "without torchrun")
+    assert_refused(done, 2, "an experiment runs in one process", "without torchrun")

@@ -36,7 +36,7 @@ RESAMPLES = 1_000
 
 _INTERVAL = "95 % interval over seeds and queries (over queries alone where there is one run)"
 _FOREST = (
-    "TIR against its two cutoffs. Square: one dataset; diamond: all datasets of a pair; black line: 95 % interval over "
+    "TIR against its two cutoffs. Square: one dataset; diamond: all datasets of a pair; thick line: 95 % interval over "
     "seeds and queries, an arrow where it goes on; thin grey line: the crossed bootstrap's, too short with few seeds. "
     "The label with confidence stands at the right."
 )
