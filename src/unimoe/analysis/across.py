@@ -113,12 +113,10 @@ def linearised_across(scores: Sequence[ArmScores], weights: Array) -> Array:
         ``(seeds, queries of all datasets)``.
     """
     base, joint = _arm_means(scores, weights)
-    part_of = weights.argmax(axis=0)
-    blocks = [
-        1.0 - joint[g] / base[g] + (joint[g] / base[g] * s - j) / base[g]
-        for g, (s, j) in zip(part_of, scores, strict=True)
-    ]
-    return side_by_side(blocks, weights.mean(axis=0))
+    part_of, of_datasets = weights.argmax(axis=0), weights.mean(axis=0)
+    ratio = joint / base
+    errors = [s * (ratio[g] / base[g]) - j / base[g] for g, (s, j) in zip(part_of, scores, strict=True)]
+    return side_by_side(errors, of_datasets) + float(of_datasets @ (1.0 - ratio)[part_of])
 
 
 def side_by_side(blocks: Sequence[Array], weights: Array) -> Array:
@@ -133,11 +131,15 @@ def side_by_side(blocks: Sequence[Array], weights: Array) -> Array:
     """
     total = sum(block.shape[1] for block in blocks)
     means = np.array([block.mean() for block in blocks])
-    deviations = [
-        weight * total / block.shape[1] * (block - mean)
-        for weight, block, mean in zip(weights, blocks, means, strict=True)
-    ]
-    return np.asarray(weights @ means + np.hstack(deviations))
+    joined = np.empty((len(blocks[0]), total))
+    start = 0
+    for weight, block, mean in zip(weights, blocks, means, strict=True):
+        part = joined[:, start : start + block.shape[1]]
+        np.subtract(block, mean, out=part)
+        part *= weight * total / block.shape[1]
+        start += block.shape[1]
+    joined += float(weights @ means)
+    return joined
 
 
 def across_table(across: Sequence[Across]) -> Table:

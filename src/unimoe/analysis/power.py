@@ -23,7 +23,7 @@ from unimoe.analysis.crossed import CONFIDENCE, FAIL_BELOW, LEVEL, PASS_AT, Arra
 from unimoe.errors import UsageError
 
 POWER = 0.80
-MOST_SEEDS = 1_000
+MOST_SEEDS = 100
 MOST_QUERIES = 10**9
 FAST_TIER_QUERIES = 300 + 323 + 648
 """Test queries of SciFact, NFCorpus and FiQA2018."""
