@@ -172,11 +172,12 @@ def test_output_dir_gets_the_report(arms: Arms, tmp_path: Path) -> None:
     queries = tmp_path / "queries.tsv"
     queries.write_text("".join(f"q{q}\twhat of {q}?\n" for q in range(40)), encoding="utf-8")
     named = ("--specialist-name", "mono", "--joint-name", "all", "--queries", queries)
-    done = compare_arms(arms, "--output-dir", tmp_path / "out", *named)
+    done = compare_arms(arms, "--output-dir", tmp_path / "out", "--alpha", "0.2", *named)
     assert done.returncode == 0, done.stderr
     analysis = tmp_path / "out" / "analysis"
     report = (analysis / "report.md").read_text(encoding="utf-8")
     assert "all against mono" in report
+    assert "80 %" in report  # the paired tests' level
     assert f"--specialist {arms[0][0]} {arms[0][1]}" in report
     assert "what of 39?" in (analysis / "report.html").read_text(encoding="utf-8")
     assert list((analysis / "tables").glob("*.tex"))

@@ -120,7 +120,7 @@ def compare(
     if output_dir is not None:
         from unimoe.analysis.report import write_report
 
-        path = write_report(compared.results, iterations=iterations, seed=seed, registration=registration)
+        path = write_report(compared.results, iterations, seed, registration, alpha)
         (stderr if as_json else stdout).print(f"\nReport: {path}", soft_wrap=True)
     if judged:
         for outcome in judged.outcomes:

@@ -34,7 +34,11 @@ SUBFOLDER = "analysis"
 
 
 def write_report(
-    results: Results, iterations: int = ITERATIONS, seed: int = 0, registration: Registration | None = None
+    results: Results,
+    iterations: int = ITERATIONS,
+    seed: int = 0,
+    registration: Registration | None = None,
+    alpha: float = 0.05,
 ) -> Path:
     """Write the whole analysis; what an earlier one left in ``tables`` and ``figures`` goes.
 
@@ -43,6 +47,7 @@ def write_report(
         iterations: bootstrap resamples and permutations.
         seed: of the random numbers.
         registration: the gates to judge by; where left out, those registered in the output folder, else the rule's.
+        alpha: intervals of the paired tests have level ``1 - alpha``.
 
     Returns:
         ``report.html``; ``report.md`` lies beside it.
@@ -55,7 +60,7 @@ def write_report(
     settings = f"{iterations:,} bootstrap resamples and permutations, random seed {seed}"
     with in_background(partial(_drawn, results, metrics, across)) as collect_figures:  # they take half of the time
         outcomes = judge_all(results, registration)
-        comparisons = compute_significance(results, iterations=iterations, seed=seed)
+        comparisons = compute_significance(results, alpha, iterations, seed)
         tables = _written(results, _all_tables(results, metrics, across, comparisons, outcomes))
         contents = gather(results, registration, outcomes, metrics, tables, settings)
         figures = collect_figures()
