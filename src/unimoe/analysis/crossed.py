@@ -84,6 +84,19 @@ class CrossedInterval:
         below_fail, below_pass = self.confidence_below(FAIL_BELOW), self.confidence_below(PASS_AT)
         return {"PASS": 1.0 - below_pass, "FAIL": below_fail, "MARGINAL": below_pass - below_fail}
 
+    def as_json(self) -> dict[str, float | None]:
+        """As plain data; infinite degrees of freedom, where nothing varies, are null: JSON has no infinity."""
+        freedom = self.degrees_of_freedom
+        return {
+            "estimate": self.estimate,
+            "low": self.low,
+            "high": self.high,
+            "standard_error": self.standard_error,
+            "degrees_of_freedom": freedom if math.isfinite(freedom) else None,
+            "seed_share": self.seed_share,
+            "query_share": self.query_share,
+        }
+
     @property
     def label(self) -> Label:
         """The region that holds at least 90 % confidence, else INCONCLUSIVE."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from unimoe.analysis.crossed import CrossedInterval
 from unimoe.analysis.drilldown import LIMIT, drill_down, drilldown_table
 from unimoe.analysis.from_runs import ComparedRuns
 from unimoe.analysis.gates.definitions import Registration
@@ -128,22 +126,7 @@ def _tir(item: Interference) -> dict[str, Any]:
         "delta": item.delta,
         "rule": item.rule,
         "label": item.crossed.label if item.crossed else None,
-        "interval": _interval(item.crossed),
-    }
-
-
-def _interval(crossed: CrossedInterval | None) -> dict[str, Any] | None:
-    """Infinite degrees of freedom, where nothing varies, are null: JSON has no infinity."""
-    if crossed is None:
-        return None
-    freedom = crossed.degrees_of_freedom
-    return {
-        "estimate": crossed.estimate,
-        "low": crossed.low,
-        "high": crossed.high,
-        "standard_error": crossed.standard_error,
-        "degrees_of_freedom": freedom if math.isfinite(freedom) else None,
-        "confidence": crossed.confidence,
+        "interval": item.crossed.as_json() | {"confidence": item.crossed.confidence} if item.crossed else None,
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -162,7 +161,7 @@ def _as_json(outcome: Judgment | Refusal) -> dict[str, Any]:
         "advisory": list(outcome.advisory),
         "confidence": found.confidence,
         "value": found.value,
-        "interval": _interval_as_json(found.interval),
+        "interval": found.interval.as_json() if found.interval else None,
         "per_seed": [{"seed": s, "value": v} for s, v in zip(outcome.seeds, found.per_seed, strict=True)],
         "per_dataset": outcome.per_dataset,
         "unregistered": outcome.unregistered,
@@ -170,20 +169,4 @@ def _as_json(outcome: Judgment | Refusal) -> dict[str, Any]:
         "power": None if outcome.plan is None else asdict(outcome.plan) | {"says": settle_sentence(outcome.plan)},
         "stability": asdict(outcome.stability),
         "notes": list(outcome.notes),
-    }
-
-
-def _interval_as_json(interval: CrossedInterval | None) -> dict[str, Any] | None:
-    """Without what is infinite, which is not JSON."""
-    if interval is None:
-        return None
-    freedom = interval.degrees_of_freedom
-    return {
-        "estimate": interval.estimate,
-        "low": interval.low,
-        "high": interval.high,
-        "standard_error": interval.standard_error,
-        "degrees_of_freedom": freedom if math.isfinite(freedom) else None,
-        "seed_share": interval.seed_share,
-        "query_share": interval.query_share,
     }
