@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from unimoe.analysis.gates.output import gate_lines, gates_as_json
 from unimoe.analysis.interference import Interference, compute_interference_metrics
 from unimoe.analysis.significance import Comparison
 from unimoe.analysis.summaries import generate_comparison_table
-from unimoe.analysis.verdict import WIDTH, verdict_block
+from unimoe.analysis.verdict import named_line, verdict_block
 from unimoe.console import stdout
 
 
@@ -44,7 +43,9 @@ def print_comparison(
         return
     results, dataset = compared.results, _dataset(compared)
     stdout.print(verdict_block(results), soft_wrap=True)
-    stdout.print("\n" + "\n".join(_filled(name, text) for name, text in _lines(compared, comparisons)), soft_wrap=True)
+    stdout.print(
+        "\n" + "\n".join(named_line(name, text) for name, text in _lines(compared, comparisons)), soft_wrap=True
+    )
     stdout.print()
     stdout.print(generate_comparison_table(results).to_rich())
     cases = drill_down(results, compared.pair, dataset)
@@ -73,18 +74,6 @@ def _test_sentence(test: Comparison) -> str:
         f"{100 * test.low:+.2f} to {100 * test.high:+.2f} (bootstrap), {p} (sign-flip){effect}; {test.system} better "
         f"on {test.wins:,}, equal on {test.ties:,}, worse on {test.losses:,}. It asks about other queries and takes "
         "these seeds as they are"
-    )
-
-
-def _filled(name: str, text: str) -> str:
-    start = f"  {name:<16} "
-    return textwrap.fill(
-        text,
-        WIDTH,
-        initial_indent=start,
-        subsequent_indent=" " * len(start),
-        break_on_hyphens=False,
-        break_long_words=False,
     )
 
 

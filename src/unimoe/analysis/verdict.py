@@ -171,13 +171,22 @@ def _confidence(value: float) -> str:
 def _laid_out(verdict: Verdict) -> Iterator[str]:
     """The heading, then the lines in two columns; ``2 %`` is not torn apart."""
     width = max(16, *(len(name) for name, _ in verdict.lines))
-    yield _filled(verdict.heading, "", "  ")
+    yield filled(verdict.heading)
     for name, text in verdict.lines:
-        start = f"  {name}: " if name == NOT_COMPUTABLE else f"  {name:<{width}} "
-        yield _filled(text, start, " " * len(start))
+        start = f"  {name}: "
+        yield filled(text, start, " " * len(start)) if name == NOT_COMPUTABLE else named_line(name, text, width)
 
 
-def _filled(text: str, first: str, others: str) -> str:
+def named_line(name: str, text: str, width: int = 16) -> str:
+    """A name and what it says in two columns, wrapped; ``2 %`` and paths are not torn apart."""
+    start = f"  {name:<{width}} "
+    return filled(text, start, " " * len(start))
+
+
+def filled(text: str, first: str = "", others: str = "  ") -> str:
+    """Text wrapped at the verdicts' width, with what each line begins with."""
     kept = text.replace(" %", "\N{NO-BREAK SPACE}%")
-    filled = textwrap.fill(kept, WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)
-    return filled.replace("\N{NO-BREAK SPACE}", " ")
+    wrapped = textwrap.fill(
+        kept, WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False, break_long_words=False
+    )
+    return wrapped.replace("\N{NO-BREAK SPACE}", " ")

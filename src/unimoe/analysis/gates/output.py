@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -13,7 +12,7 @@ from unimoe.analysis.gates.judging import Judgment, Refusal, exit_code
 from unimoe.analysis.gates.wording import consequence, floored, shown
 from unimoe.analysis.interference import ESTIMANDS
 from unimoe.analysis.power import decides_sentence, settle_sentence
-from unimoe.analysis.verdict import WIDTH
+from unimoe.analysis.verdict import filled, named_line
 
 _WITHOUT = {
     "seeds_and_queries": "it needs two queries, and of trained arms two seeds",
@@ -72,17 +71,7 @@ def gates_as_json(registration: Registration, outcomes: Sequence[Judgment | Refu
 
 
 def _paragraph(item: Judgment) -> str:
-    lines = [textwrap.fill(heading(item), WIDTH, subsequent_indent="  ", break_on_hyphens=False)]
-    for name, text in judgment_lines(item):
-        filled = textwrap.fill(
-            text.replace(" %", "\N{NO-BREAK SPACE}%"),
-            WIDTH,
-            initial_indent=f"  {name:<16} ",
-            subsequent_indent=" " * 19,
-            break_on_hyphens=False,
-            break_long_words=False,
-        )
-        lines.append(filled.replace("\N{NO-BREAK SPACE}", " "))
+    lines = [filled(heading(item)), *(named_line(name, text) for name, text in judgment_lines(item))]
     return "\n".join(lines)
 
 
