@@ -1,0 +1,256 @@
+"""Dense search: the documents whose vectors have the highest inner products with a query's, exactly.
+
+torch           blocks of the corpus times all queries; memory does not grow with the corpus, which may be a mapped file
+faiss           FAISS's IndexFlatIP, which holds the whole corpus in memory as float32
+
+Both end with the same run to the last bit: they find candidates, ``CandidatePool`` decides.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from itertools import islice, pairwise
+from operator import lt
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unimoe.errors import DataError, UsageError
+from unimoe.retrieval.candidates import CandidatePool, Rows
+from unimoe.trec import Run
+
+Backend = Literal["torch", "faiss"]
+
+Advance = Callable[[int], None]
+"""Called with the number of documents done since the last call."""
+
+Corpus = NDArray[np.floating]
+
+
+def search(
+    queries: NDArray[np.float32],
+    query_ids: Sequence[str],
+    vectors: Corpus,
+    ids: Sequence[str],
+    k: int,
+    *,
+    backend: Backend = "torch",
+    device: torch.device | str = "cpu",
+    exclude_self: bool = False,
+    longest: float | None = None,
+    block_bytes: int | None = None,
+    query_block: int | None = None,
+    advance: Advance | None = None,
+) -> Run:
+    """The ``k`` documents of highest inner product for every query.
+
+    Args:
+        queries: ``(Q, D)`` float32.
+        query_ids: theirs, Q different ones.
+        vectors: ``(N, D)`` float32 or float16, in memory or mapped.
+        ids: the documents' ids by row, N different ones in any order; ascending ones need no sorting.
+        k: documents wanted per query; all N where there are fewer.
+        backend: who finds the candidates.
+        device: where torch does.
+        exclude_self: leave out the document whose id is the query's, before the cut. Right where queries and
+            documents share ids (ArguAna, Quora), wrong elsewhere: equal numbers would drop real documents.
+        longest: no document's vector is longer than this (1 for unit vectors, and a little for rounding). Where it is
+            not known it is found out, which reads the corpus once more: felt with a query or two at a time.
+        block_bytes: float32 size of a block of the corpus; by default what suits the device.
+        query_block: queries multiplied with a block at a time; by default what suits the device.
+        advance: called after each block.
+
+    Returns:
+        For every query ``{document id: score}``, best first. Scores are float64 products rounded to float32; ties,
+        also those at the cut, break by document id descending, as in trec_eval. The same run for every backend,
+        device and block size.
+
+    Raises:
+        UsageError: ``k`` is below 1, the backend is unknown, or FAISS is not installed.
+        DataError: there are no documents, an id stands twice, shapes do not fit, or a vector is not finite; names it.
+    """
+    if k < 1:
+        raise UsageError(f"dense search for the best {k} documents finds none; ask for at least 1")
+    if backend not in get_args(Backend):
+        raise UsageError(f"retrieval backend {backend!r}: unknown; use {' or '.join(get_args(Backend))}")
+    _check_shapes(queries, query_ids, vectors, ids)
+    queries = np.ascontiguousarray(queries, dtype=np.float32)
+    with np.errstate(over="ignore"):
+        _refuse_not_finite(np.linalg.norm(queries, axis=1), query_ids, "query")
+    places = _places(ids)
+    own = _own_rows(query_ids, ids) if exclude_self else np.full(len(query_ids), -1)
+    device = torch.device(device)
+    on_cpu = backend == "faiss" or device.type == "cpu"
+    step = query_block or (256 if on_cpu else 4096)
+    parts = [slice(begin, begin + step) for begin in range(0, len(query_ids), step)]
+    pools = [CandidatePool(queries[part], vectors, places, k) for part in parts]
+    rows = max(1, (block_bytes or (2**25 if on_cpu else 2**29)) // (4 * max(1, vectors.shape[1])))
+    blocks = [slice(begin, min(begin + rows, len(ids))) for begin in range(0, len(ids), rows)]
+    asked = [(queries[part], own[part]) for part in parts]
+    if backend == "faiss":
+        _fill_by_faiss(pools, asked, vectors, ids, k, blocks, advance)
+    else:
+        _fill_by_torch(pools, asked, vectors, ids, k, blocks, device, longest, advance)
+    run: Run = {}
+    for part, pool in zip(parts, pools, strict=True):
+        for query_id, (found, scores) in zip(query_ids[part], pool.best(), strict=True):
+            run[query_id] = dict(zip((ids[row] for row in found.tolist()), scores.tolist(), strict=True))
+    return run
+
+
+_Queries = list[tuple[NDArray[np.float32], Rows]]
+"""Parts of the queries: their vectors, and for each the row of its own document, -1 where there is none."""
+
+
+def _fill_by_torch(
+    pools: list[CandidatePool],
+    queries: _Queries,
+    vectors: Corpus,
+    ids: Sequence[str],
+    k: int,
+    blocks: list[slice],
+    device: torch.device,
+    longest: float | None,
+    advance: Advance | None,
+) -> None:
+    corpus, longest_query = _as_tensor(vectors), _longest(queries)
+    held = [torch.from_numpy(part).to(device) for part, _ in queries]
+    size = blocks[0].stop
+    scores = torch.empty(size * max(map(len, held), default=0), device=device)
+    # The GPU copies at full speed from pinned memory only, which a mapped file is not.
+    pinned = torch.empty((size, corpus.shape[1]), pin_memory=True) if device.type == "cuda" else None
+    for block in blocks:
+        rows = _to_device(corpus[block], pinned, device)
+        length = _longest_row(rows, block, ids, longest_query) if longest is None else longest
+        for pool, part, (_, own) in zip(pools, held, queries, strict=True):
+            pool.widen(length)
+            out = scores[: len(rows) * len(part)].view(len(rows), len(part))
+            # Documents first: this way round the product is up to twice as fast for a few dozen queries.
+            torch.mm(rows, part.T, out=out)
+            if longest is not None and not bool(out.sum().isfinite()):
+                _longest_row(rows, block, ids, longest_query)  # names the document
+            mine = np.flatnonzero((own >= block.start) & (own < block.stop))
+            out[torch.from_numpy(own[mine] - block.start).to(device), torch.from_numpy(mine).to(device)] = -torch.inf
+            if not pool.decided and len(rows) >= k:
+                pool.raise_kth(out.T.contiguous().topk(k).values[:, -1].cpu().numpy())
+            row, query = (out >= torch.from_numpy(pool.bounds).to(device)).nonzero(as_tuple=True)
+            pool.add(query.cpu().numpy(), row.cpu().numpy() + block.start, out[row, query].cpu().numpy())
+        if advance:
+            advance(len(rows))
+
+
+def _fill_by_faiss(
+    pools: list[CandidatePool],
+    queries: _Queries,
+    vectors: Corpus,
+    ids: Sequence[str],
+    k: int,
+    blocks: list[slice],
+    advance: Advance | None,
+) -> None:
+    index, length = _faiss_index(vectors.shape[1]), 0.0
+    corpus, longest_query = _as_tensor(vectors), _longest(queries)
+    for block in blocks:
+        rows = corpus[block].float().contiguous()
+        length = max(length, _longest_row(rows, block, ids, longest_query))
+        index.add(rows.numpy())
+        if advance:
+            advance(len(rows))
+    wanted = min(k, len(ids)) + k // 8 + 9  # one may be the query's own, and some may be within the error of the last
+    for pool, (part, own) in zip(pools, queries, strict=True):
+        pool.widen(length)
+        scores, found = index.search(part, wanted)
+        real = (found >= 0) & (found != own[:, None])  # FAISS pads with -1
+        query, column = np.nonzero(real)
+        pool.add(query, found[query, column], scores[query, column])
+        pool.tighten()
+        lacking = np.flatnonzero((found[:, -1] >= 0) & (scores[:, -1] >= pool.bounds))
+        for number in lacking.tolist():
+            below = float(np.nextafter(pool.bounds[number], np.float32(-np.inf)))
+            _, more_scores, more = index.range_search(part[number : number + 1], below)
+            new = ~np.isin(more, found[number]) & (more != own[number])
+            pool.add(np.full(new.sum(), number), more[new], more_scores[new])
+
+
+def _faiss_index(width: int) -> Any:
+    try:
+        import faiss
+    except ImportError:
+        raise UsageError(
+            "retrieval backend 'faiss': FAISS is not installed; run uv sync --extra faiss, or use torch"
+        ) from None
+    return faiss.IndexFlatIP(width)
+
+
+def _as_tensor(vectors: Corpus) -> torch.Tensor:
+    with warnings.catch_warnings():  # torch warns of arrays it must not write to; nothing writes here
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(np.asarray(vectors))
+
+
+def _to_device(rows: torch.Tensor, pinned: torch.Tensor | None, device: torch.device) -> torch.Tensor:
+    """A block as float32 on the device; on a CPU float32 rows are used where they are."""
+    if pinned is None:
+        return rows.to(device, torch.float32)
+    return pinned[: len(rows)].copy_(rows).to(device, non_blocking=True)
+
+
+def _longest(queries: _Queries) -> float:
+    return max((float(np.linalg.norm(part, axis=1).max()) for part, _ in queries), default=0.0)
+
+
+def _longest_row(rows: torch.Tensor, block: slice, ids: Sequence[str], longest_query: float) -> float:
+    """The greatest length of a block's vectors, once it is seen that no product can be but finite."""
+    lengths = torch.linalg.vector_norm(rows, dim=1)
+    longest = float(lengths.max())
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.float32(longest) * np.float32(longest_query)):
+            products = lengths.cpu().numpy() * np.float32(max(longest_query, 1.0))
+            _refuse_not_finite(products, ids[block], "document")
+    return longest
+
+
+def _refuse_not_finite(lengths: NDArray[np.float32], ids: Sequence[str], what: str) -> None:
+    bad = np.flatnonzero(~np.isfinite(lengths))
+    if len(bad):
+        raise DataError(
+            f"{what} {ids[bad[0]]!r}: its vector is not finite, or too long for float32; "
+            "try model.dtype float32, or another checkpoint"
+        )
+
+
+def _check_shapes(queries: NDArray[np.float32], query_ids: Sequence[str], vectors: Corpus, ids: Sequence[str]) -> None:
+    for array, names, what in ((queries, query_ids, "queries"), (vectors, ids, "documents")):
+        if array.ndim != 2 or len(array) != len(names):
+            raise DataError(f"{len(names)} {what} need one vector each, but the array has shape {array.shape}")
+    if not len(ids):
+        raise DataError("dense search among no documents; the corpus is empty")
+    if queries.shape[1] != vectors.shape[1]:
+        raise DataError(
+            f"the queries' vectors have {queries.shape[1]} dimensions, the documents' {vectors.shape[1]}; "
+            "embed both with the same model"
+        )
+    if len(set(query_ids)) != len(query_ids):
+        raise DataError("a query id stands twice; give every query its own")
+
+
+def _places(ids: Sequence[str]) -> Rows | None:
+    """Each row's number in the ascending order of ids; None where they ascend already."""
+    if all(map(lt, ids, islice(ids, 1, None))):
+        return None
+    order = sorted(range(len(ids)), key=ids.__getitem__)
+    for before, after in pairwise(order):
+        if ids[before] == ids[after]:
+            raise DataError(f"document id {ids[after]!r} stands at rows {before} and {after}; give every row its own")
+    places = np.empty(len(ids), dtype=np.int64)
+    places[order] = np.arange(len(ids))
+    return places
+
+
+def _own_rows(query_ids: Sequence[str], ids: Sequence[str]) -> Rows:
+    wanted = set(query_ids)
+    rows = {document_id: row for row, document_id in enumerate(ids) if document_id in wanted}
+    return np.array([rows.get(query_id, -1) for query_id in query_ids], dtype=np.int64)

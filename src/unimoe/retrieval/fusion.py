@@ -1,0 +1,54 @@
+"""Several rankings made into one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from unimoe.errors import DataError, UsageError
+from unimoe.trec import Run, head, ranked
+
+
+def reciprocal_rank_fusion(runs: Sequence[Mapping[str, Mapping[str, float]]], *, depth: int, k: int = 60) -> Run:
+    """Reciprocal rank fusion: a document's score is the sum of ``1 / (k + rank)`` over the runs that found it.
+
+    Ranks count from 1, in trec_eval's order: by score, ties by document id descending. The order of the runs does not
+    matter. From Cormack, Clarke and Buettcher, "Reciprocal Rank Fusion outperforms Condorcet and individual rank
+    learning methods", SIGIR 2009, whose k is 60.
+
+    Args:
+        runs: at least one.
+        depth: documents kept per query, at most; the runs are read whole.
+        k: how little the first ranks stand out; at least 0.
+
+    Returns:
+        For every query of any run ``{document id: score}``, best first; empty where no run found anything.
+
+    Raises:
+        UsageError: there are no runs, ``depth`` is below 1 or ``k`` below 0.
+        DataError: a score is not finite; names query and document.
+    """
+    if not runs:
+        raise UsageError("fusion needs runs to fuse; give at least one")
+    if depth < 1:
+        raise UsageError(f"fusion to depth {depth} leaves no documents; use at least 1")
+    if k < 0:
+        raise UsageError(f"fusion with k={k} would divide by zero or less; use at least 0")
+    fused: Run = {}
+    for query_id in dict.fromkeys(query_id for run in runs for query_id in run):
+        shares: dict[str, list[float]] = {}
+        for run in runs:
+            for rank, document_id in enumerate(_ranking(query_id, run.get(query_id, {})), start=1):
+                shares.setdefault(document_id, []).append(1 / (k + rank))
+        # fsum rounds once, so that the order of the runs cannot show in the last bit.
+        fused[query_id] = head({document_id: math.fsum(parts) for document_id, parts in shares.items()}, depth)
+    return fused
+
+
+def _ranking(query_id: str, scores: Mapping[str, float]) -> list[str]:
+    for document_id, score in scores.items():
+        if not math.isfinite(score):
+            raise DataError(
+                f"query {query_id!r}, document {document_id!r}: the score {score} cannot be ranked; make the run again"
+            )
+    return ranked(scores)

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from unimoe.errors import DataError, UsageError
+from unimoe.retrieval.dense import Backend, search
+from unimoe.trec import Run, ranked
+
+Floats = NDArray[np.float32]
+both_backends = pytest.mark.parametrize("backend", ["torch", "faiss"])
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def random_vectors(rows: int, width: int, seed: int) -> Floats:
+    vectors = np.random.default_rng(seed).standard_normal((rows, width), dtype=np.float32)
+    unit: Floats = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return unit
+
+
+def names(what: str, count: int) -> list[str]:
+    return [f"{what}{number:05d}" for number in range(count)]
+
+
+def brute_force(queries: Floats, vectors: NDArray[Any], ids: list[str], k: int) -> list[list[tuple[str, float]]]:
+    """Every product in float64, rounded to float32; ties by id descending."""
+    runs = []
+    for query in queries.astype(np.float64):
+        scores = [float(np.float32((query * row).sum())) for row in vectors.astype(np.float64)]
+        best = sorted(zip(scores, ids, strict=True), reverse=True)[:k]
+        runs.append([(key, score) for score, key in best])
+    return runs
+
+
+def in_order(run: Run) -> list[list[tuple[str, float]]]:
+    return [list(found.items()) for found in run.values()]
+
+
+@both_backends
+@pytest.mark.parametrize("storage", ["float32", "float16"])
+def test_the_run_is_that_of_brute_force(backend: Backend, storage: str) -> None:
+    queries, vectors = random_vectors(7, 48, 0), random_vectors(3000, 48, 1).astype(storage)
+    ids, query_ids = names("d", 3000), names("q", 7)
+    run = search(queries, query_ids, vectors, ids, 50, backend=backend, block_bytes=48 * 4 * 700)
+    assert list(run) == query_ids
+    assert in_order(run) == brute_force(queries, vectors, ids, 50)
+    assert all(type(score) is float for score in run["q00000"].values())
+
+
+def test_a_known_length_changes_nothing_but_the_time() -> None:
+    queries, vectors = random_vectors(7, 48, 0), random_vectors(3000, 48, 1)
+    ids, query_ids = names("d", 3000), names("q", 7)
+    run = search(queries, query_ids, vectors, ids, 50, longest=1.0001, block_bytes=48 * 4 * 700)
+    assert in_order(run) == brute_force(queries, vectors, ids, 50)
+    vectors[2222, 3] = np.nan
+    with pytest.raises(DataError, match="document 'd02222'"):
+        search(queries, query_ids, vectors, ids, 50, longest=1.0001, block_bytes=48 * 4 * 700)
+
+
+def test_a_mapped_file_of_another_order_is_searched_without_warnings(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    queries, vectors = random_vectors(3, 16, 0), random_vectors(500, 16, 1)
+    np.save(tmp_path / "v.npy", np.asfortranarray(vectors))
+    ids = names("d", 500)[::-1]
+    run = search(queries, ["x", "y", "z"], np.load(tmp_path / "v.npy", mmap_mode="r"), ids, 20)
+    assert in_order(run) == brute_force(queries, vectors, ids, 20)
+    assert not recwarn.list
+
+
+@both_backends
+@pytest.mark.parametrize("ids", [["d1", "d10", "d2", "d9", "e"], ["d9", "d2", "e", "d1", "d10"]])
+def test_ties_break_by_id_descending_also_at_the_cut(backend: Backend, ids: list[str]) -> None:
+    vectors = np.array([[0, 1] if key == "e" else [1, 0] for key in ids], dtype=np.float32)
+    for k in range(1, 6):
+        found = search(np.array([[2, 1]], dtype=np.float32), ["q"], vectors, ids, k, backend=backend, block_bytes=16)
+        assert list(found["q"].items()) == [("d9", 2.0), ("d2", 2.0), ("d10", 2.0), ("d1", 2.0), ("e", 1.0)][:k]
+
+
+@both_backends
+def test_equal_documents_tie_wherever_they_stand(backend: Backend) -> None:
+    """Float32 products of equal rows may differ by their place in a block; here a thousand copies fill the cut."""
+    vectors = np.repeat(random_vectors(4, 100, 0), 1001, axis=0)[np.random.default_rng(1).permutation(4004)]
+    queries, ids = random_vectors(3, 100, 2), names("d", 4004)
+    run = search(queries, ["a", "b", "c"], vectors, ids, 10, backend=backend, block_bytes=100 * 4 * 333)
+    assert in_order(run) == brute_force(queries, vectors, ids, 10)
+    assert all(len(set(found.values())) == 1 and ranked(found) == list(found) for found in run.values())
+
+
+@both_backends
+def test_collapsed_embeddings_are_ranked_too(backend: Backend) -> None:
+    """All scores within the error of float32: nothing can be dropped before it is computed exactly."""
+    vectors = (random_vectors(1, 64, 0) + 1e-6 * random_vectors(2000, 64, 1)).astype(np.float32)
+    queries, ids = random_vectors(4, 64, 2), names("d", 2000)
+    run = search(queries, names("q", 4), vectors, ids, 5, backend=backend, block_bytes=64 * 4 * 256)
+    assert in_order(run) == brute_force(queries, vectors, ids, 5)
+
+
+@both_backends
+def test_lengths_of_documents_may_differ_by_orders_of_magnitude(backend: Backend) -> None:
+    lengths = 10.0 ** np.random.default_rng(3).uniform(-6, 6, (800, 1))
+    vectors = (random_vectors(800, 24, 1) * lengths).astype(np.float32)
+    queries, ids = random_vectors(5, 24, 2), names("d", 800)
+    run = search(queries, names("q", 5), vectors, ids, 700, backend=backend, block_bytes=24 * 4 * 100)
+    assert in_order(run) == brute_force(queries, vectors, ids, 700)
+
+
+@both_backends
+@pytest.mark.parametrize("k", [3, 4, 1000])
+def test_more_than_there_is_gives_all(backend: Backend, k: int) -> None:
+    """FAISS pads with -1, which is no document."""
+    run = search(random_vectors(2, 8, 0), ["a", "b"], random_vectors(3, 8, 1), names("d", 3), k, backend=backend)
+    assert [sorted(found) for found in run.values()] == [names("d", 3)] * 2
+
+
+@both_backends
+def test_self_matches_go_before_the_cut(backend: Backend) -> None:
+    vectors, ids = random_vectors(40, 8, 0), names("d", 40)
+    query_ids = [*ids[:5], "elsewhere"]
+    kept = search(vectors[:6], query_ids, vectors, ids, 3, backend=backend)
+    assert all(next(iter(kept[key])) == key for key in ids[:5])
+    without = search(vectors[:6], query_ids, vectors, ids, 3, backend=backend, exclude_self=True, block_bytes=8 * 4 * 7)
+    longer = search(vectors[:6], query_ids, vectors, ids, 4, backend=backend)
+    for key in ids[:5]:
+        assert list(without[key].items()) == list(longer[key].items())[1:]
+    assert without["elsewhere"] == kept["elsewhere"]
+    alone = search(vectors[:1], ids[:1], vectors[:1], ids[:1], 1, backend=backend, exclude_self=True)
+    assert alone == {ids[0]: {}}
+
+
+@both_backends
+def test_vectors_that_are_not_finite_are_named(backend: Backend) -> None:
+    queries, vectors = random_vectors(3, 8, 0), random_vectors(30, 8, 1)
+    for value in (np.nan, np.inf, -np.inf, 3e38):
+        spoilt = vectors.copy()
+        spoilt[17, 2] = value
+        with pytest.raises(DataError, match="document 'd00017': its vector is not finite"):
+            search(queries, names("q", 3), spoilt, names("d", 30), 5, backend=backend, block_bytes=8 * 4 * 4)
+        wrong = queries.copy()
+        wrong[1, 0] = value
+        with pytest.raises(DataError, match="query 'q00001': its vector is not finite"):
+            search(wrong, names("q", 3), vectors, names("d", 30), 5, backend=backend)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    queries, vectors = random_vectors(2, 8, 0), random_vectors(4, 8, 1)
+    with pytest.raises(UsageError, match="best 0 documents"):
+        search(queries, ["a", "b"], vectors, names("d", 4), 0)
+    with pytest.raises(UsageError, match="backend 'annoy': unknown; use torch or faiss"):
+        search(queries, ["a", "b"], vectors, names("d", 4), 1, backend="annoy")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="queries' vectors have 7 dimensions, the documents' 8"):
+        search(queries[:, :7], ["a", "b"], vectors, names("d", 4), 1)
+    with pytest.raises(DataError, match=r"3 documents need one vector each.*\(4, 8\)"):
+        search(queries, ["a", "b"], vectors, names("d", 3), 1)
+    with pytest.raises(DataError, match="among no documents"):
+        search(queries, ["a", "b"], vectors[:0], [], 1)
+    with pytest.raises(DataError, match="document id 'x' stands at rows 1 and 3"):
+        search(queries, ["a", "b"], vectors, ["z", "x", "y", "x"], 1)
+    with pytest.raises(DataError, match="a query id stands twice"):
+        search(queries, ["a", "a"], vectors, names("d", 4), 1)
+    assert search(queries[:0], [], vectors, names("d", 4), 1) == {}
+
+
+def test_without_faiss_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(UsageError, match="uv sync --extra faiss"):
+        search(random_vectors(1, 8, 0), ["q"], random_vectors(4, 8, 1), names("d", 4), 1, backend="faiss")
+
+
+@both_backends
+def test_progress_counts_documents(backend: Backend) -> None:
+    seen: list[int] = []
+    queries, vectors = random_vectors(1, 8, 0), random_vectors(10, 8, 1)
+    search(queries, ["q"], vectors, names("d", 10), 1, backend=backend, block_bytes=8 * 4 * 4, advance=seen.append)
+    assert seen == [4, 4, 2]

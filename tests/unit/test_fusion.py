@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import permutations
+
+import pytest
+
+from unimoe.errors import DataError, UsageError
+from unimoe.retrieval.fusion import reciprocal_rank_fusion
+from unimoe.trec import Run
+
+
+def test_scores_by_hand() -> None:
+    first = {"q": {"a": 9.0, "b": 8.0, "c": 7.0}}
+    second = {"q": {"c": 0.5, "a": 0.4, "d": 0.3}}
+    fused = reciprocal_rank_fusion([first, second], depth=10)
+    by_hand = {
+        "a": Fraction(1, 61) + Fraction(1, 62),
+        "c": Fraction(1, 63) + Fraction(1, 61),
+        "b": Fraction(1, 62),
+        "d": Fraction(1, 63),
+    }
+    assert list(fused["q"]) == list(by_hand)
+    assert fused["q"] == pytest.approx({key: float(value) for key, value in by_hand.items()}, rel=1e-15)
+    with_small_k = reciprocal_rank_fusion([first, second], depth=10, k=1)["q"]
+    assert with_small_k["a"] == pytest.approx(1 / 2 + 1 / 3, rel=1e-15)
+
+
+def test_ranks_follow_trec_eval_whatever_the_order_in_the_run() -> None:
+    """Equal scores, also those equal only as float32, rank by id descending."""
+    run = {"q": {"a": 1.0, "b": 1.0 + 1e-9, "z": 0.5, "c": 2.0}}
+    assert reciprocal_rank_fusion([run], depth=4)["q"] == {"c": 1 / 61, "b": 1 / 62, "a": 1 / 63, "z": 1 / 64}
+
+
+def test_queries_are_the_union_and_the_cut_comes_last() -> None:
+    runs: list[Run] = [{"one": {"a": 1.0, "b": 0.5}, "none": {}}, {"two": {"b": 1.0}, "one": {"b": 2.0, "a": 1.0}}]
+    fused = reciprocal_rank_fusion(runs, depth=1)
+    assert fused == {"one": {"b": 1 / 61 + 1 / 62}, "none": {}, "two": {"b": 1 / 61}}
+
+
+def test_the_order_of_the_runs_does_not_show() -> None:
+    runs = [{"q": {d: float((i * step) % 7) for i, d in enumerate("abcdefg")}} for step in (1, 2, 3, 5)]
+    results = [list(reciprocal_rank_fusion(order, depth=7)["q"].items()) for order in permutations(runs)]
+    assert all(result == results[0] for result in results)
+
+
+def test_wrong_use_is_refused() -> None:
+    with pytest.raises(UsageError, match="give at least one"):
+        reciprocal_rank_fusion([], depth=1)
+    with pytest.raises(UsageError, match="depth 0"):
+        reciprocal_rank_fusion([{}], depth=0)
+    with pytest.raises(UsageError, match="k=-1"):
+        reciprocal_rank_fusion([{}], depth=1, k=-1)
+    with pytest.raises(DataError, match="query 'q', document 'a': the score nan"):
+        reciprocal_rank_fusion([{"q": {"a": float("nan")}}], depth=1)

@@ -1,0 +1,302 @@
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from unimoe.data.collection import Document
+from unimoe.errors import DataError, UsageError
+from unimoe.io import write_json
+from unimoe.retrieval.vector_store import encode_corpus, read_foreign, read_store
+
+Floats = NDArray[np.float32]
+
+CORPUS = {f"d{(7 * i) % 40:02}": Document("title" * (i % 3), "x" * ((13 * i) % 50)) for i in range(40)}
+UNIT = 100
+"""Characters: a few documents each."""
+
+
+class Encoder:
+    """Vectors that depend on a text and, in a low digit, on its unit, as those of batches do.
+
+    Args:
+        units: after how many it is killed.
+    """
+
+    def __init__(self, units: int = 1000, dimension: int = 6) -> None:
+        self.units, self.dimension = units, dimension
+        self.calls: list[list[str]] = []
+
+    def __call__(self, texts: Sequence[str]) -> Floats:
+        if len(self.calls) == self.units:
+            raise KeyboardInterrupt
+        self.calls.append(list(texts))
+        seeds = (sum(map(ord, text)) + 1 for text in texts)
+        rows = [np.random.default_rng(seed).standard_normal(self.dimension) for seed in seeds]
+        return np.array(rows, dtype=np.float32) + np.float32(1e-6 * len(texts))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def encode(encoder: Encoder, folder: Path, **changes: object) -> Floats:
+    settings: dict[str, object] = {"fingerprint": "one", "characters": UNIT, "corpus": CORPUS} | changes
+    return np.array(encode_corpus(encoder, folder=folder, **settings).vectors)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def undisturbed(tmp_path: Path) -> Floats:
+    return encode(Encoder(), tmp_path / "undisturbed")
+
+
+class TestUnits:
+    def test_rows_stand_by_ascending_id(self, folder: Path) -> None:
+        encoder = Encoder()
+        vectors = encode(encoder, folder)
+        of_text = {text: row for unit in encoder.calls for text, row in zip(unit, Encoder()(unit), strict=True)}
+        store = read_store(folder)
+        assert store.ids == sorted(CORPUS)
+        assert vectors.dtype == np.float32
+        assert vectors.tolist() == store.vectors.tolist()
+        for key, row in zip(store.ids, vectors, strict=True):
+            assert row == pytest.approx(of_text[CORPUS[key].full_text], abs=1e-4)
+
+    def test_units_hold_texts_by_falling_length_up_to_their_size(self, folder: Path) -> None:
+        encoder = Encoder()
+        encode(encoder, folder)
+        lengths = [len(text) for unit in encoder.calls for text in unit]
+        assert lengths == sorted(lengths, reverse=True)
+        assert len(lengths) == len(CORPUS)
+        sizes = [sum(max(1, len(text)) for text in unit) for unit in encoder.calls]
+        assert len(sizes) > 5
+        assert all(size >= UNIT for size in sizes[:-1])
+        assert all(size - max(1, len(u[-1])) < UNIT for size, u in zip(sizes, encoder.calls, strict=True))
+
+    def test_the_cut_does_not_depend_on_the_order_of_the_corpus(self, folder: Path, undisturbed: Floats) -> None:
+        reordered = dict(reversed(CORPUS.items()))
+        assert encode(Encoder(), folder, corpus=reordered).tobytes() == undisturbed.tobytes()
+
+    def test_float16_is_half_the_size(self, folder: Path, undisturbed: Floats) -> None:
+        vectors = encode(Encoder(), folder, storage="float16")
+        assert vectors.dtype == np.float16
+        assert vectors.tobytes() == undisturbed.astype(np.float16).tobytes()
+        assert (folder / "vectors.npy").stat().st_size == 128 + 40 * 6 * 2
+
+    def test_the_file_is_plain_npy(self, folder: Path, undisturbed: Floats) -> None:
+        encode(Encoder(), folder)
+        assert np.load(folder / "vectors.npy").tobytes() == undisturbed.tobytes()
+        assert json.loads((folder / "ids.json").read_text(encoding="utf-8")) == sorted(CORPUS)
+
+
+class TestResuming:
+    @pytest.mark.parametrize("units", [0, 1, 3, 6])
+    def test_a_killed_run_goes_on_and_ends_with_the_same_bits(
+        self, folder: Path, undisturbed: Floats, units: int
+    ) -> None:
+        killed, rest, whole = Encoder(units), Encoder(), Encoder()
+        with pytest.raises(KeyboardInterrupt):
+            encode(killed, folder)
+        seen: list[int] = []
+        assert encode(rest, folder, advance=seen.append).tobytes() == undisturbed.tobytes()
+        whole_folder = folder.with_name("whole")
+        encode(whole, whole_folder)
+        assert killed.calls + rest.calls == whole.calls
+        assert seen == [sum(map(len, killed.calls)), *map(len, rest.calls)]
+        for name in ("vectors.npy", "ids.json", "store.json"):
+            assert (folder / name).read_bytes() == (whole_folder / name).read_bytes()
+
+    def test_killed_between_the_rows_and_their_record(
+        self, folder: Path, undisturbed: Floats, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        written: list[str] = []
+
+        def killed(path: Path, value: object, **how: Any) -> None:
+            written.append(path.name)
+            if written.count("store.json") == 3:
+                raise KeyboardInterrupt
+            write_json(path, value, **how)
+
+        monkeypatch.setattr("unimoe.retrieval.vector_store.write_json", killed)
+        with pytest.raises(KeyboardInterrupt):
+            encode(Encoder(), folder)
+        monkeypatch.undo()
+        rest, whole = Encoder(), Encoder()
+        assert encode(rest, folder).tobytes() == undisturbed.tobytes()
+        encode(whole, folder.with_name("whole"))
+        assert rest.calls == whole.calls[2:]
+
+    def test_what_is_done_is_not_done_again(self, folder: Path, undisturbed: Floats) -> None:
+        encode(Encoder(), folder)
+        again = Encoder()
+        assert encode(again, folder).tobytes() == undisturbed.tobytes()
+        assert again.calls == []
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"fingerprint": "another"},
+            {"storage": "float16"},
+            {"characters": UNIT + 50},
+            {"corpus": CORPUS | {"d03": Document("", "another text")}},
+            {"corpus": {key + "x": document for key, document in CORPUS.items()}},
+        ],
+    )
+    def test_other_work_is_started_anew_and_logged(
+        self, folder: Path, changes: dict[str, object], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with pytest.raises(KeyboardInterrupt):
+            encode(Encoder(4), folder)
+        encoder = Encoder()
+        found = encode(encoder, folder, **changes)
+        assert sum(map(len, encoder.calls)) == len(CORPUS)
+        assert "made from another model, corpus, or setting; all vectors are made anew" in caplog.text
+        assert found.tobytes() == encode(Encoder(), folder.with_name("fresh"), **changes).tobytes()
+
+    def test_another_dimension_is_an_error_that_says_what_to_do(self, folder: Path) -> None:
+        with pytest.raises(KeyboardInterrupt):
+            encode(Encoder(4), folder)
+        with pytest.raises(DataError, match=r"vectors\.npy: holds vectors of 6 dimensions, .* makes 7; delete .*store"):
+            encode(Encoder(dimension=7), folder)
+        with pytest.raises(DataError, match="makes 7"):
+            encode(Encoder(4, dimension=7), folder)
+
+
+class TestDamage:
+    @pytest.mark.parametrize("units", [4, 1000])
+    @pytest.mark.parametrize("damage", ["cut", "byte", "gone", "empty", "manifest", "pickle"])
+    def test_damaged_files_are_seen_and_made_anew(
+        self, folder: Path, undisturbed: Floats, units: int, damage: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        if units == 1000:
+            encode(Encoder(), folder)
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                encode(Encoder(units), folder)
+        file = folder / ("store.json" if damage == "manifest" else "vectors.npy")
+        content = bytearray(file.read_bytes())
+        if damage == "byte":
+            place = next(i for i in range(200, len(content)) if content[i])
+            content[place] ^= 1
+            file.write_bytes(content)
+        elif damage == "gone":
+            file.unlink()
+        elif damage == "pickle":
+            np.save(file, np.array([{"a": 1}], dtype=object))
+        else:
+            file.write_bytes(b"" if damage == "empty" else content[:-30])
+        with pytest.raises(DataError, match=r"store\.json: not valid JSON|vectors\.npy|units are done"):
+            read_store(folder)
+        with caplog.at_level(logging.WARNING):
+            encoder = Encoder()
+            assert encode(encoder, folder).tobytes() == undisturbed.tobytes()
+        assert sum(map(len, encoder.calls)) == len(CORPUS)
+        assert "all vectors are made anew" in caplog.text
+        assert read_store(folder).vectors.tobytes() == undisturbed.tobytes()
+
+    def test_unfinished_vectors_are_not_read(self, folder: Path) -> None:
+        with pytest.raises(KeyboardInterrupt):
+            encode(Encoder(4), folder)
+        with pytest.raises(DataError, match=r"4 of \d+ units are done; run again"):
+            read_store(folder)
+
+    def test_ids_of_other_vectors_are_refused(self, folder: Path) -> None:
+        encode(Encoder(), folder)
+        (folder / "ids.json").write_text(json.dumps(sorted(CORPUS)[::-1]), encoding="utf-8")
+        with pytest.raises(DataError, match=r"ids\.json: not the ids of these vectors"):
+            read_store(folder)
+
+    def test_a_folder_without_a_store(self, folder: Path) -> None:
+        with pytest.raises(DataError, match=r"store\.json: no such file"):
+            read_store(folder)
+
+    def test_rows_that_changed_places_are_seen(self, folder: Path) -> None:
+        encode(Encoder(), folder)
+        vectors = np.load(folder / "vectors.npy")
+        np.save(folder / "vectors.npy", vectors[::-1].copy())
+        with pytest.raises(DataError, match="the content has changed"):
+            read_store(folder)
+
+
+class TestErrors:
+    def test_an_empty_corpus(self, folder: Path) -> None:
+        with pytest.raises(DataError, match="the corpus is empty"):
+            encode(Encoder(), folder, corpus={})
+
+    @pytest.mark.parametrize(
+        ("value", "storage", "message"),
+        [
+            (np.nan, "float32", "not finite in float32"),
+            (-np.inf, "float32", "not finite in float32"),
+            (0, "float32", "zero in float32"),
+            (1e6, "float16", "not finite in float16"),
+            (1e-9, "float16", "zero in float16"),
+        ],
+    )
+    def test_a_useless_vector_names_its_document(self, folder: Path, value: float, storage: str, message: str) -> None:
+        text = CORPUS["d17"].full_text
+        alone = {key: document for key, document in CORPUS.items() if document.full_text != text or key == "d17"}
+
+        class Spoilt(Encoder):
+            def __call__(self, texts: Sequence[str]) -> Floats:
+                vectors = super().__call__(texts)
+                vectors[[other == text for other in texts]] = value
+                return vectors
+
+        with pytest.raises(DataError, match=f"^document 'd17': the embedding is {message}"):
+            encode(Spoilt(), folder, corpus=alone, storage=storage)
+
+    def test_an_array_that_is_not_one_vector_a_text(self, folder: Path) -> None:
+        with pytest.raises(DataError, match=r"gave an array of shape \(\d+,\)"):
+            encode_corpus(lambda texts: np.ones(len(texts), np.float32), CORPUS, folder, fingerprint="one")
+
+    def test_no_room_on_the_disk_is_known_at_the_start(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("os.posix_fallocate", full, raising=False)
+        monkeypatch.setattr("sys.platform", "linux")
+        with pytest.raises(UsageError, match=r"no room for 0.0 GB of vectors \(No space left on device\)"):
+            encode(Encoder(), folder)
+        assert not (folder / "vectors.npy").exists()
+
+
+class TestForeign:
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Path:
+        np.save(tmp_path / "vectors.npy", np.arange(12, dtype=np.float32).reshape(4, 3))
+        return tmp_path / "vectors.npy"
+
+    def test_given_ids_name_the_rows(self, file: Path, caplog: pytest.LogCaptureFixture) -> None:
+        store = read_foreign(file, ["a", "b", "c", "d"], ["d", "b", "a", "c"])
+        assert store.ids == ["d", "b", "a", "c"]
+        assert store.vectors[2].tolist() == [6, 7, 8]
+        assert not caplog.records
+
+    @pytest.mark.parametrize("ids", [None, ["a", "a", "b", "c"]])
+    def test_ids_that_say_nothing_are_rebuilt_by_position(
+        self, file: Path, ids: list[str] | None, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        assert read_foreign(file, ["w", "z", "y", "x"], ids).ids == ["w", "z", "y", "x"]
+        assert "rows are taken to be in the order of the corpus" in caplog.text
+
+    def test_vectors_of_another_corpus_are_refused(self, file: Path) -> None:
+        with pytest.raises(DataError, match=r"vectors\.npy: 4 vectors for 3 documents"):
+            read_foreign(file, ["a", "b", "c"])
+        with pytest.raises(DataError, match="row id 'x' is no document of the corpus"):
+            read_foreign(file, ["a", "b", "c", "d"], ["a", "b", "c", "x"])
+        with pytest.raises(DataError, match="2 row ids for 4 vectors"):
+            read_foreign(file, ["a", "b", "c", "d"], ["a", "b"])
+
+    @pytest.mark.parametrize("array", [np.ones(4, np.float32), np.ones((4, 3), np.int32)])
+    def test_what_is_no_array_of_vectors_is_refused(self, tmp_path: Path, array: NDArray[np.generic]) -> None:
+        np.save(tmp_path / "v.npy", array)
+        with pytest.raises(DataError, match=r"v\.npy: holds (float32|int32) of shape .*, no vectors"):
+            read_foreign(tmp_path / "v.npy", ["a", "b", "c", "d"])
