@@ -26,6 +26,8 @@ M = TypeVar("M", bound=BaseModel)
 Task = Literal["reranking", "embedding", "retrieval", "crossmodal"]
 TASKS: tuple[Task, ...] = get_args(Task)
 
+TYPES_WITH_QUERIES = ("Retrieval", "Reranking")
+"""MTEB's types of tasks whose results always hold scores by query."""
 
 Score = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -115,10 +117,14 @@ class EvalResult(_Strict):
     Attributes:
         config_name: the arm, for example ``joint_r8``, ``zero_shot`` or ``bm25``.
         seed: the training seed; null for arms that have none.
-        per_query: main metric by query id, judged queries only.
+        task_type: MTEB's type of the task (Retrieval, Reranking, STS, Classification, ...); null outside MTEB.
+        per_query: main metric by query id, judged queries only. Empty where MTEB's task has no queries, as in STS or
+            classification: then there are no ``per_query_metrics`` either, and the result takes part in no paired
+            comparison.
         per_query_metrics: the other metrics, each a list of values by ascending query id (``by_query_id``): the ids
             are most of a file of dictionaries, and of the time to read it.
-        aggregate: mean over judged queries, by metric.
+        aggregate: mean over judged queries, by metric; without queries, what MTEB measured. ``main_score`` is MTEB's
+            own main score, where the main metric is another.
         unjudged_queries: queries without judgments; they count in no mean.
         first_stage: scores of the candidates before reranking; null for other tasks.
         caveats: why the result is unfit for decisions, in words (smoke run, cut queries); empty when it is fit.
@@ -130,6 +136,7 @@ class EvalResult(_Strict):
     seed: int | None
     task: Task
     dataset: str
+    task_type: Annotated[str, Field(min_length=1)] | None = None
     main_metric: str
     aggregate: dict[str, Score]
     per_query: dict[str, Score]
@@ -145,7 +152,7 @@ class EvalResult(_Strict):
     @model_validator(mode="after")
     def _consistent(self) -> EvalResult:
         if not self.per_query:
-            raise ValueError("per_query is empty")
+            self._refuse_lost_queries()
         if self.main_metric not in self.aggregate:
             raise ValueError(f"aggregate lacks the main metric {self.main_metric!r}")
         for metric, values in self.per_query_metrics.items():
@@ -153,11 +160,21 @@ class EvalResult(_Strict):
                 raise ValueError(
                     f"per_query_metrics.{metric} has {len(values)} values for the {len(self.per_query)} of per_query"
                 )
-        for metric, values in {**self.per_query_metrics, self.main_metric: [*self.per_query.values()]}.items():
+        by_query = {**self.per_query_metrics, self.main_metric: [*self.per_query.values()]} if self.per_query else {}
+        for metric, values in by_query.items():
             mean = math.fsum(values) / len(values)
             if not abs(mean - self.aggregate.get(metric, math.nan)) <= 1e-9:
                 raise ValueError(f"aggregate.{metric} is not the mean of the queries' values ({mean:.6f})")
         return self
+
+    def _refuse_lost_queries(self) -> None:
+        """Only a type of MTEB's tasks that has no queries may lack them."""
+        if self.task_type is None:
+            raise ValueError("per_query is empty, and no task_type says that the task has no queries")
+        if self.task_type in TYPES_WITH_QUERIES or self.task != "embedding":
+            raise ValueError(f"per_query is empty, but {self.task} of type {self.task_type} has queries")
+        if self.per_query_metrics:
+            raise ValueError("per_query is empty, but per_query_metrics is not")
 
     @property
     def key(self) -> str:

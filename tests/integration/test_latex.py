@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 from support.large_experiments import QUERIES, large_results
-from support.results import make_result, write_experiment
+from support.results import make_result, without_queries, write_experiment
 
+from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import (
     Results,
-    compute_interference_metrics,
-    compute_significance,
     load_all_results,
 )
 from unimoe.analysis.report import write_tables
@@ -48,7 +47,7 @@ HOSTILE = (
 
 
 def tex_files(results: Results) -> list[Path]:
-    write_tables(results, compute_interference_metrics(results), compute_significance(results, iterations=200))
+    write_tables(Analysis(results, iterations=200))
     return sorted((results.output_dir / "analysis" / "tables").glob("*.tex"))
 
 
@@ -118,6 +117,21 @@ def test_hostile_names_are_set_as_text(tmp_path: Path, layout: str) -> None:
     log = compile_document(files, layout, tmp_path / "paper")
     assert faults(log) == []
     assert "stolen.tex" not in log
+
+
+@layouts
+def test_tables_of_mteb_fit_their_pages(tmp_path: Path, layout: str) -> None:
+    sizes = {"Classification": 8, "Clustering": 8, "PairClassification": 3, "STS": 9, "Summarization": 1, HOSTILE[0]: 2}
+    rows = [
+        without_queries(arm, seed, 0.1 * i, dataset=f"{name} a long name {i}", task_type=name, metric="cosine_spearman")
+        for name, size in sizes.items()
+        for i in range(1, size + 1)
+        for arm in ("zero_shot", "emb_only_r8", "joint_r8")
+        for seed in ((None,) if arm == "zero_shot" else (0, 1))
+    ]
+    files = tex_files(Results(tmp_path / "outputs", rows))
+    assert {path.stem for path in files} == {"mteb", "mteb_tasks", "tir_without_queries"}
+    assert faults(compile_document(files, layout, tmp_path / "paper")) == []
 
 
 def test_what_pdflatex_cannot_set_is_named_and_explained(tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ from playwright.sync_api import Browser, Dialog, Locator, Page, sync_playwright
 from support.large_experiments import large_results
 from support.results import make_result, query_ids, simulate
 
-from unimoe.analysis import figures
-from unimoe.analysis.drilldown import QueryCase, drill_down
+from unimoe.analysis import drilldown, figures
+from unimoe.analysis.analysis import Analysis
+from unimoe.analysis.drilldown import MOST_CASES, QueryCase, drill_down
 from unimoe.analysis.loading import Pair, Results, load_all_results
-from unimoe.analysis.report import queries, write_report
+from unimoe.analysis.report import write_report
 from unimoe.results import DrillDown, QueryDetail, Task, write_result
 
 HOSTILE = r"""<script>alert(1)</script> & a_b %d \n "q" 'r' ${x} </script><img src=x onerror=alert(2)> {{ 7*7 }}"""
@@ -92,7 +93,7 @@ def browser() -> Iterator[Browser]:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hostile")
     write_hostile_experiment(folder)
-    return write_report(load_all_results(folder), iterations=50)
+    return write_report(Analysis(load_all_results(folder), iterations=50))
 
 
 @pytest.fixture
@@ -290,14 +291,14 @@ def test_a_full_tier_stays_small_and_sorts(open_report: Open, tmp_path: Path, mo
         text = "word " * 400
         return tuple(replace(c, text=text, relevant=relevant, specialist_ranks=ranks, joint_ranks=ranks) for c in cases)
 
-    monkeypatch.setattr(queries, "drill_down", with_long_texts)
+    monkeypatch.setattr(drilldown, "drill_down", with_long_texts)
     monkeypatch.setattr(figures, "save", lambda _, stem: stem)  # the page holds SVG; files of figures cost time only
-    path = write_report(large_results(tmp_path, seeds=2), iterations=20)
+    path = write_report(Analysis(large_results(tmp_path, seeds=2), iterations=20))
     assert path.stat().st_size < 10 * 2**20
     page = open_report(path, viewport={"width": 360, "height": 740})
     shown = re.fullmatch(r"(\d+) queries, 50 shown", page.locator("#queries-status").inner_text())
     assert shown is not None
-    assert 2500 < int(shown[1]) <= queries.MOST_ROWS
+    assert 2500 < int(shown[1]) <= MOST_CASES
     head(page, "Difference").locator("button").click()
     values = [number(text) for text in column(page, 5)]
     assert values == sorted(values)

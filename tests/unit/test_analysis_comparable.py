@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.results import make_result
+from support.results import make_result, without_queries
 
+from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import compute_interference_metrics, generate_comparison_table, load_all_results
 from unimoe.analysis.verdict import verdict_block
 from unimoe.errors import DataError, UsageError
@@ -106,7 +107,7 @@ class TestAllowedByName:
             write_result(tmp_path, make_result("joint_r8", seed, SCORES, dataset="other"))
         results = load_all_results(tmp_path, ["depth"])
         assert any("allowed by name: depth" in note for note in generate_comparison_table(results).notes)
-        assert "allowed by name: depth" in " ".join(verdict_block(results).split())
+        assert "allowed by name: depth" in " ".join(verdict_block(Analysis(results)).split())
         assert [len(r.caveats) for r in results.measured("reranking/other")] == [0, 0]
 
     @pytest.mark.parametrize(
@@ -176,3 +177,55 @@ class TestOtherMetrics:
         write_result(tmp_path, make_result("rank_only_r8", 0, SCORES, metric="map"))
         message = refusal(tmp_path, "metrics")
         assert "no main metric (ndcg@10, map) that every result holds by query" in message
+
+
+class TestTasksOfMteb:
+    """Each task has an instruction of its own; on one task all arms have the same."""
+
+    def test_prompts_may_differ_between_tasks(self, tmp_path: Path) -> None:
+        for arm in ("emb_only_r8", "joint_r8"):
+            write_result(tmp_path, without_queries(arm, 0, 0.7, identity={"prompt": "sts@1"}))
+            given: dict[str, Any] = {"task": "embedding", "dataset": "SciFact", "task_type": "Retrieval"}
+            write_result(tmp_path, make_result(arm, 0, SCORES, identity={"prompt": "claims@2"}, **given))
+        assert len(load_all_results(tmp_path).everything) == 4
+
+    def test_collections_outside_mteb_still_share_one(self, tmp_path: Path) -> None:
+        for dataset in ("a", "b"):
+            given: dict[str, Any] = {"dataset": dataset, "identity": {"prompt": f"{dataset}@1"}}
+            write_result(tmp_path, make_result("joint_r8", 0, SCORES, task="embedding", **given))
+        assert ", embedding: prompt differs" in refusal(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            ({"identity": {"prompt": "other@1"}}, "embedding/STSBenchmark: prompt differs"),
+            ({"identity": {"split": "dev"}}, "embedding/STSBenchmark: split differs"),
+            ({"identity": {"base_model": "qwen3@1"}}, "base model differs"),
+            ({"identity": {"experiment": "other"}}, "experiment differs"),
+            ({"hashes": {"collection": "bad"}}, "embedding/STSBenchmark: collection hash differs"),
+            ({"task_type": "Summarization"}, "embedding/STSBenchmark: task type differs"),
+            ({"metric": "pearson"}, "embedding/STSBenchmark: main metric differs"),
+        ],
+    )
+    def test_arms_on_one_task_are_measured_alike(self, tmp_path: Path, change: dict[str, Any], words: str) -> None:
+        write_result(tmp_path, without_queries("joint_r8", 0, 0.7))
+        write_result(tmp_path, without_queries("emb_only_r8", 0, 0.7, **change))
+        assert words in refusal(tmp_path)
+
+    @pytest.mark.parametrize("allow", [(), ("queries", "metrics")])
+    def test_one_arm_with_queries_and_one_without_are_never_compared(
+        self, tmp_path: Path, allow: tuple[str, ...]
+    ) -> None:
+        write_result(tmp_path, without_queries("joint_r8", 0, 0.7, metric="ndcg@10"))
+        given: dict[str, Any] = {"task": "embedding", "dataset": "STSBenchmark", "task_type": "STS"}
+        write_result(tmp_path, make_result("emb_only_r8", 0, SCORES, **given))
+        assert "quer" in refusal(tmp_path, *allow)
+
+    def test_other_main_metrics_can_be_allowed_where_all_hold_one(self, tmp_path: Path) -> None:
+        write_result(tmp_path, without_queries("joint_r8", 0, 0.7))
+        both = without_queries("emb_only_r8", 0, 0.6, metric="pearson")
+        both = both.model_copy(update={"aggregate": {"pearson": 0.6, "cosine_spearman": 0.5}})
+        write_result(tmp_path, both)
+        results = load_all_results(tmp_path, ["metrics"])
+        assert {r.main_metric for r in results.everything} == {"cosine_spearman"}
+        assert any("allowed by name: metrics" in caveat for caveat in results.caveats)

@@ -14,6 +14,7 @@ from matplotlib.text import Text
 from support.large_experiments import large_results, write_conflict_log
 from support.results import make_result, write_experiment
 
+from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import Results, generate_plots, load_all_results
 from unimoe.analysis.crossed import crossed_mean
 from unimoe.analysis.figures import Drawing, all_figures, save, to_svg
@@ -43,7 +44,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.fixture(scope="module")
 def drawings(results: Results) -> dict[str, Drawing]:
-    return {drawing.name: drawing for drawing in all_figures(results)}
+    return {drawing.name: drawing for drawing in all_figures(Analysis(results))}
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +85,7 @@ def test_every_figure_is_drawn_as_png_and_pdf(results: Results, tmp_path: Path) 
 def test_equal_results_give_equal_files(results: Results, tmp_path: Path) -> None:
     kept: list[tuple[bytes, bytes, str]] = []
     for folder in (tmp_path / "a", tmp_path / "b"):
-        drawing = next(all_figures(results))
+        drawing = next(all_figures(Analysis(results)))
         png = save(drawing.figure, folder / drawing.name)
         kept.append((png.read_bytes(), png.with_suffix(".pdf").read_bytes(), to_svg(drawing.figure, drawing.name)))
     assert kept[0] == kept[1]
@@ -113,14 +114,14 @@ def test_captions_say_how_to_read_and_caveats_stand_in_the_figure(drawings: dict
 
 def test_without_logs_there_is_no_figure_of_logs(tmp_path: Path) -> None:
     write_experiment(tmp_path, logs=False)
-    names = [drawing.name for drawing in all_figures(load_all_results(tmp_path))]
+    names = [drawing.name for drawing in all_figures(Analysis(load_all_results(tmp_path)))]
     assert names
     assert not {"loss-curves", "gradient-conflicts"}.intersection(names)
 
 
 def test_one_arm_with_one_query_has_a_bar_without_an_interval(tmp_path: Path) -> None:
     results = Results(tmp_path, [make_result("joint_r8", 0, [0.5])])
-    assert [drawing.name for drawing in all_figures(results)] == ["scores-reranking"]
+    assert [drawing.name for drawing in all_figures(Analysis(results))] == ["scores-reranking"]
     assert score_panels(results, "reranking")[0].scores["joint_r8"].interval is None
 
 
@@ -149,7 +150,7 @@ def test_hostile_names_are_drawn_as_text(tmp_path: Path) -> None:
     arms = (f"rank_only {HOSTILE}", f"joint {HOSTILE}")
     items = [make_result(arm, seed, row, dataset=HOSTILE) for arm in arms for seed, row in enumerate(rows)]
     results = Results(tmp_path, items, pairs=[Pair("reranking", *arms)])
-    drawn = {drawing.name: drawing for drawing in all_figures(results)}
+    drawn = {drawing.name: drawing for drawing in all_figures(Analysis(results))}
     assert {"tir-forest", "scores-reranking", "differences-reranking"} <= drawn.keys()
     for name, drawing in drawn.items():
         found = [element.text or "" for element in ET.fromstring(to_svg(drawing.figure, name)).iter()]
@@ -160,7 +161,7 @@ def test_hostile_names_are_drawn_as_text(tmp_path: Path) -> None:
 def test_bars_are_means_lines_are_intervals_and_dots_are_seeds(tmp_path: Path) -> None:
     matrix = np.array([[0.1, 0.3], [0.3, 0.5], [0.4, 0.8]])
     results = Results(tmp_path, [make_result("joint_r8", seed, row) for seed, row in enumerate(matrix)])
-    (axes,) = next(all_figures(results)).figure.axes
+    (axes,) = next(all_figures(Analysis(results))).figure.axes
     interval = crossed_mean(100 * matrix)
     assert interval is not None
     assert axes.patches[0].get_width() == pytest.approx(40.0)  # type: ignore[attr-defined]
@@ -171,7 +172,7 @@ def test_bars_are_means_lines_are_intervals_and_dots_are_seeds(tmp_path: Path) -
 
 def test_the_overview_has_a_row_per_dataset_and_a_point_per_arm(tmp_path: Path) -> None:
     results = large_results(tmp_path, SMALL, seeds=2)
-    drawn = {drawing.name: drawing.figure for drawing in all_figures(results)}
+    drawn = {drawing.name: drawing.figure for drawing in all_figures(Analysis(results))}
     (axes,) = drawn["overview-reranking"].axes
     assert [label.get_text() for label in axes.get_yticklabels()] == list(SMALL)
     points = {tuple(xs(line)) for line in axes.lines}
@@ -202,7 +203,7 @@ def test_losses_are_drawn_by_part_where_a_log_has_parts() -> None:
 def test_the_forest_shows_estimates_intervals_cutoffs_and_labels(tmp_path: Path) -> None:
     results = large_results(tmp_path, SMALL, seeds=3)
     measured = compute_interference_metrics(results).measured
-    figure = next(all_figures(results)).figure
+    figure = next(all_figures(Analysis(results))).figure
     (axes,) = figure.axes
     squares = [xs(line)[0] for line in axes.lines if line.get_marker() == "s"]
     assert squares == pytest.approx([100 * item.crossed.estimate for item in measured if item.crossed])
@@ -217,7 +218,7 @@ def test_the_forest_shows_estimates_intervals_cutoffs_and_labels(tmp_path: Path)
 
 def test_one_seed_gives_a_forest_without_intervals_and_no_power_curve(tmp_path: Path) -> None:
     results = Results(tmp_path, [make_result(arm, 0, [0.5, 0.6]) for arm in ("rank_only_r8", "joint_r8")])
-    drawn = {drawing.name: drawing.figure for drawing in all_figures(results)}
+    drawn = {drawing.name: drawing.figure for drawing in all_figures(Analysis(results))}
     assert set(drawn) == {"tir-forest", "scores-reranking", "differences-reranking"}
     assert "FAIL (rule alone)" in words(drawn["tir-forest"])
 
@@ -243,7 +244,7 @@ def test_many_queries_are_drawn_in_few_steps_with_the_same_mean() -> None:
 def test_power_curves_pass_through_the_interval_at_hand(tmp_path: Path) -> None:
     results = large_results(tmp_path, SMALL, seeds=3)
     curve = power_curves(compute_interference_metrics(results).measured)[0]
-    figure = next(drawing.figure for drawing in all_figures(results) if drawing.name == "power-reranking")
+    figure = next(drawing.figure for drawing in all_figures(Analysis(results)) if drawing.name == "power-reranking")
     lines = {line.get_linestyle(): line for line in figure.axes[0].lines if len(xs(line)) > 2}
     assert set(lines) == {"-", "--", ":"}
     assert ys(lines["-"]) == pytest.approx(curve.half_widths(3))
@@ -260,7 +261,7 @@ def test_conflicts_are_averaged_over_seeds_and_drawn_by_layer_and_step(tmp_path:
             record = conflict(cosine=-cosine if layer == "layer.10" else cosine, layer=layer)
             append_jsonl(Path(str(log).format(f"seed_{seed}")), record | {"cosine_corrected": None})
     results = Results(tmp_path / "run", [make_result("joint_r8", 0, [0.5])])
-    figure = next(drawing.figure for drawing in all_figures(results) if drawing.name == "gradient-conflicts")
+    figure = next(drawing.figure for drawing in all_figures(Analysis(results)) if drawing.name == "gradient-conflicts")
     drawn = np.asarray(figure.axes[0].collections[0].get_array(), dtype=np.float64)
     assert drawn.ravel().tolist() == pytest.approx([0.3, -0.3])
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["layer.9", "layer.10"]
@@ -273,7 +274,7 @@ def test_a_bad_line_of_conflicts_is_named(tmp_path: Path, line: str) -> None:
     with path.open("a", encoding="utf-8") as file:
         file.write(f"{line}\n")
     with pytest.raises(DataError, match=r"gradient_conflicts\.jsonl:2: not a record of gradient conflicts"):
-        list(all_figures(Results(tmp_path, [make_result("joint_r8", 0, [0.5])])))
+        list(all_figures(Analysis(Results(tmp_path, [make_result("joint_r8", 0, [0.5])]))))
 
 
 def test_a_cut_last_line_of_conflicts_is_dropped(tmp_path: Path) -> None:
@@ -281,7 +282,7 @@ def test_a_cut_last_line_of_conflicts_is_dropped(tmp_path: Path) -> None:
     append_jsonl(path, conflict())
     with path.open("a", encoding="utf-8") as file:
         file.write('{"step": 2, "la')
-    names = [drawing.name for drawing in all_figures(Results(tmp_path, [make_result("joint_r8", 0, [0.5])]))]
+    names = [drawing.name for drawing in all_figures(Analysis(Results(tmp_path, [make_result("joint_r8", 0, [0.5])])))]
     assert "gradient-conflicts" in names
 
 

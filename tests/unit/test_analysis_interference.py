@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.results import make_result, simulate
 
+from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import Results, compute_interference_metrics
 from unimoe.analysis.crossed import crossed_interval, rule_label
 from unimoe.analysis.interference import ESTIMANDS, Interference
@@ -170,13 +171,13 @@ def test_intervals_cover_the_truth_as_often_as_they_say(seeds: int, queries: int
 def test_verdict_says_what_a_label_means() -> None:
     strong = [make_result("rank_only_r8", s, [0.6, 0.8, 0.7]) for s in (0, 1)]
     strong += [make_result("joint_r8", s, [0.3, 0.4, 0.35]) for s in (0, 1)]
-    block = verdict_block(results(*strong))
+    block = verdict_block(Analysis(results(*strong)))
     assert "PASS (interference confirmed: the specialist is ahead by 2 % or more" in block
     synergy = [
         make_result("rank_only_r8", 0, [0.5, 0.5], caveats=["smoke run"]),
         make_result("joint_r8", 0, [0.6, 0.6]),
     ]
-    block = verdict_block(results(*synergy))
+    block = verdict_block(Analysis(results(*synergy)))
     assert "synergy" in block
     assert "Caveat: smoke run" in block
     assert "not computable, it needs two seeds" in block
@@ -186,7 +187,7 @@ def test_verdict_fits_a_terminal_and_keeps_numbers_whole() -> None:
     rng = np.random.default_rng(2)
     arms = zip(("rank_only_r8", "joint_r8"), simulate(3, 60, 0.03, rng=rng), strict=True)
     items = [make_result(arm, s, np.clip(row, 0, 1).tolist()) for arm, rows in arms for s, row in enumerate(rows)]
-    block = verdict_block(results(*items))
+    block = verdict_block(Analysis(results(*items)))
     assert max(map(len, block.splitlines())) <= 96
     assert not any(line.strip().startswith("%") for line in block.splitlines())
     assert "INCONCLUSIVE" in block

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.results import make_result, write_experiment
+from support.results import make_result, without_queries, write_experiment
 
 from unimoe.analysis.compare import load_all_results
 from unimoe.errors import DataError
@@ -157,3 +157,31 @@ def test_names_the_line_of_a_broken_log(tmp_path: Path) -> None:
     log.parent.mkdir()
     log.write_text('{"step": 1, "loss": 3}\n[]\n')
     assert "train.jsonl:2" in refusal(tmp_path)
+
+
+class TestWithoutQueries:
+    def test_they_are_kept_apart_and_do_not_vanish(self, tmp_path: Path) -> None:
+        write_result(tmp_path, make_result("joint_r8", 1, SCORES, task="embedding"))
+        write_result(tmp_path, without_queries("joint_r8", 1, 0.7, caveats=["smoke run"]))
+        results = load_all_results(tmp_path)
+        assert results["joint_r8"][1]["embedding/STSBenchmark"] == {"cosine_spearman": 0.7}
+        assert set(results["joint_r8"][1]) == {"embedding/apidocs", "embedding/STSBenchmark"}
+        assert [r.dataset for r in results.results] == ["apidocs"]
+        assert [r.dataset for r in results.without_queries] == ["STSBenchmark"]
+        assert {r.dataset for r in results.everything} == {"apidocs", "STSBenchmark"}
+        assert results.dataset_keys == ("embedding/apidocs",)
+        assert results.keys_without_queries == ("embedding/STSBenchmark",)
+        assert results.seeds("joint_r8", "embedding/STSBenchmark") == (1,)
+        assert results.caveats == ("smoke run",)
+
+    def test_there_are_no_scores_by_query_to_ask_for(self, tmp_path: Path) -> None:
+        write_result(tmp_path, without_queries("joint_r8", 1, 0.7))
+        with pytest.raises(DataError, match="embedding/STSBenchmark has no queries"):
+            load_all_results(tmp_path).scores("joint_r8", "embedding/STSBenchmark", [1])
+
+    def test_a_question_about_others_does_not_read_them(self, tmp_path: Path) -> None:
+        write_result(tmp_path, make_result("joint_r8", 0, SCORES))
+        write_result(tmp_path, without_queries("joint_r8", 0, 0.7)).write_text("broken")
+        found = load_all_results(tmp_path, only={("joint_r8", "reranking/apidocs")})
+        assert found.everything == found.results
+        assert len(found.results) == 1

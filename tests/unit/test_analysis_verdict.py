@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.results import make_result, simulate
 
+from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.interference import compute_interference_metrics
 from unimoe.analysis.loading import Results
 from unimoe.analysis.power import plan, settle_sentence
@@ -45,13 +46,13 @@ def test_inconclusive_says_how_many_seeds_and_queries_would_settle_it() -> None:
     found = compute_interference_metrics(results).measured[0].crossed
     assert found is not None
     assert found.mean_squares is not None
-    said = lines(verdicts(results)[0])
+    said = lines(verdicts(Analysis(results))[0])
     assert said["With confidence"].startswith("INCONCLUSIVE")
     assert said["Would settle it"] == settle_sentence(plan(found.mean_squares, found.estimate))
 
 
 def test_what_is_settled_asks_for_nothing_more() -> None:
-    said = lines(verdicts(of(*constant(0.6, 0.5)))[0])
+    said = lines(verdicts(Analysis(of(*constant(0.6, 0.5))))[0])
     assert said["With confidence"] == "PASS (confidence above .99)"
     assert "Would settle it" not in said
 
@@ -60,13 +61,13 @@ def test_names_the_interval_for_fixed_queries_beside_the_other() -> None:
     results = of(*noisy())
     fixed = compute_interference_metrics(results).measured[0].fixed_queries
     assert fixed is not None
-    said = lines(verdicts(results)[0])
+    said = lines(verdicts(Analysis(results))[0])
     assert "other seeds, other queries" in said["95 % interval"]
     assert said["Queries fixed"].startswith(f"{100 * fixed.low:+.2f} % to {100 * fixed.high:+.2f} %, {fixed.label} ")
 
 
 def test_one_seed_has_neither_interval_and_says_so() -> None:
-    said = lines(verdicts(of(*constant(0.6, 0.5, seeds=(0,))))[0])
+    said = lines(verdicts(Analysis(of(*constant(0.6, 0.5, seeds=(0,)))))[0])
     assert (
         said["95 % interval"] == said["With confidence"] == "not computable, it needs two seeds and two queries or more"
     )
@@ -75,7 +76,7 @@ def test_one_seed_has_neither_interval_and_says_so() -> None:
 
 
 def test_several_datasets_are_followed_by_what_they_say_together() -> None:
-    found = verdicts(of(*constant(0.5, 0.45, "fiqa"), *constant(0.8, 0.8, "scifact")))
+    found = verdicts(Analysis(of(*constant(0.5, 0.45, "fiqa"), *constant(0.8, 0.8, "scifact"))))
     assert [v.heading.partition(":")[0] for v in found[:3]] == [
         "Reranking on fiqa",
         "Reranking on scifact",
@@ -87,7 +88,7 @@ def test_several_datasets_are_followed_by_what_they_say_together() -> None:
 
 def test_many_datasets_take_a_line_each() -> None:
     names = [f"cqadupstack/{i}" for i in range(5)]
-    block = verdict_block(of(*(result for name in names for result in noisy(name, queries=20))))
+    block = verdict_block(Analysis(of(*(result for name in names for result in noisy(name, queries=20)))))
     for name in names:
         (line,) = [line for line in block.splitlines() if line.strip().startswith(name)]
         assert line.endswith(" / INCONCLUSIVE")
@@ -98,6 +99,6 @@ def test_many_datasets_take_a_line_each() -> None:
 @pytest.mark.parametrize("datasets", [1, 2, 5])
 def test_fits_a_terminal_and_keeps_numbers_whole(datasets: int) -> None:
     items = [result for i in range(datasets) for result in noisy(f"a-collection-with-a-long-name-{i}", queries=30)]
-    for line in verdict_block(of(*items)).splitlines():
+    for line in verdict_block(Analysis(of(*items))).splitlines():
         assert len(line) <= WIDTH
         assert not line.strip().startswith("%")

@@ -11,6 +11,7 @@ from unimoe.analysis.gates.judging import judge, judge_all
 from unimoe.analysis.gates.output import gate_lines, gates_as_json
 from unimoe.analysis.gates.registration import REGISTERED, default_gates, registered_in, unmet, unregistered
 from unimoe.analysis.gates.registration import register as register_in
+from unimoe.analysis.interference import compute_interference_metrics
 from unimoe.analysis.loading import Pair, Results
 from unimoe.errors import DataError
 from unimoe.results import write_result
@@ -66,7 +67,7 @@ class TestDefaults:
                 for dataset, metric in (("scifact", "ndcg@10"), ("msmarco", "map"), ("fiqa", "ndcg@10"))
             )
         )
-        gates = default_gates(found)
+        gates = default_gates(compute_interference_metrics(found))
         assert {name: gate.datasets for name, gate in gates.items()} == {
             "reranking.joint_r8-ndcg@10": ["fiqa", "scifact"],
             "reranking.joint_r8-map": ["msmarco"],
@@ -76,12 +77,12 @@ class TestDefaults:
     def test_two_specialists_of_one_joint_arm_have_gates_of_their_own(self) -> None:
         arms = [result for arm in ("a <b>", "b|c", "both") for result in measured(arm, TWO_SEEDS)]
         pairs = [Pair("reranking", "a <b>", "both"), Pair("reranking", "b|c", "both")]
-        gates = default_gates(Results(Path("out"), arms, pairs=pairs))
+        gates = default_gates(compute_interference_metrics(Results(Path("out"), arms, pairs=pairs)))
         assert list(gates) == ["reranking.both-a <b>", "reranking.both-b|c"]
 
     def test_they_are_called_not_registered(self) -> None:
         found = both(TWO_SEEDS, TWO_SEEDS)
-        registration = unregistered(found)
+        registration = unregistered(compute_interference_metrics(found))
         outcomes = judge_all(found, registration)
         assert "not registered" in gate_lines(registration, outcomes).splitlines()[0]
         said = gates_as_json(registration, outcomes)
@@ -89,7 +90,7 @@ class TestDefaults:
         assert [gate["label"] for gate in said["gates"]] == ["FAIL"]
 
     def test_without_a_pair_there_is_none(self) -> None:
-        assert default_gates(results(measured("joint_r8", TWO_SEEDS))) == {}
+        assert default_gates(compute_interference_metrics(results(measured("joint_r8", TWO_SEEDS)))) == {}
 
 
 def test_the_forums_of_cqadupstack_count_once(tmp_path: Path) -> None:

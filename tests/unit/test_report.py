@@ -13,16 +13,17 @@ import pytest
 from support.gates import BASE, INTERFERENCE, gate_file, measured
 from support.results import make_result, query_ids, simulate, write_experiment
 
+from unimoe.analysis.analysis import Analysis
+from unimoe.analysis.drilldown import MOST_CASES
 from unimoe.analysis.gates.definitions import Registration, load_gates
-from unimoe.analysis.gates.judging import judge_all
-from unimoe.analysis.gates.registration import REGISTERED, unregistered
+from unimoe.analysis.gates.registration import REGISTERED
 from unimoe.analysis.interference import InterferenceMetrics, compute_interference_metrics
 from unimoe.analysis.loading import Results, load_all_results
 from unimoe.analysis.report import html, markdown, write_report
 from unimoe.analysis.report.cards import Card, cards, summary, tally
 from unimoe.analysis.report.contents import Contents, gather
 from unimoe.analysis.report.provenance import missing_parts, provenance
-from unimoe.analysis.report.queries import MOST_CHARACTERS, MOST_ROWS, gather_queries
+from unimoe.analysis.report.queries import MOST_CHARACTERS, gather_queries
 from unimoe.errors import DataError
 from unimoe.io import hash_file
 from unimoe.results import DrillDown, EvalResult, QueryDetail, write_result
@@ -47,15 +48,12 @@ def loaded(results: Scores) -> Results:
 
 
 def cards_of(results: Scores, registration: Registration | None = None) -> tuple[Card, ...]:
-    found = loaded(results)
-    registration = registration or unregistered(found)
-    return cards(registration, judge_all(found, registration), compute_interference_metrics(found).missing)
+    analysis = Analysis(loaded(results), registration)
+    return cards(analysis.registration, analysis.outcomes, analysis.metrics.missing)
 
 
 def contents_of(results: Results) -> Contents:
-    registration = unregistered(results)
-    outcomes = judge_all(results, registration)
-    return gather(results, registration, outcomes, compute_interference_metrics(results), [], "no resampling")
+    return gather(Analysis(results), [])
 
 
 class TestCards:
@@ -146,7 +144,7 @@ class TestQueries:
     def test_the_largest_differences_come_first_and_ties_not_at_all(self) -> None:
         scores = {"rank_only_r8": [0.9, 0.5, 0.5, 0.2], "joint_r8": [0.1, 0.5, 0.6, 0.5]}
         results = loaded([make_result(arm, 0, values) for arm, values in scores.items()])
-        queries = gather_queries(results, compute_interference_metrics(results))
+        queries = gather_queries(Analysis(results))
         assert [(row.id, row.difference) for row in queries.rows] == [("q000", -80.0), ("q003", 30.0), ("q002", 10.0)]
         assert "3 of 4 queries" in queries.words
         assert queries.places == ("reranking/apidocs",)
@@ -166,7 +164,7 @@ class TestQueries:
                 write_result(tmp_path, make_result(arm, 0, rng.uniform(0.2, 0.8, n).tolist(), dataset=dataset), detail)
         results = load_all_results(tmp_path)
         contents = contents_of(results)
-        assert len(contents.queries.rows) == MOST_ROWS
+        assert len(contents.queries.rows) == MOST_CASES
         assert contents.queries.total == 2 * n
         assert max(len(row.text) for row in contents.queries.rows) == MOST_CHARACTERS
         assert contents.queries.rows[0].ranks[-1] == "and 55 more"
@@ -219,7 +217,7 @@ class TestHtml:
 
     def test_links_of_the_table_of_contents_lead_somewhere(self, tmp_path: Path) -> None:
         write_experiment(tmp_path, seeds=(0, 1), queries=10, logs=False)
-        text = write_report(load_all_results(tmp_path), iterations=20).read_text(encoding="utf-8")
+        text = write_report(Analysis(load_all_results(tmp_path), iterations=20)).read_text(encoding="utf-8")
         page = _Page(text)
         ids = [value for name, value in page.attributes if name == "id"]
         assert len(ids) == len(set(ids))
@@ -287,7 +285,7 @@ class TestRegisteredGates:
         for result in constant(0.5):
             write_result(tmp_path, result)
         gate_file(tmp_path, registered="2026-03-01", kill=INTERFERENCE)
-        path = write_report(load_all_results(tmp_path), iterations=20)
+        path = write_report(Analysis(load_all_results(tmp_path), iterations=20))
         for text in (path.read_text(encoding="utf-8"), path.with_suffix(".md").read_text(encoding="utf-8")):
             assert hash_file(tmp_path / REGISTERED) in text
             assert "registered 2026-03-01T00:00:00+00:00" in text
@@ -298,5 +296,5 @@ class TestRegisteredGates:
             write_result(tmp_path, result)
         (tmp_path / REGISTERED).write_text("gates: []", encoding="utf-8")
         with pytest.raises(DataError, match=REGISTERED):
-            write_report(load_all_results(tmp_path), iterations=20)
+            write_report(Analysis(load_all_results(tmp_path), iterations=20))
         assert not (tmp_path / "analysis").exists()

@@ -18,6 +18,7 @@ from unimoe.analysis.crossed import LEVEL, Array, crossed_mean, seeds_mean
 from unimoe.analysis.interference import (
     ESTIMANDS,
     Interference,
+    InterferenceMetrics,
     NotComputable,
     TirEstimate,
     compute_interference_metrics,
@@ -59,13 +60,17 @@ class Across:
     caveats: tuple[str, ...]
 
 
-def compute_across(results: Results) -> tuple[Across, ...]:
+def compute_across(results: Results, metrics: InterferenceMetrics | None = None) -> tuple[Across, ...]:
     """TIR across datasets, for every pair of arms with two datasets or more of one main metric.
 
     MRR@10 and nDCG@10 are never mixed. A dataset that has no TIR of its own is left out, and so is a seed that some
     dataset lacks. Where no seed is common to all datasets, there is no number across them.
+
+    Args:
+        results: what ``load_all_results`` returned.
+        metrics: what ``compute_interference_metrics`` returned on them; computed where left out.
     """
-    metrics = compute_interference_metrics(results)
+    metrics = metrics or compute_interference_metrics(results)
     suites = dict.fromkeys((item.pair, item.metric) for item in metrics.measured)
     found = (
         _measure(

@@ -116,32 +116,28 @@ def judge_gates(
 
 def _analyze(part: Part, output_dir: Path, iterations: int, seed: int, allow: Collection[str]) -> None:
     from unimoe.analysis import report
-    from unimoe.analysis.compare import (
-        compute_interference_metrics,
-        compute_significance,
-        generate_comparison_table,
-        load_all_results,
-    )
-    from unimoe.analysis.gates.judging import judge_all
+    from unimoe.analysis.analysis import Analysis
     from unimoe.analysis.gates.output import gate_summary
-    from unimoe.analysis.gates.registration import registered_in
+    from unimoe.analysis.loading import load_all_results
+    from unimoe.analysis.summaries import generate_comparison_table, mteb_table
     from unimoe.analysis.verdict import verdict_block
 
     results = load_all_results(output_dir, allow)
-    folder = output_dir / report.SUBFOLDER
+    analysis = Analysis(results, iterations=iterations, seed=seed)
     if part is Part.TABLES:
-        metrics = compute_interference_metrics(results)
-        for table in report.write_tables(results, metrics, compute_significance(results, 0.05, iterations, seed)):
-            stdout.print(table.to_rich())
-        stderr.print(f"tables: {folder / 'tables'}", soft_wrap=True)
+        for table in report.write_tables(analysis):
+            stdout.print(table.to_rich(), crop=False)
+        stderr.print(f"tables: {output_dir / report.SUBFOLDER / 'tables'}", soft_wrap=True)
     elif part is Part.FIGURES:
-        for path in report.write_figures(results):
+        for path in report.write_figures(analysis):
             stdout.print(str(path), soft_wrap=True)
     else:
-        path = report.write_report(results, iterations, seed)
+        path = report.write_report(analysis)
         if part is Part.ALL:
-            stdout.print(generate_comparison_table(results).to_rich())
-        stdout.print(verdict_block(results), soft_wrap=True)
-        if registration := registered_in(output_dir):
-            stdout.print(f"\n{gate_summary(registration, judge_all(results, registration))}", soft_wrap=True)
+            for table in (generate_comparison_table(results), mteb_table(results)):
+                if table.groups:
+                    stdout.print(table.to_rich(), crop=False)
+        stdout.print(verdict_block(analysis), soft_wrap=True)
+        if analysis.registration.path is not None:
+            stdout.print(f"\n{gate_summary(analysis.registration, analysis.outcomes)}", soft_wrap=True)
         stdout.print(f"\nReport: {path} (or {path.with_suffix('.md').name} beside it)", soft_wrap=True)

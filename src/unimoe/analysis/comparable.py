@@ -47,8 +47,10 @@ _ONE_FOLDER = (
     _Rule("experiment", attrgetter("identity.experiment")),
     _Rule("base model", attrgetter("identity.base_model"), null_agrees=True),  # BM25 has none
 )
-_ONE_TASK = (_Rule("prompt", attrgetter("identity.prompt"), null_agrees=True),)
+_PROMPT = _Rule("prompt", attrgetter("identity.prompt"), null_agrees=True)
 _ONE_DATASET = (
+    _PROMPT,
+    _Rule("task type", attrgetter("task_type"), null_agrees=True),
     _Rule("main metric", attrgetter("main_metric"), "metrics"),
     _Rule("split", attrgetter("identity.split"), "collections"),
     _Rule("pool", attrgetter("identity.pool"), "candidates"),
@@ -82,9 +84,8 @@ def comparable(where: str, results: Sequence[EvalResult], allow: Collection[str]
             raise UsageError(f"--allow {name}: no such difference{hint}; known are {', '.join(ALLOWANCES)}")
     for rule in _ONE_FOLDER:
         _agrees(rule, where, results, allow)
-    for task in TASKS:
-        for rule in _ONE_TASK:
-            _agrees(rule, f"{where}, {task}", [r for r in results if r.task == task], allow)
+    for task in TASKS:  # MTEB's tasks have an instruction each: there the prompt agrees by dataset alone
+        _agrees(_PROMPT, f"{where}, {task}", [r for r in results if r.task == task and r.task_type is None], allow)
     by_key: dict[str, list[EvalResult]] = {}
     for result in results:
         by_key.setdefault(result.key, []).append(result)
@@ -130,18 +131,23 @@ def _agrees(rule: _Rule, where: str, results: Iterable[EvalResult], allow: Colle
 
 
 def _on_one_metric(key: str, results: list[EvalResult]) -> list[EvalResult]:
-    """With the main metric that most have, of those that all hold by query."""
+    """With the main metric that most have, of those that all hold, by query where there are queries."""
     usual = [metric for metric, _ in Counter(r.main_metric for r in results).most_common()]
     if len(usual) == 1:
         return results
-    shared = set.intersection(*({r.main_metric, *r.per_query_metrics} for r in results))
+    shared = set.intersection(
+        *({r.main_metric, *(r.per_query_metrics if r.per_query else r.aggregate)} for r in results)
+    )
     chosen = next((metric for metric in usual if metric in shared), None)
     if chosen is None:
-        raise DataError(f"{key}: no main metric ({', '.join(usual)}) that every result holds by query; evaluate again")
+        held = "holds by query" if results[0].per_query else "holds"
+        raise DataError(f"{key}: no main metric ({', '.join(usual)}) that every result {held}; evaluate again")
     return [_with_main_metric(r, chosen) for r in results]
 
 
 def _with_main_metric(result: EvalResult, metric: str) -> EvalResult:
+    if not result.per_query:
+        return result.model_copy(update={"main_metric": metric})
     others = {result.main_metric: by_query_id(result.per_query), **result.per_query_metrics}
     others.pop(metric)
     changed = {"main_metric": metric, "per_query": result.metric(metric), "per_query_metrics": others}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.interference import compute_interference_metrics
 from unimoe.analysis.loading import Results, load_all_results
 from unimoe.analysis.significance import compute_significance
@@ -36,6 +37,6 @@ def generate_plots(results: Results, output_path: Path | str) -> tuple[Path, ...
     Returns:
         The PNG files; a PDF of the same name lies beside each.
     """
-    from unimoe.analysis.figures import all_figures, save  # matplotlib is only loaded by those who draw
+    from unimoe.analysis.figures import save_all  # matplotlib is only loaded by those who draw
 
-    return tuple(save(drawing.figure, Path(output_path) / drawing.name) for drawing in all_figures(results))
+    return save_all(Analysis(results), Path(output_path))

@@ -91,12 +91,12 @@ def compare(
     not used. Exits 0 whatever the verdict, 2 on wrong usage, 3 on wrong data; with --gates as verdicts does: 0 (all
     PASS), 10 (FAIL), 11 (MARGINAL), 12 (INCONCLUSIVE or advisory).
     """
+    from unimoe.analysis.analysis import Analysis
     from unimoe.analysis.from_runs import compare_runs
     from unimoe.analysis.gates.definitions import load_gates
-    from unimoe.analysis.gates.judging import Refusal, exit_code, judge_all
+    from unimoe.analysis.gates.judging import Refusal, exit_code
     from unimoe.analysis.run_files import RunFiles
-    from unimoe.analysis.run_output import Judged, print_comparison
-    from unimoe.analysis.significance import compute_significance
+    from unimoe.analysis.run_output import print_comparison
 
     files = RunFiles(
         specialist=tuple(specialist),
@@ -114,19 +114,18 @@ def compare(
     compared = compare_runs(files, output_dir or Path(), on_read=_say_read)
     for warning in compared.warnings:
         stderr.print(f"warning: {warning}", style="yellow", soft_wrap=True)
-    comparisons = compute_significance(compared.results, alpha, iterations, seed)
-    judged = Judged(registration, judge_all(compared.results, registration)) if registration else None
-    print_comparison(compared, comparisons, judged, as_json=as_json)
+    analysis = Analysis(compared.results, registration, alpha=alpha, iterations=iterations, seed=seed)
+    print_comparison(compared, analysis, as_json=as_json)
     if output_dir is not None:
         from unimoe.analysis.report import write_report
 
-        path = write_report(compared.results, iterations, seed, registration, alpha)
+        path = write_report(analysis)
         (stderr if as_json else stdout).print(f"\nReport: {path}", soft_wrap=True)
-    if judged:
-        for outcome in judged.outcomes:
+    if registration:
+        for outcome in analysis.outcomes:
             if isinstance(outcome, Refusal):
                 print_error(outcome.error)
-        raise typer.Exit(exit_code(judged.outcomes))
+        raise typer.Exit(exit_code(analysis.outcomes))
 
 
 def _say_read(run: ScoredRun) -> None:

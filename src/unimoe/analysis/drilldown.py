@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from unimoe.analysis.interference import MIN_SPECIALIST
+from unimoe.analysis.interference import MIN_SPECIALIST, InterferenceMetrics
 from unimoe.analysis.loading import Pair, Results
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.errors import DataError
@@ -16,6 +16,9 @@ from unimoe.results import EvalResult, QueryDetail, read_query_details, result_p
 
 LIMIT = 200
 """Queries of a drill-down: what a reader can look through, and a page can hold."""
+
+MOST_CASES = 3_000
+"""Queries of all drill-downs of a report: with the longest texts some 2 MB, and a browser sorts them at once."""
 
 _TOP = 10
 _TEXT_SHOWN = 60
@@ -105,6 +108,13 @@ def drill_down(results: Results, pair: Pair, dataset: str, limit: int = LIMIT) -
     return tuple(
         _case(query_ids[i], float(specialist[i]), float(joint[i]), float(differences[i]), whole, known) for i in chosen
     )
+
+
+def drill_down_all(results: Results, metrics: InterferenceMetrics) -> dict[tuple[Pair, str], tuple[QueryCase, ...]]:
+    """The drill-down of every TIR by pair of arms and dataset, each with its part of ``MOST_CASES``."""
+    measured = metrics.measured
+    limit = MOST_CASES // max(1, len(measured))
+    return {(item.pair, item.dataset): drill_down(results, item.pair, item.dataset, limit) for item in measured}
 
 
 def drilldown_table(cases: Sequence[QueryCase], heading: str, limit: int = _TOP) -> Table:

@@ -8,7 +8,7 @@ other seeds and other queries would have given another number. A second interval
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from unimoe.analysis.crossed import CrossedInterval, Label, crossed_interval, rule_label, seeds_mean
 from unimoe.analysis.loading import Pair, Results
-from unimoe.results import Task
+from unimoe.results import EvalResult, Task
 
 MIN_SPECIALIST = 1e-3
 """Below this mean score a ratio means nothing: its interval has no end (Fieller 1954)."""
@@ -119,10 +119,15 @@ class NotComputable:
 
 @dataclass(frozen=True)
 class InterferenceMetrics:
-    """Every TIR of an output folder: what was measured, and what was not and why."""
+    """Every TIR of an output folder: what was measured, and what was not and why.
+
+    Attributes:
+        without_queries: both on MTEB's tasks without queries: 0 queries, and no interval because nothing is paired.
+    """
 
     measured: tuple[Interference, ...]
     missing: tuple[NotComputable, ...]
+    without_queries: tuple[Interference | NotComputable, ...] = ()
 
 
 def compute_interference_metrics(results: Results) -> InterferenceMetrics:
@@ -131,10 +136,13 @@ def compute_interference_metrics(results: Results) -> InterferenceMetrics:
     Args:
         results: what ``load_all_results`` returned; missing arms, seeds and datasets are reported, not refused.
     """
-    found = [_measure(results, pair, dataset) for pair in pairs(results) for dataset in _datasets(results, pair)]
+    of_pairs = list(pairs(results))
+    found = [_measure(results, p, dataset) for p in of_pairs for dataset in _datasets(results.results, p) or (None,)]
+    unpaired = [_measure(results, p, dataset) for p in of_pairs for dataset in _datasets(results.without_queries, p)]
     return InterferenceMetrics(
         measured=tuple(item for item in found if isinstance(item, Interference)),
         missing=tuple(item for item in found if isinstance(item, NotComputable)),
+        without_queries=tuple(unpaired),
     )
 
 
@@ -159,20 +167,23 @@ def _measure(results: Results, pair: Pair, dataset: str | None) -> Interference 
     common = tuple(seed for seed in seeds[pair.specialist] if seed in seeds[pair.joint])
     if not common:
         return NotComputable(pair, dataset, f"{pair.specialist} and {pair.joint} have no seed in common on {dataset}")
-    specialist, joint = (results.scores(arm, key, common) for arm in seeds)
-    if specialist.mean(axis=1).min() < MIN_SPECIALIST:
-        why = f"{pair.specialist} scores nearly 0 on {dataset}, and a ratio to it means nothing"
+    first = results.measured(key)[0]
+    specialist, joint = (_scores(results, arm, key, common) for arm in seeds)
+    lowest = specialist.mean(axis=1).min()
+    if lowest < MIN_SPECIALIST:
+        where = "nearly" if lowest >= 0.0 else "below"
+        why = f"{pair.specialist} scores {where} 0 on {dataset}, and a ratio to it means nothing"
         return NotComputable(pair, dataset, why)
     means = _means(specialist), _means(joint)
     per_seed = tuple((s - j) / s for s, j in zip(*means, strict=True))
     return Interference(
         per_seed=per_seed,
         crossed=crossed_interval(specialist, joint),
-        fixed_queries=seeds_mean(np.array(per_seed)),
+        fixed_queries=seeds_mean(np.array(per_seed)) if first.per_query else None,
         pair=pair,
         dataset=dataset,
-        metric=results.measured(key)[0].main_metric,
-        queries=specialist.shape[1],
+        metric=first.main_metric,
+        queries=len(first.per_query),
         seeds=common,
         left_out=tuple(f"{arm} seed {seed}" for arm in seeds for seed in seeds[arm] if seed not in common),
         specialist=means[0],
@@ -181,13 +192,24 @@ def _measure(results: Results, pair: Pair, dataset: str | None) -> Interference 
     )
 
 
+def _scores(results: Results, arm: str, key: str, seeds: Sequence[int]) -> NDArray[np.float64]:
+    """``(seeds, queries)`` on the main metric; one column with the whole task's score where there are no queries."""
+    measured = [r for r in results.measured(key, arm) if r.seed in seeds]
+    if measured[0].per_query:
+        return results.scores(arm, key, seeds)
+    return np.array([[r.aggregate[r.main_metric]] for r in measured])
+
+
 def _means(scores: NDArray[np.float64]) -> tuple[float, ...]:
     return tuple(math.fsum(row) / len(row) for row in scores.tolist())
 
 
 def _missing(results: Results, pair: Pair, absent: list[str], dataset: str | None) -> str:
     """``joint_r8 missing``, and on which dataset where the arm has the task on others."""
-    elsewhere = {r.config_name for r in results.results if r.task == pair.task and r.seed is not None}
+    elsewhere = {r.config_name for r in results.everything if r.task == pair.task and r.seed is not None}
+    if dataset is None and elsewhere.intersection(absent):
+        held = " and ".join(arm for arm in absent if arm in elsewhere)
+        return f"only tasks without queries of {held}, where nothing is paired"
     place = f" on {dataset}" if elsewhere.intersection(absent) else ""
     return f"{' and '.join(absent)} missing{place}"
 
@@ -208,11 +230,10 @@ def unequal_budgets(results: Results, pair: Pair, key: str, seeds: tuple[int, ..
             )
 
 
-def _datasets(results: Results, pair: Pair) -> list[str | None]:
-    keys = dict.fromkeys(
-        r.dataset for r in results.results if r.task == pair.task and r.config_name in (pair.specialist, pair.joint)
+def _datasets(results: Iterable[EvalResult], pair: Pair) -> list[str]:
+    return sorted(
+        {r.dataset for r in results if r.task == pair.task and r.config_name in (pair.specialist, pair.joint)}
     )
-    return [*sorted(keys)] or [None]
 
 
 def _has_word(name: str, word: str) -> bool:

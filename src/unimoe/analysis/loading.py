@@ -37,6 +37,9 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
     Attributes:
         output_dir: the folder that was read.
         results: the result files in full, by arm, seed, task and dataset; per-query scores and provenance included.
+        without_queries: those of MTEB's tasks that have no queries, in full and in the same order. Nothing is paired
+            there: they take part in no test, interval, gate or drill-down, and stand in no list of ``results``.
+        everything: both together.
         logs: training logs by arm and seed.
         pairs: which arms are compared, where their names do not say; empty where they do.
     """
@@ -56,15 +59,17 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
             UsageError: an unknown name in ``allow``.
         """
         self.output_dir = output_dir
-        self.results = tuple(sorted(comparable(str(output_dir), list(results), allow), key=_order))
+        self.everything = tuple(sorted(comparable(str(output_dir), list(results), allow), key=_order))
+        self.results = tuple(r for r in self.everything if r.per_query)
+        self.without_queries = tuple(r for r in self.everything if not r.per_query)
         self.logs = dict(logs or {})
         self.pairs = tuple(pairs)
-        self._typed = {(r.config_name, r.seed, r.key): r for r in self.results}
-        if len(self._typed) < len(self.results):
+        self._typed = {(r.config_name, r.seed, r.key): r for r in self.everything}
+        if len(self._typed) < len(self.everything):
             raise DataError(f"{output_dir}: two results claim the same arm, seed, task and dataset")
         self._aggregate: dict[str, dict[Seed, dict[str, dict[str, float]]]] = {}
         self._measured: dict[str, list[EvalResult]] = {}
-        for r in self.results:
+        for r in self.everything:
             self._aggregate.setdefault(r.config_name, {}).setdefault(r.seed, {})[r.key] = dict(r.aggregate)
             self._measured.setdefault(r.key, []).append(r)
         self._rows: dict[tuple[str, Seed, str, str], NDArray[np.float64]] = {}
@@ -80,14 +85,18 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
 
     @property
     def dataset_keys(self) -> tuple[str, ...]:
-        """Every ``task/dataset`` with a result: tasks in the schema's order, datasets by name."""
-        found = {key: (TASKS.index(group[0].task), group[0].dataset) for key, group in self._measured.items()}
-        return tuple(sorted(found, key=found.__getitem__))
+        """Every ``task/dataset`` with scores by query: tasks in the schema's order, datasets by name."""
+        return _keys(self.results)
+
+    @property
+    def keys_without_queries(self) -> tuple[str, ...]:
+        """Every other ``task/dataset`` with a result, in the same order."""
+        return _keys(self.without_queries)
 
     @property
     def caveats(self) -> tuple[str, ...]:
         """Why these results are unfit for decisions, what was allowed included; each reason once."""
-        return tuple(dict.fromkeys(caveat for r in self.results for caveat in r.caveats))
+        return tuple(dict.fromkeys(caveat for r in self.everything for caveat in r.caveats))
 
     def result(self, config_name: str, seed: Seed, key: str) -> EvalResult | None:
         """One result in full; None where it was not measured."""
@@ -113,7 +122,7 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
             metric: one that the results hold by query; the main metric when left out.
 
         Raises:
-            DataError: one of the seeds was not measured, or the metric was not computed.
+            DataError: one of the seeds was not measured, the metric was not computed, or there are no queries.
         """
         return np.array([self._row(config_name, seed, key, metric) for seed in seeds], dtype=np.float64)
 
@@ -122,6 +131,8 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
         result = self.result(config_name, seed, key)
         if result is None:
             raise DataError(f"{self.output_dir}: no {key} result of {config_name}, {seed_name(seed)}")
+        if not result.per_query:
+            raise DataError(f"{self.output_dir}: {key} has no queries, and so no scores by query")
         place = (config_name, seed, key, metric or result.main_metric)
         if place not in self._rows:
             self._rows[place] = np.array(by_query_id(result.metric(place[-1])))
@@ -199,5 +210,13 @@ def _refuse_misplaced(output_dir: Path, path: Path, result: EvalResult) -> None:
         )
 
 
-def _order(result: EvalResult) -> tuple[str, int, int, str]:
-    return result.config_name, -1 if result.seed is None else result.seed, TASKS.index(result.task), result.dataset
+def _keys(results: Iterable[EvalResult]) -> tuple[str, ...]:
+    return tuple(r.key for r in sorted({r.key: r for r in results}.values(), key=_place))
+
+
+def _place(result: EvalResult) -> tuple[int, str]:
+    return TASKS.index(result.task), result.dataset
+
+
+def _order(result: EvalResult) -> tuple[str, int, tuple[int, str]]:
+    return result.config_name, -1 if result.seed is None else result.seed, _place(result)

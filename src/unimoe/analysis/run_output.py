@@ -4,56 +4,44 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
-from unimoe.analysis.drilldown import LIMIT, drill_down, drilldown_table
+from unimoe.analysis.analysis import Analysis
+from unimoe.analysis.drilldown import LIMIT, QueryCase, drilldown_table
 from unimoe.analysis.from_runs import ComparedRuns
-from unimoe.analysis.gates.definitions import Registration
-from unimoe.analysis.gates.judging import Judgment, Refusal
 from unimoe.analysis.gates.output import gate_lines, gates_as_json
-from unimoe.analysis.interference import Interference, compute_interference_metrics
+from unimoe.analysis.interference import Interference
 from unimoe.analysis.significance import Comparison
 from unimoe.analysis.summaries import generate_comparison_table
 from unimoe.analysis.verdict import named_line, verdict_block
 from unimoe.console import stdout
 
 
-@dataclass(frozen=True)
-class Judged:
-    """Gates and what they say."""
-
-    registration: Registration
-    outcomes: tuple[Judgment | Refusal, ...]
-
-
-def print_comparison(
-    compared: ComparedRuns, comparisons: Sequence[Comparison], judged: Judged | None = None, *, as_json: bool = False
-) -> None:
+def print_comparison(compared: ComparedRuns, analysis: Analysis, *, as_json: bool = False) -> None:
     """Print the whole comparison on stdout, as text or as one JSON object.
 
     Args:
         compared: what ``compare_runs`` returned.
-        comparisons: what ``compute_significance`` returned for it.
-        judged: the gates, where there are any.
-        as_json: one object on one line, with every query of the drill-down.
+        analysis: of its results; the gates stand in the output where it was given any.
+        as_json: one object on one line, with the first ``LIMIT`` queries of the drill-down.
     """
     if as_json:
-        stdout.out(json.dumps(_as_dict(compared, comparisons, judged), ensure_ascii=False, allow_nan=False))
+        stdout.out(json.dumps(_as_dict(compared, analysis), ensure_ascii=False, allow_nan=False))
         return
-    results, dataset = compared.results, _dataset(compared)
-    stdout.print(verdict_block(results), soft_wrap=True)
-    stdout.print(
-        "\n" + "\n".join(named_line(name, text) for name, text in _lines(compared, comparisons)), soft_wrap=True
-    )
+    stdout.print(verdict_block(analysis), soft_wrap=True)
     stdout.print()
-    stdout.print(generate_comparison_table(results).to_rich())
-    cases = drill_down(results, compared.pair, dataset)
-    if cases:
+    for name, text in _lines(compared, analysis.comparisons):
+        stdout.print(named_line(name, text), soft_wrap=True)
+    stdout.print()
+    stdout.print(generate_comparison_table(compared.results).to_rich(), crop=False)
+    if cases := _cases(compared, analysis):
         stdout.print()
-        stdout.print(drilldown_table(cases, f"{compared.pair.joint} against {compared.pair.specialist}").to_rich())
-    if judged is not None:
-        stdout.print(f"\n{gate_lines(judged.registration, judged.outcomes)}", soft_wrap=True)
+        stdout.print(
+            drilldown_table(cases, f"{compared.pair.joint} against {compared.pair.specialist}").to_rich(), crop=False
+        )
+    if analysis.gates is not None:
+        stdout.print(f"\n{gate_lines(analysis.gates, analysis.outcomes)}", soft_wrap=True)
 
 
 def _lines(compared: ComparedRuns, comparisons: Sequence[Comparison]) -> Iterator[tuple[str, str]]:
@@ -77,12 +65,11 @@ def _test_sentence(test: Comparison) -> str:
     )
 
 
-def _as_dict(compared: ComparedRuns, comparisons: Sequence[Comparison], judged: Judged | None) -> dict[str, Any]:
-    results, dataset = compared.results, _dataset(compared)
-    metrics = compute_interference_metrics(results)
+def _as_dict(compared: ComparedRuns, analysis: Analysis) -> dict[str, Any]:
+    results, metrics = compared.results, analysis.metrics
     first = results.results[0]
     return {
-        "dataset": dataset,
+        "dataset": first.dataset,
         "metric": first.main_metric,
         "queries": len(first.per_query),
         "runs": {
@@ -90,9 +77,9 @@ def _as_dict(compared: ComparedRuns, comparisons: Sequence[Comparison], judged: 
         },
         "tir": next((_tir(item) for item in metrics.measured), None),
         "not_computable": next((absent.reason for absent in metrics.missing), None),
-        "paired_tests": [asdict(comparison) for comparison in comparisons],
-        "drilldown": [asdict(case) for case in drill_down(results, compared.pair, dataset, LIMIT)],
-        "gates": gates_as_json(judged.registration, judged.outcomes) if judged else None,
+        "paired_tests": [asdict(comparison) for comparison in analysis.comparisons],
+        "drilldown": [asdict(case) for case in _cases(compared, analysis)[:LIMIT]],
+        "gates": gates_as_json(analysis.gates, analysis.outcomes) if analysis.gates else None,
         "caveats": list(results.caveats),
         "warnings": list(compared.warnings),
     }
@@ -119,5 +106,6 @@ def _tir(item: Interference) -> dict[str, Any]:
     }
 
 
-def _dataset(compared: ComparedRuns) -> str:
-    return compared.results.results[0].dataset
+def _cases(compared: ComparedRuns, analysis: Analysis) -> tuple[QueryCase, ...]:
+    """None where TIR is not computable."""
+    return analysis.cases.get((compared.pair, compared.results.results[0].dataset), ())

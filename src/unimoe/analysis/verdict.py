@@ -6,14 +6,15 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from unimoe.analysis.across import Across, compute_across
+from unimoe.analysis.across import Across
+from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.crossed import CONFIDENCE, CrossedInterval, Label, rule_label
-from unimoe.analysis.interference import Interference, NotComputable, TirEstimate, compute_interference_metrics
-from unimoe.analysis.loading import Results
+from unimoe.analysis.interference import Interference, NotComputable, TirEstimate
 from unimoe.analysis.power import plan, settle_sentence
 
 WIDTH = 96
 NOT_COMPUTABLE = "TIR not computable"
+NO_PAIR = "no specialist and no joint arm has results"
 
 _MOST_PARAGRAPHS = 4
 """Datasets of one pair beyond these get a line each: a full tier has 26 collections."""
@@ -29,23 +30,23 @@ class Verdict:
     lines: tuple[tuple[str, str], ...]
 
 
-def verdict_block(results: Results) -> str:
+def verdict_block(analysis: Analysis) -> str:
     """The verdict on every task as text for a terminal, a paragraph each, at most 96 columns wide."""
-    paragraphs = ["\n".join(_laid_out(verdict)) for verdict in verdicts(results)]
-    paragraphs += [textwrap.fill(f"Caveat: {caveat}", WIDTH, break_on_hyphens=False) for caveat in results.caveats]
+    paragraphs = ["\n".join(_laid_out(verdict)) for verdict in verdicts(analysis)]
+    paragraphs += [filled(f"Caveat: {caveat}", others="") for caveat in analysis.results.caveats]
     return "\n\n".join(paragraphs)
 
 
-def verdicts(results: Results) -> list[Verdict]:
+def verdicts(analysis: Analysis) -> list[Verdict]:
     """Every verdict by pair of arms, datasets before what they say together; after them every TIR not to be had."""
-    metrics, across = compute_interference_metrics(results), compute_across(results)
+    metrics, across = analysis.metrics, analysis.across
     found: list[Verdict] = []
     for pair in dict.fromkeys(item.pair for item in metrics.measured):
         items = [item for item in metrics.measured if item.pair == pair]
         found += [_verdict(item) for item in items] if len(items) <= _MOST_PARAGRAPHS else [_one_line_each(items)]
         found += [_across(item) for item in across if item.pair == pair]
     found += [Verdict(_absent_heading(item), ((NOT_COMPUTABLE, item.reason),)) for item in metrics.missing]
-    return found or [Verdict("No pair of arms", ((NOT_COMPUTABLE, "no specialist and no joint arm has results"),))]
+    return found or [Verdict("No pair of arms", ((NOT_COMPUTABLE, NO_PAIR),))]
 
 
 def percent(tir: float, *, sign: bool = True) -> str:

@@ -1,6 +1,6 @@
 """Every figure of the analysis: drawn one at a time, saved as PDF and PNG, or set into a page as SVG.
 
-for drawing in all_figures(results):
+for drawing in all_figures(analysis):
     save(drawing.figure, folder / drawing.name)
 """
 
@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from unimoe.analysis.across import Across, compute_across
+from unimoe.analysis.across import Across
+from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.crossed_bootstrap import crossed_bootstrap_tir, percentile_interval
 from unimoe.analysis.figures.conflict_log import read_conflict_logs
 from unimoe.analysis.figures.conflicts import conflict_figure
@@ -24,12 +26,12 @@ from unimoe.analysis.figures.losses import loss_figure
 from unimoe.analysis.figures.power_curve import power_curves, power_figure
 from unimoe.analysis.figures.scores import overview_figure, score_figure, score_panels
 from unimoe.analysis.figures.style import STYLE, Look, looks
-from unimoe.analysis.interference import Interference, InterferenceMetrics, compute_interference_metrics
+from unimoe.analysis.interference import Interference
 from unimoe.analysis.loading import Pair, Results
 from unimoe.analysis.summaries import caveat_notes
 from unimoe.results import TASKS, Task
 
-__all__ = ["Drawing", "all_figures", "save", "to_svg"]
+__all__ = ["Drawing", "all_figures", "save", "save_all", "to_svg"]
 
 RESAMPLES = 1_000
 """Of the bootstrap in the forest plot, which no verdict rests on."""
@@ -76,35 +78,30 @@ class Drawing:
     figure: Figure
 
 
-def all_figures(
-    results: Results, metrics: InterferenceMetrics | None = None, across: Sequence[Across] | None = None
-) -> Iterator[Drawing]:
+def all_figures(analysis: Analysis) -> Iterator[Drawing]:
     """Draw what the results allow, one figure at a time, so that only one is held in memory.
-
-    Args:
-        results: what ``load_all_results`` returned.
-        metrics: of these results, where they have been computed already.
-        across: likewise.
 
     Raises:
         DataError: a damaged log of gradient conflicts.
     """
-    metrics = compute_interference_metrics(results) if metrics is None else metrics
-    across = compute_across(results) if across is None else across
-    for draw in _planned(results, metrics.measured, across):
+    for draw in _planned(analysis):
         with mpl.rc_context(STYLE):
             drawing = draw()
         yield drawing
 
 
-def _planned(
-    results: Results, measured: Sequence[Interference], across: Sequence[Across]
-) -> Iterator[Callable[[], Drawing]]:
+def save_all(analysis: Analysis, folder: Path) -> tuple[Path, ...]:
+    """Draw every figure into a folder as PDF and PNG, and return the PNG files."""
+    return tuple(save(drawing.figure, folder / drawing.name) for drawing in all_figures(analysis))
+
+
+def _planned(analysis: Analysis) -> Iterator[Callable[[], Drawing]]:
+    results, measured = analysis.results, analysis.metrics.measured
     conflicts = read_conflict_logs(results.output_dir)
     seen = looks({*results, *(arm for arm, _ in [*results.logs, *conflicts])})
     notes = caveat_notes(results)
     if measured:
-        yield partial(_forest, results, measured, across, seen)
+        yield partial(_forest, results, measured, analysis.across, seen)
     for task in TASKS:
         yield from _of_task(results, task, [item for item in measured if item.pair.task == task], seen)
     if any(results.logs.values()):

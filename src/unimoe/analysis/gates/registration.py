@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration, load_gates
-from unimoe.analysis.interference import compute_interference_metrics
-from unimoe.analysis.loading import Pair, Results
+from unimoe.analysis.interference import InterferenceMetrics
+from unimoe.analysis.loading import Pair
 from unimoe.errors import DataError, did_you_mean
 from unimoe.io import atomic_path, find_files
 
@@ -65,12 +65,12 @@ def registered_in(output_dir: Path) -> Registration | None:
     return load_gates(path) if path.exists() else None
 
 
-def unregistered(results: Results) -> Registration:
+def unregistered(metrics: InterferenceMetrics) -> Registration:
     """The gates that an analysis without a gate file judges by; they were chosen when there were scores."""
-    return Registration(None, None, None, dict(default_gates(results)))
+    return Registration(None, None, None, dict(default_gates(metrics)))
 
 
-def default_gates(results: Results) -> dict[str, InterferenceGate]:
+def default_gates(metrics: InterferenceMetrics) -> dict[str, InterferenceGate]:
     """The rule's gate for each pair of arms, on all datasets with a TIR that share a main metric.
 
     MRR@10 and nDCG@10 are never averaged; CQADupStack's forums count once.
@@ -78,9 +78,8 @@ def default_gates(results: Results) -> dict[str, InterferenceGate]:
     Returns:
         By names such as ``reranking.joint_r8``; specialist and metric stand behind where there are several.
     """
-    measured = compute_interference_metrics(results).measured
     suites: dict[tuple[Pair, str], list[str]] = {}
-    for item in measured:
+    for item in metrics.measured:
         suites.setdefault((item.pair, item.metric), []).append(item.dataset)
     gates = {}
     for (pair, metric), datasets in suites.items():

@@ -114,7 +114,12 @@ def _refuse_unmeasured(results: Results, gate: Gate, arm: str, dataset: str) -> 
     key = f"{gate.task}/{dataset}"
     if not results.measured(key, arm):
         held = [k for k in results.dataset_keys if results.measured(k, arm)]
-        raise DataError(f"no {key} result of {arm}{did_you_mean(key, held)}; it has {', '.join(held)}")
+        has = ", ".join(held) or "only tasks without queries"
+        raise DataError(f"no {key} result of {arm}{did_you_mean(key, held)}; it has {has}")
+    if key in results.keys_without_queries:
+        raise DataError(
+            f"{key} has no queries: nothing is paired there, and no gate can judge it; choose another dataset"
+        )
 
 
 def _common_seeds(results: Results, gate: Gate) -> set[int] | None:

@@ -12,6 +12,7 @@ from unimoe.analysis.gates.output import judgment_lines, meaning
 from unimoe.analysis.gates.wording import claim
 from unimoe.analysis.interference import NotComputable
 from unimoe.analysis.report.gauge import Gauge, gauge
+from unimoe.analysis.verdict import NO_PAIR
 
 ACTIONS = {
     "PASS": "Go on",
@@ -79,7 +80,7 @@ def cards(
     made = tuple(_of_outcome(outcome, named=registration.path is not None) for outcome in outcomes)
     if registration.path is not None:
         return made
-    return (*made, *(_absent(item) for item in missing if item.dataset)) or (_nothing(),)
+    return (*made, *(_absent(item) for item in missing if item.dataset)) or (_nothing(missing),)
 
 
 def tally(shown: Iterable[Card]) -> tuple[Badge, ...]:
@@ -123,10 +124,9 @@ def _absent(item: NotComputable) -> Card:
     return Card(Badge("NOT JUDGED"), heading, about, f"TIR not computable: {item.reason}.")
 
 
-def _nothing() -> Card:
-    return Card(
-        Badge("NOT JUDGED"), "No pair of arms", "", "TIR not computable: no specialist and no joint arm has results."
-    )
+def _nothing(missing: Sequence[NotComputable]) -> Card:
+    reasons = "; ".join(dict.fromkeys(item.reason for item in missing)) or NO_PAIR
+    return Card(Badge("NOT JUDGED"), "No pair of arms", "", f"TIR not computable: {reasons}.")
 
 
 def _heading(gate: Gate) -> str:

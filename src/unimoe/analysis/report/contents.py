@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unimoe.analysis.gates.definitions import Registration
-from unimoe.analysis.gates.judging import Judgment, Refusal
+from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.gates.output import origin
-from unimoe.analysis.interference import InterferenceMetrics
-from unimoe.analysis.loading import Results
 from unimoe.analysis.report.cards import Card, cards
 from unimoe.analysis.report.provenance import Fact, missing_parts, provenance
 from unimoe.analysis.report.queries import Queries, gather_queries
@@ -60,30 +57,21 @@ class Contents:
     provenance: tuple[Fact, ...]
 
 
-def gather(
-    results: Results,
-    registration: Registration,
-    outcomes: Sequence[Judgment | Refusal],
-    metrics: InterferenceMetrics,
-    tables: Sequence[Table],
-    settings: str,
-) -> Contents:
+def gather(analysis: Analysis, tables: Sequence[Table]) -> Contents:
     """Ask every part of the analysis for what it has to say.
 
     Args:
-        results: what ``load_all_results`` returned.
-        registration: the gates that were judged.
-        outcomes: what ``judge_all`` returned for them.
-        metrics: what ``compute_interference_metrics`` returned.
+        analysis: of the results.
         tables: those of the report, in its order.
-        settings: of the resampling, in words.
     """
-    queries = gather_queries(results, metrics)
+    results, registration, metrics = analysis.results, analysis.registration, analysis.metrics
+    queries = gather_queries(analysis)
+    settings = f"{analysis.iterations:,} bootstrap resamples and permutations, random seed {analysis.seed}"
     return Contents(
-        experiment=results.results[0].identity.experiment,
+        experiment=results.everything[0].identity.experiment,
         caveats=results.caveats,
         gates=f"{origin(registration)}.",
-        cards=cards(registration, outcomes, metrics.missing),
+        cards=cards(registration, analysis.outcomes, metrics.missing),
         tables=tuple(tables),
         queries=queries,
         missing=(*missing_parts(results, metrics), *queries.unread),

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from unimoe.analysis.across import Across, across_table, compute_across
+from unimoe.analysis.across import across_table
+from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.background import in_background
-from unimoe.analysis.compare import generate_plots
-from unimoe.analysis.gates.definitions import Registration
-from unimoe.analysis.gates.judging import Judgment, Refusal, judge_all
-from unimoe.analysis.gates.registration import registered_in, unregistered
 from unimoe.analysis.gates.tables import gates_table, power_table, stability_table
-from unimoe.analysis.interference import InterferenceMetrics, compute_interference_metrics
 from unimoe.analysis.loading import Results
 from unimoe.analysis.report import html, markdown
 from unimoe.analysis.report.contents import DrawnFigure, gather
-from unimoe.analysis.significance import ITERATIONS, Comparison, compute_significance
 from unimoe.analysis.summaries import (
     generate_comparison_table,
     interference_table,
+    mteb_table,
+    mteb_tasks_table,
     overview_table,
     significance_by_seed_table,
     significance_table,
     tir_table,
+    tir_without_queries_table,
     training_table,
 )
 from unimoe.analysis.tables import Table
@@ -33,21 +30,8 @@ from unimoe.io import atomic_dir, write_text
 SUBFOLDER = "analysis"
 
 
-def write_report(
-    results: Results,
-    iterations: int = ITERATIONS,
-    seed: int = 0,
-    registration: Registration | None = None,
-    alpha: float = 0.05,
-) -> Path:
+def write_report(analysis: Analysis) -> Path:
     """Write the whole analysis; what an earlier one left in ``tables`` and ``figures`` goes.
-
-    Args:
-        results: what ``load_all_results`` returned.
-        iterations: bootstrap resamples and permutations.
-        seed: of the random numbers.
-        registration: the gates to judge by; where left out, those registered in the output folder, else the rule's.
-        alpha: intervals of the paired tests have level ``1 - alpha``.
 
     Returns:
         ``report.html``; ``report.md`` lies beside it.
@@ -55,76 +39,66 @@ def write_report(
     Raises:
         DataError: the output folder's gate file is malformed.
     """
-    registration = registration or _registration(results)
-    metrics, across = compute_interference_metrics(results), compute_across(results)
-    settings = f"{iterations:,} bootstrap resamples and permutations, random seed {seed}"
-    with in_background(partial(_drawn, results, metrics, across)) as collect_figures:  # they take half of the time
-        outcomes = judge_all(results, registration)
-        comparisons = compute_significance(results, alpha, iterations, seed)
-        tables = _written(results, _all_tables(results, metrics, across, comparisons, outcomes))
-        contents = gather(results, registration, outcomes, metrics, tables, settings)
+    _ = analysis.registration, analysis.across  # a malformed gate file ends here, and both processes need the rest
+    with in_background(partial(_drawn, analysis)) as collect_figures:  # they take half of the time
+        contents = gather(analysis, write_tables(analysis))
         figures = collect_figures()
-    folder = results.output_dir / SUBFOLDER
+    folder = analysis.results.output_dir / SUBFOLDER
     write_text(folder / "report.md", markdown.render(contents, figures))
     path = folder / "report.html"
     write_text(path, html.render(contents, figures))
     return path
 
 
-def write_tables(results: Results, metrics: InterferenceMetrics, comparisons: Sequence[Comparison]) -> list[Table]:
+def write_tables(analysis: Analysis) -> list[Table]:
     """Write every table with something in it as Markdown, LaTeX and CSV to ``analysis/tables``, and return them."""
-    outcomes = judge_all(results, _registration(results))
-    return _written(results, _all_tables(results, metrics, compute_across(results), comparisons, outcomes))
-
-
-def write_figures(results: Results) -> tuple[Path, ...]:
-    """Draw every figure as PDF and PNG to ``analysis/figures``, and return the PNG files."""
-    final = results.output_dir / SUBFOLDER / "figures"
-    with atomic_dir(final) as folder:
-        drawn = generate_plots(results, folder)
-    return tuple(final / path.name for path in drawn)
-
-
-def _registration(results: Results) -> Registration:
-    return registered_in(results.output_dir) or unregistered(results)
-
-
-def _all_tables(
-    results: Results,
-    metrics: InterferenceMetrics,
-    across: Sequence[Across],
-    comparisons: Sequence[Comparison],
-    outcomes: Sequence[Judgment | Refusal],
-) -> tuple[Table, ...]:
-    """Verdict first, details last; where seeds or datasets are few, some have no rows."""
-    return (
-        gates_table(outcomes),
-        tir_table(results, metrics),
-        across_table(across),
-        stability_table(outcomes),
-        power_table(outcomes),
-        overview_table(results, comparisons),
-        significance_table(results, comparisons),
-        training_table(results),
-        generate_comparison_table(results, comparisons),
-        interference_table(results, metrics),
-        significance_by_seed_table(results, comparisons),
-    )
-
-
-def _written(results: Results, tables: Sequence[Table]) -> list[Table]:
-    kept = [table for table in tables if table.groups]
-    with atomic_dir(results.output_dir / SUBFOLDER / "tables") as folder:
+    kept = [table for table in _all_tables(analysis) if table.groups]
+    with atomic_dir(_subfolder(analysis.results, "tables")) as folder:
         for table in kept:
             table.write(folder)
     return kept
 
 
-def _drawn(results: Results, metrics: InterferenceMetrics, across: Sequence[Across]) -> tuple[DrawnFigure, ...]:
+def write_figures(analysis: Analysis) -> tuple[Path, ...]:
+    """Draw every figure as PDF and PNG to ``analysis/figures``, and return the PNG files."""
+    from unimoe.analysis.figures import save_all  # matplotlib is only loaded by those who draw
+
+    final = _subfolder(analysis.results, "figures")
+    with atomic_dir(final) as folder:
+        drawn = save_all(analysis, folder)
+    return tuple(final / path.name for path in drawn)
+
+
+def _all_tables(analysis: Analysis) -> tuple[Table, ...]:
+    """Verdict first, details last; where seeds or datasets are few, some have no rows."""
+    results, metrics, comparisons = analysis.results, analysis.metrics, analysis.comparisons
+    return (
+        gates_table(analysis.outcomes),
+        tir_table(results, metrics),
+        across_table(analysis.across),
+        stability_table(analysis.outcomes),
+        power_table(analysis.outcomes),
+        overview_table(results, comparisons),
+        mteb_table(results),
+        tir_without_queries_table(results, metrics),
+        significance_table(results, comparisons),
+        training_table(results),
+        generate_comparison_table(results, comparisons),
+        mteb_tasks_table(results),
+        interference_table(results, metrics),
+        significance_by_seed_table(results, comparisons),
+    )
+
+
+def _subfolder(results: Results, name: str) -> Path:
+    return results.output_dir / SUBFOLDER / name
+
+
+def _drawn(analysis: Analysis) -> tuple[DrawnFigure, ...]:
     """As ``write_figures``, each figure also for the page."""
     from unimoe.analysis.figures import all_figures, save, to_svg  # matplotlib is only loaded by those who draw
 
-    with atomic_dir(results.output_dir / SUBFOLDER / "figures") as folder:
+    with atomic_dir(_subfolder(analysis.results, "figures")) as folder:
         return tuple(
             DrawnFigure(
                 file=save(drawing.figure, folder / drawing.name).name,
@@ -132,5 +106,5 @@ def _drawn(results: Results, metrics: InterferenceMetrics, across: Sequence[Acro
                 svg=to_svg(drawing.figure, drawing.name),
                 inches=drawing.figure.get_figwidth(),
             )
-            for drawing in all_figures(results, metrics, across)
+            for drawing in all_figures(analysis)
         )

@@ -24,7 +24,7 @@ def missing_parts(results: Results, metrics: InterferenceMetrics) -> Iterator[st
             yield f"{item.pair.task} on {item.dataset}: one seed in common; an interval needs two, and three are usual"
         for left in item.left_out:
             yield f"{item.pair.task} on {item.dataset}: {left} has no counterpart"
-    trained = sorted({(r.config_name, r.seed) for r in results.results if r.identity.checkpoint != "none"})
+    trained = sorted({(r.config_name, r.seed) for r in results.everything if r.identity.checkpoint != "none"})
     without = [f"{name} seed {seed}" for name, seed in trained if not results.logs.get((name, seed))]
     if without:
         yield f"no training log of {', '.join(without)}"
@@ -34,7 +34,7 @@ def provenance(results: Results) -> Iterator[Fact]:
     """Facts that all results share once; facts that differ with the arms or places they belong to."""
     facts: list[tuple[str, Callable[[EvalResult], str | None]]] = [
         ("Base model", lambda r: r.identity.base_model),
-        ("Prompt", lambda r: r.identity.prompt),
+        ("Prompt", lambda r: r.identity.prompt if r.task_type is None else None),  # MTEB's stand with their tasks
         ("Config", lambda r: hash_json(r.config)),
         ("Code", _code),
         ("Platform", lambda r: f"{r.provenance.platform}, Python {r.provenance.python}"),
@@ -44,7 +44,7 @@ def provenance(results: Results) -> Iterator[Fact]:
     ]
     for name, fact in facts:
         holders: dict[str, list[str]] = {}
-        for result in results.results:
+        for result in results.everything:
             value = fact(result)
             if value is not None:
                 holders.setdefault(value, []).append(result.config_name)
@@ -55,13 +55,15 @@ def provenance(results: Results) -> Iterator[Fact]:
 
 
 def _data_hashes(results: Results) -> Iterator[Fact]:
-    for key in results.dataset_keys:
+    for key in (*results.dataset_keys, *results.keys_without_queries):
+        measured = results.measured(key)
         shared = {
             f"{name} {r.provenance.hashes[name]}"
-            for r in results.measured(key)
+            for r in measured
             for name in ("collection", "candidates", "qrels")
             if name in r.provenance.hashes
         }
+        shared |= {f"prompt {r.identity.prompt}" for r in measured if r.task_type and r.identity.prompt}
         if shared:
             yield key, ", ".join(sorted(shared))
 
@@ -69,7 +71,7 @@ def _data_hashes(results: Results) -> Iterator[Fact]:
 def _made_from(results: Results) -> Iterator[Fact]:
     """Checkpoint or run by arm and seed; a line more wherever a result was made from another than the first."""
     places: dict[tuple[str, int, str], list[str]] = {}
-    for r in results.results:
+    for r in results.everything:
         for what in ("checkpoint", "run"):
             if r.seed is not None and what in r.provenance.hashes:
                 places.setdefault((r.config_name, r.seed, f"{what} {r.provenance.hashes[what]}"), []).append(r.key)

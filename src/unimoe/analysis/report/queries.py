@@ -7,13 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unimoe.analysis.drilldown import QueryCase, drill_down
-from unimoe.analysis.interference import Interference, InterferenceMetrics
-from unimoe.analysis.loading import Results
+from unimoe.analysis.analysis import Analysis
+from unimoe.analysis.drilldown import QueryCase
+from unimoe.analysis.interference import Interference
 from unimoe.analysis.tables.cells import visible
-
-MOST_ROWS = 3_000
-"""Rows of one report over all datasets: with the longest texts some 2 MB, and a browser sorts them at once."""
 
 MOST_CHARACTERS = 280
 MOST_DOCUMENTS = 5
@@ -47,7 +44,7 @@ class Queries:
 
     Attributes:
         places: where queries were compared, ``reranking/scifact``; with the arms where that leaves them open.
-        total: queries of all these comparisons; ``rows`` holds at most ``MOST_ROWS`` of them, and no ties.
+        total: queries of all these comparisons; ``rows`` holds at most ``MOST_CASES`` of them, and no ties.
         unread: why texts or ranks are missing, a line per sidecar.
     """
 
@@ -77,11 +74,10 @@ class Queries:
         }
 
 
-def gather_queries(results: Results, metrics: InterferenceMetrics) -> Queries:
-    """The cases of every measured pair and dataset, each with its part of ``MOST_ROWS``."""
-    measured = metrics.measured
-    limit = MOST_ROWS // max(1, len(measured))
-    cases = [drill_down(results, item.pair, item.dataset, limit=limit) for item in measured]
+def gather_queries(analysis: Analysis) -> Queries:
+    """The cases of every measured pair and dataset."""
+    measured = analysis.metrics.measured
+    cases = [analysis.cases[item.pair, item.dataset] for item in measured]
     rows = [_row(place, case) for place, of_place in enumerate(cases) for case in of_place]
     return Queries(
         places=tuple(_places(measured)),

@@ -27,8 +27,9 @@ def caveat_notes(results: Results) -> tuple[str, ...]:
 
 def queries_range(results: Results) -> str:
     """The number of queries for a caption: one number, or the range over datasets."""
-    counts = sorted({len(results.measured(key)[0].per_query) for key in results.dataset_keys})
-    return f"n = {counts[0]:,} queries" if len(counts) == 1 else f"n = {counts[0]:,} to {counts[-1]:,} queries"
+    counts = {len(results.measured(key)[0].per_query) for key in results.dataset_keys} or {0}
+    fewest, most = min(counts), max(counts)
+    return f"n = {most:,} queries" if fewest == most else f"n = {fewest:,} to {most:,} queries"
 
 
 def score_cell(runs: Sequence[EvalResult], metric: str) -> Cell:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from unimoe.analysis.crossed import LEVEL
-from unimoe.analysis.interference import Interference, InterferenceMetrics
+from unimoe.analysis.interference import Interference, InterferenceMetrics, NotComputable
 from unimoe.analysis.loading import Pair, Results
 from unimoe.analysis.summaries.arms import caveat_notes, count_cell, mean_cell, signed_cell
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
@@ -30,7 +30,7 @@ def tir_table(results: Results, metrics: InterferenceMetrics) -> Table:
         csv_only=frozenset({"Seeds", "Metric", "Standard error", "Degrees of freedom"}),
         groups=tuple(
             RowGroup(
-                f"{pair.task}: {pair.joint} against {pair.specialist} ({_seed_counts(items)})",
+                f"{_arms(pair)} ({_seed_counts(items)})",
                 tuple(map(_tir_row, items)),
             )
             for pair, items in of_pair.items()
@@ -65,6 +65,51 @@ def interference_table(results: Results, metrics: InterferenceMetrics) -> Table:
     )
 
 
+def tir_without_queries_table(results: Results, metrics: InterferenceMetrics) -> Table:
+    """TIR of every pair of arms on MTEB's tasks without queries, a row per task: descriptive, nothing is paired."""
+    rows: dict[Pair, list[tuple[Cell, ...]]] = {}
+    for item in metrics.without_queries:
+        if isinstance(item, Interference):
+            task_type = results.measured(f"{item.pair.task}/{item.dataset}")[0].task_type or ABSENT
+            rows.setdefault(item.pair, []).append(_unpaired_row(item, task_type))
+    return Table(
+        name="tir_without_queries",
+        title="TIR on tasks without queries",
+        caption=(
+            "Task interference on tasks without queries: TIR on the main score, mean ± standard deviation over seeds, "
+            "without interval or test; scores × 100"
+        ),
+        columns=("Task", "Type", "Metric", "Seeds", "Specialist", "Joint", "Delta", "TIR (%)"),
+        groups=tuple(RowGroup(_arms(pair), tuple(sorted(of_pair, key=_by_type))) for pair, of_pair in rows.items()),
+        notes=(
+            "No interval and no test: without queries nothing is paired, and seeds alone say nothing of other data. "
+            "These tasks enter no gate, no verdict and no TIR across datasets. Delta: joint minus specialist.",
+            *dict.fromkeys(_unpaired_notes(metrics)),
+            *caveat_notes(results),
+        ),
+    )
+
+
+def _unpaired_row(item: Interference, task_type: str) -> tuple[Cell, ...]:
+    specialist, joint, _, tir = (mean_cell(column) for column in _columns(item))
+    facts = Cell(item.dataset), Cell(task_type), Cell(item.metric), count_cell(len(item.seeds))
+    return (*facts, specialist, joint, signed_cell(100 * item.delta), tir)
+
+
+def _by_type(row: tuple[Cell, ...]) -> tuple[str, str]:
+    return row[1].text, row[0].text
+
+
+def _unpaired_notes(metrics: InterferenceMetrics) -> Iterator[str]:
+    for item in metrics.without_queries:
+        if isinstance(item, NotComputable):
+            yield f"{_arms(item.pair)}: TIR on {item.dataset} is not computable, {item.reason}"
+            continue
+        if item.left_out:
+            yield f"{_arms(item.pair)}: without a counterpart on {item.dataset}: {', '.join(item.left_out)}"
+        yield from (f"{_arms(item.pair)}: {warning}" for warning in item.warnings)
+
+
 def _tir_row(item: Interference) -> tuple[Cell, ...]:
     specialist, joint, _, tir = (mean_cell(column) for column in _columns(item))
     crossed = item.crossed
@@ -94,6 +139,10 @@ def _seed_counts(items: Sequence[Interference]) -> str:
     fewest, most = min(counts), max(counts)
     numbers = f"{most}" if fewest == most else f"{fewest} to {most}"
     return f"{numbers} {'seed' if most == 1 else 'seeds'}"
+
+
+def _arms(pair: Pair) -> str:
+    return f"{pair.task}: {pair.joint} against {pair.specialist}"
 
 
 def _heading(item: Interference) -> str:

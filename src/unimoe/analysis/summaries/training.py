@@ -9,7 +9,7 @@ from unimoe.analysis.tables import Cell, RowGroup, Table
 
 def training_table(results: Results) -> Table:
     """What each trained arm saw: the budgets that must agree for TIR to measure interference."""
-    seen = {(r.config_name, r.seed): r for r in results.results if r.training is not None}
+    seen = {(r.config_name, r.seed): r for r in results.everything if r.training is not None}
     rows = [
         (
             Cell(f"{name} seed {seed}"),
