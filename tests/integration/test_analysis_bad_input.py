@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.results import make_result, write_experiment
+from support.results import make_result, without_queries, write_experiment
 from support.scripts import Done, assert_refused, call_script
 
 from unimoe.results import write_result
@@ -22,6 +22,7 @@ gates:
   kill: {kind: interference, task: reranking, datasets: [apidocs], metric: ndcg@10, specialist: rank_only_r8,
          joint: joint_r8}
 """
+EMBEDDING_GATE = GATE.replace("rank_only_r8", "emb_only_r8").replace("reranking", "embedding")
 
 
 def analyze(folder: Path, *arguments: str) -> Done:
@@ -159,6 +160,14 @@ LITTLE: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
         lambda folder: write_experiment(folder, queries=1, logs=False),
         ("1 queries", "it needs two seeds and two queries"),
     ),
+    "tasks without queries alone": (
+        lambda folder: [
+            write_result(folder, without_queries(arm, seed, score))
+            for arm, score in (("emb_only_r8", 0.8), ("joint_r8", 0.6))
+            for seed in (0, 1)
+        ],
+        ("TIR not computable: only tasks without queries of emb_only_r8 and joint_r8, where nothing is paired",),
+    ),
     "a specialist at zero": (
         lambda folder: [
             write_result(folder, make_result(arm, seed, [score] * 3))
@@ -183,3 +192,30 @@ def test_little_is_no_error_and_the_report_says_what_cannot_be_had(tmp_path: Pat
     assert "not computable" in report
     assert "nan" not in report.lower().split()
     assert "inf" not in report.lower().split()
+
+
+def test_tasks_without_queries_alone_give_tables_and_no_verdict(tmp_path: Path) -> None:
+    LITTLE["tasks without queries alone"][0](tmp_path)
+    done = analyze(tmp_path, "tables", "--iterations", "100")
+    assert done.returncode == 0, done.stderr
+    for words in ("MTEB by task", "TIR on the main score", "STSBenchmark", " 25.00 ±0.00"):
+        assert words in " ".join(done.stdout.split())
+    whole = analyze(tmp_path, "all", "--iterations", "100")
+    assert whole.returncode == 0, whole.stderr
+    assert "MTEB: main scores" in whole.stdout
+
+
+@pytest.mark.parametrize(
+    ("gate", "words"),
+    [
+        (GATE, "no results of arm 'rank_only_r8'"),
+        (EMBEDDING_GATE, "no embedding/apidocs result of emb_only_r8; it has only tasks without queries"),
+        (EMBEDDING_GATE.replace("apidocs", "STSBenchmark"), "embedding/STSBenchmark has no queries: nothing is paired"),
+    ],
+)
+def test_no_gate_can_be_judged_on_tasks_without_queries(tmp_path: Path, gate: str, words: str) -> None:
+    LITTLE["tasks without queries alone"][0](tmp_path)
+    gates = tmp_path / "gates.yaml"
+    gates.write_text(gate)
+    assert_refused(analyze(tmp_path, "verdicts", "--gates", str(gates)), 3, str(gates), "'kill'", words)
+    assert_refused(analyze(tmp_path, "verdicts", "--gates", str(gates), "--advisory"), 3, "'kill'")

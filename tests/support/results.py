@@ -32,7 +32,10 @@ def make_result(
     training: TrainingBudget | None = None,
     caveats: Sequence[str] = (),
     metric: str = "ndcg@10",
+    task_type: str | None = None,
+    main_score: float | None = None,
 ) -> EvalResult:
+    """``main_score`` is MTEB's own, beside the main metric."""
     per_query = dict(scores) if isinstance(scores, Mapping) else dict(zip(query_ids(len(scores)), scores, strict=True))
     per_query = {query_id: float(score) for query_id, score in per_query.items()}
     mean = math.fsum(per_query.values()) / len(per_query)
@@ -53,8 +56,9 @@ def make_result(
         seed=seed,
         task=task,
         dataset=dataset,
+        task_type=task_type,
         main_metric=metric,
-        aggregate={metric: mean, "mrr@10": mean / 2},
+        aggregate={metric: mean, "mrr@10": mean / 2} | ({} if main_score is None else {"main_score": main_score}),
         per_query=per_query,
         per_query_metrics={"mrr@10": by_query_id(halves)},
         unjudged_queries=[],
@@ -65,6 +69,22 @@ def make_result(
         config={"name": "bundled"},
         provenance=make_provenance(hashes),
     )
+
+
+def without_queries(
+    config_name: str,
+    seed: int | None,
+    score: float,
+    *,
+    dataset: str = "STSBenchmark",
+    task_type: str = "STS",
+    metric: str = "cosine_spearman",
+    **given: Any,
+) -> EvalResult:
+    """One of MTEB's tasks without queries: its main score alone."""
+    result = make_result(config_name, seed, [0.0], task="embedding", dataset=dataset, task_type=task_type, **given)
+    changed = {"main_metric": metric, "aggregate": {metric: score}, "per_query": {}, "per_query_metrics": {}}
+    return EvalResult.model_validate(result.model_dump() | changed)
 
 
 def make_provenance(hashes: Mapping[str, str] | None = None) -> Provenance:

@@ -86,6 +86,12 @@ def identity_with(**changes: Any) -> Identity:
     return Identity.model_validate({**IDENTITY, **changes})
 
 
+def without_queries(**changes: Any) -> EvalResult:
+    facts = {"task": "embedding", "dataset": "STSBenchmark", "task_type": "STS", "main_metric": "cosine_spearman"}
+    empty = {"aggregate": {"cosine_spearman": 0.5}, "per_query": {}, "per_query_metrics": {}, "first_stage": None}
+    return result_with(**(facts | empty | changes))
+
+
 def rewrite(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **changes}), encoding="utf-8")
 
@@ -96,6 +102,18 @@ class TestRoundTrip:
         result = result_with(**changes)
         path = write_result(tmp_path, result)
         assert read_result(path) == result
+
+    @pytest.mark.parametrize("changes", [{}, {"aggregate": {"cosine_spearman": -0.1, "pearson": 0.2}}])
+    def test_so_does_one_of_a_task_without_queries(self, tmp_path: Path, changes: dict[str, Any]) -> None:
+        result = without_queries(**changes)
+        assert read_result(write_result(tmp_path, result)) == result
+
+    def test_files_that_say_no_type_of_task_have_none(self, tmp_path: Path) -> None:
+        path = write_result(tmp_path, result_with())
+        written = json.loads(path.read_text(encoding="utf-8"))
+        del written["task_type"]
+        path.write_text(json.dumps(written), encoding="utf-8")
+        assert read_result(path) == result_with()
 
     def test_so_does_its_drilldown(self, tmp_path: Path) -> None:
         assert read_drilldown(write_result(tmp_path, result_with(), DETAIL)) == DETAIL
@@ -290,3 +308,29 @@ class TestIdentity:
         changes: list[dict[str, Any]] = [{}, {"seed": 4}, {"config_name": "joint_r16"}, {"task": "embedding"}]
         paths = [write_result(tmp_path, result_with(**change)) for change in changes]
         assert len(set(paths)) == len(changes)
+
+
+class TestWithoutQueries:
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"task_type": None}, "per_query is empty, and no task_type says that the task has no queries"),
+            ({"task_type": ""}, "task_type"),
+            ({"task_type": "Retrieval"}, "per_query is empty, but embedding of type Retrieval has queries"),
+            ({"task_type": "Reranking"}, "per_query is empty, but embedding of type Reranking has queries"),
+            ({"task": "reranking"}, "per_query is empty, but reranking of type STS has queries"),
+            ({"per_query_metrics": {"pearson": []}}, "per_query is empty, but per_query_metrics is not"),
+            ({"aggregate": {"pearson": 0.5}}, "aggregate lacks the main metric 'cosine_spearman'"),
+        ],
+    )
+    def test_lost_queries_are_refused_with_the_file(self, tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+        path = write_result(tmp_path, without_queries())
+        rewrite(path, **changes)
+        with pytest.raises(DataError) as caught:
+            read_result(path)
+        assert str(path) in str(caught.value)
+        assert words in str(caught.value)
+
+    def test_queries_of_a_task_that_could_do_without_are_checked_all_the_same(self) -> None:
+        with pytest.raises(ValueError, match="is not the mean"):
+            without_queries(per_query={"q1": 0.25})
