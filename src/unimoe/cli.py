@@ -11,8 +11,9 @@ import typer
 from unimoe import console
 from unimoe.analysis.commands import analyze
 from unimoe.analysis.compare_command import SeveralValues, compare
+from unimoe.comparison.command import compare_heads, train_head
 from unimoe.config import Experiment
-from unimoe.config_files import load_experiment
+from unimoe.config_files import load_config, load_experiment
 from unimoe.console import Steps, stderr, stdout
 from unimoe.errors import UsageError, did_you_mean
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from unimoe.results import Task
 
 DEFAULT_EXPERIMENT = Path("experiments/bundled")
+DEFAULT_RETRIEVAL = Path("retrieval/default")
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
 
@@ -106,10 +108,16 @@ def evaluate(
     ] = None,
     override: Override = None,
     eval_tier: Annotated[
-        str, typer.Option(help="bundled (offline), fast (SciFact, NFCorpus, FiQA2018), nano (NanoBEIR) or full (BEIR).")
+        str,
+        typer.Option(
+            help="bundled (offline), fast (SciFact, NFCorpus, FiQA2018), nano (NanoBEIR) or full (BEIR, MTEB)."
+        ),
     ] = "bundled",
     datasets: Annotated[
         str | None, typer.Option(help="Collections in place of the tier: scifact,cqadupstack/android,path:DIR@dev.")
+    ] = None,
+    mteb: Annotated[
+        str | None, typer.Option(help="Tasks or benchmarks of MTEB in place of the tier: STS12,SciFact; MTEB(eng, v2).")
     ] = None,
     task: Annotated[str | None, typer.Option(help="Only reranking, or only embedding.")] = None,
     max_queries: Annotated[
@@ -133,6 +141,7 @@ def evaluate(
     evaluation goes on where it was. Under torchrun the processes share the reranking.
     """
     from unimoe.evaluation.commands import EvaluationRequest, plan_evaluation, run_evaluation
+    from unimoe.evaluation.mteb_names import split_names
     from unimoe.evaluation.processes import joined_processes
 
     if (checkpoint is None) is not zero_shot:
@@ -150,11 +159,14 @@ def evaluate(
         config=load_experiment(config, override or []) if config else None,
         overrides=tuple(override or ()),
         tier=eval_tier,
-        datasets=tuple(name.strip() for name in (datasets or "").split(",") if name.strip()),
+        datasets=tuple(split_names(datasets or "")),
+        mteb=tuple(split_names(mteb or "")),
         task=cast("Task | None", task),
         max_queries=max_queries,
         output_dir=output_dir,
-        given=_given(config, override, eval_tier=eval_tier, datasets=datasets, task=task, max_queries=max_queries),
+        given=_given(
+            config, override, eval_tier=eval_tier, datasets=datasets, mteb=mteb, task=task, max_queries=max_queries
+        ),
     )
     if plan:
         _refuse_torchrun("a plan")
@@ -166,13 +178,79 @@ def evaluate(
         run_evaluation(request, _device(device), processes)
 
 
+def retrieve(
+    datasets: Annotated[str, typer.Option(help="Collections: scifact,cqadupstack/android,path:DIR@dev.")],
+    encoder: Annotated[
+        str | None, typer.Option(help="A hub id, a folder, or bundled:NAME; by default the config's encoder.base.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="A checkpoint folder, whose arm embeds in place of an encoder.")
+    ] = None,
+    config: Annotated[
+        Path, typer.Option(help="A YAML file about dense retrieval, or the name of a shipped one.")
+    ] = DEFAULT_RETRIEVAL,
+    override: Override = None,
+    output_dir: OutputDir = None,
+    device: Device = None,
+    name: Annotated[
+        str | None, typer.Option(help="What to call the arm; by default the encoder's name, or the checkpoint's arm.")
+    ] = None,
+    before: Annotated[
+        str, typer.Option(help="The arm to compare with: one just measured, or one with results in the folder.")
+    ] = "bm25",
+    max_queries: Annotated[
+        int | None, typer.Option(min=1, help="Score at most this many queries of each dataset; results say so.")
+    ] = None,
+) -> None:
+    """Search collections by embeddings, by BM25, and by the fusion of both; prints what changed against --before.
+
+    Collections are looked for under the folder UNIMOE_DATA, then downloaded. One that can be had neither way is named,
+    the others are still searched, and the exit code is 4. Vectors are kept in the folder vectors/ of the output folder,
+    which may be deleted at any time; a killed run goes on where it was. Results that are up to date are kept.
+    """
+    from unimoe.analysis.before_after import print_before_after, refuse_unknown_arm
+    from unimoe.config_dense import DenseExperiment
+    from unimoe.evaluation.mteb_names import split_names
+    from unimoe.evaluation.retrieve_command import RetrievalRequest, run_retrieval
+    from unimoe.evaluation.retrievers import BM25, arm_names
+    from unimoe.evaluation.suite import refuse_silence
+
+    if encoder is not None and checkpoint is not None:
+        raise UsageError("give --encoder or --checkpoint, not both")
+    _refuse_torchrun("a retrieval")
+    experiment = load_config(DenseExperiment, config, override or [])
+    if encoder is not None and encoder != experiment.encoder.base:
+        changed = experiment.encoder.model_copy(update={"base": encoder, "revision": None})
+        experiment = experiment.model_copy(update={"encoder": changed})
+    if output_dir is not None:
+        experiment = experiment.model_copy(update={"output_dir": str(output_dir)})
+    folder = Path(experiment.output_dir)
+    names = arm_names(experiment, checkpoint, name)
+    refuse_unknown_arm(folder, before, [BM25, *names])
+    _quiet_libraries()
+    request = RetrievalRequest(
+        config=experiment,
+        checkpoint=checkpoint,
+        names=names,
+        datasets=tuple(split_names(datasets)),
+        max_queries=max_queries,
+        given=_given(
+            config, override, datasets=datasets, encoder=encoder, checkpoint=checkpoint, name=name,
+            max_queries=max_queries,
+        ),
+    )  # fmt: skip
+    report = run_retrieval(request, _device(device))
+    print_before_after(folder, before, report.arms, report.keys)
+    refuse_silence(report.missing)
+
+
 def evaluate_run(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Lines of qid Q0 docid rank score tag; may be .gz.")],
     qrels: Annotated[Path, typer.Argument(metavar="QRELS", help="Judgments in TREC or BEIR layout; may be .gz.")],
     metric: Annotated[
         list[str] | None,
         typer.Option(
-            help="ndcg@K, mrr, mrr@K, map, recall@K or p@K; may be given several times. "
+            help="ndcg@K, mrr, mrr@K, map, recall@K, recall_cap@K or p@K; may be given several times. "
             "By default ndcg@10, mrr@10, map and recall@100."
         ),
     ] = None,
@@ -210,9 +288,12 @@ def main() -> None:
 app.command("demo")(run_experiment)
 app.command("train")(train)
 app.command("evaluate")(evaluate)
+app.command("retrieve")(retrieve)
 app.command("evaluate-run")(evaluate_run)
 app.command("analyze")(analyze)
 app.command("compare", cls=SeveralValues)(compare)
+app.command("train-head")(train_head)
+app.command("compare-heads")(compare_heads)
 app.command("doctor")(doctor)
 
 

@@ -196,6 +196,28 @@ def _known_first_stage(setting: str) -> str:
     return setting
 
 
+class MTEBConfig(Section):
+    r"""How MTEB's tasks are put to a model.
+
+    Attributes:
+        task_instruction: what goes before queries, and before the texts of symmetric tasks, where MTEB knows an
+            instruction for the task: ``{instruction}`` stands for it. Documents stay bare. Null leaves queries with
+            ``prompt.query_prefix`` and symmetric tasks without any.
+        prompts: prefixes by hand, which go first. Keys are MTEB's, the first that fits counts: ``SciFact-query`` (task
+            and role), ``SciFact`` (a task, all texts but documents), ``STS`` (a type of tasks, likewise), ``query`` or
+            ``document`` (a role).
+    """
+
+    task_instruction: str | None = "Instruct: {instruction}\nQuery:"
+    prompts: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _instruction_has_its_place(self) -> MTEBConfig:
+        if self.task_instruction is not None and "{instruction}" not in self.task_instruction:
+            raise ValueError("task_instruction must hold {instruction}, which the task's own takes the place of")
+        return self
+
+
 class EvaluationConfig(Section):
     """How checkpoints are scored.
 
@@ -214,6 +236,7 @@ class EvaluationConfig(Section):
     token_budget: Count | None = None
     batch_size: Count | None = None
     bm25: BM25Config = BM25Config()
+    mteb: MTEBConfig = MTEBConfig()
 
 
 class ArmConfig(Section):

@@ -1,7 +1,7 @@
 """Experiments from YAML files.
 
-``load_experiment`` reads the file, applies ``--set key=value`` overrides and refuses unknown keys, wrong types and
-impossible values with the key's path and what to write instead.
+``load_experiment``, and ``load_config`` for experiments of another kind, read the file, apply ``--set key=value``
+overrides and refuse unknown keys, wrong types and impossible values with the key's path and what to write instead.
 """
 
 from __future__ import annotations
@@ -10,44 +10,57 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from unimoe.config import ArmConfig, Experiment
+from unimoe.config import Experiment, Section
 from unimoe.errors import UsageError, did_you_mean
 
+C = TypeVar("C", bound=Section)
 
-def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Read an experiment from YAML and apply ``a.b=value`` overrides, whose values are YAML too.
+
+def load_config(kind: type[C], path: Path, overrides: Sequence[str] = ()) -> C:
+    """Read a config of any kind from YAML and apply ``a.b=value`` overrides, whose values are YAML too.
 
     Args:
-        path: a file, or the name of a shipped config such as ``experiments/bundled``.
+        kind: what the file is to hold, for example ``DenseExperiment``.
+        path: a file, or the name of a shipped config such as ``retrieval/default``.
         overrides: ``key.path=value`` strings, applied in order.
 
     Raises:
         UsageError: the file is missing or malformed, a key unknown, a value of the wrong type or impossible.
     """
     file = find_config(path)
-    return apply_overrides(read_yaml(file), overrides, source=str(file))
+    return parse_config(kind, overridden(read_yaml(file), overrides), source=str(file))
+
+
+def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+    """``load_config`` of an experiment that trains arms."""
+    return load_config(Experiment, path, overrides)
 
 
 def apply_overrides(raw: Any, overrides: Sequence[str], source: str) -> Experiment:
     """Validate an experiment given as plain data, with ``a.b=value`` overrides applied to a copy of it."""
-    if isinstance(raw, dict):
-        raw = dict(raw)
-        for override in overrides:
-            _apply(raw, override)
-    return parse_experiment(raw, source)
+    return parse_experiment(overridden(raw, overrides), source)
 
 
 def parse_experiment(raw: Any, source: str) -> Experiment:
-    """Validate an experiment given as plain data; ``source`` names it in errors."""
+    """``parse_config`` of an experiment that trains arms."""
+    return parse_config(Experiment, raw, source)
+
+
+def parse_config(kind: type[C], raw: Any, source: str) -> C:
+    """Validate a config given as plain data; ``source`` names it in errors.
+
+    Raises:
+        UsageError: a key unknown, a value of the wrong type or impossible.
+    """
     try:
-        return Experiment.model_validate(raw)
+        return kind.model_validate(raw)
     except ValidationError as error:
-        mistakes = [explain(e, _section_keys) for e in error.errors()]
+        mistakes = [explain(e, lambda loc: _section_keys(kind, loc)) for e in error.errors()]
         more = f"; and {len(mistakes) - 3} more" if len(mistakes) > 3 else ""
         raise UsageError(f"{source}: {'; '.join(mistakes[:3])}{more}") from None
 
@@ -122,6 +135,16 @@ _Loader.yaml_implicit_resolvers = {}
 for _tag, (_pattern, _first) in _SCALARS.items():
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+
+
+def overridden(raw: Any, overrides: Sequence[str]) -> Any:
+    """Plain data with ``a.b=value`` overrides applied to a copy of it, in order."""
+    if not isinstance(raw, dict):
+        return raw
+    raw = dict(raw)
+    for override in overrides:
+        _apply(raw, override)
+    return raw
 
 
 def _apply(raw: dict[str, Any], override: str) -> None:
@@ -200,13 +223,17 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _section_keys(loc: Sequence[Any]) -> list[str]:
-    section: type[BaseModel] = Experiment
+def _section_keys(kind: type[BaseModel], loc: Sequence[Any]) -> list[str]:
+    section = kind
     for part in loc:
-        if section is Experiment and part == "arms":
-            return list(ArmConfig.model_fields)
-        annotation = section.model_fields[str(part)].annotation
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            break
-        section = annotation
+        field = section.model_fields.get(str(part))
+        inner = _section_in(field.annotation) if field else None  # no field: a key of a dictionary of sections
+        section = inner or section
     return list(section.model_fields)
+
+
+def _section_in(annotation: Any) -> type[BaseModel] | None:
+    """The section that a field holds, or holds several of; None where it holds plain values."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_section_in, get_args(annotation))), None)

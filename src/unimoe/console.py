@@ -74,8 +74,8 @@ class Steps:
         stderr.print(f"{self._label(name)}: already done", style="dim", soft_wrap=True)
 
     @contextmanager
-    def step(self, name: str, size: int) -> Iterator[Step]:
-        """Run one unit of ``size`` parts; it ends with a line that shows its outcome and its seconds."""
+    def step(self, name: str, size: int | None) -> Iterator[Step]:
+        """Run one unit of ``size`` parts (null: nobody knows); it ends with a line that shows outcome and seconds."""
         label, start = self._label(name), time.perf_counter()
         with _bar(label, size) as advance:
             step = Step(advance)
@@ -88,7 +88,7 @@ class Steps:
 
 
 @contextmanager
-def _bar(label: str, size: int) -> Iterator[Callable[[int], None]]:
+def _bar(label: str, size: int | None) -> Iterator[Callable[[int], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
         task = bar.add_task(label, total=size)

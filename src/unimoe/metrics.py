@@ -1,7 +1,13 @@
 """Effectiveness measures: pytrec_eval behind one function.
 
 Names are the field's: ``ndcg@10``, ``mrr@10``, ``map``, ``recall@100``. Semantics are those of ``trec_eval -c``: a
-judged query that the run lacks counts 0; a query without judgments counts nowhere and is listed.
+judged query that the run lacks counts 0, as does one without a relevant document; a query without judgments counts
+nowhere and is listed.
+
+``recall_cap@K`` is not trec_eval's: the relevant documents among a query's first K, over the most that could be there,
+``min(relevant, retrieved)``, where retrieved are the documents the run holds among its first K. So 1 can be reached
+where more than K documents are relevant. BEIR's capped recall divides by ``min(relevant, K)``, which is the same but
+for queries with fewer than K documents in the run: there BEIR counts what was not retrieved as missed.
 """
 
 from __future__ import annotations
@@ -14,11 +20,13 @@ from dataclasses import dataclass
 import pytrec_eval
 
 from unimoe.errors import DataError, UsageError, did_you_mean
-from unimoe.trec import head
+from unimoe.trec import Qrels, head
 
 DEFAULT_METRICS = ("ndcg@10", "mrr@10", "map", "recall@100")
 _CUTOFF = r"[1-9]\d{0,6}"
-_CUTOFF_MEASURES = {"ndcg": "ndcg_cut", "recall": "recall", "p": "P", "map": "map_cut"}
+_CUTOFF_MEASURES = {"ndcg": "ndcg_cut", "recall": "recall", "p": "P", "map": "map_cut", "recall_cap": "P"}
+_ONLY_CUT = ("recall", "p", "recall_cap")
+_USABLE = "ndcg@K, mrr, mrr@K, map, recall@K, recall_cap@K or p@K"
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,8 @@ def score_run(
     Args:
         qrels: query id to ``{document id: integer grade}``; grades above 0 are relevant, nDCG's gain is the grade.
         run: query id to ``{document id: score}``; higher is better, ties break by document id descending.
-        metrics: names such as ``ndcg@10``, ``mrr``, ``mrr@10``, ``map``, ``recall@100``, ``p@5``.
+        metrics: names such as ``ndcg@10``, ``mrr``, ``mrr@10``, ``map``, ``recall@100``, ``recall_cap@10``,
+            ``p@5``.
 
     Raises:
         DataError: a score is not finite, a grade no whole number, or no query is judged.
@@ -63,6 +72,26 @@ def score_run(
         aggregate={metric: math.fsum(values.values()) / len(values) for metric, values in per_query.items()},
         unjudged_queries=sorted(set(run) - set(judged)),
     )
+
+
+def from_grade(qrels: Mapping[str, Mapping[str, int]], lowest: int) -> Qrels:
+    """Judgments in which grades below ``lowest`` are 0: what is not relevant enough is not relevant.
+
+    Every judgment stays, so the same queries are judged, and one that loses all its relevant documents counts 0.
+
+    Raises:
+        DataError: no grade is that high, so that every query would count 0.
+    """
+    highest = max((grade for grades in qrels.values() for grade in grades.values()), default=0)
+    if highest < lowest:
+        raise DataError(
+            f"no judgment reaches grade {lowest}, the highest is {highest}, so nothing would be relevant; "
+            "lower relevance_threshold, or check the judgments"
+        )
+    return {
+        query_id: {document_id: grade if grade >= lowest else 0 for document_id, grade in grades.items()}
+        for query_id, grades in qrels.items()
+    }
 
 
 def dataset_group(dataset: str) -> str:
@@ -95,13 +124,15 @@ def suite_averages(main_metrics: Mapping[str, str], scores: Mapping[str, Mapping
 def trec_eval_measure(metric: str) -> tuple[str, int | None]:
     """The name trec_eval has for a metric, and the depth to cut the run to beforehand.
 
+    For ``recall_cap@K``, which it has no name for, it is precision at K, of which ``score_run`` makes the other.
+
     Raises:
         UsageError: an unknown metric; names the closest known one.
     """
-    match = re.fullmatch(rf"(ndcg|mrr|map|recall|p)(?:@({_CUTOFF}))?", metric)
-    if match is None or (match[2] is None and match[1] in {"recall", "p"}):
+    match = re.fullmatch(rf"(ndcg|mrr|map|recall|recall_cap|p)(?:@({_CUTOFF}))?", metric)
+    if match is None or (match[2] is None and match[1] in _ONLY_CUT):
         hint = did_you_mean(metric.lower(), _names_like(metric))
-        raise UsageError(f"unknown metric {metric!r}{hint}; use ndcg@K, mrr, mrr@K, map, recall@K or p@K")
+        raise UsageError(f"unknown metric {metric!r}{hint}; use {_USABLE}")
     name, cutoff = match[1], match[2]
     if name == "mrr":  # trec_eval has no cut-off reciprocal rank: cut the run instead
         return "recip_rank", None if cutoff is None else int(cutoff)
@@ -111,7 +142,8 @@ def trec_eval_measure(metric: str) -> tuple[str, int | None]:
 def _names_like(metric: str) -> list[str]:
     """Known names, with the cut-off of an unknown one where it has any."""
     cutoff = re.search(rf"(?<!\d){_CUTOFF}$", metric)
-    return ["mrr", "map", *(f"{name}@{cutoff[0] if cutoff else 10}" for name in ("ndcg", "mrr", "map", "recall", "p"))]
+    names = ("mrr", *_CUTOFF_MEASURES)
+    return ["mrr", "map", *(f"{name}@{cutoff[0] if cutoff else 10}" for name in names)]
 
 
 def _evaluate(
@@ -126,7 +158,21 @@ def _evaluate(
         for metric, name in names.items():
             key = name.replace(".", "_")
             per_query[metric] = {query_id: float(evaluated[query_id][key]) for query_id in qrels}
+            if metric.startswith("recall_cap@"):
+                per_query[metric] = _capped(per_query[metric], int(metric.rpartition("@")[2]), qrels, run)
     return per_query
+
+
+def _capped(
+    precision: dict[str, float], cutoff: int, qrels: dict[str, dict[str, int]], run: dict[str, dict[str, float]]
+) -> dict[str, float]:
+    """Capped recall from precision at the same cut-off; 0 where nothing is relevant, or nothing was retrieved."""
+    capped = {}
+    for query_id, value in precision.items():
+        relevant = sum(grade > 0 for grade in qrels[query_id].values())
+        reachable = min(relevant, len(run[query_id]), cutoff)
+        capped[query_id] = round(value * cutoff) / reachable if reachable else 0.0
+    return capped
 
 
 def _grades(query_id: str, grades: Mapping[str, int]) -> dict[str, int]:

@@ -146,3 +146,42 @@ def test_a_pool_too_small_names_the_number_needed(collection: Collection) -> Non
         collection.pool(9)
     with pytest.raises(UsageError, match="at least 1"):
         collection.sample_queries(0)
+
+
+class TestSplitByQuery:
+    def test_no_query_is_in_both_parts_and_none_is_lost(self, collection: Collection) -> None:
+        train, test = collection.split_queries(0.3, seed=42)
+        assert (len(train.qrels), len(test.qrels)) == (7, 3)
+        assert not train.qrels.keys() & test.qrels.keys()
+        assert train.qrels | test.qrels == collection.qrels
+        assert train.queries.keys() == train.qrels.keys()
+        assert train.corpus == test.corpus == collection.corpus
+
+    def test_all_judgments_of_a_query_stay_together(self) -> None:
+        many = {f"q{i}": {f"d{j}": 1 for j in range(20)} for i in range(10)}
+        _, test = assemble("toy", "test", DOCUMENTS, QUERIES, many).split_queries(0.2)
+        assert [len(grades) for grades in test.qrels.values()] == [20, 20]
+
+    def test_a_larger_test_part_keeps_the_smaller(self, collection: Collection) -> None:
+        parts = [collection.split_queries(size / 10, seed=1)[1].qrels.keys() for size in range(1, 10)]
+        for small, large in pairwise(parts):
+            assert small < large
+
+    def test_the_split_depends_on_the_seed_and_not_on_the_order(self, collection: Collection) -> None:
+        reordered = assemble("toy", "test", DOCUMENTS[::-1], QUERIES[::-1], dict(reversed(QRELS.items())))
+        assert reordered.split_queries(0.4, 5)[1].qrels == collection.split_queries(0.4, 5)[1].qrels
+        assert len({frozenset(collection.split_queries(0.4, seed)[1].qrels) for seed in range(8)}) > 1
+
+    def test_rounding_of_binary_fractions_adds_no_query(self) -> None:
+        queries = [(f"q{i}", "text") for i in range(15)]
+        found = assemble("toy", "test", DOCUMENTS, queries, {key: {"d1": 1} for key, _ in queries})
+        assert len(found.split_queries(0.2)[1].qrels) == 3  # .2 * 15 is 3.0000000000000004
+
+    @pytest.mark.parametrize("size", [0.0, 1.0, -0.5, 2.0])
+    def test_a_part_that_is_no_part_is_refused(self, collection: Collection, size: float) -> None:
+        with pytest.raises(UsageError, match="choose between 0 and 1"):
+            collection.split_queries(size)
+
+    def test_no_query_left_to_train_on_is_refused(self, collection: Collection) -> None:
+        with pytest.raises(UsageError, match=r"of 10 judged queries, 0\.95 for testing leaves none to train on"):
+            collection.split_queries(0.95)

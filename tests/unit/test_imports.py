@@ -19,7 +19,18 @@ import unimoe
 
 SOURCE = Path(unimoe.__file__).parent
 
-FOUNDATION = {"errors", "io", "trec", "metrics", "config", "config_files", "results", "console"}
+FOUNDATION = {
+    "errors",
+    "io",
+    "trec",
+    "metrics",
+    "config",
+    "config_dense",
+    "config_heads",
+    "config_files",
+    "results",
+    "console",
+}
 MODELS = FOUNDATION | {"checkpoint"}
 TRAINING = MODELS | {"models", "retrieval", "data", "provenance"}
 
@@ -30,22 +41,26 @@ ALLOWED: dict[str, set[str]] = {
     "trec": {"errors", "io"},
     "metrics": {"errors", "trec"},
     "config": {"errors"},
-    "config_files": {"errors", "config"},
+    "config_dense": {"errors", "config"},
+    "config_heads": {"errors", "config", "config_dense"},
+    "config_files": {"errors", "config", "config_dense", "config_heads"},
     "results": {"errors", "io"},
     "provenance": {"results"},
     "console": {"errors"},
     "run_scores": {"errors", "trec", "metrics", "console"},
     "checkpoint": {"errors", "io", "config", "config_files", "results"},
     "data": FOUNDATION,
-    "retrieval": FOUNDATION | {"data"},
     "models": MODELS,
+    "retrieval": MODELS | {"models", "data", "provenance"},
     "training": TRAINING,
     "evaluation": TRAINING,
     "analysis": FOUNDATION,
     "estimate": MODELS | {"models"},
     "experiment": TRAINING | {"training", "evaluation", "analysis", "estimate"},
+    "comparison": TRAINING | {"training", "evaluation", "analysis"},
     "doctor": TRAINING | {"estimate"},
-    "cli": TRAINING | {"training", "evaluation", "analysis", "estimate", "experiment", "doctor", "run_scores"},
+    "cli": TRAINING
+    | {"training", "evaluation", "analysis", "estimate", "experiment", "comparison", "doctor", "run_scores"},
     "__main__": {"cli"},
 }
 

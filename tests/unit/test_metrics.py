@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from unimoe.errors import DataError, UsageError
-from unimoe.metrics import DEFAULT_METRICS, dataset_group, score_run, suite_averages
+from unimoe.metrics import DEFAULT_METRICS, dataset_group, from_grade, score_run, suite_averages
 
 
 class TestQueries:
@@ -109,11 +109,86 @@ class TestNames:
             assert score_run(qrels, run, [metric]).per_query[metric] == together.per_query[metric]
 
     @pytest.mark.parametrize(
-        "name", ["recall", "p", "ndcg@0", "ndcg@-1", "ndcg@", "NDCG@10", "hits@1", "ndcg_cut_10", "mrr@" + "9" * 30]
+        "name",
+        [
+            "recall",
+            "recall_cap",
+            "p",
+            "ndcg@0",
+            "ndcg@-1",
+            "ndcg@",
+            "NDCG@10",
+            "hits@1",
+            "ndcg_cut_10",
+            "mrr@" + "9" * 30,
+        ],
     )
     def test_an_unknown_metric_lists_the_known(self, name: str) -> None:
-        with pytest.raises(UsageError, match=r"unknown metric .*; use ndcg@K, mrr, mrr@K, map, recall@K or p@K"):
+        with pytest.raises(
+            UsageError, match=r"unknown metric .*; use ndcg@K, mrr, mrr@K, map, recall@K, recall_cap@K or p@K"
+        ):
             score_run({"q1": {"d1": 1}}, {}, [name])
+
+
+FOUR_RELEVANT = {"q": {"a": 1, "b": 2, "c": 1, "n": 0, "gone": 1}}
+"""One of the four no run holds."""
+
+
+class TestCappedRecall:
+    @pytest.mark.parametrize(
+        ("ranking", "cutoff", "expected"),
+        [
+            ("abc", 2, 2 / 2),  # both places hold a relevant one; two more are beyond reach
+            ("axbyc", 3, 2 / 3),
+            ("axbyc", 5, 3 / 4),  # all four could be there
+            ("ax", 10, 1 / 2),  # two retrieved: BEIR would say 1 / 4
+            ("xynz", 10, 0.0),
+            ("", 10, 0.0),
+        ],
+    )
+    def test_by_hand(self, ranking: str, cutoff: int, expected: float) -> None:
+        run = {"q": {document: float(-place) for place, document in enumerate(ranking)}}
+        metric = f"recall_cap@{cutoff}"
+        assert score_run(FOUR_RELEVANT, run, [metric]).aggregate[metric] == pytest.approx(expected, abs=1e-15)
+
+    def test_the_seeds_formula_on_random_runs(self) -> None:
+        rng = np.random.default_rng(3)
+        documents = [f"d{i}" for i in range(40)]
+        qrels = {f"q{i}": dict(zip(documents, rng.integers(0, 2, 40).tolist(), strict=True)) for i in range(30)}
+        run: dict[str, dict[str, float]] = {}
+        for query_id in qrels:
+            found = rng.choice(documents, size=rng.integers(1, 30), replace=False).tolist()
+            run[query_id] = dict(zip(found, rng.permutation(len(found)).astype(float).tolist(), strict=True))
+        for cutoff in (1, 5, 10, 50):
+            metric = f"recall_cap@{cutoff}"
+            scores = score_run(qrels, run, [metric, "ndcg@10"]).per_query[metric]
+            for query_id, grades in qrels.items():
+                top = set(sorted(run[query_id], key=lambda d: -run[query_id][d])[:cutoff])
+                relevant = {document for document, grade in grades.items() if grade > 0}
+                expected = len(top & relevant) / min(len(relevant), len(top))
+                assert scores[query_id] == pytest.approx(expected, abs=1e-15)
+
+    def test_a_query_the_run_lacks_and_one_without_a_relevant_document_count_zero(self) -> None:
+        qrels = {"q1": {"a": 1}, "q2": {"a": 1}, "q3": {"a": 0}}
+        scores = score_run(qrels, {"q1": {"a": 1.0}, "q3": {"a": 1.0}}, ["recall_cap@5"])
+        assert scores.per_query["recall_cap@5"] == {"q1": 1.0, "q2": 0.0, "q3": 0.0}
+
+
+GRADED = {"q1": {"a": 1, "b": 2}, "q2": {"a": 1, "c": 0}}
+
+
+class TestThreshold:
+    def test_grades_below_it_are_no_longer_relevant_and_every_judgment_stays(self) -> None:
+        assert from_grade(GRADED, 1) == GRADED
+        assert from_grade(GRADED, 2) == {"q1": {"a": 0, "b": 2}, "q2": {"a": 0, "c": 0}}
+        assert GRADED["q1"]["a"] == 1
+        run = {"q1": {"a": 2.0, "b": 1.0}, "q2": {"a": 1.0}}
+        scores = score_run(from_grade(GRADED, 2), run, ["recall_cap@1"])
+        assert scores.per_query["recall_cap@1"] == {"q1": 0.0, "q2": 0.0}
+
+    def test_one_that_no_grade_reaches_is_refused(self) -> None:
+        with pytest.raises(DataError, match=r"reaches grade 3, the highest is 2, .* lower relevance_threshold"):
+            from_grade(GRADED, 3)
 
 
 class TestSuite:

@@ -10,8 +10,10 @@ import torch
 from support.tiny_models import tiny_base
 from torch.utils.data import DataLoader
 
-from unimoe.config import PromptConfig
+from unimoe.config import MTEBConfig, PromptConfig
+from unimoe.errors import DataError, InputError
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
+from unimoe.evaluation.mteb_prompts import TaskPrompts
 from unimoe.models.unimodel import UnimodelForExp1
 
 TEXTS = ["the cat sat on the mat", "a quick sort", "", "rain on the roof", "yes"]
@@ -22,6 +24,14 @@ PROMPT = PromptConfig(query_prefix="Query: ", document_prefix="Document: ")
 
 def make_model(seed: int = 0, prompt: PromptConfig = PROMPT, max_length: int = 256) -> UnimodelForExp1:
     return UnimodelForExp1(tiny_base(seed=seed), prompt, max_length)
+
+
+def broken() -> UnimodelForExp1:
+    """A model whose numbers are none."""
+    model = make_model()
+    with torch.no_grad():
+        model.model.model.norm.weight[0] = torch.nan
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +50,11 @@ def task() -> dict[str, Any]:
 
     metadata = mteb.get_task("SciFact").metadata
     return {"task_metadata": metadata, "hf_split": "test", "hf_subset": "default"}
+
+
+def by_hand(**prompts: str) -> TaskPrompts:
+    """Prefixes by hand alone."""
+    return TaskPrompts(MTEBConfig(task_instruction=None, prompts=prompts))
 
 
 def encoder(model: UnimodelForExp1, **settings: Any) -> MTEBEncoderWrapper:
@@ -81,12 +96,40 @@ class TestEncoder:
     ) -> None:
         from mteb.types import PromptType
 
-        wrapped = encoder(model, prompts={"SciFact": "Claim: ", "NFCorpus": "Question: "})
+        wrapped = encoder(model, prompts=by_hand(SciFact="Claim: ", NFCorpus="Question: "))
         as_claims = model.encode(TEXTS, prefix="Claim: ")
         for role in (PromptType.query, None):
             np.testing.assert_array_equal(wrapped.encode(loader(TEXTS), **task, prompt_type=role), as_claims)
         documents = wrapped.encode(loader(TEXTS), **task, prompt_type=PromptType.document)
         np.testing.assert_array_equal(documents, model.encode(TEXTS, kind="document"))
+
+    def test_a_prefix_for_documents_takes_the_place_of_the_models_own(
+        self, model: UnimodelForExp1, task: dict[str, Any]
+    ) -> None:
+        from mteb.types import PromptType
+
+        wrapped = encoder(model, prompts=by_hand(document=""))
+        documents = wrapped.encode(loader(TEXTS[:2]), **task, prompt_type=PromptType.document)
+        np.testing.assert_array_equal(documents, model.encode(TEXTS[:2], kind="plain"))
+
+    def test_an_error_names_task_role_and_id(self, task: dict[str, Any]) -> None:
+        from mteb.types import PromptType
+
+        with pytest.raises(DataError, match=r"^SciFact, document '0': the score is not finite; try"):
+            encoder(broken()).encode(loader(TEXTS), **task, prompt_type=PromptType.document)
+        with pytest.raises(DataError, match=r"^SciFact, text '0': the score is not finite"):
+            encoder(broken()).encode(loader(TEXTS), **task)
+
+    def test_a_text_without_id_is_named_by_its_place(
+        self, task: dict[str, Any], model: UnimodelForExp1, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(texts: list[str], **_: Any) -> Any:
+            raise InputError(3, "cannot be embedded")
+
+        monkeypatch.setattr(model, "encode", refuse)
+        nameless: Any = DataLoader([{"text": text} for text in TEXTS], batch_size=2)  # type: ignore[arg-type]
+        with pytest.raises(DataError, match=r"^SciFact, text 4: cannot be embedded$"):
+            encoder(model).encode(nameless, **task)
 
     def test_all_batches_of_the_loader_reach_the_model_in_one_call(
         self, model: UnimodelForExp1, task: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -130,6 +173,17 @@ class TestCrossEncoder:
         with pytest.raises(ValueError, match="shorter"):
             wrapped.predict(loader(QUERIES), loader(TEXTS[:3]), **task)
 
+    def test_an_error_names_the_task_and_both_ids(self, task: dict[str, Any]) -> None:
+        wrapped = MTEBCrossEncoderWrapper(broken(), name="rank_only_r8", identity=IDENTITY)
+        with pytest.raises(DataError, match=r"^SciFact, query '0' with document '0': the score is not finite"):
+            wrapped.predict(loader(QUERIES), loader(TEXTS), **task)
+
+    def test_progress_counts_every_pair(self, model: UnimodelForExp1, task: dict[str, Any]) -> None:
+        done: list[int] = []
+        wrapped = MTEBCrossEncoderWrapper(model, identity=IDENTITY, batch_size=2, advance=done.append)
+        wrapped.predict(loader(QUERIES), loader(TEXTS), **task)
+        assert sum(done) == len(TEXTS)
+
 
 class TestMeta:
     def test_mteb_knows_the_arm_by_name_and_revision(self, model: UnimodelForExp1) -> None:
@@ -156,8 +210,17 @@ class TestMeta:
             encoder(make_model(max_length=128)),
             encoder(make_model(prompt=PromptConfig())),
             encoder(half),
-            encoder(model, prompts={"SciFact": "Claim: "}),
+            encoder(model, prompts=by_hand(SciFact="Claim: ")),
+            encoder(model, prompts=TaskPrompts(MTEBConfig())),
             MTEBCrossEncoderWrapper(model, name="emb_only_r8", identity=IDENTITY),
         ]
         revisions = {wrapped.mteb_model_meta.revision for wrapped in [encoder(model), *others]}
         assert len(revisions) == 1 + len(others)
+
+    def test_without_an_identity_the_weights_in_memory_are_hashed(self) -> None:
+        model = make_model()
+        revisions = [encoder(model, identity=None).mteb_model_meta.revision for _ in range(2)]
+        with torch.no_grad():
+            model.model.model.layers[-1].mlp.down_proj.weight[0, 0] += 1e-6
+        revisions.append(encoder(model, identity=None).mteb_model_meta.revision)
+        assert revisions[0] == revisions[1] != revisions[2]

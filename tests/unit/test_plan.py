@@ -61,11 +61,11 @@ def planned(
     capsys: pytest.CaptureFixture[str],
     subject: Subject,
     datasets: Sequence[LoadedDataset],
-    task: Task | None = "reranking",
+    tasks: Sequence[Task] = ("reranking",),
     price: float | None = None,
 ) -> list[str]:
     """The lines of a plan but for the header."""
-    print_plan(subject, datasets, task, price)
+    print_plan(subject, datasets, tasks, price)
     return capsys.readouterr().out.splitlines()[1:]
 
 
@@ -116,10 +116,10 @@ class TestWork:
     def test_every_task_and_dataset_has_a_line_unless_one_is_asked_for(
         self, capsys: pytest.CaptureFixture[str], subject: Subject, data: LoadedDataset
     ) -> None:
-        *both, total = planned(capsys, subject, [data, data], task=None)
+        *both, total = planned(capsys, subject, [data, data], tasks=("reranking", "embedding"))
         assert [line.split()[0] for line in both] == ["reranking", "embedding"] * 2
         assert total.startswith(f"total: {sum(map(tokens_of, both)):,} tokens, ")
-        line, _ = planned(capsys, subject, [data], task="embedding")
+        line, _ = planned(capsys, subject, [data], tasks=("embedding",))
         assert line.split()[3] == str(len(COLLECTION.corpus) + len(COLLECTION.queries))
         assert tokens_of(line) == tokens_of(both[1])
 
@@ -174,7 +174,7 @@ class TestProbe:
         folder = write_invented(tmp_path / "wordy", with_queries("baba keke " * 200))
         data = LoadedDataset(chosen_datasets(experiment, [f"path:{folder}"])[0])
         with pytest.raises(DataError, match=r"^query 'q\d', document 'd\d\d': query 'baba"):
-            print_plan(subject, [data], "reranking", None)
+            print_plan(subject, [data], ("reranking",), None)
 
 
 def with_queries(text: str) -> Collection:

@@ -15,9 +15,9 @@ from torch import nn
 
 from unimoe.config import Experiment
 from unimoe.errors import DataError, UsageError
+from unimoe.evaluation.as_model import as_unimodel
 from unimoe.evaluation.reranking_eval import (
     RerankingOutcome,
-    as_unimodel,
     evaluate_beir,
     rerank_collection,
 )

@@ -11,7 +11,7 @@ from support.tiny_models import HIDDEN, tiny_base
 from unimoe.config import LoraConfig, PromptConfig
 from unimoe.errors import InputError, UsageError
 from unimoe.models.adapter import adapter_parameters, add_lora
-from unimoe.models.prompts import TextKind
+from unimoe.models.embedder import TextKind
 from unimoe.models.unimodel import UnimodelForExp1
 
 PROMPT = PromptConfig(template="chat", instruction="find")

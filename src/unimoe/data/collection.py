@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -97,7 +98,33 @@ class Collection:
         """
         if n < 1:
             raise UsageError(f"a sample of {n} queries was asked for; ask for at least 1")
-        chosen = set(_first_by_hash(self.qrels, n, seed))
+        return self._with_queries(set(_first_by_hash(self.qrels, n, seed)))
+
+    def split_queries(self, test_size: float, seed: int = 0) -> tuple[Collection, Collection]:
+        """The judged queries in two parts over the same corpus, the first to train on, the second to test on.
+
+        A query is in one part with all its judgments. A larger ``test_size`` moves queries from the first part to the
+        second and none back, whatever the order of the queries.
+
+        Args:
+            test_size: share of the second part, rounded up to whole queries.
+            seed: another seed is another split.
+
+        Raises:
+            UsageError: ``test_size`` is not between 0 and 1, or leaves a part without queries.
+        """
+        if not 0.0 < test_size < 1.0:
+            raise UsageError(f"a test part of {test_size:g} of the queries was asked for; choose between 0 and 1")
+        n = math.ceil(round(test_size * len(self.qrels), 9))  # .2 * 15 is a little more than 3
+        if n == len(self.qrels):
+            raise UsageError(
+                f"{self.name}: of {len(self.qrels)} judged queries, {test_size:g} for testing leaves none to train on; "
+                "make the test part smaller, or score all queries"
+            )
+        test = set(_first_by_hash(self.qrels, n, seed))
+        return self._with_queries(self.qrels.keys() - test), self._with_queries(test)
+
+    def _with_queries(self, chosen: Container[str]) -> Collection:
         return replace(
             self,
             queries={key: text for key, text in self.queries.items() if key in chosen},

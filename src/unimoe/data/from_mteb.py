@@ -8,6 +8,7 @@ from typing import Any
 
 from unimoe.data.availability import not_at_hand
 from unimoe.data.collection import Collection, Document, assemble
+from unimoe.data.mteb_library import import_mteb
 from unimoe.errors import DataError, UsageError, did_you_mean
 
 
@@ -23,8 +24,7 @@ def load_mteb(identifier: str, split: str) -> Collection:
         UnavailableError: the hub cannot be reached.
         DataError: the task's rows are not text, or contradict each other.
     """
-    import mteb
-
+    mteb = import_mteb()
     task_name, _, subset = identifier.partition(":")
     try:
         task = mteb.get_task(task_name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,7 +15,11 @@ from unimoe.config_files import apply_overrides
 from unimoe.console import Steps, stdout
 from unimoe.errors import UsageError
 from unimoe.evaluation.evaluator import Evaluator
-from unimoe.evaluation.measurement import Measurement
+from unimoe.evaluation.measurement import Measured
+from unimoe.evaluation.mteb_names import find_tasks
+from unimoe.evaluation.mteb_prompts import TaskPrompts
+from unimoe.evaluation.mteb_run import random_state_kept
+from unimoe.evaluation.mteb_suite import TaskRunner
 from unimoe.evaluation.plan import print_plan
 from unimoe.evaluation.processes import Processes
 from unimoe.evaluation.subjects import (
@@ -24,12 +29,15 @@ from unimoe.evaluation.subjects import (
     trained_subject,
     zero_shot_subject,
 )
-from unimoe.evaluation.suite import Loader, measurements, take
+from unimoe.evaluation.suite import Loader, measurements, refuse_silence, take
 from unimoe.evaluation.tiers import Dataset, chosen_datasets, known_tier, tier_datasets
 from unimoe.metrics import dataset_group, suite_averages
 from unimoe.models.bench import ModelBench
 from unimoe.models.device import choose_dtype
 from unimoe.results import EvalResult, Task, read_result
+
+if TYPE_CHECKING:
+    from mteb import AbsTask
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,7 @@ class EvaluationRequest:
         overrides: ``key=value`` strings, for the checkpoint's config where no other is given.
         tier: ``bundled``, ``fast``, ``nano`` or ``full``.
         datasets: collections by name, in place of the tier.
+        mteb: tasks and benchmarks of MTEB by name, in place of the tier or beside ``datasets``.
         task: the one task wanted; null for all that the arm is evaluated on.
         max_queries: queries of each dataset, at most.
         output_dir: where results go; by default beside the checkpoint.
@@ -53,6 +62,7 @@ class EvaluationRequest:
     overrides: tuple[str, ...]
     tier: str
     datasets: tuple[str, ...]
+    mteb: tuple[str, ...]
     task: Task | None
     max_queries: int | None
     output_dir: Path | None
@@ -67,19 +77,24 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, processes: 
         UnimoeError: the checkpoint or config cannot be used.
     """
     experiment, output_dir, subject_of = _what(request, device)
-    datasets, loader = _datasets(request, experiment), Loader()
-    evaluator = Evaluator(output_dir, request.given, processes)
+    datasets, tasks = _datasets(request, experiment), _mteb_tasks(request, experiment)
+    evaluator, loader = Evaluator(output_dir, request.given, processes), Loader()
     subjects = [first_stage_subject(experiment), subject_of()]
     _refuse_untrained_task(subjects[1], request.task)
-    steps = Steps(sum(len(_wanted(subject, request.task)) for subject in subjects) * len(datasets))
+    # The leader's alone: nothing of MTEB is shared between processes.
+    runner = TaskRunner(Evaluator(output_dir, request.given), subjects[1], _wanted(subjects[1], request.task))
+    in_mteb = _measurements_in_mteb(runner, tasks, subjects[1])
+    steps = Steps(sum(len(_on_collections(subject, request)) for subject in subjects) * len(datasets) + in_mteb)
     results = []
     for data in loader.available(datasets):
         for measurement in measurements(subjects, data):
-            if measurement.task in _wanted(measurement.subject, request.task):
+            if measurement.task in _on_collections(measurement.subject, request):
                 take(evaluator, measurement, steps)
                 results.append(_report(evaluator, measurement, processes))
+    if processes.leads:
+        results += [_report(evaluator, measurement, processes) for measurement in runner.run(tasks, steps)]
     _report_averages([result for result in results if result and result.config_name == subjects[1].name])
-    loader.refuse_silence()
+    refuse_silence(len(loader.missing), len(runner.failures))
 
 
 def plan_evaluation(request: EvaluationRequest, device: torch.device, price_per_hour: float | None) -> None:
@@ -92,14 +107,49 @@ def plan_evaluation(request: EvaluationRequest, device: torch.device, price_per_
     experiment, _, subject_of = _what(request, device)
     loader, subject = Loader(), subject_of()
     _refuse_untrained_task(subject, request.task)
-    print_plan(subject, loader.available(_datasets(request, experiment)), request.task, price_per_hour)
-    loader.refuse_silence()
+    tasks = _mteb_tasks(request, experiment)
+    print_plan(
+        subject, loader.available(_datasets(request, experiment)), _on_collections(subject, request), price_per_hour
+    )
+    if tasks and "embedding" in _wanted(subject, request.task):
+        stdout.print(f"not counted: {len(tasks)} tasks of MTEB, whose sizes only its hub knows", soft_wrap=True)
+    refuse_silence(len(loader.missing))
 
 
 def _datasets(request: EvaluationRequest, experiment: Experiment) -> list[Dataset]:
     if request.datasets:
         return chosen_datasets(experiment, request.datasets, request.max_queries)
-    return tier_datasets(experiment, known_tier(request.tier), request.max_queries)
+    return [] if request.mteb else tier_datasets(experiment, known_tier(request.tier), request.max_queries)
+
+
+def _in_full_tier(request: EvaluationRequest) -> bool:
+    return request.tier == "full" and not request.datasets and not request.mteb
+
+
+def _mteb_tasks(request: EvaluationRequest, experiment: Experiment) -> list[AbsTask]:
+    """The tasks of MTEB that were asked for by name, or with the full tier."""
+    names = request.mteb or (("full",) if _in_full_tier(request) and request.task != "reranking" else ())
+    if not names:
+        return []
+    if request.max_queries is not None and request.mteb:
+        raise UsageError("--max-queries cuts collections, not tasks of MTEB; leave it out, or name --datasets")
+    with random_state_kept():
+        tasks = find_tasks(names)
+        TaskPrompts(experiment.evaluation.mteb).refuse_unknown_keys()
+    return tasks
+
+
+def _measurements_in_mteb(runner: TaskRunner, tasks: Sequence[AbsTask], subject: Subject) -> int:
+    count = sum(len(runner.measurements(task)) for task in tasks)
+    if tasks and not count and "embedding" not in subject.tasks:
+        raise UsageError(f"{subject.name} was trained to rank only, and none of these tasks gives candidates to rerank")
+    return count
+
+
+def _on_collections(subject: Subject, request: EvaluationRequest) -> Sequence[Task]:
+    """What is measured on collections: in the full tier embeddings are MTEB(eng, v2)'s to judge."""
+    wanted = _wanted(subject, request.task)
+    return [task for task in wanted if task != "embedding"] if _in_full_tier(request) else wanted
 
 
 def _refuse_untrained_task(subject: Subject, task: Task | None) -> None:
@@ -114,7 +164,7 @@ def _wanted(subject: Subject, task: Task | None) -> Sequence[Task]:
     return [own for own in subject.tasks if own == task or (own, task) == ("retrieval", "embedding")]
 
 
-def _report(evaluator: Evaluator, measurement: Measurement, processes: Processes) -> EvalResult | None:
+def _report(evaluator: Evaluator, measurement: Measured, processes: Processes) -> EvalResult | None:
     """One line per result: what, main metric, the first stage's and what reranking adds, where."""
     if not processes.leads:
         return None

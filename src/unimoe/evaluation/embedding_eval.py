@@ -1,143 +1,189 @@
-"""Embeddings, evaluated by MTEB on tasks made from collections."""
+"""Models evaluated by MTEB: on its own tasks, and on collections made into tasks.
+
+``evaluate_mteb`` scores any model from Python and writes nothing; ``scripts/evaluate.py`` and ``unimoe mteb`` do the
+same and leave result files behind.
+"""
 
 from __future__ import annotations
 
-import json
-import logging
-import random
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
+from unimoe.config import Experiment
 from unimoe.data.collection import Collection
-from unimoe.errors import DataError
-from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
-from unimoe.metrics import Scores, score_run
-from unimoe.models.unimodel import Advance, UnimodelForExp1
-from unimoe.trec import Run
+from unimoe.errors import DataError, UnimoeError, UsageError
+from unimoe.evaluation.as_model import as_embedder, as_unimodel
+from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
+from unimoe.evaluation.mteb_names import find_tasks, mteb_name
+from unimoe.evaluation.mteb_prompts import TaskPrompts
+from unimoe.evaluation.mteb_run import (
+    Counted,
+    TaskOutcome,
+    evaluate_task,
+    load_from_hub,
+    random_state_kept,
+    task_at_hand,
+)
+from unimoe.metrics import score_run
+from unimoe.models.embedder import Advance, Embedder
 
 if TYPE_CHECKING:
-    from mteb import AbsTask, TaskResult
+    from mteb import AbsTask
 
-_LOADER_BATCH = 1024  # rows per step of MTEB's data loader; the model makes batches of its own
+RERANKING_TYPES = ("Reranking", "InstructionReranking")
+"""Types of tasks that a cross-encoder can do: the candidates are given."""
 
 
 @dataclass(frozen=True)
-class EmbeddingOutcome:
-    """What an evaluation of embeddings found on one collection.
+class MTEBOutcome:
+    """What MTEB found on several tasks.
 
     Attributes:
-        dataset: the collection's name.
-        run: query id to ``{document id: cosine}``, the best 1000 of each judged query.
-        scores: nDCG@10, MRR@10, MAP and recall@100, per query and on average.
-        mteb_json: MTEB's own result, as JSON values; what is not a number (nAUC of equal scores) is null.
-        texts: number of texts encoded.
-        seconds: MTEB's evaluation time: encoding, ranking and scoring.
+        tasks: by name.
+        failures: task name to why there is no score; they are part of no mean.
     """
 
-    dataset: str
-    run: Run
-    scores: Scores
-    mteb_json: dict[str, Any]
-    texts: int
-    seconds: float
+    tasks: dict[str, TaskOutcome]
+    failures: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def mean_by_type(self) -> dict[str, float]:
+        """Mean main score of each type of tasks."""
+        by_type: dict[str, list[float]] = {}
+        for task in self.tasks.values():
+            by_type.setdefault(task.task_type, []).append(task.main_score)
+        return {kind: math.fsum(scores) / len(scores) for kind, scores in by_type.items()}
+
+    @property
+    def mean(self) -> float:
+        """Mean main score over tasks, MTEB's ``Mean (Task)``; NaN without tasks."""
+        scores = [task.main_score for task in self.tasks.values()]
+        return math.fsum(scores) / len(scores) if scores else math.nan
+
+
+def evaluate_mteb(
+    model: Any,
+    tokenizer: Any,
+    config: Experiment,
+    tasks: Sequence[str] = ("fast",),
+    *,
+    cross_encoder: bool = False,
+    name: str = "model",
+    advance: Advance | None = None,
+) -> MTEBOutcome:
+    """Evaluate a model on tasks of MTEB, one after the other.
+
+    A task that is a BEIR set is read from the folder under ``UNIMOE_DATA`` where there is one; others come from the
+    hub. Nothing is read from MTEB's result cache, so that no score is ever stale.
+
+    Args:
+        model: a causal language model of transformers, with or without adapters, or an ``Embedder``.
+        tokenizer: the model's; not read for an ``Embedder``, which has its own.
+        config: its ``prompt``, ``model.max_length`` and ``evaluation`` sections are used.
+        tasks: names of tasks or benchmarks: ``SciFact``, ``MTEB(eng, v2)``; ``fast`` stands for SciFact, NFCorpus and
+            FiQA2018, ``full`` for the 41 tasks of MTEB(eng, v2).
+        cross_encoder: rerank the candidates of reranking tasks by yes/no judgements, instead of embedding.
+        name: what MTEB's results call the model.
+        advance: called with the number of texts or pairs done, after each batch.
+
+    Returns:
+        The scores of every task that could be done, and why the others could not.
+
+    Raises:
+        UsageError: an unknown task or prefix key, a task about more than text, or a cross-encoder's task without
+            candidates.
+    """
+    evaluation = config.evaluation
+    prompts = TaskPrompts(evaluation.mteb)
+    with random_state_kept():
+        chosen = find_tasks(tasks)
+        prompts.refuse_unknown_keys()
+    options: dict[str, Any] = {"token_budget": evaluation.token_budget, "batch_size": evaluation.batch_size}
+    wrapped: MTEBEncoderWrapper | MTEBCrossEncoderWrapper
+    counted = Counted(advance)
+    if cross_encoder:
+        refuse_without_candidates(chosen)
+        unimodel = as_unimodel(model, tokenizer, config)
+        wrapped = MTEBCrossEncoderWrapper(unimodel, name=name, advance=counted, **options)
+    else:
+        embedder = as_embedder(model, tokenizer, config)
+        wrapped = MTEBEncoderWrapper(embedder, name=name, prompts=prompts, advance=counted, **options)
+    outcome = MTEBOutcome({})
+    for task in chosen:
+        try:
+            ready = task_at_hand(task) or task
+            load_from_hub(ready)
+            outcome.tasks[task.metadata.name] = evaluate_task(wrapped, ready, counted)
+        except Exception as error:  # whatever befalls one task, the others are still worth having
+            outcome.failures[task.metadata.name] = why(error)
+    return outcome
 
 
 def evaluate_embedding_collection(
-    model: UnimodelForExp1,
+    model: Embedder,
     collection: Collection,
     *,
     name: str,
     identity: Mapping[str, str],
+    prompts: TaskPrompts | None = None,
     token_budget: int | None = None,
     batch_size: int | None = None,
     exclude_self: bool = False,
     advance: Advance | None = None,
-) -> EmbeddingOutcome:
+) -> TaskOutcome:
     """Rank a collection by the cosine of embeddings, through ``mteb.evaluate``.
 
-    Nothing is read from or written to MTEB's result cache, so that no score is ever stale. Documents are encoded 50,000
-    at a time, MTEB's chunk: a smaller corpus in one call of the model.
+    A BEIR set is evaluated as the task that MTEB has for it, under that task's name and instruction. Documents are
+    encoded 50,000 at a time, MTEB's chunk: a smaller corpus in one call of the model.
 
     Args:
         model: the model.
         collection: what to rank; judged queries without relevant documents count 0, unjudged ones are only listed.
         name: the arm; MTEB knows the model as ``unimoe/{name}``.
         identity: what changes scores, by name: above all the content hash of the checkpoint.
+        prompts: prefixes by task; by default the model's own.
         token_budget: padded tokens of one forward pass; by default what suits the device.
         batch_size: texts of one forward pass, instead of the budget.
         exclude_self: leave out the document whose id is the query's (ArguAna, Quora).
         advance: called with the number of texts done, after each batch; documents and judged queries are counted.
 
     Raises:
-        DataError: the collection has no documents or no judgments, or an embedding is not finite.
+        DataError: the collection has no documents or no judgments, or an embedding is not finite or zero.
     """
     if not collection.corpus or not collection.qrels:
         lacking = "judgments" if collection.corpus else "documents"
         raise DataError(f"{collection.name}: split {collection.split!r} has no {lacking}; nothing can be ranked")
-    with _random_state_kept():
+    with random_state_kept():
         from unimoe.evaluation.mteb_tasks import CollectionTask
 
-        options: dict[str, Any] = {"token_budget": token_budget, "batch_size": batch_size, "advance": advance}
-        encoder = MTEBEncoderWrapper(model, name=name, identity=identity, **options)
-        task = CollectionTask(collection, exclude_self=exclude_self)
-        result = _run_mteb(encoder, task)
-    scores = score_run(collection.qrels, task.run)
-    return EmbeddingOutcome(
-        dataset=collection.name,
-        run=task.run,
-        scores=replace(scores, unjudged_queries=collection.unjudged_queries),
-        mteb_json=json.loads(result.model_dump_json()),
-        texts=len(collection.corpus) + len(task.run),
-        seconds=result.evaluation_time or 0.0,
-    )
+        published = mteb_name(collection.name)
+        metadata = find_tasks([published])[0].metadata if published else None
+        task = CollectionTask(collection, exclude_self=exclude_self, published=metadata)
+    counted = Counted(advance)
+    options: dict[str, Any] = {"token_budget": token_budget, "batch_size": batch_size, "advance": counted}
+    encoder = MTEBEncoderWrapper(model, name=name, identity=identity, prompts=prompts, **options)
+    outcome = evaluate_task(encoder, task, counted)
+    scores = score_run(collection.qrels, outcome.run)  # by the judgments as they stand, MTEB has its own form of them
+    return replace(outcome, scores=replace(scores, unjudged_queries=collection.unjudged_queries))
 
 
-def _run_mteb(encoder: MTEBEncoderWrapper, task: AbsTask) -> TaskResult:
-    """MTEB's result for one task, computed anew and in silence."""
-    import mteb
+def refuse_without_candidates(tasks: Sequence[AbsTask]) -> None:
+    """Refuse tasks that a cross-encoder cannot do: those that give no candidates to rerank.
 
-    with _quiet():
-        results = mteb.evaluate(
-            encoder,
-            task,
-            cache=None,
-            co2_tracker=False,
-            raise_error=True,
-            show_progress_bar=False,
-            encode_kwargs={"batch_size": _LOADER_BATCH, "show_progress_bar": False},
-        )
-    return results.task_results[0]
+    Raises:
+        UsageError: there is one.
+    """
+    for task in tasks:
+        if task.metadata.type not in RERANKING_TYPES:
+            raise UsageError(
+                f"{task.metadata.name} is a task of type {task.metadata.type}, which gives no candidates to rerank; "
+                "let the model embed there, or name reranking tasks"
+            )
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bars and no chatter: the caller shows one bar for the whole."""
-    import datasets
-
-    logger = logging.getLogger("mteb")
-    level, bars = logger.level, not datasets.are_progress_bars_disabled()
-    logger.setLevel(logging.ERROR)
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        if bars:
-            datasets.enable_progress_bars()
-
-
-@contextmanager
-def _random_state_kept() -> Iterator[None]:
-    """MTEB seeds every global generator, when imported and with each task; a training around it must not notice."""
-    python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)
+def why(error: Exception) -> str:
+    """Why a task has no score, in one line."""
+    message = " ".join(str(error).split())[:300]
+    return message if isinstance(error, UnimoeError) else f"{type(error).__name__}: {message}"

@@ -1,4 +1,4 @@
-"""Our model behind MTEB's two interfaces.
+"""Our models behind MTEB's two interfaces.
 
 Two adapters on purpose: MTEB silently takes one object that can both encode and predict for an encoder, also in
 reranking tasks.
@@ -6,15 +6,19 @@ reranking tasks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from unimoe.io import hash_json
-from unimoe.models.prompts import TextKind
-from unimoe.models.unimodel import Advance, UnimodelForExp1, Vectors
+from unimoe.config import MTEBConfig
+from unimoe.errors import DataError, InputError
+from unimoe.evaluation.mteb_prompts import TaskPrompts
+from unimoe.io import hash_json, hash_parts
+from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors
+from unimoe.models.unimodel import UnimodelForExp1
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -25,21 +29,22 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 _KINDS: Mapping[str | None, TextKind] = {"query": "query", "document": "document", None: "plain"}
+_NO_PROMPTS = TaskPrompts(MTEBConfig(task_instruction=None))
 
 
 class MTEBEncoderWrapper:
     r"""Embeds texts for MTEB; cosine similarity.
 
-    Queries and documents of retrieval tasks get the prefixes of the model's prompt. The texts of symmetric tasks (STS,
-    classification, clustering), which have no such roles, get none.
+    A text gets the prefix that ``prompts`` has for its task and role, else the model's own: queries and documents those
+    of the model's prompt, the texts of symmetric tasks (STS, classification, clustering) none.
 
     Args:
         model: the model.
         name: the arm; MTEB knows the model as ``unimoe/{name}``.
         identity: what changes scores beyond what the model itself tells (base weights, prompt, length, dtype): above
-            all the content hash of the checkpoint. MTEB serves stored scores to whatever has the same revision.
-        prompts: task name to a prefix that takes the place of the configured one, before queries and before the texts
-            of symmetric tasks; Qwen3 writes ``Instruct: {task}\nQuery:``. Documents keep theirs.
+            all the content hash of the checkpoint. MTEB serves stored scores to whatever has the same revision, so
+            without it the weights in memory are hashed, which reads them once.
+        prompts: prefixes by task; none by default.
         token_budget: padded tokens of one forward pass; by default what suits the device.
         batch_size: texts of one forward pass, instead of the budget.
         advance: called with the number of texts done, after each batch.
@@ -47,17 +52,17 @@ class MTEBEncoderWrapper:
 
     def __init__(
         self,
-        model: UnimodelForExp1,
+        model: Embedder,
         *,
-        name: str,
-        identity: Mapping[str, str],
-        prompts: Mapping[str, str] | None = None,
+        name: str = "model",
+        identity: Mapping[str, str] | None = None,
+        prompts: TaskPrompts | None = None,
         token_budget: int | None = None,
         batch_size: int | None = None,
         advance: Advance | None = None,
     ) -> None:
         self._model = model
-        self._prompts = dict(prompts or {})
+        self._prompts = prompts or _NO_PROMPTS
         self._options: dict[str, Any] = {"token_budget": token_budget, "batch_size": batch_size, "advance": advance}
         self.mteb_model_meta = _meta(model, "dense", name, identity, self._prompts)
 
@@ -77,10 +82,13 @@ class MTEBEncoderWrapper:
             ``(N, D)`` float32 of unit length, in the loader's order.
 
         Raises:
-            DataError: an embedding is not finite.
+            DataError: an embedding is not finite or zero; names the task and the text's id.
         """
-        prefix = None if prompt_type == "document" else self._prompts.get(task_metadata.name)
-        return self._model.encode(_texts(inputs), kind=_KINDS[prompt_type], prefix=prefix, **self._options)
+        texts, ids = _texts(inputs)
+        role = None if prompt_type is None else str(prompt_type.value)
+        prefix = self._prompts.prefix(task_metadata, role)
+        with _named(task_metadata.name, role or "text", ids):
+            return self._model.encode(texts, kind=_KINDS[role], prefix=prefix, **self._options)
 
     def similarity(self, embeddings1: Array, embeddings2: Array) -> Tensor:
         """Cosines of all pairs of ``(N, D)`` and ``(M, D)`` unit vectors, ``(N, M)``, on the model's device."""
@@ -113,15 +121,15 @@ class MTEBCrossEncoderWrapper:
         self,
         model: UnimodelForExp1,
         *,
-        name: str,
-        identity: Mapping[str, str],
+        name: str = "model",
+        identity: Mapping[str, str] | None = None,
         token_budget: int | None = None,
         batch_size: int | None = None,
         advance: Advance | None = None,
     ) -> None:
         self._model = model
         self._options: dict[str, Any] = {"token_budget": token_budget, "batch_size": batch_size, "advance": advance}
-        self.mteb_model_meta = _meta(model, "cross-encoder", name, identity, {})
+        self.mteb_model_meta = _meta(model, "cross-encoder", name, identity, _NO_PROMPTS)
 
     def predict(
         self,
@@ -140,22 +148,42 @@ class MTEBCrossEncoderWrapper:
             Logit gaps ``(N,)``, float32, in the loaders' order.
 
         Raises:
-            DataError: a query fills the whole length, or a score is not finite.
+            DataError: a query fills the whole length, or a score is not finite; names the task and both ids.
         """
-        pairs = list(zip(_texts(inputs1), _texts(inputs2), strict=True))
-        return self._model.rerank(pairs, output="gap", **self._options)
+        queries, query_ids = _texts(inputs1)
+        documents, document_ids = _texts(inputs2)
+        pairs = list(zip(queries, documents, strict=True))
+        ids = [f"{query} with document {document}" for query, document in zip(query_ids, document_ids, strict=True)]
+        with _named(task_metadata.name, "query", ids):
+            return self._model.rerank(pairs, output="gap", **self._options)
 
 
-def _texts(inputs: DataLoader[BatchedInput]) -> list[str]:
-    return [text for batch in inputs for text in batch["text"]]
+def _texts(inputs: DataLoader[BatchedInput]) -> tuple[list[str], list[str]]:
+    """All texts, and their ids: MTEB's own in retrieval, else the place in the list, from 1."""
+    texts: list[str] = []
+    ids: list[str] = []
+    for batch in inputs:
+        places = range(len(texts) + 1, len(texts) + len(batch["text"]) + 1)
+        ids.extend(map(repr, batch["id"]) if "id" in batch else (f"{place:,}" for place in places))
+        texts.extend(batch["text"])
+    return texts, ids
+
+
+@contextmanager
+def _named(task: str, role: str, ids: Sequence[str]) -> Iterator[None]:
+    """Errors about one of the texts name its id."""
+    try:
+        yield
+    except InputError as error:
+        raise DataError(f"{task}, {role} {ids[error.index]}: {error.reason}") from None
 
 
 def _meta(
-    model: UnimodelForExp1,
+    model: Embedder,
     kind: Literal["dense", "cross-encoder"],
     name: str,
-    identity: Mapping[str, str],
-    prompts: Mapping[str, str],
+    identity: Mapping[str, str] | None,
+    prompts: TaskPrompts,
 ) -> ModelMeta:
     """The model's card for MTEB, whose revision is the content hash of everything that changes scores.
 
@@ -164,5 +192,18 @@ def _meta(
     from unimoe.evaluation.mteb_tasks import model_meta
 
     own = [model.base_identity, model.prompt_name, str(model.dtype)]
-    revision = hash_json([kind, own, dict(identity), dict(prompts)])
+    identity = {"weights": _weights_hash(model)} if identity is None else dict(identity)
+    revision = hash_json([kind, own, identity, prompts.settings])
     return model_meta(f"unimoe/{name}", revision, kind)
+
+
+def _weights_hash(model: object) -> str:
+    """Content hash of the weights in memory; of models that are none of PyTorch's, what they say of themselves."""
+    if not isinstance(model, nn.Module):
+        return "as named"
+    weights = sorted(model.state_dict().items())
+    return hash_parts(
+        part
+        for name, weight in weights
+        for part in (name, weight.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    )

@@ -45,13 +45,13 @@ class Work:
     disk: int
 
 
-def print_plan(subject: Subject, datasets: Iterable[LoadedDataset], task: Task | None, price: float | None) -> None:
+def print_plan(subject: Subject, datasets: Iterable[LoadedDataset], tasks: Sequence[Task], price: float | None) -> None:
     """Print datasets, queries, pairs, tokens, disk, and the time and cost that a short probe lets expect.
 
     Args:
         subject: what would be evaluated.
         datasets: on which collections.
-        task: the one task wanted; null for all of the subject's.
+        tasks: those of the subject's that are wanted.
         price: of an hour of this machine, in any currency; null prints hours alone.
     """
     if subject.load is None:
@@ -61,7 +61,7 @@ def print_plan(subject: Subject, datasets: Iterable[LoadedDataset], task: Task |
     stdout.print(header, soft_wrap=True)
     for data in datasets:
         for measurement in measurements([subject], data):
-            if task in (None, measurement.task):
+            if measurement.task in tasks:
                 work, sample = _work(measurement, model)
                 works.append(work)
                 probe = probe or sample
@@ -100,7 +100,7 @@ def _work(measurement: Measurement, model: UnimodelForExp1) -> tuple[Work, list[
         tokens, sample = _text_tokens(texts, model, items)
         disk = len(data.pooled.queries) * min(1000, len(texts)) * _LINE_BYTES
     queries = len(data.collection.queries)
-    return Work(task, data.dataset.collection, queries, items, tokens, disk + queries * _QUERY_BYTES), sample
+    return Work(task, measurement.dataset, queries, items, tokens, disk + queries * _QUERY_BYTES), sample
 
 
 def _question_tokens(data: LoadedDataset, model: UnimodelForExp1, items: int) -> tuple[int, list[list[int]]]:

@@ -14,12 +14,13 @@ from unimoe.config import Experiment
 from unimoe.data.catalog import UnavailableError
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UsageError
+from unimoe.evaluation.as_model import as_unimodel
 from unimoe.evaluation.processes import ALONE, Processes
 from unimoe.evaluation.shards import ShardStore, cut_shards, score_shards
 from unimoe.evaluation.tiers import Dataset, LoadedDataset, chosen_datasets, known_tier, tier_datasets
 from unimoe.metrics import Scores, score_run, suite_averages
-from unimoe.models.base import BaseModel
-from unimoe.models.unimodel import Advance, UnimodelForExp1
+from unimoe.models.embedder import Advance
+from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.trec import Run
 
 
@@ -145,23 +146,6 @@ def evaluate_reranking_suite(
     if not outcomes:
         raise DataError(f"none of the {len(chosen)} collections can be had; the first: {missing[0]}")
     return _suite(chosen, outcomes, missing)
-
-
-def as_unimodel(model: Any, tokenizer: Any, config: Experiment) -> UnimodelForExp1:
-    """A causal language model as the reranker that a config describes; one that is a reranker already stays as it is.
-
-    Raises:
-        UsageError: the model's decoder is not where the scorer looks for it.
-    """
-    if isinstance(model, UnimodelForExp1):
-        return model
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT's wrapper around it
-    if not hasattr(getattr(inner, "model", None), "layers"):
-        raise UsageError(
-            f"a {type(model).__name__} has no decoder layers at model.layers; give a causal language model"
-        )
-    name = getattr(inner.config, "_name_or_path", "") or type(inner).__name__
-    return UnimodelForExp1(BaseModel(inner, tokenizer, name), config.prompt, config.model.max_length)
 
 
 def rerank_collection(

@@ -9,6 +9,7 @@ from unimoe.data.catalog import UnavailableError
 from unimoe.errors import MissingPartError
 from unimoe.evaluation.evaluator import Evaluator
 from unimoe.evaluation.measurement import Measurement
+from unimoe.evaluation.mteb_measurement import TaskMeasurement
 from unimoe.evaluation.subjects import Subject
 from unimoe.evaluation.tiers import Dataset, LoadedDataset
 
@@ -36,14 +37,21 @@ class Loader:
                 self.missing.append(str(error))
                 stderr.print(f"not available: {error}", style="yellow", soft_wrap=True)
 
-    def refuse_silence(self) -> None:
-        """End with the exit code for missing parts where collections could not be had.
 
-        Raises:
-            MissingPartError: something is missing.
-        """
-        if self.missing:
-            raise MissingPartError(f"done, without {len(self.missing)} of the collections asked for (named above)")
+def refuse_silence(collections: int, tasks: int = 0) -> None:
+    """End with the exit code for missing parts where something asked for could not be done; it was named before.
+
+    Args:
+        collections: how many could not be had.
+        tasks: how many of MTEB's tasks failed.
+
+    Raises:
+        MissingPartError: something is missing.
+    """
+    parts = [(collections, "collections"), (tasks, "MTEB tasks")]
+    missing = " and ".join(f"{count} of the {what} asked for" for count, what in parts if count)
+    if missing:
+        raise MissingPartError(f"done, without {missing} (named above)")
 
 
 def load_reporting(dataset: Dataset) -> LoadedDataset:
@@ -75,15 +83,15 @@ def measurements(subjects: Sequence[Subject], data: LoadedDataset) -> list[Measu
     ]
 
 
-def take(evaluator: Evaluator, measurement: Measurement, steps: Steps) -> None:
+def take(evaluator: Evaluator, measurement: Measurement | TaskMeasurement, steps: Steps) -> None:
     """Take one measurement; a result of this very measurement that is already there is kept.
 
     Raises:
         DataError: a result's place is taken by another measurement, or a score is not finite.
     """
-    subject, task, data = measurement.subject, measurement.task, measurement.data
+    subject = measurement.subject
     seed = "" if subject.seed is None else f", seed {subject.seed}"
-    name = f"{task} {data.dataset.collection}: {subject.name}{seed}"
+    name = f"{measurement.task} {measurement.dataset}: {subject.name}{seed}"
     if evaluator.is_done(measurement):
         steps.skip(name)
         return
@@ -93,8 +101,10 @@ def take(evaluator: Evaluator, measurement: Measurement, steps: Steps) -> None:
             step.outcome = f"{result.main_metric} {result.aggregate[result.main_metric]:.4f}"
 
 
-def work_size(measurement: Measurement) -> int:
-    """Pairs or texts that a model has to score."""
+def work_size(measurement: Measurement | TaskMeasurement) -> int | None:
+    """Pairs or texts that a model has to score; null where only MTEB knows."""
+    if isinstance(measurement, TaskMeasurement):
+        return None
     if measurement.subject.load is None:
         return 0
     if measurement.task == "reranking":

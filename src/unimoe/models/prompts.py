@@ -13,9 +13,8 @@ from typing import Any, Literal, NoReturn
 from unimoe.config import PromptConfig
 from unimoe.errors import DataError, InputError, UsageError
 from unimoe.io import hash_json
+from unimoe.models.embedder import TextKind
 from unimoe.models.quiet import first_line
-
-TextKind = Literal["query", "document", "plain"]
 
 _QWEN3_PREFIX = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
@@ -124,12 +123,25 @@ class TextEncoder:
         if self._room < 1:
             raise UsageError(f"model.max_length {max_length} leaves no room beside prompt.embedding_suffix; raise it")
 
-    def __call__(self, texts: Sequence[str], kind: TextKind, prefix: str | None = None) -> list[list[int]]:
-        """Token ids of each text; ``prefix`` takes the place of the configured one."""
+    def __call__(
+        self, texts: Sequence[str], kind: TextKind, prefix: str | None = None, max_length: int | None = None
+    ) -> list[list[int]]:
+        """Token ids of each text.
+
+        Args:
+            texts: N texts.
+            kind: which configured prefix goes before them.
+            prefix: takes the place of the configured one.
+            max_length: tokens of one text, suffix included, where that is to be less than the configured length.
+
+        Raises:
+            UsageError: ``max_length`` leaves no room beside the suffix.
+        """
+        room = self._room if max_length is None else min(self._room, max_length - len(self._suffix))
+        if room < 1:
+            raise UsageError(f"a length of {max_length} leaves no room beside prompt.embedding_suffix; raise it")
         before = self._prefix[kind] if prefix is None else prefix
-        return [
-            ids[: self._room] + self._suffix for ids in _tokenize(self._tokenizer, [before + text for text in texts])
-        ]
+        return [ids[:room] + self._suffix for ids in _tokenize(self._tokenizer, [before + text for text in texts])]
 
 
 def yes_no_ids(tokenizer: Any) -> tuple[int, int]:

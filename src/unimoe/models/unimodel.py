@@ -6,20 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NoReturn
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unimoe.config import PromptConfig
 from unimoe.errors import InputError, UsageError
 from unimoe.models.base import BaseModel
 from unimoe.models.batched import BatchedDecoder
-from unimoe.models.prompts import PairEncoder, TextEncoder, TextKind, prompt_name, yes_no_ids
+from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
+from unimoe.models.prompts import PairEncoder, TextEncoder, prompt_name, yes_no_ids
 from unimoe.models.trunk import FrozenStates, Trunk, split_decoder
-
-Advance = Callable[[int], None]
-Vectors = NDArray[np.float32]
 
 
 class UnimodelForExp1(nn.Module):
@@ -153,6 +149,7 @@ class UnimodelForExp1(nn.Module):
         *,
         kind: TextKind = "plain",
         prefix: str | None = None,
+        max_length: int | None = None,
         token_budget: int | None = None,
         batch_size: int | None = None,
         advance: Advance | None = None,
@@ -163,6 +160,7 @@ class UnimodelForExp1(nn.Module):
             texts: N texts.
             kind: which configured prefix goes before them.
             prefix: a prefix that takes the place of the configured one.
+            max_length: tokens of one text, suffix included, where that is to be less than the model's own limit.
             token_budget: tokens of one forward pass; by default what suits the device.
             batch_size: texts of one forward pass, instead of the budget.
             advance: called with the number of texts done, after each batch.
@@ -171,10 +169,12 @@ class UnimodelForExp1(nn.Module):
             ``(N, D)`` float32 of unit length, in the order of ``texts``.
 
         Raises:
-            InputError: an embedding is not finite.
+            InputError: an embedding is not finite, or zero.
         """
-        sequences = self.text_ids(texts, kind, prefix)
-        return self._run(sequences, self.embeddings, token_budget, batch_size, advance).numpy()
+        sequences = self.text_ids(texts, kind, prefix, max_length)
+        vectors: Vectors = self._run(sequences, self.embeddings, token_budget, batch_size, advance).numpy()
+        refuse_zero_vectors(vectors)
+        return vectors
 
     @torch.inference_mode()
     def _run(

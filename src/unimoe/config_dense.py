@@ -1,0 +1,93 @@
+"""What an evaluation of dense retrieval is: an encoder by name, how a corpus is searched, and by what it is judged."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from unimoe.config import Count, Dtype, EvaluationConfig, MTEBConfig, Name, Section
+
+BUNDLED_ENCODER = "bundled:all-minilm-l6-v2"
+
+
+class EncoderConfig(Section):
+    """A text encoder.
+
+    Attributes:
+        base: a hub id, a folder (of sentence-transformers or of transformers), or ``bundled:all-minilm-l6-v2``.
+        revision: the hub revision; null for the newest.
+        dtype: ``auto`` probes the device for the faster of bfloat16 and float32.
+        max_length: tokens of one text, prefix included; null for the model's own limit.
+        pooling: how token states become one vector; ``auto`` is what the model's folder says, else the mean.
+        query_prefix: put before a query, as e5's ``query: ``; null for the model's own, which is often none.
+        document_prefix: put before a document, as e5's ``passage: ``; null likewise.
+        trust_remote_code: runs code from the model's repository; leave it off unless you have read that code.
+    """
+
+    base: str = BUNDLED_ENCODER
+    revision: str | None = None
+    dtype: Dtype = "auto"
+    max_length: Annotated[int, Field(ge=4)] | None = None
+    pooling: Literal["auto", "mean", "cls", "last"] = "auto"
+    query_prefix: str | None = None
+    document_prefix: str | None = None
+    trust_remote_code: bool = False
+
+
+class DenseConfig(Section):
+    """How a corpus is embedded and searched, and which queries count.
+
+    Attributes:
+        depth: documents kept of each query, at most.
+        cutoffs: K of the Recall@K that is reported.
+        relevance_threshold: the lowest grade that counts as relevant.
+        query_length: tokens of a query; null for the encoder's limit.
+        document_length: tokens of a document; null for the encoder's limit.
+        corpus_sample: documents of a seeded sample that always holds the relevant ones; null for the whole corpus.
+        use_small_eval_set: search a sample of ``subset_size`` documents, for a quick look; results say so.
+        subset_size: documents of that sample; it always holds the relevant ones.
+        test_size: part of the queries that is scored, split by query with ``split_seed``; null scores all of them.
+        split_seed: seeds the sample of the corpus and the split of the queries.
+        backend: ``torch``, or ``faiss`` (flat inner product), which needs the extra of that name.
+        storage: how vectors lie on disk.
+        fuse_depth: candidates of BM25 and of the encoder that reciprocal rank fusion joins; null for no fusion.
+        fuse_k: its constant.
+    """
+
+    depth: Count = 100
+    cutoffs: list[Count] = Field(default_factory=lambda: [1, 5, 10, 50], min_length=1)
+    relevance_threshold: Count = 1
+    query_length: Count | None = None
+    document_length: Count | None = None
+    corpus_sample: Count | None = None
+    use_small_eval_set: bool = False
+    subset_size: Count = 500
+    test_size: Annotated[float, Field(gt=0, lt=1)] | None = None
+    split_seed: Annotated[int, Field(ge=0)] = 42
+    backend: Literal["torch", "faiss"] = "torch"
+    storage: Literal["float32", "float16"] = "float32"
+    fuse_depth: Count | None = 100
+    fuse_k: Count = 60
+
+    @model_validator(mode="after")
+    def _deep_enough(self) -> DenseConfig:
+        if max(self.cutoffs) > self.depth:
+            raise ValueError(f"cutoffs go to {max(self.cutoffs)}, depth only to {self.depth}; raise depth")
+        return self
+
+
+class DenseExperiment(Section):
+    """An evaluation of dense retrieval: one encoder, or the checkpoint of an arm, on some collections.
+
+    Attributes:
+        name: stands in every result; ``output_dir`` holds one experiment.
+        caveats: why results are unfit for decisions, copied into every one of them.
+    """
+
+    name: Name = "dense"
+    output_dir: str = "outputs/dense"
+    encoder: EncoderConfig = EncoderConfig()
+    retrieval: DenseConfig = DenseConfig()
+    evaluation: EvaluationConfig = EvaluationConfig(mteb=MTEBConfig(task_instruction=None))
+    caveats: list[str] = Field(default_factory=list)

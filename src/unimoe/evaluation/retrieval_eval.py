@@ -1,0 +1,234 @@
+"""Dense retrieval: every document of a corpus embedded once, the nearest to each query found exactly, and scored.
+
+``dense_collection`` says what of a collection is searched and scored; ``evaluate_retrieval`` does it and writes nothing
+but the vectors.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unimoe.config_dense import DenseConfig
+from unimoe.data.collection import Collection
+from unimoe.data.msmarco import PASSAGES, TOP1000
+from unimoe.errors import DataError, InputError, UsageError
+from unimoe.io import hash_json
+from unimoe.metrics import DEFAULT_METRICS, Scores, from_grade, score_run
+from unimoe.models.embedder import Advance, Embedder, TextKind
+from unimoe.retrieval.dense import search
+from unimoe.retrieval.embeddings import embedding_fingerprint
+from unimoe.retrieval.vector_store import encode_corpus
+from unimoe.trec import Run, head
+
+_UNIT = 1.001
+"""Embeddings are of unit length; the rest is rounding, to float16 at worst."""
+
+
+@dataclass(frozen=True)
+class DenseCollection:
+    """A collection as dense retrieval is measured on it.
+
+    Attributes:
+        test: the queries that are scored, over the documents that are searched; grades below the threshold are 0.
+        train: the other queries over the sampled corpus, so that a training can keep to the same split; null where all
+            queries are scored.
+        pool: documents searched, where they are a sample; null for the whole corpus.
+        caveats: why scores are unfit for decisions; empty when they are fit.
+    """
+
+    test: Collection
+    train: Collection | None
+    pool: int | None
+    caveats: list[str]
+
+
+@dataclass(frozen=True)
+class RetrievalOutcome:
+    """What dense retrieval found on one collection.
+
+    Attributes:
+        run: query id to ``{document id: cosine}``, ``depth`` documents at most, best first.
+        scores: by query and on average: nDCG@10, MRR@10, MAP, recall@100, and recall_cap@K for every cutoff.
+        texts: those that were embedded now; vectors found on disk are not among them.
+        seconds: time of embedding and searching.
+        notes: what to know before the scores are believed, in sentences.
+    """
+
+    run: Run
+    scores: Scores
+    texts: int
+    seconds: float
+    notes: list[str]
+
+
+def dense_collection(collection: Collection, config: DenseConfig, max_queries: int | None = None) -> DenseCollection:
+    """What of a collection is searched and scored.
+
+    In this order: grades below ``relevance_threshold`` become 0; ``corpus_sample`` cuts the corpus, which keeps the
+    documents that are relevant to any query; ``test_size`` splits the queries; ``max_queries`` cuts those that are
+    scored; ``use_small_eval_set`` cuts the corpus once more, to what is relevant to the scored queries and some others.
+
+    Args:
+        collection: whole.
+        config: how.
+        max_queries: score at most this many queries, a fixed sample.
+
+    Raises:
+        UsageError: a sample cannot hold the relevant documents, a part of the split would be empty, or the corpus is
+            no more than the candidates of a published first stage.
+        DataError: there are no documents, or no judgment reaches the threshold.
+    """
+    _refuse_unsearchable(collection)
+    collection = replace(collection, qrels=from_grade(collection.qrels, config.relevance_threshold))
+    sampled = collection
+    if config.corpus_sample is not None:
+        sampled = _pool(collection, config.corpus_sample, config.split_seed, "corpus_sample")
+    train, test = None, sampled
+    if config.test_size is not None:
+        train, test = sampled.split_queries(config.test_size, config.split_seed)
+    caveats, scored = [], len(test.qrels)
+    if max_queries is not None and max_queries < scored:
+        test = test.sample_queries(max_queries)
+        caveats.append(f"--max-queries {max_queries}: {scored:,} queries are judged")
+    if config.use_small_eval_set and config.subset_size < len(test.corpus):
+        test = _pool(test, config.subset_size, config.split_seed, "subset_size")
+        caveats.append(
+            f"use_small_eval_set: {config.subset_size:,} of {len(collection.corpus):,} documents are searched, "
+            "which makes finding the relevant ones easy"
+        )
+    pool = len(test.corpus) if len(test.corpus) < len(collection.corpus) else None
+    return DenseCollection(test, train, pool, caveats)
+
+
+def evaluate_retrieval(
+    model: Embedder,
+    collection: Collection,
+    config: DenseConfig,
+    *,
+    store_dir: Path,
+    weights: str | None,
+    exclude_self: bool = False,
+    token_budget: int | None = None,
+    batch_size: int | None = None,
+    advance: Advance | None = None,
+) -> RetrievalOutcome:
+    """Embed a corpus and its queries, search it, and score what is found.
+
+    Args:
+        model: embeds queries and documents.
+        collection: as ``dense_collection`` cuts it.
+        config: lengths, depth, cutoffs, backend and storage.
+        store_dir: vectors are kept below it, in a folder that is named by everything they depend on: a killed run goes
+            on there, and another collection of queries finds the corpus embedded.
+        weights: content hash of an adapter or a head, of which ``model.base_identity`` does not tell; null where there
+            is neither. Without it, vectors of other weights would be taken for these.
+        exclude_self: leave out the document whose id is the query's; right for ArguAna and Quora, wrong elsewhere.
+        token_budget: padded tokens of one forward pass; by default what suits the device.
+        batch_size: texts of one forward pass, instead of the budget.
+        advance: called with the number of texts done.
+
+    Raises:
+        DataError: no documents, no judgments, or an embedding is not finite or zero, which names the text's id.
+        UsageError: the backend is not installed, or vectors cannot be written to ``store_dir``.
+    """
+    _refuse_unsearchable(collection)
+    start, embedded = time.perf_counter(), 0
+
+    def encode(texts: Sequence[str], kind: TextKind) -> NDArray[np.float32]:
+        nonlocal embedded
+        length = config.query_length if kind == "query" else config.document_length
+        vectors = model.encode(texts, kind=kind, max_length=length, token_budget=token_budget, batch_size=batch_size)
+        embedded += len(texts)
+        return vectors
+
+    query_ids = list(collection.queries)
+    try:  # first: a broken model is found out in seconds
+        queries = encode(list(collection.queries.values()), "query")
+    except InputError as error:
+        raise DataError(f"{collection.name}, query {query_ids[error.index]!r}: {error.reason}") from None
+    if advance:
+        advance(len(query_ids))
+    own = embedding_fingerprint(model, "document", config.document_length)
+    fingerprint = hash_json([own, weights, token_budget, batch_size, config.storage])
+    store = encode_corpus(
+        lambda texts: encode(texts, "document"),
+        collection.corpus,
+        store_dir / f"{fingerprint}-{collection.corpus_hash}",
+        fingerprint=fingerprint,
+        storage=config.storage,
+        advance=advance,
+    )
+    run = search(
+        queries,
+        query_ids,
+        store.vectors,
+        store.ids,
+        config.depth,
+        backend=config.backend,
+        device=model.device,
+        exclude_self=exclude_self,
+        longest=_UNIT,
+    )
+    return RetrievalOutcome(
+        run=run,
+        scores=score_retrieval(collection, run, config),
+        texts=embedded,
+        seconds=time.perf_counter() - start,
+        notes=retrieval_notes(collection, config.depth),
+    )
+
+
+def score_retrieval(collection: Collection, run: Run, config: DenseConfig) -> Scores:
+    """The measures of a run over a collection, whoever made the run; see ``RetrievalOutcome``."""
+    return score_run(collection.qrels, run, retrieval_metrics(config))
+
+
+def retrieval_metrics(config: DenseConfig) -> tuple[str, ...]:
+    """What a retrieval is judged by."""
+    return (*DEFAULT_METRICS, *(f"recall_cap@{cutoff}" for cutoff in sorted(set(config.cutoffs))))
+
+
+def cut_run(run: Run, depth: int) -> Run:
+    """The first documents of every query."""
+    return {query_id: head(scores, depth) for query_id, scores in run.items()}
+
+
+def retrieval_notes(collection: Collection, depth: int) -> list[str]:
+    """What to know before the scores of a run of this depth are believed, in sentences."""
+    documents, name = len(collection.corpus), collection.name
+    notes = []
+    if depth > documents:
+        notes.append(f"{name}: depth {depth:,}, but the corpus holds {documents:,}: every document is ranked")
+    if min(depth, documents) < 100:
+        notes.append(f"{name}: recall@100 and map count the {min(depth, documents):,} documents kept of each query")
+    if without := [
+        query_id for query_id, grades in collection.qrels.items() if not any(grade > 0 for grade in grades.values())
+    ]:
+        named = ", ".join(without[:3]) + ", ..." * (len(without) > 3)
+        notes.append(f"{name}: judged queries without a relevant document, which count 0: {len(without):,} ({named})")
+    return notes
+
+
+def _pool(collection: Collection, n: int, seed: int, key: str) -> Collection:
+    try:
+        return collection.pool(n, seed)
+    except UsageError as error:
+        raise UsageError(f"retrieval.{key}: {error}") from None
+
+
+def _refuse_unsearchable(collection: Collection) -> None:
+    if not collection.corpus:
+        raise DataError(f"{collection.name}: the corpus holds no documents; there is nothing to search")
+    if not collection.qrels:
+        raise DataError(f"{collection.name}: split {collection.split!r} holds no judgments; nothing can be scored")
+    if collection.candidates_only:
+        raise UsageError(
+            f"{collection.name}: its corpus is no more than the candidates of {TOP1000}, so a search among them says "
+            f"nothing about a search of all passages; put {PASSAGES} beside it"
+        )

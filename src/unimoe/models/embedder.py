@@ -1,0 +1,81 @@
+"""What everything that embeds texts has in common: causal language models with adapters, and encoders by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unimoe.errors import InputError
+
+TextKind = Literal["query", "document", "plain"]
+"""The role of a text: retrieval has queries and documents, symmetric tasks (STS, clustering) have neither."""
+
+Advance = Callable[[int], None]
+"""Called with the number of items done since the last call."""
+
+Vectors = NDArray[np.float32]
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors of unit length, whose dot product is their cosine.
+
+    Attributes:
+        base_identity: logical id and content hash of the weights, ``id@hash``.
+        prompt_name: name and content hash of all else that decides which tokens are read: prefixes, suffix, lengths,
+            pooling.
+    """
+
+    base_identity: str
+    prompt_name: str
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What is computed in; vectors are float32."""
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        kind: TextKind = "plain",
+        prefix: str | None = None,
+        max_length: int | None = None,
+        token_budget: int | None = None,
+        batch_size: int | None = None,
+        advance: Advance | None = None,
+    ) -> Vectors:
+        """Embed texts.
+
+        Args:
+            texts: N texts.
+            kind: which configured prefix goes before them.
+            prefix: a prefix that takes the place of the configured one.
+            max_length: tokens of one text, prefix included, where that is to be less than the model's own limit.
+            token_budget: tokens of one forward pass; by default what suits the device.
+            batch_size: texts of one forward pass, instead of the budget.
+            advance: called with the number of texts done, after each batch.
+
+        Returns:
+            ``(N, D)`` float32 of unit length, in the order of ``texts``.
+
+        Raises:
+            InputError: an embedding is not finite or zero; carries the index of the text.
+        """
+
+
+def refuse_zero_vectors(vectors: Vectors) -> None:
+    """Refuse a vector of zeros, whose cosine with anything is undefined.
+
+    Raises:
+        InputError: there is one; carries its index.
+    """
+    zero = np.flatnonzero(~vectors.any(axis=1))
+    if len(zero):
+        raise InputError(int(zero[0]), "the embedding is zero; try model.dtype float32, or another checkpoint")

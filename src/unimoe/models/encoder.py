@@ -1,0 +1,236 @@
+"""Text encoders by name: sentence-transformers folders and bare models of transformers, from a folder or the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from unimoe.config_dense import EncoderConfig
+from unimoe.errors import DataError, InputError, UsageError
+from unimoe.io import hash_json
+from unimoe.models.batching import default_token_budget, plan_batches
+from unimoe.models.device import release_memory
+from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
+from unimoe.models.encoder_files import EncoderFiles, read_encoder_files
+from unimoe.models.encoder_forward import EncoderForward
+from unimoe.models.encoder_heads import Head, dense, normalize, pool
+from unimoe.models.quiet import first_line, quiet_loading
+
+
+def load_encoder(config: EncoderConfig, device: torch.device, dtype: torch.dtype) -> SentenceEncoder:
+    """Load an encoder.
+
+    Args:
+        config: which, and how texts are put to it.
+        device: where it computes.
+        dtype: what it computes in.
+
+    Raises:
+        DataError: it cannot be had, is no encoder, or its files are damaged or incomplete.
+        UsageError: ``max_length`` is above what the model has positions for.
+    """
+    files = read_encoder_files(config)
+    tokenizer, model = _load(config, files, dtype)
+    heads = [normalize if folder is None else dense(folder, device) for folder in files.after]
+    try:
+        return SentenceEncoder(config, files, tokenizer, model.to(device), heads)
+    except RuntimeError as error:  # torch's, of matrices whose shapes do not match
+        raise DataError(
+            f"encoder.base {config.base!r}: its modules do not fit together ({first_line(error)})"
+        ) from None
+
+
+class SentenceEncoder:
+    """Embeds texts with an encoder; an ``Embedder``.
+
+    Args:
+        config: how texts are put to the model.
+        files: what its folder says.
+        tokenizer: its tokenizer.
+        model: the transformers model, in eval mode, on its device.
+        heads: the modules behind the pooling.
+    """
+
+    def __init__(
+        self, config: EncoderConfig, files: EncoderFiles, tokenizer: Any, model: Any, heads: Sequence[Head]
+    ) -> None:
+        self._tokenizer, self._model, self._heads = tokenizer, model, heads
+        self._forward = EncoderForward(model)
+        self._prefixes, self._pooling = files.prefixes, files.pooling
+        self.max_length = self._length(config, files)
+        """Tokens of one text, special tokens included."""
+        self.dimension = self._embed([[0]]).shape[1]
+        """Numbers of one vector."""
+        self.base_identity = files.identity
+        settings = [files.prefixes, files.pooling, self.max_length, files.lower_case, files.tokenizer_hash]
+        self.prompt_name = f"{files.pooling}@{hash_json(settings)}"
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        device: torch.device = self._model.device
+        return device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the transformer computes in; pooling and what follows are float32."""
+        dtype: torch.dtype = self._model.dtype
+        return dtype
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        kind: TextKind = "plain",
+        prefix: str | None = None,
+        max_length: int | None = None,
+        token_budget: int | None = None,
+        batch_size: int | None = None,
+        advance: Advance | None = None,
+    ) -> Vectors:
+        """Embed texts.
+
+        Args:
+            texts: N texts.
+            kind: which configured prefix goes before them.
+            prefix: a prefix that takes the place of the configured one.
+            max_length: tokens of one text, prefix included, where that is to be less than the model's own limit.
+            token_budget: tokens of one forward pass; by default what suits the device.
+            batch_size: texts of one forward pass, instead of the budget.
+            advance: called with the number of texts done, after each batch.
+
+        Returns:
+            ``(N, D)`` float32 of unit length, in the order of ``texts``.
+
+        Raises:
+            InputError: a text has no tokens, or its embedding is not finite or zero; carries its index.
+            UsageError: ``max_length`` leaves no room beside the special tokens.
+            DataError: one text alone does not fit in memory.
+        """
+        before = self._prefixes[kind] if prefix is None else prefix
+        sequences = self.token_ids([before + text for text in texts], max_length)
+        budget = token_budget or default_token_budget(self.device)
+        vectors: Vectors | None = None
+        for batch in plan_batches([len(ids) for ids in sequences], budget, batch_size):
+            part = self._embed([sequences[index] for index in batch])
+            finite = np.isfinite(part).all(axis=1)
+            if not finite.all():
+                raise InputError(batch[int(finite.argmin())], "the embedding is not finite; try encoder.dtype float32")
+            if vectors is None:
+                vectors = np.empty((len(texts), part.shape[1]), dtype=np.float32)
+            vectors[batch] = part
+            if advance:
+                advance(len(batch))
+        if vectors is None:
+            return np.empty((0, self.dimension), dtype=np.float32)
+        refuse_zero_vectors(vectors)
+        return vectors
+
+    def token_ids(self, texts: Sequence[str], max_length: int | None = None) -> list[list[int]]:
+        """The token ids of texts as they stand, special tokens added; errors are those of ``encode``."""
+        length = self.max_length if max_length is None else min(self.max_length, max_length)
+        special = self._tokenizer.num_special_tokens_to_add()
+        if length <= special:
+            raise UsageError(f"a length of {length} leaves no room beside the {special} special tokens; raise it")
+        if not texts:
+            return []
+        sequences: list[list[int]] = self._tokenizer(
+            [_well_formed(text) for text in texts],
+            truncation=True,
+            max_length=length,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,
+        )["input_ids"]
+        for index, ids in enumerate(sequences):
+            if not ids:
+                raise InputError(index, "the text has no tokens; remove it, or use an encoder with special tokens")
+        return sequences
+
+    @torch.inference_mode()
+    def _embed(self, sequences: Sequence[list[int]]) -> Vectors:
+        """The vectors of one batch, which is halved where it does not fit in memory."""
+        try:
+            pooled = pool(self._forward(sequences), [len(ids) for ids in sequences], self._pooling)
+        except torch.OutOfMemoryError:
+            pooled = None  # and with the error go the activations that its traceback holds
+        if pooled is None:
+            if len(sequences) == 1:
+                raise DataError(
+                    f"a text of {len(sequences[0])} tokens alone does not fit in memory; lower encoder.max_length, "
+                    "or use a smaller model or another --device"
+                )
+            release_memory()
+            half = len(sequences) // 2
+            return np.concatenate([self._embed(sequences[:half]), self._embed(sequences[half:])])
+        for head in self._heads:
+            pooled = head(pooled)
+        vectors: Vectors = normalize(pooled).cpu().numpy()
+        return vectors
+
+    def _length(self, config: EncoderConfig, files: EncoderFiles) -> int:
+        """Tokens of one text: as configured, as the folder says, or as the tokenizer does; never above the positions.
+
+        Raises:
+            UsageError: the configured length is above the positions.
+        """
+        stated = getattr(self._model.config, "max_position_embeddings", None)
+        positions = None if not stated or stated < 1 else stated - self._forward.first_position
+        if config.max_length is not None:
+            if positions is not None and config.max_length > positions:
+                raise UsageError(
+                    f"encoder.max_length {config.max_length}: {config.base} has {positions} positions; lower it"
+                )
+            return config.max_length
+        own = files.max_length or self._tokenizer.model_max_length
+        return int(own if positions is None else min(own, positions))
+
+
+def _load(config: EncoderConfig, files: EncoderFiles, dtype: torch.dtype) -> tuple[Any, Any]:
+    """Tokenizer, and model in eval mode."""
+    from transformers import AutoModel, AutoTokenizer
+
+    try:
+        with quiet_loading():
+            tokenizer: Any = AutoTokenizer.from_pretrained(
+                files.transformer, trust_remote_code=config.trust_remote_code
+            )
+            loaded: Any = AutoModel.from_pretrained(
+                files.transformer,
+                dtype=dtype,
+                use_safetensors=True,
+                output_loading_info=True,
+                trust_remote_code=config.trust_remote_code,
+            )
+    except Exception as error:  # damaged files end in errors of many kinds, KeyError and bare Exception among them
+        raise DataError(
+            f"encoder.base {config.base!r} cannot be loaded ({first_line(error)}); "
+            f"check the files in {files.transformer}"
+        ) from None
+    model, report = loaded
+    missing = sorted(key for key in report["missing_keys"] if "pooler" not in key.split("."))
+    if missing:  # transformers would go on with random weights in their place
+        raise DataError(f"encoder.base {config.base!r}: no weights for {missing[0]}; use a complete model")
+    if model.config.is_encoder_decoder:
+        raise DataError(
+            f"encoder.base {config.base!r}: a {type(model).__name__} is an encoder and a decoder; use another"
+        )
+    if files.lower_case:
+        _lower_case(tokenizer)
+    return tokenizer, model.requires_grad_(False).eval()
+
+
+def _lower_case(tokenizer: Any) -> None:
+    from tokenizers.normalizers import Lowercase, Sequence
+
+    fast = tokenizer.backend_tokenizer
+    fast.normalizer = Sequence([Lowercase(), *([fast.normalizer] if fast.normalizer else [])])
+
+
+def _well_formed(text: str) -> str:
+    """The text with U+FFFD for halves of surrogate pairs, which JSON may carry and no tokenizer takes."""
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,0 +1,216 @@
+"""What an encoder's folder says: weights, pooling, length and prompts, in sentence-transformers' layout or bare.
+
+The layout: ``modules.json`` lists the modules (Transformer, Pooling, then Dense and Normalize in any order), each with
+a folder of its own; ``sentence_bert_config.json`` and ``config_sentence_transformers.json`` hold length and prompts. A
+folder without ``modules.json`` is a bare model of transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+from unimoe.config_dense import EncoderConfig
+from unimoe.errors import DataError
+from unimoe.io import hash_file, hash_parts, read_json
+from unimoe.models.bundled_encoder import bundled_encoder_folder
+from unimoe.models.quiet import first_line
+
+Pooling = Literal["mean", "cls", "last"]
+
+_POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
+_LEGACY_POOLING = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+_UNSUPPORTED = ("query_length", "document_length", "query_expansion")
+_TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
+    "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model",
+)  # fmt: skip
+_FROM_HUB = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+_NOT_FROM_HUB = ["onnx/*", "openvino/*", "flax/*", "coreml/*"]
+
+
+@dataclass(frozen=True)
+class EncoderFiles:
+    """What is read before the weights are.
+
+    Attributes:
+        transformer: folder of the transformers model and its tokenizer.
+        identity: logical id and content hash of the weights, or the hub's commit: ``id@hash``.
+        tokenizer_hash: content hash of the tokenizer's files.
+        pooling: how token states become one vector.
+        after: the modules behind the pooling: the folder of a Dense, null for Normalize.
+        max_length: tokens of one text as the folder says; null where it leaves that to the tokenizer.
+        lower_case: texts are put into lower case, whatever the tokenizer does.
+        prefixes: what goes before a query, a document and a plain text.
+    """
+
+    transformer: Path
+    identity: str
+    tokenizer_hash: str
+    pooling: Pooling
+    after: list[Path | None]
+    max_length: int | None
+    lower_case: bool
+    prefixes: dict[str, str]
+
+
+def read_encoder_files(config: EncoderConfig) -> EncoderFiles:
+    """Find an encoder and read what its folder says.
+
+    Raises:
+        DataError: it cannot be had, has no safetensors, or is made of modules that are not known.
+    """
+    folder, commit = _locate(config)
+    listed = folder / "modules.json"
+    modules = [_module(listed, entry) for entry in _entries(listed)] if listed.is_file() else [("Transformer", "")]
+    kinds = [kind for kind, _ in modules]
+    if kinds[0] != "Transformer" or kinds.count("Transformer") > 1 or kinds[1:].count("Pooling") > 1:
+        raise DataError(f"{listed}: {', '.join(kinds)}; an encoder is one Transformer, one Pooling, and what follows")
+    if "Pooling" in kinds[2:]:
+        raise DataError(f"{listed}: {', '.join(kinds)}; Pooling must come right after Transformer")
+    transformer = folder / modules[0][1]
+    after = [folder / path if kind == "Dense" else None for kind, path in modules if kind in ("Dense", "Normalize")]
+    stated = folder / dict(modules)["Pooling"] / "config.json" if "Pooling" in kinds else None
+    weights = [file for part in (transformer, *filter(None, after)) for file in _weights(part)]
+    length, lower_case = _read_transformer(transformer / "sentence_bert_config.json")
+    return EncoderFiles(
+        transformer=transformer,
+        identity=commit or f"{_logical_id(config, folder)}@{hash_parts(hash_file(file) for file in weights)}",
+        tokenizer_hash=_tokenizer_hash(transformer),
+        pooling=_pooling(config, stated),
+        after=after,
+        max_length=length,
+        lower_case=lower_case,
+        prefixes=_prefixes(config, folder / "config_sentence_transformers.json"),
+    )
+
+
+def _locate(config: EncoderConfig) -> tuple[Path, str | None]:
+    """The folder, and for a hub id its identity, which the commit tells."""
+    if config.base.startswith("bundled:"):
+        return bundled_encoder_folder(config.base), None
+    if Path(config.base).is_dir():
+        return Path(config.base), None
+    from huggingface_hub import snapshot_download
+
+    patterns = _FROM_HUB + ["*.py"] * config.trust_remote_code
+    try:
+        folder = snapshot_download(
+            config.base, revision=config.revision, allow_patterns=patterns, ignore_patterns=_NOT_FROM_HUB
+        )
+    except Exception as error:  # the hub's client ends in errors of many kinds: offline, no such id, gated, malformed
+        raise DataError(
+            f"encoder.base {config.base!r} cannot be had ({first_line(error)}); "
+            "check the id or folder, or connect to the hub"
+        ) from None
+    return Path(folder), f"{config.base}@{Path(folder).name[:16]}"
+
+
+def _logical_id(config: EncoderConfig, folder: Path) -> str:
+    return config.base if config.base.startswith("bundled:") else folder.resolve().name
+
+
+def _entries(path: Path) -> list[Any]:
+    entries = read_json(path)
+    if not isinstance(entries, list) or not entries:
+        raise DataError(f"{path}: lists no modules; save the model with SentenceTransformer.save_pretrained()")
+    return entries
+
+
+def _module(path: Path, entry: Any) -> tuple[str, str]:
+    """Kind and folder of one module."""
+    try:
+        name, place = str(entry["type"]), str(entry["path"])
+    except (KeyError, TypeError):
+        raise DataError(f"{path}: each module needs type and path; not so {str(entry)[:60]}") from None
+    kind = name.rpartition(".")[2]
+    if not name.startswith("sentence_transformers.") or kind not in ("Transformer", "Pooling", "Dense", "Normalize"):
+        raise DataError(
+            f"{path}: module {name} is not known; use an encoder of Transformer, Pooling, Dense and Normalize"
+        )
+    return kind, place
+
+
+def _weights(folder: Path) -> Iterator[Path]:
+    files = sorted(folder.glob("*.safetensors"))
+    if not files and any(folder.glob("*.bin")):
+        raise DataError(
+            f"{folder}: weights only as .bin, which can run code when read; load them elsewhere and "
+            "save_pretrained() them as safetensors, or name a revision that has them"
+        )
+    if not files:
+        raise DataError(f"{folder}: no .safetensors file; save the model with save_pretrained()")
+    yield from files
+
+
+def _read_transformer(path: Path) -> tuple[int | None, bool]:
+    """Length and lower case; what would change vectors and is not known is refused."""
+    settings = read_settings(path)
+    strange = [key for key in _UNSUPPORTED if settings.get(key) is not None]
+    if settings.get("transformer_task", "feature-extraction") != "feature-extraction":
+        strange.append("transformer_task")
+    if "message" in (settings.get("modality_config") or {}):  # texts would go through the chat template
+        strange.append("modality_config")
+    if strange:
+        raise DataError(f"{path}: {strange[0]} {settings[strange[0]]!r} is not supported; use another encoder")
+    length = settings.get("max_seq_length")
+    if length is not None and (not isinstance(length, int) or length < 1):
+        raise DataError(f"{path}: max_seq_length {length!r} is no length; set encoder.max_length and mend it")
+    return length, bool(settings.get("do_lower_case", False))
+
+
+def _pooling(config: EncoderConfig, stated: Path | None) -> Pooling:
+    if config.pooling != "auto":
+        return config.pooling
+    if stated is None:
+        return "mean"
+    settings = read_settings(stated)
+    modes = settings.get("pooling_mode") or [mode for key, mode in _LEGACY_POOLING.items() if settings.get(key)]
+    names = [modes] if isinstance(modes, str) else list(modes) or ["mean"]
+    if len(names) > 1 or names[0] not in _POOLINGS:
+        raise DataError(f"{stated}: pooling {'+'.join(map(str, names))} is not known; known are {', '.join(_POOLINGS)}")
+    if settings.get("include_prompt") is False:
+        raise DataError(f"{stated}: include_prompt false is not supported; set encoder.pooling to pool prefixes too")
+    pooling = _POOLINGS[names[0]]
+    assert pooling in get_args(Pooling)  # noqa: S101
+    return cast(Pooling, pooling)
+
+
+def _prefixes(config: EncoderConfig, path: Path) -> dict[str, str]:
+    """The config's prefixes; where it has none, the model's own, chosen as ``encode_query`` and the like do.
+
+    But an empty ``document`` gives way to ``passage``, which models older than ``encode_document`` have.
+    """
+    settings = read_settings(path)
+    prompts = settings.get("prompts") or {}
+    if not isinstance(prompts, dict):
+        raise DataError(f"{path}: prompts must map names to texts; mend it, or set encoder.query_prefix")
+    own = {
+        "query": prompts.get("query"),
+        "document": next(filter(None, (prompts.get(name) for name in ("document", "passage", "corpus"))), None),
+        "plain": prompts.get(settings.get("default_prompt_name")),
+    }
+    set_by_hand = {"query": config.query_prefix, "document": config.document_prefix, "plain": None}
+    return {kind: (own[kind] or "") if prefix is None else prefix for kind, prefix in set_by_hand.items()}
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """A JSON object, empty where there is no file."""
+    settings = read_json(path) if path.is_file() else {}
+    if not isinstance(settings, dict):
+        raise DataError(f"{path}: must hold a JSON object; mend it, or save the model anew")
+    return settings
+
+
+def _tokenizer_hash(folder: Path) -> str:
+    files = [folder / name for name in _TOKENIZER_FILES if (folder / name).is_file()]
+    return hash_parts(part for file in files for part in (file.name, hash_file(file)))

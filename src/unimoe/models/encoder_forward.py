@@ -1,0 +1,178 @@
+"""The token states of many texts, as one row without padding where the architecture allows it.
+
+Linear layers, most of the work, then see real tokens only. Attention is computed per group of equally long texts, which
+lie side by side because batches are sorted by length, so that no mask is needed. Architectures whose attention asks for
+more (windows, relative positions) take transformers' own padded path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unimoe.models.batching import pad_ids
+from unimoe.models.tree_attention import UnsupportedAttentionError
+
+NAME = "unimoe_packed"
+
+_HARMLESS = {"dropout", "is_causal", "position_ids", "use_cache"}
+"""What layers hand to attention that changes nothing here, or is answered by the layer's own ``is_causal``."""
+
+_SAME = 0.999
+"""Cosine of packed and padded states above which they are the same, in any dtype."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """``count`` texts of ``length`` tokens each, side by side in the row from ``begin`` on."""
+
+    begin: int
+    count: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """One past the last token."""
+        return self.begin + self.count * self.length
+
+
+class EncoderForward:
+    """Runs an encoder over batches of token ids.
+
+    Args:
+        model: a model of transformers, in eval mode, whose first output is the final states.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self.first_position = _first_position(model)
+        """The position of a text's first token: above 0 where the model reserves some, as RoBERTa does."""
+        self.packs = _can_pack(model) and self._packs_faithfully()
+        """Whether batches are rows without padding."""
+
+    def __call__(self, sequences: Sequence[Sequence[int]]) -> Tensor:
+        """The final states of all tokens, text after text: ``(T, H)`` for T tokens in all; best sorted by length."""
+        return self._packed(sequences) if self.packs else self._padded(sequences)
+
+    @property
+    def _device(self) -> torch.device:
+        device: torch.device = self._model.device
+        return device
+
+    def _packed(self, sequences: Sequence[Sequence[int]]) -> Tensor:
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+        ALL_ATTENTION_FUNCTIONS.register(NAME, packed_attention)
+        row = torch.tensor([token for ids in sequences for token in ids])
+        positions = torch.cat([self._positions(ids) for ids in sequences])
+        config = self._model.config
+        before = config._attn_implementation
+        config._attn_implementation = NAME  # read by each layer as it runs, and by the making of masks
+        try:
+            output = self._model(
+                input_ids=row[None].to(self._device),
+                position_ids=positions[None].to(self._device),
+                groups=_groups([len(ids) for ids in sequences]),
+            )
+        finally:
+            config._attn_implementation = before
+        states: Tensor = output.last_hidden_state[0]
+        return states
+
+    def _positions(self, ids: Sequence[int]) -> Tensor:
+        """The positions of a text; in RoBERTa and its kin, a padding token that stands in it does not count."""
+        if self.first_position == 0:
+            return torch.arange(len(ids))
+        padding = self.first_position - 1
+        counts = torch.tensor(ids) != padding
+        return counts.cumsum(0) * counts + padding
+
+    def _padded(self, sequences: Sequence[Sequence[int]]) -> Tensor:
+        lengths = torch.tensor([len(ids) for ids in sequences], device=self._device)
+        ids = pad_ids(sequences, self._device)
+        mask = torch.arange(ids.shape[1], device=self._device) < lengths[:, None]
+        padding = getattr(self._model.config, "pad_token_id", None)
+        output = self._model(input_ids=ids.masked_fill(~mask, padding or 0), attention_mask=mask.long())
+        states: Tensor = output.last_hidden_state[mask]
+        return states
+
+    @torch.inference_mode()
+    def _packs_faithfully(self) -> bool:
+        """Whether a packed row of a few tokens has the states of the plain path."""
+        vocabulary = self._model.get_input_embeddings().num_embeddings
+        ids = [vocabulary // divisor for divisor in range(2, 10)]
+        sequences = [ids[:4], ids[2:6], ids[5:]]
+        try:
+            packed = self._packed(sequences)
+        except (UnsupportedAttentionError, TypeError):  # a TypeError: the layers do not pass the groups on
+            return False
+        alone = torch.cat([self._padded([ids]) for ids in sequences])
+        return bool((torch.cosine_similarity(packed.float(), alone.float(), dim=-1) > _SAME).all())
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    groups: Sequence[Group] | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Attention of transformers' signature: queries ``(1, H, T, D)``, keys and values ``(1, G, T, D)``.
+
+    Returns:
+        ``(1, T, H, D)``, and no weights.
+
+    Raises:
+        UnsupportedAttentionError: the layer asks for more, or does not pass the groups on.
+    """
+    asked = {name for name, value in options.items() if value is not None and value is not False} - _HARMLESS
+    if asked or attention_mask is not None or groups is None:
+        raise UnsupportedAttentionError(f"{type(module).__name__}: {sorted(asked)}")
+    output = query.new_empty(query.shape[2], query.shape[1], value.shape[-1])
+    for group in groups:
+        q, k, v = (
+            states[0, :, group.begin : group.end].view(-1, group.count, group.length, states.shape[-1]).transpose(0, 1)
+            for states in (query, key, value)
+        )
+        mixed = nn.functional.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            scale=scaling,
+            is_causal=bool(getattr(module, "is_causal", False)),
+            enable_gqa=len(k[0]) < len(q[0]),
+        )
+        output[group.begin : group.end].view(group.count, group.length, *output.shape[1:]).copy_(mixed.transpose(1, 2))
+    return output.unsqueeze(0), None
+
+
+def _groups(lengths: Sequence[int]) -> list[Group]:
+    """Runs of equal lengths."""
+    groups: list[Group] = []
+    for length, run in groupby(lengths):
+        groups.append(Group(groups[-1].end if groups else 0, sum(1 for _ in run), length))
+    return groups
+
+
+def _can_pack(model: Any) -> bool:
+    """Whether layers let another function attend, and all attend to the whole text as far as the config tells."""
+    kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
+    return bool(getattr(model, "_supports_attention_backend", False)) and kinds == {"full_attention"}
+
+
+def _first_position(model: Any) -> int:
+    """RoBERTa and its kin count positions from the padding's id plus one."""
+    for module in model.modules():
+        padding = getattr(module, "padding_idx", None)
+        if isinstance(padding, int) and isinstance(getattr(module, "position_embeddings", None), nn.Embedding):
+            return padding + 1
+    return 0

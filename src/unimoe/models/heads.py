@@ -1,0 +1,108 @@
+"""A projection head over a frozen encoder: one matrix, and the score of what it projects."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from unimoe.config_heads import Scoring
+from unimoe.errors import DataError
+from unimoe.io import atomic_path
+
+HEAD_FILE = "head.safetensors"
+
+
+def initial_weight(kind: str, documents: Tensor, outputs: int, seed: int) -> Tensor:
+    """The weights that a training starts from, whatever its method.
+
+    Args:
+        kind: ``pca``, ``orthogonal`` or ``normal``, see ``TrainConfig.init``.
+        documents: embeddings ``(N, D)`` that ``pca`` looks at.
+        outputs: rows of the matrix.
+        seed: of the random ones.
+
+    Returns:
+        ``(outputs, D)`` float32 on the CPU. More outputs than inputs leave the rows beyond D zero in ``pca``.
+
+    Raises:
+        DataError: an embedding is not finite.
+    """
+    inputs = documents.shape[1]
+    generator = torch.Generator().manual_seed(seed)
+    if kind == "normal":
+        return torch.randn(outputs, inputs, generator=generator) / math.sqrt(inputs)
+    if kind == "orthogonal":
+        weight = torch.empty(outputs, inputs)
+        nn.init.orthogonal_(weight, generator=generator)
+        return weight
+    if not bool(documents.isfinite().all()):
+        raise DataError("an embedding is not finite; encode the corpus again, with model.dtype float32")
+    moment = documents.double().cpu().T @ documents.double().cpu()
+    directions = torch.linalg.eigh(moment).eigenvectors.flip(1).T[:outputs]
+    # An eigenvector's sign is anybody's guess: the largest entry is made positive, so that machines agree.
+    signs = directions.gather(1, directions.abs().argmax(1, keepdim=True)).sign()
+    weight = torch.zeros(outputs, inputs)
+    weight[: len(directions)] = (directions * signs).float()
+    return weight
+
+
+def head_scores(weight: Tensor, queries: Tensor, documents: Tensor, scoring: Scoring) -> Tensor:
+    """Scores of each query with the documents of its pool; gradients flow to the weight.
+
+    Args:
+        weight: ``(D_out, D)``.
+        queries: ``(B, D)``.
+        documents: ``(B, P, D)``.
+        scoring: ``dot`` product or ``cosine`` of the projections.
+
+    Returns:
+        ``(B, P)`` float32.
+    """
+    projected_queries, projected_documents = queries @ weight.T, documents @ weight.T
+    if scoring == "cosine":
+        projected_queries = nn.functional.normalize(projected_queries, dim=-1)
+        projected_documents = nn.functional.normalize(projected_documents, dim=-1)
+    return (projected_documents @ projected_queries.unsqueeze(-1)).squeeze(-1).float()
+
+
+def save_head(path: Path, weight: Tensor, metadata: dict[str, str]) -> None:
+    """Write a head as safetensors, atomically."""
+    with atomic_path(path) as temporary:
+        safetensors.torch.save_file({"weight": weight.detach().cpu().contiguous()}, temporary, metadata)
+
+
+def load_head(path: Path, inputs: int | None = None) -> tuple[Tensor, dict[str, str]]:
+    """Read a head and what was written about it.
+
+    Args:
+        path: a file of ``save_head``.
+        inputs: dimensions of the embeddings it is to project; null asks nothing.
+
+    Returns:
+        ``(D_out, D)`` float32, and the metadata.
+
+    Raises:
+        DataError: the file is missing, damaged, no head, or a head for embeddings of another size.
+    """
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            metadata: dict[str, Any] = file.metadata() or {}
+            weight: Tensor = file.get_tensor("weight")
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such head; train it first") from None
+    except (OSError, safetensors.SafetensorError) as error:
+        raise DataError(f"{path}: damaged, or no head ({error}); train it again") from None
+    if weight.ndim != 2:
+        raise DataError(f"{path}: holds a tensor of {weight.ndim} dimensions, no matrix; train it again")
+    if inputs is not None and weight.shape[1] != inputs:
+        raise DataError(
+            f"{path}: a head for embeddings of {weight.shape[1]} dimensions, these have {inputs}; "
+            "use the encoder it was trained over"
+        )
+    return weight.float(), metadata

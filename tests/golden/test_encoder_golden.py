@@ -1,0 +1,122 @@
+"""Encoders against sentence-transformers in float32, and pooling against the definition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.tiny_encoders import load, save_sentence_transformer, save_tiny_decoder, save_tiny_encoder
+
+from unimoe.config_dense import BUNDLED_ENCODER
+from unimoe.models.bundled_encoder import bundled_encoder_folder
+
+TEXTS = [
+    "the cat sat on the mat",
+    "",
+    " ",
+    "a",
+    "a dog ran over the roof of the old house and sat on the mat",
+    "ein Haus, une maison, 집, 家, бабушка, \u00e9\u0301 e\u0301",
+    "emoji \U0001f600\U0001f468\u200d\U0001f469\u200d\U0001f467 and symbols \u2211\u222b \u00b5g/mL",
+    "[CLS] [MASK] tokens [SEP] in a text [PAD]",
+    "UPPER lower MiXeD 1234.5e-6 snake_case",
+    "rain " * 1000,
+    "word" * 300,
+    "line one\nline two\tand a tab",
+]
+
+
+def sentence_transformer(folder: Path) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(folder), device="cpu")
+
+
+def expected(folder: Path, texts: list[str], **settings: Any) -> Any:
+    vectors = sentence_transformer(folder).encode(texts, **settings)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    assert ours.shape == theirs.shape
+    assert (ours * theirs).sum(axis=1).min() > 0.99999
+    np.testing.assert_allclose(ours, theirs, atol=2e-6)
+
+
+class TestTheBundledModel:
+    def test_has_the_vectors_of_sentence_transformers(self) -> None:
+        encoder = load(BUNDLED_ENCODER)
+        assert encoder._forward.packs
+        assert encoder.max_length == 256
+        assert encoder.base_identity.startswith(f"{BUNDLED_ENCODER}@")
+        assert_same(encoder.encode(TEXTS), expected(bundled_encoder_folder(BUNDLED_ENCODER), TEXTS))
+
+    def test_a_shorter_length_is_sentence_transformers_own(self) -> None:
+        peer = sentence_transformer(bundled_encoder_folder(BUNDLED_ENCODER))
+        peer.max_seq_length = 16
+        assert_same(load(BUNDLED_ENCODER, max_length=16).encode(TEXTS), peer.encode(TEXTS))
+
+
+class TestPooling:
+    """Mean, first and last state by hand: transformers' forward of one text at a time."""
+
+    @pytest.mark.parametrize("kind", ["bert", "xlm-roberta", "mpnet", "modernbert"])
+    @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
+    def test_is_what_its_name_says(self, tmp_path: Path, kind: str, pooling: str) -> None:
+        from transformers import AutoModel, AutoTokenizer
+
+        folder = save_tiny_encoder(tmp_path / kind, kind)
+        model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+        texts = [text for text in TEXTS if len(text) < 60]
+        by_hand = []
+        for text in texts:
+            with torch.no_grad():
+                states = model(input_ids=torch.tensor([tokenizer(text)["input_ids"]])).last_hidden_state[0]
+            vector = {"mean": states.mean(dim=0), "cls": states[0], "last": states[-1]}[pooling].numpy()
+            by_hand.append(vector / np.linalg.norm(vector))
+        ours = load(folder, pooling=pooling).encode(texts)
+        np.testing.assert_allclose(ours, np.stack(by_hand), atol=2e-6)
+
+    @pytest.mark.parametrize("pooling", ["mean", "cls", "lasttoken"])
+    def test_is_read_from_the_folder(self, tmp_path: Path, pooling: str) -> None:
+        folder = save_sentence_transformer(save_tiny_encoder(tmp_path / "bare"), tmp_path / "st", pooling=pooling)
+        assert_same(load(folder).encode(TEXTS), expected(folder, TEXTS))
+
+    def test_is_the_mean_of_a_bare_model(self, tmp_path: Path) -> None:
+        bare = save_tiny_encoder(tmp_path / "bare")
+        folder = save_sentence_transformer(bare, tmp_path / "st")
+        np.testing.assert_array_equal(load(bare).encode(TEXTS), load(folder).encode(TEXTS))
+
+
+class TestModules:
+    def test_dense_and_normalize_in_any_order(self, tmp_path: Path) -> None:
+        from sentence_transformers.sentence_transformer.modules import Dense, Normalize
+
+        torch.manual_seed(0)
+        bare = save_tiny_encoder(tmp_path / "bare")
+        modules = [Dense(64, 24), Normalize(), Dense(24, 8, bias=False, activation_function=torch.nn.Identity())]
+        folder = save_sentence_transformer(bare, tmp_path / "st", *modules)
+        vectors = load(folder).encode(TEXTS)
+        assert vectors.shape == (len(TEXTS), 8)
+        assert_same(vectors, expected(folder, TEXTS))
+
+    def test_prompts_are_those_of_encode_query_and_encode_document(self, tmp_path: Path) -> None:
+        bare = save_tiny_encoder(tmp_path / "bare")
+        prompts = {"query": "query ", "document": "passage "}
+        folder = save_sentence_transformer(bare, tmp_path / "st", prompts=prompts)
+        ours, peer = load(folder), sentence_transformer(folder)
+        for kind, theirs in (("query", peer.encode_query), ("document", peer.encode_document), ("plain", peer.encode)):
+            vectors = theirs(TEXTS)
+            unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+            assert_same(ours.encode(TEXTS, kind=kind), unit)  # type: ignore[arg-type]
+
+    def test_a_causal_model_with_last_token_pooling(self, tmp_path: Path) -> None:
+        bare = save_tiny_decoder(tmp_path / "bare")
+        folder = save_sentence_transformer(bare, tmp_path / "st", pooling="lasttoken")
+        encoder = load(folder)
+        assert encoder._forward.packs
+        texts = [text for text in TEXTS if len(text) < 60]
+        assert_same(encoder.encode(texts), expected(folder, texts))

@@ -1,0 +1,251 @@
+"""``TaskRunner``: what it writes of each type of task, what it takes for done, and what fails beside what does not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import mteb_tasks
+from support.experiments import tiny_experiment
+from support.mteb_tasks import RANKED, SYMMETRIC
+from support.reranking import with_evaluation
+
+from unimoe.config import Experiment, MTEBConfig
+from unimoe.console import Steps
+from unimoe.errors import DataError
+from unimoe.evaluation.evaluator import Evaluator
+from unimoe.evaluation.mteb_measurement import TaskMeasurement
+from unimoe.evaluation.mteb_suite import TaskRunner
+from unimoe.evaluation.subjects import Subject, zero_shot_subject
+from unimoe.metrics import score_run
+from unimoe.models.bench import ModelBench
+from unimoe.results import EvalResult, Task, read_result
+from unimoe.trec import read_qrels, read_run
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def result(output_dir: Path, name: str, task: Task = "embedding") -> EvalResult:
+    return read_result(output_dir / "zero_shot" / "seed_none" / "results" / task / f"{name}.json")
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"}
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    return tiny_experiment(tmp_path_factory.mktemp("experiment"))
+
+
+def subject_of(experiment: Experiment, dtype: torch.dtype = torch.float32) -> Subject:
+    return zero_shot_subject(experiment, ModelBench(experiment, torch.device("cpu"), dtype))
+
+
+@pytest.fixture(scope="module")
+def subject(experiment: Experiment) -> Subject:
+    return subject_of(experiment)
+
+
+def runner(output_dir: Path, subject: Subject, wanted: tuple[Task, ...] = ("reranking", "embedding")) -> TaskRunner:
+    return TaskRunner(Evaluator(output_dir), subject, wanted)
+
+
+class TestTaskRunner:
+    @pytest.fixture(scope="class")
+    def done(
+        self, subject: Subject, tmp_path_factory: pytest.TempPathFactory
+    ) -> tuple[Path, TaskRunner, list[TaskMeasurement]]:
+        output_dir = tmp_path_factory.mktemp("outputs")
+        one = runner(output_dir, subject)
+        kinds = (mteb_tasks.InventedSTS, mteb_tasks.InventedReranking, mteb_tasks.InventedParts)
+        return output_dir, one, one.run([kind() for kind in kinds], Steps(4))
+
+    def test_it_measures_what_each_task_allows(self, done: tuple[Path, TaskRunner, list[TaskMeasurement]]) -> None:
+        _, one, measurements = done
+        assert one.failures == []
+        assert [(m.task, m.dataset) for m in measurements] == [
+            ("embedding", "InventedSTS"),
+            ("reranking", "InventedReranking"),
+            ("embedding", "InventedReranking"),
+            ("embedding", "InventedParts"),
+        ]
+
+    def test_a_task_without_queries_has_a_result_without_queries(
+        self, done: tuple[Path, TaskRunner, list[TaskMeasurement]]
+    ) -> None:
+        output_dir, _, _ = done
+        found = result(output_dir, "InventedSTS")
+        assert (found.task_type, found.main_metric) == ("STS", "cosine_spearman")
+        assert (found.per_query, found.per_query_metrics, found.unjudged_queries) == ({}, {}, [])
+        assert found.aggregate.keys() == {"cosine_spearman"}
+        assert not (output_dir / "zero_shot/seed_none/runs/embedding/InventedSTS.trec").exists()
+        assert not (output_dir / "qrels/InventedSTS-test.qrels").exists()
+        assert (output_dir / "zero_shot/seed_none/results/embedding/InventedSTS.mteb.json").exists()
+
+    def test_a_cross_encoders_result_has_the_candidates_as_first_stage(
+        self, done: tuple[Path, TaskRunner, list[TaskMeasurement]], subject: Subject
+    ) -> None:
+        output_dir, _, _ = done
+        reranked = result(output_dir, "InventedReranking", "reranking")
+        embedded = result(output_dir, "InventedReranking")
+        assert (reranked.task_type, reranked.main_metric, reranked.identity.first_stage) == ("Reranking", "map", "mteb")
+        assert reranked.first_stage is not None
+        assert reranked.first_stage.aggregate == {}
+        assert embedded.first_stage is None
+        assert reranked.per_query.keys() == embedded.per_query.keys() == RANKED.qrels.keys()
+        assert reranked.per_query != embedded.per_query
+        assert reranked.identity.prompt == subject.prompt
+        assert (embedded.identity.prompt or "").partition("@")[0] == (subject.prompt or "").partition("@")[0]
+
+    def test_parts_are_told_apart(self, done: tuple[Path, TaskRunner, list[TaskMeasurement]]) -> None:
+        output_dir, _, _ = done
+        found = result(output_dir, "InventedParts")
+        assert found.identity.split == "dev+test"
+        assert len(found.per_query) == 3 + 4 + 2 + 5
+        run = read_run(output_dir / "zero_shot/seed_none/runs/embedding/InventedParts.trec")
+        qrels = read_qrels(output_dir / "qrels/InventedParts-dev-test.qrels")
+        assert score_run(qrels, run).aggregate["ndcg@10"] == pytest.approx(found.aggregate["ndcg@10"])
+        assert found.aggregate["ndcg@10"] == pytest.approx(np.mean([*found.per_query.values()]))
+        assert found.aggregate["main_score"] != pytest.approx(found.aggregate["ndcg@10"], abs=1e-9)
+
+    def test_what_is_done_is_skipped_without_loading_its_data(
+        self, done: tuple[Path, TaskRunner, list[TaskMeasurement]], subject: Subject
+    ) -> None:
+        class NowhereToBeHad(mteb_tasks.InventedSTS):
+            def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
+                raise ConnectionError("no network")
+
+        again = runner(done[0], subject)
+        assert len(again.run([NowhereToBeHad()], Steps(1))) == 1
+        assert again.failures == []
+
+    def test_the_data_of_a_task_is_let_go(self, subject: Subject, tmp_path: Path) -> None:
+        ours, given = mteb_tasks.InventedSTS(), mteb_tasks.loaded(mteb_tasks.InventedPairs)
+        runner(tmp_path, subject).run([ours, given], Steps(2))
+        assert (ours.data_loaded, given.data_loaded) == (False, True)
+
+    @pytest.mark.parametrize("kind", SYMMETRIC, ids=lambda kind: kind.__name__)
+    def test_every_type_without_queries_is_written_and_read_back(
+        self, subject: Subject, tmp_path: Path, kind: type[Any]
+    ) -> None:
+        one = runner(tmp_path, subject)
+        one.run([kind()], Steps(1))
+        assert one.failures == []
+        found = result(tmp_path, kind.__name__)
+        assert (found.task_type, found.per_query) == (str(kind.metadata.type), {})
+        assert 0 < abs(found.aggregate[found.main_metric]) <= 1
+
+
+class TestIsDone:
+    """A result on disk counts only for the measurement it was made by."""
+
+    @pytest.fixture(scope="class")
+    def outputs(self, subject: Subject, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        output_dir = tmp_path_factory.mktemp("outputs")
+        runner(output_dir, subject).run([mteb_tasks.InventedSTS(), mteb_tasks.InventedReranking()], Steps(3))
+        return output_dir
+
+    def is_done(self, outputs: Path, subject: Subject, task: Task = "embedding", **card: Any) -> bool:
+        mteb_task = mteb_tasks.InventedReranking() if task == "reranking" else mteb_tasks.InventedSTS()
+        if card:
+            mteb_task.metadata = mteb_task.metadata.model_copy(update=card)
+        return Evaluator(outputs).is_done(TaskMeasurement(subject, task, mteb_task))
+
+    def test_the_same_is_done(self, outputs: Path, experiment: Experiment) -> None:
+        assert self.is_done(outputs, subject_of(experiment))
+        assert self.is_done(outputs, subject_of(experiment), "reranking")
+
+    @pytest.mark.parametrize(
+        ("mteb", "done"),
+        [
+            ({"prompts": {"STS": "Text: "}}, False),
+            ({"prompts": {"InventedSTS": ""}}, False),
+            ({"task_instruction": None}, False),
+            ({"task_instruction": "{instruction}: "}, False),
+            ({"prompts": {"SciFact": "Claim: ", "Retrieval": "Query: "}}, True),
+        ],
+        ids=str,
+    )
+    def test_other_prefixes_are_not(
+        self, outputs: Path, experiment: Experiment, mteb: dict[str, Any], done: bool
+    ) -> None:
+        subject = subject_of(with_evaluation(experiment, mteb=MTEBConfig(**mteb)))
+        assert self.is_done(outputs, subject) is done
+        assert self.is_done(outputs, subject, "reranking")  # no prefix of this kind is in a question
+
+    def test_a_result_is_never_overwritten_by_one_with_other_prefixes(
+        self, outputs: Path, experiment: Experiment
+    ) -> None:
+        other = subject_of(with_evaluation(experiment, mteb=MTEBConfig(task_instruction=None)))
+        measurement = TaskMeasurement(other, "embedding", mteb_tasks.loaded(mteb_tasks.InventedSTS))
+        with pytest.raises(DataError, match="holds another measurement"):
+            Evaluator(outputs).evaluate(measurement)
+
+    def test_nor_another_length_dtype_or_data(self, outputs: Path, experiment: Experiment) -> None:
+        longer = experiment.model_copy(update={"model": experiment.model.model_copy(update={"max_length": 300})})
+        assert not self.is_done(outputs, subject_of(longer))
+        assert not self.is_done(outputs, subject_of(experiment, torch.bfloat16))
+        newer = {"path": "invented/InventedSTS", "revision": "2"}
+        assert not self.is_done(outputs, subject_of(experiment), dataset=newer)
+
+
+class Broken(mteb_tasks.InventedRetrieval):
+    """A task whose data MTEB cannot evaluate."""
+
+    metadata = mteb_tasks.card("Broken", "Retrieval", "ndcg_at_10")
+
+    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
+        """Without a corpus."""
+        super().load_data()
+        data: Any = self.dataset
+        del data["default"]["test"]["corpus"]
+
+
+class TestFailures:
+    def test_one_bad_task_is_named_and_the_others_go_on(
+        self, subject: Subject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        one = runner(tmp_path, subject)
+        done = one.run([Broken(), mteb_tasks.InventedSTS()], Steps(2))
+        assert [m.dataset for m in done] == ["InventedSTS"]
+        (line,) = one.failures
+        assert line.startswith("Broken: KeyError: 'corpus'")
+        assert f"failed: {line}" in capsys.readouterr().err
+        assert not [name for name in files(tmp_path) if "Broken" in name]
+
+    def test_an_embedding_that_is_not_finite_is_named_by_id_and_leaves_nothing(
+        self, experiment: Experiment, tmp_path: Path
+    ) -> None:
+        subject = subject_of(experiment)
+        assert subject.load is not None
+        model = subject.load()
+        encode = model.encode
+
+        def spoilt(texts: list[str], *, kind: Any = "plain", **options: Any) -> Any:
+            if kind == "document":
+                with torch.no_grad():
+                    model.model.model.norm.weight[0] = torch.nan
+            return encode(texts, kind=kind, **options)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(model, "encode", spoilt)
+            one = runner(tmp_path, subject, ("embedding",))
+            done = one.run([mteb_tasks.InventedSTS(), mteb_tasks.InventedRetrieval()], Steps(2))
+        assert [m.dataset for m in done] == ["InventedSTS"]
+        (line,) = one.failures
+        assert re.match(r"InventedRetrieval, document 'd\d\d': the score is not finite", line)
+        assert {Path(name).name for name in files(tmp_path)} == {"InventedSTS.json", "InventedSTS.mteb.json"}
+
+    def test_a_damaged_result_is_that_tasks_failure_alone(self, subject: Subject, tmp_path: Path) -> None:
+        runner(tmp_path, subject).run([mteb_tasks.InventedSTS()], Steps(1))
+        path = tmp_path / "zero_shot/seed_none/results/embedding/InventedSTS.json"
+        path.write_text("{", encoding="utf-8")
+        one = runner(tmp_path, subject)
+        done = one.run([mteb_tasks.InventedSTS(), mteb_tasks.InventedPairs()], Steps(2))
+        assert [m.dataset for m in done] == ["InventedPairs"]
+        assert "InventedSTS.json" in one.failures[0]

@@ -1,0 +1,205 @@
+"""``evaluate --mteb``: result files, what is done already, and what is missing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from support.experiments import write_tiny_experiment
+from support.reranking import invented, write_invented
+from support.scripts import Done, call_script
+
+from unimoe.metrics import score_run
+from unimoe.results import EvalResult, read_drilldown, read_result
+from unimoe.trec import read_qrels, read_run
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SCIFACT = invented(documents=14, queries=4, unjudged=1, name="scifact")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for UNIMOE_DATA with one BEIR set, and an experiment."""
+    folder = tmp_path_factory.mktemp("data")
+    write_invented(folder / "scifact", SCIFACT)
+    write_tiny_experiment(folder)
+    return folder
+
+
+def evaluate(data: Path, output_dir: Path, *more: str | Path) -> Done:
+    return call_script(
+        "evaluate.py", "--zero-shot", "--config", data / "tiny.yaml", "--output-dir", output_dir, *more,
+        UNIMOE_DATA=str(data),
+    )  # fmt: skip
+
+
+def result(output_dir: Path, name: str) -> EvalResult:
+    return read_result(output_dir / "zero_shot" / "seed_none" / "results" / "embedding" / f"{name}.json")
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"}
+
+
+@pytest.fixture(scope="module")
+def suite(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+    """Three tasks: one whose data nobody has here, one from a folder, and one more without data."""
+    output_dir = tmp_path_factory.mktemp("suite")
+    return output_dir, evaluate(data, output_dir, "--mteb", "NFCorpus,SciFact,STS12")
+
+
+class TestCommand:
+    def test_what_cannot_be_had_is_named_with_the_mend_and_the_rest_is_done(self, suite: tuple[Path, Done]) -> None:
+        _, done = suite
+        assert done.returncode == 4
+        assert "Traceback" not in done.stderr
+        *lines, last = done.stderr.strip().splitlines()
+        failed = [line for line in lines if line.startswith("failed: ")]
+        assert [line.split(":")[1].strip() for line in failed] == ["NFCorpus", "STS12"]
+        assert "put the BEIR folder nfcorpus under UNIMOE_DATA" in failed[0]
+        assert "connect to the network, or copy the Hugging Face cache" in failed[1]
+        assert last == "error: done, without 2 of the MTEB tasks asked for (named above)"
+
+    def test_the_task_has_a_result_with_mtebs_own_beside_it(self, suite: tuple[Path, Done]) -> None:
+        output_dir, done = suite
+        found = result(output_dir, "SciFact")
+        assert (found.dataset, found.task_type, found.main_metric) == ("SciFact", "Retrieval", "ndcg@10")
+        assert found.aggregate.keys() == {"ndcg@10", "mrr@10", "map", "recall@100", "main_score"}
+        assert found.aggregate["main_score"] == pytest.approx(found.aggregate["ndcg@10"], abs=1e-5)
+        assert found.per_query.keys() == SCIFACT.qrels.keys()
+        assert (found.identity.split, found.identity.first_stage, found.identity.depth) == ("test", None, None)
+        assert found.provenance.items_per_s is not None
+        place = output_dir / "zero_shot/seed_none/results/embedding"
+        theirs = json.loads((place / "SciFact.mteb.json").read_text(encoding="utf-8"))
+        assert theirs["task_name"] == "SciFact"
+        assert theirs["scores"]["test"][0]["main_score"] == found.aggregate["main_score"]
+        assert f"embedding/SciFact zero_shot: ndcg@10 {found.aggregate['ndcg@10']:.4f}  " in done.stdout
+
+    def test_run_and_judgments_give_the_same_scores(self, suite: tuple[Path, Done]) -> None:
+        output_dir, _ = suite
+        found = result(output_dir, "SciFact")
+        run = read_run(output_dir / "zero_shot/seed_none/runs/embedding/SciFact.trec")
+        qrels = read_qrels(output_dir / "qrels/SciFact-test.qrels")
+        assert qrels == SCIFACT.qrels
+        assert score_run(qrels, run).per_query["ndcg@10"] == pytest.approx(found.per_query)
+        details = read_drilldown(output_dir / "zero_shot/seed_none/results/embedding/SciFact.json").queries
+        assert {query: detail.text for query, detail in details.items()} == {
+            query: SCIFACT.queries[query] for query in SCIFACT.qrels
+        }
+
+    def test_nothing_is_written_of_what_failed(self, suite: tuple[Path, Done]) -> None:
+        output_dir, _ = suite
+        assert files(output_dir) == {
+            "zero_shot/seed_none/results/embedding/SciFact.json",
+            "zero_shot/seed_none/results/embedding/SciFact.mteb.json",
+            "zero_shot/seed_none/results/embedding/SciFact.queries.json",
+            "zero_shot/seed_none/runs/embedding/SciFact.trec",
+            "qrels/SciFact-test.qrels",
+        }
+
+    def test_a_second_run_skips_what_is_done(self, data: Path, suite: tuple[Path, Done]) -> None:
+        output_dir, first = suite
+        path = output_dir / "zero_shot/seed_none/results/embedding/SciFact.json"
+        before = path.read_bytes()
+        again = evaluate(data, output_dir, "--mteb", "SciFact")
+        assert again.returncode == 0, again.stderr
+        assert "embedding SciFact: zero_shot: already done" in again.stderr
+        assert path.read_bytes() == before
+        assert again.stdout.splitlines()[0] in first.stdout
+
+    def test_another_prefix_is_another_measurement(self, data: Path, suite: tuple[Path, Done]) -> None:
+        output_dir, _ = suite
+        path = output_dir / "zero_shot/seed_none/results/embedding/SciFact.json"
+        before = path.read_bytes()
+        done = evaluate(data, output_dir, "--mteb", "SciFact", "--set", "evaluation.mteb.prompts={query: 'Claim: '}")
+        assert done.returncode == 4
+        assert "already done" not in done.stderr
+        assert "SciFact.json holds another measurement (prompt" in done.stderr
+        assert "choose another --output-dir" in done.stderr
+        assert path.read_bytes() == before
+
+    def test_prefixes_that_the_task_never_uses_change_nothing(self, data: Path, suite: tuple[Path, Done]) -> None:
+        unused = "evaluation.mteb.prompts={STS: 'Text: ', NFCorpus-query: 'x'}"
+        done = evaluate(data, suite[0], "--mteb", "SciFact", "--set", unused)
+        assert (done.returncode, done.stderr.count("already done")) == (0, 1)
+
+    def test_other_text_has_another_hash(self, data: Path, tmp_path: Path, suite: tuple[Path, Done]) -> None:
+        write_invented(tmp_path / "scifact", invented(documents=15, queries=4, name="scifact"))
+        done = call_script(
+            "evaluate.py", "--zero-shot", "--config", data / "tiny.yaml", "--output-dir", tmp_path / "outputs",
+            "--mteb", "SciFact", UNIMOE_DATA=str(tmp_path),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        one, other = result(suite[0], "SciFact"), result(tmp_path / "outputs", "SciFact")
+        assert one.provenance.hashes["collection"] != other.provenance.hashes["collection"]
+        assert one.provenance.hashes["base_model"] == other.provenance.hashes["base_model"]
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            (["--mteb", "SciFcat"], ["mteb has no task or benchmark 'SciFcat'", "did you mean 'SciFact'?"]),
+            (["--mteb", "SciFact,CIFAR10ZeroShot"], ["CIFAR10ZeroShot is a task about image", "leave it out"]),
+            (["--mteb", "SciFact", "--max-queries", "3"], ["--max-queries cuts collections, not tasks of MTEB"]),
+            (
+                ["--mteb", "SciFact", "--set", "evaluation.mteb.prompts={SciFcat: x}"],
+                ["evaluation.mteb.prompts: 'SciFcat'", "did you mean 'SciFact'?"],
+            ),
+            (
+                ["--mteb", "SciFact", "--set", "evaluation.mteb.task_instruction='Instruct'"],
+                ["must hold {instruction}"],
+            ),
+        ],
+        ids=["task", "modality", "max queries", "prefix", "template"],
+    )
+    def test_wrong_usage_is_told_in_one_line(
+        self, data: Path, tmp_path: Path, options: list[str], words: list[str]
+    ) -> None:
+        done = evaluate(data, tmp_path / "outputs", *options)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "Traceback" not in done.stderr
+        for word in words:
+            assert word in done.stderr.strip().splitlines()[-1]
+        assert not (tmp_path / "outputs").exists()
+
+    def test_a_plan_says_what_it_does_not_count(self, data: Path, tmp_path: Path) -> None:
+        done = evaluate(data, tmp_path / "outputs", "--plan", "--datasets", "scifact", "--mteb", "STS12,STS13")
+        assert done.returncode == 0, done.stderr
+        assert "not counted: 2 tasks of MTEB" in done.stdout
+        assert not (tmp_path / "outputs").exists()
+
+    def test_the_full_tier_reranks_beir_and_embeds_mtebs_benchmark(
+        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "beir.util", None)  # nothing to download with
+        done = evaluate(data, tmp_path / "outputs", "--plan", "--eval-tier", "full")
+        assert done.returncode == 4
+        assert done.stderr.count("not available: collection ") == 25  # 26 but for the one in the folder
+        _, line, total, last = done.stdout.splitlines()
+        assert (line.split()[:2], total.split()[0]) == (["reranking", "scifact"], "total:")
+        assert last == "not counted: 41 tasks of MTEB, whose sizes only its hub knows"
+
+
+class TestRankOnlyArm:
+    @pytest.fixture(scope="class")
+    def checkpoint(self, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        output_dir = tmp_path_factory.mktemp("trained")
+        done = call_script(
+            "train.py", "--config", data / "tiny.yaml", "--arm", "rank_only_r8", "--seed", "0",
+            "--output-dir", output_dir, UNIMOE_DATA=str(data),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return output_dir / "rank_only_r8" / "seed_0" / "checkpoint"
+
+    def test_tasks_without_candidates_are_wrong_usage(self, checkpoint: Path, data: Path, tmp_path: Path) -> None:
+        done = call_script(
+            "evaluate.py", "--checkpoint", checkpoint, "--mteb", "STS12,SciFact", "--output-dir", tmp_path / "outputs",
+            UNIMOE_DATA=str(data),
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.strip().splitlines()[-1] == (
+            "error: rank_only_r8 was trained to rank only, and none of these tasks gives candidates to rerank"
+        )
+        assert not (tmp_path / "outputs").exists()

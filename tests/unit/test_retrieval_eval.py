@@ -1,0 +1,298 @@
+"""Dense retrieval on small collections: what is searched, what is scored, what is embedded again, what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.embedders import WordEmbedder
+from support.sources import SMALL, write_msmarco
+
+from unimoe.config_dense import DenseConfig, DenseExperiment, EncoderConfig
+from unimoe.data.catalog import load_collection
+from unimoe.data.collection import Collection, Document, assemble
+from unimoe.errors import DataError, UsageError
+from unimoe.evaluation.retrieval_eval import dense_collection, evaluate_retrieval, retrieval_metrics, retrieval_notes
+from unimoe.evaluation.retrievers import arm_names
+
+WORDS = ("heron", "tide", "moon", "rain")
+DOCUMENTS = {
+    "a": "heron heron tide",
+    "b": "heron",
+    "c": "tide moon",
+    "d": "rain",
+    "e": "moon rain rain",
+}
+QUERIES = {"q1": "heron", "q2": "moon", "u": "rain"}
+QRELS = {"q1": {"a": 1, "b": 2}, "q2": {"c": 1, "a": 0}}
+
+
+def toy(qrels: dict[str, dict[str, int]] | None = None, documents: dict[str, str] | None = None) -> Collection:
+    pairs = [(key, Document("", text)) for key, text in (DOCUMENTS if documents is None else documents).items()]
+    return assemble("toy", "test", pairs, QUERIES.items(), qrels or QRELS)
+
+
+def large(documents: int = 60, queries: int = 20) -> Collection:
+    """Each query has two relevant documents, one of them of grade 2."""
+    corpus = [(f"d{i:02d}", Document("", WORDS[i % 4])) for i in range(documents)]
+    asked = [(f"q{i:02d}", WORDS[i % 4]) for i in range(queries)]
+    qrels = {f"q{i:02d}": {f"d{i:02d}": 1, f"d{i + 20}": 2} for i in range(queries)}
+    return assemble("large", "test", corpus, asked, qrels)
+
+
+def long() -> Collection:
+    """Forty documents, of which five make a unit of work."""
+    documents = {f"d{i:02d}": f"{'x' * 210_000} {WORDS[i % 4]} {WORDS[i % 3]}" for i in range(40)}
+    return toy({"q1": {"d00": 1}}, documents)
+
+
+def retrieve(folder: Path, collection: Collection, model: WordEmbedder | None = None, **given: Any) -> Any:
+    options: dict[str, Any] = {key: given.pop(key) for key in ("exclude_self", "weights", "advance") if key in given}
+    settings: dict[str, Any] = {"depth": 5, "cutoffs": [1, 5]} | given
+    options = {"weights": None} | options
+    return evaluate_retrieval(
+        model or WordEmbedder(WORDS), collection, DenseConfig(**settings), store_dir=folder, **options
+    )
+
+
+class TestScores:
+    def test_ranking_and_scores_by_hand(self, tmp_path: Path) -> None:
+        found = retrieve(tmp_path, toy(), depth=3, cutoffs=[1, 3])
+        # q1, heron: b 1, a 2/sqrt(5); the rest 0, of equal scores the highest id first.
+        # q2, moon: c 1/sqrt(2), e 1/sqrt(5).
+        assert list(found.run["q1"]) == ["b", "a", "e"]
+        assert list(found.run["q2"]) == ["c", "e", "d"]
+        assert found.run["q1"]["a"] == pytest.approx(2 / 5**0.5, abs=1e-6)
+        assert found.run["q2"]["e"] == pytest.approx(1 / 5**0.5, abs=1e-6)
+        assert found.scores.per_query["recall_cap@1"] == {"q1": 1.0, "q2": 1.0}
+        assert found.scores.per_query["recall_cap@3"] == {"q1": 1.0, "q2": 1.0}
+        assert found.scores.per_query["mrr@10"] == {"q1": 1.0, "q2": 1.0}
+        assert found.scores.unjudged_queries == ["u"]
+        assert found.texts == 3 + 5
+
+    def test_metrics_are_the_usual_ones_and_capped_recall_at_every_cutoff(self) -> None:
+        metrics = retrieval_metrics(DenseConfig(cutoffs=[10, 5, 5]))
+        assert metrics == ("ndcg@10", "mrr@10", "map", "recall@100", "recall_cap@5", "recall_cap@10")
+
+    def test_lengths_and_roles_reach_the_model(self, tmp_path: Path) -> None:
+        model = WordEmbedder(WORDS)
+        cut = retrieve(tmp_path, toy(), model, query_length=2, document_length=1)
+        assert model.lengths == {("query", 2), ("document", 1)}
+        assert cut.run["q1"]["a"] == pytest.approx(1.0)  # "heron heron tide" is "heron" now
+        whole = retrieve(tmp_path, toy(), model)  # other lengths, other vectors
+        assert whole.run["q1"]["a"] == pytest.approx(2 / 5**0.5, abs=1e-6)
+
+    def test_a_document_with_the_querys_id_is_left_out_where_asked(self, tmp_path: Path) -> None:
+        corpus = {"q1": "heron", "b": "heron tide", "c": "moon"}
+        collection = toy({"q1": {"b": 1}}, corpus)
+        assert next(iter(retrieve(tmp_path, collection, depth=5).run["q1"])) == "q1"
+        excluded = retrieve(tmp_path, collection, depth=5, exclude_self=True)
+        assert list(excluded.run["q1"]) == ["b", "c"]
+        assert excluded.scores.aggregate["mrr@10"] == 1.0
+
+    @pytest.mark.parametrize("storage", ["float32", "float16"])
+    def test_both_backends_find_the_same(self, tmp_path: Path, storage: str) -> None:
+        pytest.importorskip("faiss")
+        found = [retrieve(tmp_path, large(), backend=name, storage=storage).run for name in ("torch", "faiss")]
+        assert found[0] == found[1]
+
+
+class TestDepth:
+    def test_a_depth_beyond_the_corpus_ranks_all_of_it_and_says_so(self, tmp_path: Path) -> None:
+        found = retrieve(tmp_path, toy(), depth=100)
+        assert [len(scores) for scores in found.run.values()] == [5, 5, 5]
+        assert "toy: depth 100, but the corpus holds 5: every document is ranked" in found.notes
+        assert found.scores.aggregate["recall@100"] == 1.0
+
+    def test_a_shallow_run_says_what_its_recall_is_of(self) -> None:
+        (note,) = retrieval_notes(large(200), 20)
+        assert note == "large: recall@100 and map count the 20 documents kept of each query"
+        assert retrieval_notes(large(200), 100) == []
+
+    def test_a_judged_query_without_a_relevant_document_counts_zero_and_is_named(self, tmp_path: Path) -> None:
+        found = retrieve(tmp_path, toy({"q1": {"b": 1}, "q2": {"c": 0}}))
+        assert found.scores.per_query["recall_cap@5"] == {"q1": 1.0, "q2": 0.0}
+        assert found.scores.aggregate["recall_cap@5"] == 0.5
+        assert "toy: judged queries without a relevant document, which count 0: 1 (q2)" in found.notes
+
+
+class TestVectors:
+    def test_the_corpus_is_embedded_once(self, tmp_path: Path) -> None:
+        model = WordEmbedder(WORDS)
+        first = retrieve(tmp_path, toy(), model)
+        second = retrieve(tmp_path, toy({"q1": {"b": 1}}), model, depth=2, cutoffs=[1])
+        assert model.embedded == {"query": 6, "document": 5, "plain": 0}
+        assert second.texts == 3
+        assert list(second.run["q1"].items()) == list(first.run["q1"].items())[:2]
+
+    @pytest.mark.parametrize("change", ["weights", "prompt", "base", "corpus", "storage", "length"])
+    def test_what_changes_vectors_makes_new_ones(self, tmp_path: Path, change: str) -> None:
+        model, collection = WordEmbedder(WORDS), toy()
+        given: dict[str, Any] = {}
+        retrieve(tmp_path, collection, model)
+        if change == "weights":
+            given = {"weights": "another adapter"}
+        elif change == "prompt":
+            model.prompt_name = "bare@other"
+        elif change == "base":
+            model.base_identity = "words@other"
+        elif change == "corpus":
+            collection = replace(collection, corpus=collection.corpus | {"b": Document("", "tide")})
+        elif change == "storage":
+            given = {"storage": "float16"}
+        else:
+            given = {"document_length": 2}
+        found = retrieve(tmp_path, collection, model, **given)
+        assert model.embedded["document"] == 10
+        assert found.texts == 8
+        retrieve(tmp_path, toy(), WordEmbedder(WORDS))
+        assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 2  # the first vectors are still there
+
+    def test_a_killed_run_goes_on_and_ends_the_same(self, tmp_path: Path) -> None:
+        collection, killed = long(), WordEmbedder(WORDS, fail_after=10)
+        with pytest.raises(KeyboardInterrupt):
+            retrieve(tmp_path / "killed", collection, killed)
+        done = killed.embedded["document"]
+        resumed = WordEmbedder(WORDS)
+        found = retrieve(tmp_path / "killed", collection, resumed)
+        assert 0 < done < 40
+        assert resumed.embedded["document"] == 40 - done
+        assert found.run == retrieve(tmp_path / "whole", collection).run
+
+    def test_progress_counts_every_text(self, tmp_path: Path) -> None:
+        counted: list[int] = []
+        retrieve(tmp_path, toy(), advance=counted.append)
+        assert sum(counted) == 8
+
+
+class TestWhatIsSearchedAndScored:
+    def test_everything_by_default(self) -> None:
+        data = dense_collection(large(), DenseConfig())
+        assert (data.test, data.train, data.pool, data.caveats) == (large(), None, None, [])
+
+    def test_grades_below_the_threshold_count_nothing(self, tmp_path: Path) -> None:
+        data = dense_collection(toy(), DenseConfig(relevance_threshold=2))
+        assert data.test.qrels == {"q1": {"a": 0, "b": 2}, "q2": {"c": 0, "a": 0}}
+        with pytest.raises(DataError, match="no judgment reaches grade 3"):
+            dense_collection(toy(), DenseConfig(relevance_threshold=3))
+
+    def test_a_sample_holds_the_relevant_documents_of_both_parts(self) -> None:
+        config = DenseConfig(corpus_sample=50, test_size=0.2, split_seed=42)
+        data = dense_collection(large(), config)
+        assert data.train is not None
+        assert data.train.corpus == data.test.corpus
+        assert large().relevant_documents() <= data.test.corpus.keys()
+        assert (len(data.train.qrels), len(data.test.qrels), data.pool) == (16, 4, 50)
+        assert not data.train.queries.keys() & data.test.queries.keys()
+        assert dense_collection(large(), config) == data
+        other = dense_collection(large(), config.model_copy(update={"split_seed": 1}))
+        assert other.test.qrels != data.test.qrels
+        assert other.test.corpus != data.test.corpus
+
+    def test_cut_queries_are_a_part_of_the_test_queries(self) -> None:
+        config = DenseConfig(test_size=0.5)
+        whole, cut = (dense_collection(large(), config, n) for n in (None, 3))
+        assert cut.test.qrels.items() <= whole.test.qrels.items()
+        assert cut.train == whole.train
+        assert cut.caveats == ["--max-queries 3: 10 queries are judged"]
+        assert dense_collection(large(), config, 10).caveats == []
+
+    def test_the_small_set_keeps_what_is_relevant_and_says_so(self) -> None:
+        config = DenseConfig(use_small_eval_set=True, subset_size=10, test_size=0.2)
+        data = dense_collection(large(), config)
+        assert data.pool == len(data.test.corpus) == 10
+        assert data.test.relevant_documents() <= data.test.corpus.keys()
+        assert all(data.test.qrels[query].keys() <= data.test.corpus.keys() for query in data.test.qrels)
+        assert data.caveats == [
+            "use_small_eval_set: 10 of 60 documents are searched, which makes finding the relevant ones easy"
+        ]
+        assert data.train is not None
+        assert len(data.train.corpus) == 60
+        same = dense_collection(large(), DenseConfig(use_small_eval_set=True, subset_size=60))
+        assert (same.pool, same.caveats) == (None, [])
+
+    @pytest.mark.parametrize(
+        ("config", "message"),
+        [
+            (
+                {"corpus_sample": 39},
+                "retrieval.corpus_sample: large: a pool of 39 documents cannot hold the 40",
+            ),
+            ({"use_small_eval_set": True, "subset_size": 5}, "retrieval.subset_size: large: a pool of 5"),
+            ({"test_size": 0.99}, "leaves none to train on"),
+        ],
+    )
+    def test_what_cannot_hold_is_refused(self, config: dict[str, Any], message: str) -> None:
+        with pytest.raises(UsageError, match=message):
+            dense_collection(large(), DenseConfig(**config))
+
+    def test_ms_marco_as_it_is_published(self, tmp_path: Path) -> None:
+        folder = write_msmarco(tmp_path / "passages", SMALL)
+        config = DenseConfig(corpus_sample=150_000, test_size=0.2, split_seed=42)
+        data = dense_collection(load_collection(f"path:{folder}", "dev"), config)
+        assert data.train is not None
+        assert (len(data.train.qrels), len(data.test.qrels), data.pool) == (1, 1, None)
+        (folder / "collection.tsv").unlink()
+        with pytest.raises(UsageError, match=r"candidates of top1000.dev.*put collection.tsv beside it"):
+            dense_collection(load_collection(f"path:{folder}", "dev"), config)
+
+
+class TestBadInput:
+    def test_an_empty_corpus(self, tmp_path: Path) -> None:
+        empty = replace(toy(), corpus={})
+        for refused in (lambda: dense_collection(empty, DenseConfig()), lambda: retrieve(tmp_path, empty)):
+            with pytest.raises(DataError, match="toy: the corpus holds no documents"):
+                refused()
+        assert list(tmp_path.iterdir()) == []
+
+    def test_no_judgments(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match="toy: split 'test' holds no judgments"):
+            retrieve(tmp_path, replace(toy(), qrels={}))
+
+    @pytest.mark.parametrize(("text", "reason"), [("nan", "not finite"), ("unknown words", "zero")])
+    def test_a_document_without_an_embedding_is_named(self, tmp_path: Path, text: str, reason: str) -> None:
+        with pytest.raises(DataError, match=rf"document 'x': the embedding is {reason}"):
+            retrieve(tmp_path, toy(documents=DOCUMENTS | {"x": text}))
+
+    def test_a_query_without_an_embedding_is_named_before_the_corpus_is_embedded(self, tmp_path: Path) -> None:
+        model, broken = WordEmbedder(WORDS), replace(toy(), queries=QUERIES | {"q2": "nan"})
+        with pytest.raises(DataError, match="toy, query 'q2': the embedding is not finite"):
+            retrieve(tmp_path, broken, model)
+        assert model.embedded["document"] == 0
+
+    def test_a_dimension_that_changed_between_resumes(self, tmp_path: Path) -> None:
+        collection = long()
+        with pytest.raises(KeyboardInterrupt):
+            retrieve(tmp_path, collection, WordEmbedder(WORDS, fail_after=10))
+        with pytest.raises(DataError, match=r"of 4 dimensions, and the model now makes 5; delete .* encode again"):
+            retrieve(tmp_path, collection, WordEmbedder((*WORDS, "snow")))
+
+
+@pytest.mark.parametrize(
+    ("base", "given", "name"),
+    [
+        ("bundled:all-minilm-l6-v2", None, "all-minilm-l6-v2"),
+        ("intfloat/e5-small-v2", None, "e5-small-v2"),
+        ("models/my encoder/", None, "my-encoder"),
+        (r"C:\models\e5", None, "e5"),
+        ("intfloat/e5-small-v2", "frozen", "frozen"),
+    ],
+)
+def test_an_arm_is_called_like_its_encoder_unless_told_otherwise(base: str, given: str | None, name: str) -> None:
+    experiment = DenseExperiment(encoder=EncoderConfig(base=base))
+    assert arm_names(experiment, None, given) == (name, f"{name}+bm25")
+
+
+@pytest.mark.parametrize("name", ["bm25", "a/b", "..", "a b", "-a", "ab+bm25"])
+def test_a_name_that_cannot_be_an_arms_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="no name for this arm"):
+        arm_names(DenseExperiment(), None, name)
+
+
+def test_vectors_on_disk_have_unit_length(tmp_path: Path) -> None:
+    retrieve(tmp_path, toy())
+    (path,) = tmp_path.glob("*/vectors.npy")
+    assert np.linalg.norm(np.load(path), axis=1) == pytest.approx(np.ones(5), abs=1e-6)
