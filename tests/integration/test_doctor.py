@@ -39,4 +39,5 @@ def test_findings(tmp_path: Path) -> None:
 def test_every_command_is_registered() -> None:
     assert {command.name for command in app.registered_commands} == {
         "demo", "train", "evaluate", "evaluate-run", "analyze", "compare", "doctor",
+        "retrieve", "train-head", "compare-heads",
     }  # fmt: skip

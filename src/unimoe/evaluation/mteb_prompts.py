@@ -26,6 +26,7 @@ class TaskCard(Protocol):
 
 
 _ROLES = ("query", "document")
+_WITH_ROLES = ("Retrieval", "Reranking", "InstructionRetrieval", "InstructionReranking")
 
 
 class TaskPrompts:
@@ -98,7 +99,7 @@ def _instruction(task: TaskCard, role: str | None) -> str | None:
     written: Any = task.prompt
     if isinstance(written, dict):
         written = written.get(role or "")
-    if written or role is not None:
+    if written or role is not None or task.type in _WITH_ROLES:
         return written or None
     from mteb.abstasks.abstask import get_abstask_prompt
 

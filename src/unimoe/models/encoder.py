@@ -91,19 +91,7 @@ class SentenceEncoder:
         batch_size: int | None = None,
         advance: Advance | None = None,
     ) -> Vectors:
-        """Embed texts.
-
-        Args:
-            texts: N texts.
-            kind: which configured prefix goes before them.
-            prefix: a prefix that takes the place of the configured one.
-            max_length: tokens of one text, prefix included, where that is to be less than the model's own limit.
-            token_budget: tokens of one forward pass; by default what suits the device.
-            batch_size: texts of one forward pass, instead of the budget.
-            advance: called with the number of texts done, after each batch.
-
-        Returns:
-            ``(N, D)`` float32 of unit length, in the order of ``texts``.
+        """Embed texts; arguments and result as in ``Embedder``.
 
         Raises:
             InputError: a text has no tokens, or its embedding is not finite or zero; carries its index.

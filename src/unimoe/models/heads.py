@@ -64,11 +64,18 @@ def head_scores(weight: Tensor, queries: Tensor, documents: Tensor, scoring: Sco
     Returns:
         ``(B, P)`` float32.
     """
-    projected_queries, projected_documents = queries @ weight.T, documents @ weight.T
-    if scoring == "cosine":
-        projected_queries = nn.functional.normalize(projected_queries, dim=-1)
-        projected_documents = nn.functional.normalize(projected_documents, dim=-1)
-    return (projected_documents @ projected_queries.unsqueeze(-1)).squeeze(-1).float()
+    return similarities(project(weight, queries, scoring), project(weight, documents, scoring))
+
+
+def project(weight: Tensor, embeddings: Tensor, scoring: Scoring) -> Tensor:
+    """Embeddings ``(..., D)`` behind a head, ``(..., D_out)``; of unit length where scores are cosines."""
+    projected = embeddings @ weight.T
+    return nn.functional.normalize(projected, dim=-1) if scoring == "cosine" else projected
+
+
+def similarities(queries: Tensor, documents: Tensor) -> Tensor:
+    """Dot products of projected queries ``(B, D_out)`` with their pools ``(B, P, D_out)``, ``(B, P)`` float32."""
+    return (documents @ queries.unsqueeze(-1)).squeeze(-1).float()
 
 
 def save_head(path: Path, weight: Tensor, metadata: dict[str, str]) -> None:

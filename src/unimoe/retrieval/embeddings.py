@@ -59,7 +59,7 @@ def cached_embeddings(
     """Embed texts, or find them embedded; a killed run goes on where it was.
 
     Args:
-        embedder: the encoder.
+        embedder: a frozen encoder; ``base_identity`` does not tell adapters apart, so it must have none.
         texts: id to text.
         kind: which of the encoder's prefixes goes before them.
         max_length: tokens of one text; null for the encoder's own limit.
