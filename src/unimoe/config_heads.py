@@ -140,7 +140,7 @@ class TrainConfig(Section):
         temperature: cosines or dot products are divided by it in gradient losses.
         ndcg_k: cutoff of the nDCG that is optimised, chosen by and reported.
         gain: of a grade; equality with trec_eval holds for ``linear``.
-        precision: of the weights between steps, ``fp4`` being NVFP4; and of the products where ``bfloat16``.
+        precision: of evolution: ``fp4`` keeps the weights in NVFP4 between steps, ``bfloat16`` concerns products alone.
         soft_labels: half-relevant labels for training queries; null for none.
         objectives: weights of what the fitness sums up; only evolution strategies and the genetic algorithm take more
             than relevance.
@@ -198,6 +198,8 @@ class TrainConfig(Section):
             raise ValueError(f"population_size {self.population_size} is odd; each direction is tried both ways")
         if set(self.objectives) != {"relevance"} and self.method not in ("eggroll", "genetic", "hybrid"):
             raise ValueError(f"objectives: {self.method} optimises relevance only; use eggroll or genetic")
+        if self.precision != "float32" and self.method in GRADIENT_METHODS:
+            raise ValueError(f"precision {self.precision}: {self.method} takes float32; evolution takes fewer bits")
         if self.method == "hybrid" and self.handoff >= self.num_steps:
             raise ValueError(f"handoff {self.handoff} must be below num_steps {self.num_steps}")
         return self

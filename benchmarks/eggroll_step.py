@@ -1,0 +1,239 @@
+"""A full EGGROLL step against materialised weights, the recipe it grew out of, and the matrix product it cannot avoid.
+
+    uv run benchmarks/eggroll_step.py
+
+32 queries, pools of 100 documents of which 1 to 3 are relevant, vectors of 384 dimensions, a head with 128 outputs, 128
+directions with both signs, float32. A step is noise, the scores and nDCG@10 of all 256 perturbations, shaping, estimate
+and the weight's update; pools and ideal DCGs are prepared beforehand for all.
+
+naive   one perturbed weight after the other, projections, scores, topk
+seed    the closed form for the dot product as three products with the documents' vectors, topk, argsort for shaping
+floor   documents times all directions' factors, one matrix product into memory at hand
+
+The figures of the JSON are for one thread: with two, what else runs on a small machine decides. Memory is what torch
+allocates from the first step on (its profiler's running sum, work buffers included) and what numpy does (tracemalloc).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+from unimoe.models.device import describe_device
+from unimoe.training.eggroll.kernels import can_compile
+from unimoe.training.eggroll.ndcg import PoolMetric, ideal_dcg
+from unimoe.training.eggroll.noise import directions, grid
+from unimoe.training.eggroll.perturbations import Perturbations
+from unimoe.training.eggroll.products import Pools
+from unimoe.training.eggroll.scoring import Scorer
+from unimoe.training.eggroll.shaping import shape
+from unimoe.training.eggroll.update import Ascent, estimate
+
+QUERIES, SIZE, WIDTH, OUTPUTS, DIRECTIONS, CUTOFF, SIGMA = 32, 100, 384, 128, 128, 10, 0.01
+GRID = 32
+ROUNDS = 15
+
+Step = Callable[[], object]
+
+
+class Problem:
+    """Random pools with normal vectors; relevant documents stand anywhere."""
+
+    def __init__(self) -> None:
+        draw = torch.Generator().manual_seed(0)
+        self.weight = torch.randn(OUTPUTS, WIDTH, generator=draw) / WIDTH**0.5
+        vectors = torch.randn(QUERIES, SIZE + 1, WIDTH, generator=draw)
+        vectors /= vectors.norm(dim=-1, keepdim=True)
+        self.pools = Pools(vectors[:, 0].contiguous(), vectors[:, 1:].contiguous())
+        self.grades = torch.zeros(QUERIES, SIZE)
+        for query in range(QUERIES):
+            self.grades[query, torch.randperm(SIZE, generator=draw)[: 1 + 3 * (QUERIES - 1 - query) // QUERIES]] = 1
+        self.ideal = torch.tensor([ideal_dcg(grades, CUTOFF) for grades in self.grades.tolist()])
+        self.discounts = 1 / torch.arange(2, CUTOFF + 2).log2()
+
+
+class Ours:
+    """Steps of ours, with independent directions or a grid."""
+
+    def __init__(self, problem: Problem, compiled: bool = False) -> None:
+        self._problem, self._weight, self._step = problem, problem.weight.clone(), 0
+        self.fitness = torch.empty(0)
+        self._scorer = Scorer("dot", compiled=compiled)
+        self._metric = PoolMetric(problem.grades, problem.ideal, CUTOFF, compiled=compiled)
+        self._ascent = Ascent("sgd", 1e-4)
+
+    def independent(self, count: int) -> None:
+        """A step with so many independent directions."""
+        self._step += 1
+        self._with(directions(0, self._step, count, OUTPUTS, WIDTH))
+
+    def grid(self) -> None:
+        """A step with a square grid."""
+        self._step += 1
+        self._with(grid(0, self._step, GRID, GRID, OUTPUTS, WIDTH))
+
+    def _with(self, perturbations: Perturbations) -> None:
+        blocks = self._scorer.blocks(self._weight, self._problem.pools, perturbations, SIGMA)
+        self.fitness = self._metric.over(blocks).mean(dim=0)
+        self._ascent.step(self._weight, estimate(perturbations, shape(self.fitness), SIGMA))
+
+
+def topk_ndcg(problem: Problem, scores: Tensor) -> Tensor:
+    """The nDCG of rankings ``(N, B, P)``, averaged over queries."""
+    best = scores.topk(CUTOFF, dim=-1).indices
+    gains = problem.grades.expand(len(scores), -1, -1).gather(2, best)
+    return ((gains @ problem.discounts) / problem.ideal).mean(dim=1)
+
+
+def ranked(fitness: Tensor) -> Tensor:
+    """Ranks from -0.5 to 0.5, ties in any order."""
+    return fitness.argsort().argsort() / (len(fitness) - 1) - 0.5
+
+
+def naive(problem: Problem) -> None:
+    """A step that builds every perturbed weight."""
+    weight, queries, documents = problem.weight, problem.pools.queries, problem.pools.documents
+    a, b = torch.randn(DIRECTIONS, OUTPUTS), torch.randn(DIRECTIONS, WIDTH)
+    fitness = torch.empty(2 * DIRECTIONS)
+    for number in range(DIRECTIONS):
+        change = SIGMA * torch.outer(a[number], b[number])
+        for place, perturbed in ((number, weight + change), (DIRECTIONS + number, weight - change)):
+            scores = torch.bmm(documents @ perturbed.T, (queries @ perturbed.T).unsqueeze(2)).squeeze(2)
+            fitness[place] = topk_ndcg(problem, scores.unsqueeze(0))[0]
+    shaped = ranked(fitness)
+    difference = (shaped[:DIRECTIONS] - shaped[DIRECTIONS:]) / 2
+    weight + 1e-4 * torch.einsum("m,mo,md->od", difference, a, b) / DIRECTIONS
+
+
+def seed(problem: Problem) -> None:
+    """A step of the recipe that the package grew out of."""
+    weight, queries, documents = problem.weight, problem.pools.queries, problem.pools.documents
+    a, b = torch.randn(DIRECTIONS, OUTPUTS), torch.randn(DIRECTIONS, WIDTH)
+    query_base, document_base = queries @ weight.T, documents @ weight.T
+    base = torch.einsum("bo,bpo->bp", query_base, document_base)
+    s_q, s_d, a_q, a_d = queries @ b.T, documents @ b.T, query_base @ a.T, document_base @ a.T
+    s_d, a_d = s_d.permute(2, 0, 1), a_d.permute(2, 0, 1)
+    s_q, a_q = s_q.T.unsqueeze(2), a_q.T.unsqueeze(2)
+    linear = SIGMA * (s_q * a_d + s_d * a_q)
+    square = SIGMA**2 * s_q * s_d * a.square().sum(dim=1).view(-1, 1, 1)
+    fitness = topk_ndcg(problem, torch.cat([base + linear + square, base - linear + square]))
+    shaped = ranked(fitness)
+    difference = (shaped[:DIRECTIONS] - shaped[DIRECTIONS:]) / 2
+    weight + 1e-4 * (a * difference.unsqueeze(1)).T @ b / DIRECTIONS
+
+
+def floor(problem: Problem) -> Step:
+    """The matrix product alone."""
+    factors = torch.randn(2 * DIRECTIONS, WIDTH)
+    rows, out = problem.pools.documents.flatten(0, 1), torch.empty(QUERIES * SIZE, 2 * DIRECTIONS)
+    return lambda: torch.mm(rows, factors.T, out=out)
+
+
+def milliseconds(step: Step) -> float:
+    """How long a step takes."""
+    start = time.perf_counter()
+    step()
+    return (time.perf_counter() - start) * 1e3
+
+
+def times(steps: dict[str, Step], rounds: int) -> dict[str, list[float]]:
+    """The times of steps that take turns, after a warm-up."""
+    for step in steps.values():
+        step()
+        step()
+    taken: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name, step in steps.items():
+            taken[name].append(milliseconds(step))
+    return taken
+
+
+def ratio(taken: dict[str, list[float]], above: str, below: str) -> float:
+    """The median over rounds of one time over another of the same round."""
+    return statistics.median(one / other for one, other in zip(taken[above], taken[below], strict=True))
+
+
+def compare(problem: Problem, compiled: bool) -> dict[str, float | None]:
+    """Take turns and print; returns the ratios."""
+    ours = Ours(problem)
+    steps: dict[str, Step] = {
+        "floor": floor(problem),
+        "ours": lambda: ours.independent(DIRECTIONS),
+        "seed": lambda: seed(problem),
+    }
+    if compiled:
+        other = Ours(problem, compiled=True)
+        refuse_other_fitness(problem, other)
+        steps["compiled"] = lambda: other.independent(DIRECTIONS)
+    taken = times(steps, ROUNDS)
+    slow = times({"ours": steps["ours"], "naive": lambda: naive(problem)}, 5)
+    wide = times({"grid": ours.grid, "same count": lambda: ours.independent(GRID * GRID)}, 5)
+    noise = times({"noise": lambda: directions(0, 0, DIRECTIONS, OUTPUTS, WIDTH)}, ROUNDS)
+    print(f"{torch.get_num_threads()} thread(s), {ROUNDS} rounds, naive and grid 5; median and range in ms")
+    for name, values in (taken | {"naive": slow["naive"]} | wide | noise).items():
+        print(f"  {name:10} {statistics.median(values):8.2f}  {min(values):8.2f} to {max(values):.2f}")
+    return {
+        "vs_naive": round(ratio(slow, "naive", "ours"), 1),
+        "vs_seed": round(ratio(taken, "seed", "ours"), 2),
+        "vs_floor": round(ratio(taken, "ours", "floor"), 2),
+        "vs_floor_compiled": round(ratio(taken, "compiled", "floor"), 2) if compiled else None,
+        "grid_directions_per_ms_vs_independent": round(ratio(wide, "same count", "grid"), 2),
+    }
+
+
+def refuse_other_fitness(problem: Problem, compiled: Ours) -> None:
+    """A compiled step must find what a plain one does, but for rankings whose scores differ in the last bit."""
+    plain = Ours(problem)
+    plain.independent(DIRECTIONS)
+    compiled.independent(DIRECTIONS)
+    difference = float((plain.fitness - compiled.fitness).abs().mean())
+    if difference > 1e-3:
+        raise SystemExit(f"compiled fitness differs from plain fitness by {difference} on average")
+
+
+def peak_extra_mb(problem: Problem) -> float:
+    """Megabytes beyond weight, pools and judgments that the first steps need, buffers that stay included."""
+    ours = Ours(problem)
+    directions(0, 0, 1, 1, 1)  # the table of normal variates belongs to the process
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        ours.independent(DIRECTIONS)
+        ours.independent(DIRECTIONS)
+    tracemalloc.start()
+    ours.independent(DIRECTIONS)
+    numpy_peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    events = profiled.profiler.kineto_results.events()
+    changes = [(event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"]
+    held = peak = 0
+    for _, change in sorted(changes):
+        held += change
+        peak = max(peak, held)
+    print(f"memory: torch {peak / 1e6:.1f} MB at most, Python and numpy {numpy_peak / 1e6:.1f} MB")
+    return (peak + numpy_peak) / 1e6
+
+
+def main() -> None:
+    """Measure and print one JSON object as the last line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile, which takes a minute")
+    compiled = can_compile() and not parser.parse_args().no_compile
+    problem, threads = Problem(), torch.get_num_threads()
+    print(f"{describe_device(torch.device('cpu'))}, torch {torch.__version__}")
+    if threads > 1:
+        print(json.dumps(compare(problem, compiled)))
+    torch.set_num_threads(1)
+    memory = peak_extra_mb(problem)
+    found = compare(problem, compiled)
+    print(json.dumps(found | {"peak_extra_mb": round(memory, 1)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""Products of queries and documents with the directions of a step: all that the scorer's closed forms are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unimoe.errors import DataError
+from unimoe.training.eggroll.perturbations import Perturbations
+
+Terms = list[Tensor]
+"""One tensor per rank."""
+
+Buffer = Callable[[str, tuple[int, ...], Tensor], Tensor]
+"""Memory by name and shape, of another tensor's dtype and device."""
+
+
+@dataclass(frozen=True)
+class Pools:
+    """Queries and the documents to rank for each, as the frozen encoder left them.
+
+    Attributes:
+        queries: ``(B, D)``.
+        documents: ``(B, P, D)``, contiguous; each pool in descending order of document ids, so that ties break as the
+            evaluator breaks them.
+        valid: ``(B, P)`` bool, False where a pool is padded; None where none is.
+    """
+
+    queries: Tensor
+    documents: Tensor
+    valid: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        queries, documents = tuple(self.queries.shape), tuple(self.documents.shape)
+        if len(documents) != 3 or queries != (documents[0], documents[2]):
+            raise DataError(f"pools need queries (B, D) and documents (B, P, D), not {queries} and {documents}")
+        if self.valid is not None and tuple(self.valid.shape) != documents[:2]:
+            raise DataError(f"pools of shape {documents[:2]} have a mask of shape {tuple(self.valid.shape)}")
+
+
+@dataclass(frozen=True)
+class DocumentTerms:
+    """What the closed forms need of a block's documents; shapes broadcast over ``(b, P, *directions)``.
+
+    Attributes:
+        x: ``b_k.d``.
+        y: ``a_k.(W d)``.
+        base: scores under W, ``-inf`` where a pool is padded.
+        squared: ``|W d|^2``; None for the dot product.
+    """
+
+    x: Terms
+    y: Terms
+    base: Tensor
+    squared: Tensor | None
+
+
+@dataclass(frozen=True)
+class QueryTerms:
+    """What the closed forms need of queries; shapes broadcast over ``(B, P, *directions)``.
+
+    Attributes:
+        cx: ``c b_k.q``.
+        cy: ``c a_k.(W q)``.
+        even: ``c^2 sum_l K_kl b_l.q``.
+        lengths: ``|(W + sigma E) q|^2`` and ``|(W - sigma E) q|^2``; empty for the dot product.
+    """
+
+    cx: Terms
+    cy: Terms
+    even: Terms
+    lengths: Terms
+
+    def of(self, block: slice) -> QueryTerms:
+        """Those of some queries."""
+        return QueryTerms(*([term[block] for term in terms] for terms in (self.cx, self.cy, self.even, self.lengths)))
+
+
+class Products:
+    """The matrix products of a step.
+
+    Args:
+        weight: ``(D_out, D)``.
+        pools: B queries and their documents.
+        perturbations: M directions.
+        sigma: their scale.
+        lengths: whether the lengths of projected documents are wanted.
+        gemm_dtype: dtype of the documents' products with the directions; None for the documents' own.
+
+    Attributes:
+        queries: the queries' terms.
+        gram: ``c^2 K``.
+        twice: ``2 c``.
+    """
+
+    def __init__(
+        self,
+        weight: Tensor,
+        pools: Pools,
+        perturbations: Perturbations,
+        sigma: float,
+        lengths: bool,
+        gemm_dtype: torch.dtype | None,
+    ) -> None:
+        self._weight, self._pools, self._perturbations, self._lengths = weight, pools, perturbations, lengths
+        self._gemm_dtype = gemm_dtype if gemm_dtype != pools.documents.dtype else None
+        self._inputs, self._outputs = perturbations.inputs, perturbations.outputs
+        self._projected = pools.queries @ weight.T
+        self._onto_documents = self._projected @ weight
+        c = sigma * perturbations.scale
+        self.twice = torch.tensor(2 * c, dtype=weight.dtype, device=weight.device)
+        self.gram = [[c * c * product for product in row] for row in perturbations.gram()]
+        self.queries = self._query_terms(c)
+        d_out, width = weight.shape
+        fewer = width * d_out + len(self._outputs) * d_out < len(self._outputs) * width
+        self._through_weight = lengths or (fewer and self._gemm_dtype is None)
+        if self._through_weight:
+            self._matrix = torch.cat([self._inputs, weight])
+        else:
+            self._matrix = torch.cat([self._inputs, self._outputs @ weight])
+
+    def of(self, block: slice, buffer: Buffer) -> DocumentTerms:
+        """The terms of a block's documents, in memory that ``buffer`` gives.
+
+        Raises:
+            DataError: a score under W is not finite.
+        """
+        valid = None if self._pools.valid is None else self._pools.valid[block]
+        found = self._by_projection(block, buffer) if self._through_weight else self._directly(block, buffer)
+        x, y, base, squared = found
+        shape = (*base.shape, -1)
+        return DocumentTerms(
+            self._perturbations.of_inputs(x.view(shape)),
+            self._perturbations.of_outputs(y.view(shape)),
+            self._spread(masked(base, valid)),
+            None if squared is None else self._spread(squared),
+        )
+
+    def _directly(self, block: slice, buffer: Buffer) -> tuple[Tensor, Tensor, Tensor, None]:
+        """Rows of x and y as products with ``b`` and ``W^T a``, and base scores."""
+        documents, queries = self._pools.documents[block], self._onto_documents[block]
+        (count, size, _), split, total = documents.shape, len(self._inputs), len(self._matrix)
+        rows = documents.flatten(0, 1)
+        if self._gemm_dtype is not None:
+            found = buffer("products", (len(rows), total), documents)
+            found.copy_(rows.to(self._gemm_dtype) @ self._matrix.T.to(self._gemm_dtype))
+            base = torch.bmm(documents, queries.unsqueeze(-1)).squeeze(-1)
+        else:
+            # Base scores ride along as a column for each query of the block. That is faster than reading the documents
+            # again, though each document meets every query of the block and its own alone counts.
+            matrix = torch.cat([self._matrix, queries])
+            found = torch.mm(rows, matrix.T, out=buffer("products", (len(rows), len(matrix)), documents))
+            base = found.view(count, size, -1)[:, :, total:].diagonal(dim1=0, dim2=2).T
+        return found[:, :split], found[:, split:total], base, None
+
+    def _by_projection(self, block: slice, buffer: Buffer) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Rows of x and y by way of ``W d``, base scores, and the squared lengths where they are wanted."""
+        documents, split = self._pools.documents[block], len(self._inputs)
+        rows = documents.flatten(0, 1)
+        found = buffer("products", (len(rows), len(self._matrix)), documents)
+        projected = found[:, split:]
+        if self._gemm_dtype is None:
+            torch.mm(rows, self._matrix.T, out=found)
+        else:
+            found[:, :split].copy_(rows.to(self._gemm_dtype) @ self._inputs.T.to(self._gemm_dtype))
+            projected = rows @ self._weight.T
+        y = torch.mm(projected, self._outputs.T, out=buffer("y", (len(rows), len(self._outputs)), documents))
+        grouped = projected.view(*documents.shape[:2], -1)
+        base = torch.bmm(grouped, self._projected[block].unsqueeze(-1)).squeeze(-1)
+        squared = grouped.square().sum(dim=-1) if self._lengths else None
+        return found[:, :split], y, base, squared
+
+    def _query_terms(self, c: float) -> QueryTerms:
+        x = self._perturbations.of_inputs((self._pools.queries @ self._inputs.T).unsqueeze(1))
+        y = self._perturbations.of_outputs((self._projected @ self._outputs.T).unsqueeze(1))
+        cx, cy = [c * term for term in x], [c * term for term in y]
+        even = [sum_of_products(row, x) for row in self.gram]
+        if not self._lengths:
+            return QueryTerms(cx, cy, even, [])
+        squared = self._spread(self._projected.square().sum(dim=-1, keepdim=True)) + sum_of_products(x, even)
+        odd = 2 * sum_of_products(y, cx)
+        return QueryTerms(cx, cy, even, [squared + odd, squared - odd])
+
+    def _spread(self, values: Tensor) -> Tensor:
+        """``(b, P)`` with a dimension of size 1 for each of the directions'."""
+        return values.view(*values.shape, *[1] * len(self._perturbations.shape))
+
+
+def masked(scores: Tensor, valid: Tensor | None) -> Tensor:
+    """Scores ``(b, P)``, ``-inf`` where a pool is padded.
+
+    Raises:
+        DataError: a score is not finite.
+    """
+    if not math.isfinite(float(scores.detach().sum())):  # a single pass: NaN and infinities survive a sum
+        raise DataError("a score is not finite: the weight or a vector is not; lower the learning rate, or embed again")
+    return scores.contiguous() if valid is None else scores.masked_fill(~valid, -torch.inf)
+
+
+def sum_of_products(first: Terms, second: Terms) -> Tensor:
+    """``sum_k first_k second_k``."""
+    total = first[0] * second[0]
+    for left, right in zip(first[1:], second[1:], strict=True):
+        total = total + left * right
+    return total

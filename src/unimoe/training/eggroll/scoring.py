@@ -1,0 +1,188 @@
+"""The scores of documents under every perturbation of a linear head, without a perturbed weight.
+
+With ``W_s = W + s sigma E``, ``s = +-1``, ``E = sum_k a_k b_k^T / sqrt(r)``, ``c = sigma / sqrt(r)``, and for a vector
+h ``x_k = b_k.h``, ``y_k = a_k.(W h)``, ``K_kl = a_k.a_l``:
+
+    (W_s q).(W_s d) = (W q).(W d) + s c sum_k (x_k(q) y_k(d) + y_k(q) x_k(d)) + c^2 sum_kl x_k(q) K_kl x_l(d)
+    |W_s h|^2       = |W h|^2 + 2 s c sum_k x_k y_k + c^2 sum_kl x_k K_kl x_l
+
+The x and y of all documents and directions are one matrix product. Queries are taken a block at a time, so that what
+follows finds it in the processor's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from unimoe.errors import UsageError
+from unimoe.training.eggroll.kernels import kernel
+from unimoe.training.eggroll.perturbations import Perturbations
+from unimoe.training.eggroll.products import Pools, Products, Terms, masked, sum_of_products
+
+Similarity = Literal["dot", "cosine"]
+
+
+def base_scores(weight: Tensor, pools: Pools, similarity: Similarity) -> Tensor:
+    """Scores under the weight itself: what the perturbed ones perturb, for evaluation.
+
+    Args:
+        weight: ``(D_out, D)``.
+        pools: B queries and their documents.
+        similarity: dot product or cosine of the projected vectors.
+
+    Returns:
+        ``(B, P)``, ``-inf`` where a pool is padded. A vector of length 0 has cosine 0.
+
+    Raises:
+        DataError: a score is not finite.
+        UsageError: an unknown similarity.
+    """
+    _known(similarity)
+    queries, documents = pools.queries @ weight.T, pools.documents @ weight.T
+    if similarity == "cosine":
+        queries, documents = functional.normalize(queries, dim=-1), functional.normalize(documents, dim=-1)
+    return masked(torch.bmm(documents, queries.unsqueeze(-1)).squeeze(-1), pools.valid)
+
+
+class Scorer:
+    """Scores pools under all perturbations; its work buffers are kept from one step to the next.
+
+    Args:
+        similarity: dot product or cosine of the projected vectors; exact either way, queries' lengths included.
+        gemm_dtype: dtype of the documents' products with the directions, such as bfloat16 where that is fast; by
+            default the documents'. The base scores keep the documents' dtype always.
+        compiled: compile what follows the matrix product; takes some seconds at first.
+        block_bytes: bytes of a block's scores; by default what suits the device.
+
+    Raises:
+        UsageError: an unknown similarity, or nothing to compile with.
+    """
+
+    def __init__(
+        self,
+        similarity: Similarity,
+        *,
+        gemm_dtype: torch.dtype | None = None,
+        compiled: bool = False,
+        block_bytes: int | None = None,
+    ) -> None:
+        _known(similarity)
+        self.similarity = similarity
+        self._gemm_dtype, self._block_bytes = gemm_dtype, block_bytes
+        self._combine, self._normalise = kernel(_combine, compiled), kernel(_normalise, compiled)
+        self._buffers: dict[str, Tensor] = {}
+
+    def scores(self, weight: Tensor, pools: Pools, perturbations: Perturbations, sigma: float) -> Tensor:
+        """All scores at once; arguments and errors as in ``blocks``.
+
+        Returns:
+            ``(B, P, 2M)``: under all ``W + sigma E_j`` first, then under all ``W - sigma E_j``; ``-inf`` where a pool
+            is padded.
+        """
+        return torch.cat([scores.clone() for _, scores in self.blocks(weight, pools, perturbations, sigma)])
+
+    def blocks(
+        self, weight: Tensor, pools: Pools, perturbations: Perturbations, sigma: float
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """The scores of a few queries at a time.
+
+        Args:
+            weight: ``(D_out, D)``.
+            pools: B queries and their documents, of the weight's dtype.
+            perturbations: M directions, of the weight's dtype.
+            sigma: their scale.
+
+        Yields:
+            Which queries, and their scores ``(b, P, 2M)`` as in ``scores``, in memory that the next block overwrites.
+
+        Raises:
+            DataError: a score is not finite.
+        """
+        with torch.no_grad():
+            products = Products(weight, pools, perturbations, sigma, self.similarity == "cosine", self._gemm_dtype)
+        size, half = pools.documents.shape[1], prod(perturbations.shape)
+        budget = self._block_bytes or (2**21 if weight.device.type == "cpu" else 2**28)
+        most = max(1, budget // (size * 2 * half * weight.element_size()))
+        step = -(-len(pools.queries) // max(1, -(-len(pools.queries) // most)))
+        for begin in range(0, len(pools.queries), max(1, step)):
+            block = slice(begin, min(begin + step, len(pools.queries)))
+            with torch.no_grad():
+                scores = self._block(products, block, perturbations.shape)
+            yield block, scores.view(-1, size, 2 * half)
+
+    def _block(self, products: Products, block: slice, directions: tuple[int, ...]) -> Tensor:
+        documents, queries = products.of(block, self._buffer), products.queries.of(block)
+        shape = documents.base.shape[:2]
+        scores = self._buffer("scores", (*shape, 2, *directions), documents.base)
+        odd = self._buffer("odd", (*shape, *directions), documents.base)
+        plus, minus = scores[:, :, 0], scores[:, :, 1]
+        x, y = documents.x, documents.y
+        self._combine(x, y, documents.base, queries.cx, queries.cy, queries.even, plus, minus, odd)
+        if documents.squared is not None:
+            even = self._buffer("even", tuple(odd.shape), odd)
+            self._normalise(x, y, documents.squared, products.gram, products.twice, queries.lengths[0], plus, odd, even)
+            self._normalise(
+                x, y, documents.squared, products.gram, -products.twice, queries.lengths[1], minus, odd, even
+            )
+        return scores
+
+    def _buffer(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Memory that is used again; new where what is held is too small."""
+        need, held = prod(shape), self._buffers.get(name)
+        if held is None or held.numel() < need or held.dtype != like.dtype or held.device != like.device:
+            held = self._buffers[name] = torch.empty(need, dtype=like.dtype, device=like.device)
+        return held[:need].view(shape)
+
+
+def _combine(
+    x: Terms, y: Terms, base: Tensor, cx: Terms, cy: Terms, even: Terms, plus: Tensor, minus: Tensor, odd: Tensor
+) -> None:
+    """Dot products under both signs from the terms of documents and queries; ``odd`` is scratch."""
+    torch.mul(y[0], cx[0], out=odd)
+    torch.addcmul(base, x[0], even[0], out=plus)
+    for rank in range(len(x)):
+        odd.addcmul_(x[rank], cy[rank])
+        if rank:
+            odd.addcmul_(y[rank], cx[rank])
+            plus.addcmul_(x[rank], even[rank])
+    torch.sub(plus, odd, out=minus)
+    plus.add_(odd)
+
+
+def _normalise(
+    x: Terms,
+    y: Terms,
+    squared: Tensor,
+    gram: list[Terms],
+    twice: Tensor,
+    query: Tensor,
+    scores: Tensor,
+    odd: Tensor,
+    lengths: Tensor,
+) -> None:
+    """Dot products under one sign to cosines, in place; ``odd`` and ``lengths`` are scratch.
+
+    A squared length is no smaller than its rounding error, so that a vector that a perturbation all but cancels has no
+    cosine beyond reason.
+    """
+    limits = torch.finfo(scores.dtype)
+    torch.mul(x[0], y[0], out=odd)
+    lengths.copy_(squared.expand(lengths.shape))
+    for rank, row in enumerate(gram):
+        if rank:
+            odd.addcmul_(x[rank], y[rank])
+        lengths.addcmul_(x[rank], sum_of_products(row, x))
+    lengths.addcmul_(odd, twice)
+    torch.maximum(lengths, limits.eps * squared, out=lengths)
+    scores.mul_(lengths.mul_(query).clamp_min_(limits.tiny).rsqrt_())
+
+
+def _known(similarity: str) -> None:
+    if similarity not in get_args(Similarity):
+        raise UsageError(f"similarity {similarity!r}: unknown; use {' or '.join(get_args(Similarity))}")

@@ -1,0 +1,1 @@
+"""Projection heads over a frozen encoder, trained by evolution or by gradients on the same pools."""

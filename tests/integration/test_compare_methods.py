@@ -1,0 +1,185 @@
+"""The comparison of methods as its commands run it, on a tiny collection with the bundled encoder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.heads import topics_folder
+from support.scripts import assert_refused, call_script
+
+from unimoe.analysis.gates.definitions import load_gates
+from unimoe.analysis.loading import load_all_results
+from unimoe.metrics import score_run
+from unimoe.results import read_drilldown, read_result, result_path
+from unimoe.trec import read_qrels, read_run
+
+METHODS = "zero_shot,infonce,eggroll,eggroll_soft_labels"
+SMALL = ("--set", "population_size=16", "--set", "eval_every=4", "--set", "batch_size=12", "--set", "pools.depth=20")
+FAST = ("--num_steps", "8", "--settings", "2", "--seeds", "2", "--device", "cpu", *SMALL)
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """Collection, output folder and cache, shared by the tests of this file."""
+    root = tmp_path_factory.mktemp("heads")
+    return topics_folder(root / "topics"), root / "out", root / "cache"
+
+
+@pytest.fixture(scope="module")
+def compared(places: tuple[Path, Path, Path]) -> str:
+    """What the script printed."""
+    folder, out, cache = places
+    done = call_script(
+        "compare_methods.py", "--task", f"path:{folder}", "--methods", METHODS, "--output-dir", out, *FAST,
+        UNIMOE_CACHE=str(cache),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def dataset(places: tuple[Path, Path, Path]) -> str:
+    return f"path:{places[0]}"
+
+
+def test_table_and_verdict_are_printed_and_written(places: tuple[Path, Path, Path], compared: str) -> None:
+    for name in METHODS.split(","):
+        assert name in compared
+    assert "eggroll-beats-infonce" in compared
+    text = (places[1] / "analysis" / "methods.csv").read_text(encoding="utf-8")
+    rows = [line.split(",") for line in text.splitlines() if line and not line.startswith("#")]
+    names = [row[1] if row[0] == "" else row[0] for row in rows]
+    assert {"zero_shot", "infonce", "eggroll"} <= set(names)
+    assert (places[1] / "analysis" / "methods.tex").exists()
+    assert (places[1] / "analysis" / "methods.md").exists()
+
+
+def test_the_gate_was_registered_before_the_first_result(places: tuple[Path, Path, Path], compared: str) -> None:
+    gates = load_gates(places[1] / "gates.yaml")
+    assert gates.registered is not None
+    results = load_all_results(places[1])
+    assert all(gates.registered.isoformat() <= r.provenance.created for r in results.everything)
+    assert gates.gates["eggroll-beats-infonce"].arms == ("eggroll", "infonce")
+
+
+def test_every_arm_is_an_ordinary_result(places: tuple[Path, Path, Path], compared: str) -> None:
+    results = load_all_results(places[1])
+    assert set(results) == {"bm25", *METHODS.split(",")}
+    key = f"reranking/{dataset(places)}"
+    assert results.seeds("eggroll", key) == (0, 1)
+    assert results.seeds("zero_shot", key) == ()
+    path = result_path(places[1], "eggroll", 1, "reranking", dataset(places))
+    result = read_result(path)
+    assert result.identity.checkpoint == "best"
+    assert result.identity.split == "test"
+    assert result.identity.depth == 20
+    assert result.identity.base_model is not None
+    assert "minilm" in result.identity.base_model.lower()
+    assert result.training is not None
+    assert result.training.steps == 8
+    assert result.training.ranking_examples == 96
+    assert set(result.provenance.hashes) == {"collection", "candidates", "base_model", "prompt", "checkpoint"}
+    assert set(read_drilldown(path).queries) == set(result.per_query)
+
+
+def test_the_run_scores_what_the_result_says(places: tuple[Path, Path, Path], compared: str) -> None:
+    path = result_path(places[1], "infonce", 0, "reranking", dataset(places))
+    runs = path.parents[2] / "runs" / "reranking" / f"{path.stem}.trec"
+    (qrels,) = (places[1] / "qrels").iterdir()
+    scores = score_run(read_qrels(qrels), read_run(runs), ["ndcg@10"])
+    assert scores.per_query["ndcg@10"] == pytest.approx(read_result(path).per_query)
+
+
+def test_settings_were_chosen_on_dev_with_another_seed(places: tuple[Path, Path, Path], compared: str) -> None:
+    for name in ("infonce", "eggroll"):
+        tried = json.loads((places[1] / "tuning" / f"{name}.json").read_text(encoding="utf-8"))
+        assert len(tried) == 2
+        assert all("val" in setting for setting in tried)
+        best = max(tried, key=lambda setting: setting["val"])
+        config = read_result(result_path(places[1], name, 0, "reranking", dataset(places))).config["training"]
+        assert config["learning_rate"] == best["learning_rate"]
+        assert config["seed"] == 0
+        assert next(iter((places[1] / "tuning" / f"{name}-0" / name).iterdir())).name == "seed_102"
+
+
+def test_again_nothing_is_trained(places: tuple[Path, Path, Path], compared: str) -> None:
+    before = {path: path.stat().st_mtime_ns for path in places[1].rglob("*.safetensors")}
+    results = {path: path.read_bytes() for path in places[1].glob("*/seed_*/results/*/*.json")}
+    done = call_script(
+        "compare_methods.py", "--task", dataset(places), "--methods", METHODS, "--output-dir", places[1], *FAST,
+        UNIMOE_CACHE=str(places[2]),
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert done.stdout == compared
+    assert before == {path: path.stat().st_mtime_ns for path in places[1].rglob("*.safetensors")}
+    assert results == {path: path.read_bytes() for path in places[1].glob("*/seed_*/results/*/*.json")}
+
+
+def test_other_settings_are_refused_in_the_same_folder(places: tuple[Path, Path, Path], compared: str) -> None:
+    done = call_script(
+        "compare_methods.py", "--task", dataset(places), "--methods", METHODS, "--output-dir", places[1], *FAST,
+        "--set", "head_output_size=8", UNIMOE_CACHE=str(places[2]),
+    )  # fmt: skip
+    assert_refused(done, 3, "is of another training", "choose another output_dir")
+
+
+def test_another_margin_is_another_gate(places: tuple[Path, Path, Path], compared: str) -> None:
+    done = call_script(
+        "compare_methods.py", "--task", dataset(places), "--methods", METHODS, "--output-dir", places[1], *FAST,
+        "--margin", "0.02", UNIMOE_CACHE=str(places[2]),
+    )  # fmt: skip
+    assert_refused(done, 3, "gates.yaml registers another gate")
+
+
+def test_the_analysis_takes_the_folder(places: tuple[Path, Path, Path], compared: str) -> None:
+    done = call_script("analyze_results.py", "--output-dir", places[1], "--iterations", "200")
+    assert done.returncode == 0, done.stderr
+    assert "eggroll" in done.stdout
+    assert (places[1] / "analysis" / "report.html").exists()
+
+
+def test_flatness(places: tuple[Path, Path, Path], compared: str) -> None:
+    done = call_script(
+        "compare_methods.py", "flatness", "--task", dataset(places), "--methods", METHODS, "--output-dir", places[1],
+        *FAST, UNIMOE_CACHE=str(places[2]),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "train queries" in done.stdout
+    assert "noise 0.3" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--task", "scifakt"), 2, ("unknown collection", "scifact")),
+        (("--methods", "infonse"), 2, ("unknown method 'infonse'", "infonce")),
+        (("--set", "sigmma=1"), 2, ("sigmma", "did you mean 'sigma'?")),
+        (("--set", "population_size=7"), 2, ("population_size 7 is odd",)),
+        (("--margin", "0"), 2, ("margin",)),
+        (("--device", "tpu"), 2, ("device",)),
+    ],
+)
+def test_bad_input_is_one_line(
+    places: tuple[Path, Path, Path], tmp_path: Path, arguments: tuple[str, ...], code: int, words: tuple[str, ...]
+) -> None:
+    given: list[str | Path] = ["--task", dataset(places), "--output-dir", tmp_path, *arguments]
+    assert_refused(call_script("compare_methods.py", *given, UNIMOE_CACHE=str(places[2])), code, *words)
+    assert not [*tmp_path.rglob("*.json")]
+
+
+def test_korean_without_its_folder_says_what_to_do(tmp_path: Path) -> None:
+    nowhere = {"UNIMOE_DATA": str(tmp_path), "UNIMOE_CACHE": str(tmp_path)}
+    done = call_script("compare_korean.py", "--offline", "--output-dir", tmp_path, **nowhere)
+    assert_refused(done, 2, "belebele-ko")
+
+
+def test_korean_offline_says_that_the_encoder_is_english(unimoe_data: Path, tmp_path: Path) -> None:
+    done = call_script(
+        "compare_korean.py", "--offline", "--methods", "zero_shot", "--output-dir", tmp_path / "out", *FAST,
+        UNIMOE_DATA=str(unimoe_data), UNIMOE_CACHE=str(tmp_path / "cache"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "made for English, and the texts are Korean" in " ".join(done.stdout.split())
+    path = result_path(tmp_path / "out", "zero_shot", None, "reranking", "belebele-ko")
+    assert read_result(path).caveats

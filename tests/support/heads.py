@@ -1,0 +1,101 @@
+"""A small collection that a linear head can learn, and an embedder that needs no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unimoe.config_heads import TrainConfig
+from unimoe.data.beir_layout import write_parts
+from unimoe.data.collection import Document
+from unimoe.models.embedder import Advance, TextKind, Vectors
+from unimoe.training.heads.data import HeadData, load_head_data
+from unimoe.trec import Qrels
+
+TOPICS, NOISE, DIMENSIONS = 12, 8, 24
+SPLITS = {"train": 36, "dev": 18, "test": 18}
+
+
+class WordEmbedder:
+    """The normalised sum of a fixed random vector for each word; noise words are four times as long as others.
+
+    A head that drops the few directions of the noise words ranks by topic.
+    """
+
+    prompt_name = "words@0"
+    device = torch.device("cpu")
+    dtype = torch.float32
+
+    def __init__(self, seed: int = 0) -> None:
+        self.base_identity = f"words@{seed}"
+        self._seed = seed
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        kind: TextKind = "plain",
+        prefix: str | None = None,
+        max_length: int | None = None,
+        token_budget: int | None = None,
+        batch_size: int | None = None,
+        advance: Advance | None = None,
+    ) -> Vectors:
+        vectors = np.array([sum(map(self._word, text.split()), np.zeros(DIMENSIONS)) for text in texts])
+        if advance:
+            advance(len(texts))
+        unit: Vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+        return unit
+
+    def _word(self, word: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+        rng = np.random.default_rng([self._seed, *word.encode()])
+        return rng.standard_normal(DIMENSIONS) * (4.0 if word.startswith("noise") else 1.0)
+
+
+def topics_folder(folder: Path, splits: dict[str, int] | None = None) -> Path:
+    """A collection in BEIR layout: a document is relevant to the queries of its topic; noise words mislead."""
+    rng = np.random.default_rng(7)
+
+    def text(topic: int) -> str:
+        noise = " ".join(f"noise{i}" for i in rng.integers(0, NOISE, size=2))
+        return f"topic{topic} all {noise}"
+
+    documents = {f"d{i:03d}": Document("", text(i % TOPICS)) for i in range(5 * TOPICS)}
+    queries: dict[str, str] = {}
+    qrels: dict[str, Qrels] = {}
+    for split, count in (splits or SPLITS).items():
+        qrels[split] = {}
+        for number in range(count):
+            key, topic = f"{split}{number:02d}", number % TOPICS
+            queries[key] = text(topic)
+            relevant = [d for i, d in enumerate(documents) if i % TOPICS == topic]
+            qrels[split][key] = {document_id: 2 if i == 0 else 1 for i, document_id in enumerate(relevant[:3])}
+    folder.mkdir(parents=True)
+    write_parts(folder, documents, queries, qrels)
+    return folder
+
+
+def toy_config(folder: Path, output_dir: Path, **changes: Any) -> TrainConfig:
+    """A training of seconds on ``topics_folder``."""
+    settings: dict[str, Any] = {
+        "task": f"path:{folder}",
+        "pools": {"source": "dense", "depth": 20},
+        "head_output_size": 16,
+        "num_steps": 12,
+        "batch_size": 12,
+        "population_size": 32,
+        "eval_every": 4,
+        "save_every": 4,
+        "device": "cpu",
+        "output_dir": str(output_dir),
+    }
+    return TrainConfig.model_validate(settings | changes)
+
+
+def toy_data(config: TrainConfig, embedder: WordEmbedder | None = None) -> HeadData:
+    """Its pools."""
+    return load_head_data(config, embedder or WordEmbedder())
