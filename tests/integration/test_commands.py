@@ -133,7 +133,8 @@ class TestEvaluate:
     ) -> None:
         done = call_script(
             "evaluate.py", "--checkpoint", checkpoint, "--eval-tier", "fast", "--max-queries", "2",
-            "--task", "reranking", "--set", "evaluation.depth=3", "--output-dir", tmp_path, UNIMOE_DATA=str(unimoe_data),
+            "--task", "reranking", "--set", "evaluation.depth=3", "--output-dir", tmp_path,
+            UNIMOE_DATA=str(unimoe_data),
         )  # fmt: skip
         assert done.returncode == 4, done.stderr
         assert "fiqa" in done.stderr
