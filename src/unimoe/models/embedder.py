@@ -78,4 +78,4 @@ def refuse_zero_vectors(vectors: Vectors) -> None:
     """
     zero = np.flatnonzero(~vectors.any(axis=1))
     if len(zero):
-        raise InputError(int(zero[0]), "the embedding is zero; try model.dtype float32, or another checkpoint")
+        raise InputError(int(zero[0]), "the embedding is zero; try float32, or another model")

@@ -17,6 +17,7 @@ from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vecto
 from unimoe.models.encoder_files import EncoderFiles, read_encoder_files
 from unimoe.models.encoder_forward import EncoderForward
 from unimoe.models.encoder_heads import Head, dense, normalize, pool
+from unimoe.models.prompts import well_formed
 from unimoe.models.quiet import first_line, quiet_loading
 
 
@@ -126,7 +127,7 @@ class SentenceEncoder:
         if not texts:
             return []
         sequences: list[list[int]] = self._tokenizer(
-            [_well_formed(text) for text in texts],
+            [well_formed(text) for text in texts],
             truncation=True,
             max_length=length,
             padding=False,
@@ -217,8 +218,3 @@ def _lower_case(tokenizer: Any) -> None:
 
     fast = tokenizer.backend_tokenizer
     fast.normalizer = Sequence([Lowercase(), *([fast.normalizer] if fast.normalizer else [])])
-
-
-def _well_formed(text: str) -> str:
-    """The text with U+FFFD for halves of surrogate pairs, which JSON may carry and no tokenizer takes."""
-    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -165,7 +165,7 @@ def _tokenize(tokenizer: Any, texts: list[str]) -> list[list[int]]:
     if not texts:
         return []
     ids: list[list[int]] = tokenizer(
-        [_well_formed(text) for text in texts],
+        [well_formed(text) for text in texts],
         add_special_tokens=False,
         return_attention_mask=False,
         verbose=False,  # no warning about texts that are longer than the model: they are truncated here
@@ -173,7 +173,7 @@ def _tokenize(tokenizer: Any, texts: list[str]) -> list[list[int]]:
     return ids
 
 
-def _well_formed(text: str) -> str:
+def well_formed(text: str) -> str:
     """The text with U+FFFD for halves of surrogate pairs, which JSON may carry and no tokenizer takes."""
     return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
