@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -147,6 +148,20 @@ def test_terminal_aligns_decimals() -> None:
     lines = shown(NUMBERS).splitlines()
     negative, positive = (next(line for line in lines if number in line) for number in ("-1.50", "+2.00"))
     assert negative.index(".") == positive.index(".")
+
+
+def test_columns_that_do_not_fit_go_below_with_the_names_beside_them() -> None:
+    names = ("eggroll_soft_labels", "bm25")
+    rows = tuple((Cell(name), *(Cell(f"{v}.25", value=v, spread="0.12") for v in range(9))) for name in names)
+    table = Table("wide", "Wide.", ("method", *(f"m{v}" for v in range(9))), (RowGroup("", rows),))
+    console = Console(file=io.StringIO(), width=80)
+    console.print(table.to_rich())
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    whole = [line for line in lines if "eggroll_soft_labels" in line]
+    assert len(whole) == 3
+    assert re.findall(r"(\d)\.25 ±0\.12", " ".join(whole)) == [str(v) for v in range(9)]
 
 
 def test_details_stand_in_csv_alone() -> None:

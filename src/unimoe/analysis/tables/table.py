@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich.console import Group
-
 from unimoe.analysis.tables import csv_text, html, latex, markdown, terminal
 from unimoe.analysis.tables.cells import RowGroup
 from unimoe.io import write_text
@@ -34,9 +32,9 @@ class Table:
     csv_only: frozenset[str] = frozenset()
     title: str = ""
 
-    def to_rich(self) -> Group:
+    def to_rich(self) -> terminal.Page:
         """For the terminal, a block per group with aligned columns: best bold, second underlined, spread dim."""
-        return terminal.render(self._printed())
+        return terminal.Page(self._printed())
 
     def to_markdown(self) -> str:
         """GitHub's Markdown: best bold, second underlined, spread as a subscript, symbols raised."""
