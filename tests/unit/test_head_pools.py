@@ -55,16 +55,25 @@ class TestCandidates:
             "q": {"a", "b", "c"}, "r": {"b", "c", "d"}, "s": {"a", "b", "c"},
         }  # fmt: skip
 
-    def test_training_pools_hold_every_positive_of_the_corpus_in_place_of_the_last_negatives(self) -> None:
+    def test_training_pools_get_positives_that_were_not_found_in_place_of_the_last_negatives(self) -> None:
         run = candidates_of(COLLECTION, DEPTH_3, QUERIES, DOCUMENTS, inject=True)
         assert {query: set(found) for query, found in run.items()} == {
             "q": {"a", "b", "e"}, "r": {"a", "c", "d"}, "s": {"a", "b", "c"},
         }  # fmt: skip
 
-    def test_a_pool_of_more_positives_than_its_depth_keeps_them_all(self) -> None:
-        many = Collection("tiny", "t", COLLECTION.corpus, {"q": "q"}, {"q": dict.fromkeys("abcde", 1)})
-        run = candidates_of(many, DEPTH_3, QUERIES, DOCUMENTS, inject=True)
-        assert set(run["q"]) == set("abcde")
+    def test_positives_that_were_not_found_fill_half_of_a_training_pool_at_most(self) -> None:
+        many = Collection("tiny", "t", COLLECTION.corpus, {"q": "q"}, {"q": dict.fromkeys("acde", 1)})
+        pools = PoolConfig(source="dense", depth=2)
+        run = candidates_of(many, pools, QUERIES, DOCUMENTS, inject=True)
+        assert set(run["q"]) == {"a", "b"}  # half of it is positive already
+        far = vectors({"q": [-1, 0]})
+        assert len(candidates_of(many, DEPTH_3, far, DOCUMENTS, inject=True)["q"].keys() & set("acde")) == 3
+        few = Collection("tiny", "t", COLLECTION.corpus, {"q": "q"}, {"q": {"d": 1, "e": 1}})
+        mixed = candidates_of(few, DEPTH_3, QUERIES, DOCUMENTS, inject=True)["q"]
+        assert set(mixed) == {"a", "d", "e"}
+        one = candidates_of(few, pools, QUERIES, DOCUMENTS, inject=True)["q"]
+        assert len(one) == 2
+        assert "a" in one
 
     def test_bm25_without_a_match_leaves_an_empty_pool(self) -> None:
         pools = PoolConfig(source="bm25", depth=3, bm25=BM25Config())

@@ -12,6 +12,7 @@ from torch import Tensor
 from unimoe.config_heads import PoolConfig
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError
+from unimoe.io import hash_parts
 from unimoe.retrieval.bm25 import cached_bm25_run
 from unimoe.retrieval.dense import search
 from unimoe.retrieval.embeddings import Embedded
@@ -99,8 +100,8 @@ def candidates_of(
         config: source and depth.
         queries: embeddings by query id.
         documents: embeddings of the whole corpus.
-        inject: add the positives that the source did not find, which only a training may: dev and test pools are what
-            a first stage gives.
+        inject: add positives that the source did not find, which only a training may: dev and test pools are what a
+            first stage gives.
     """
     if config.source == "bm25":
         found = cached_bm25_run(collection, config.depth, config.bm25)
@@ -169,10 +170,16 @@ def pool_set(
 
 
 def _with_positives(scores: Mapping[str, float], collection: Collection, query_id: str) -> dict[str, float]:
-    """The pool with all positives of the corpus in it, in place of its last negatives: its size stays."""
+    """The pool with positives of the corpus in place of its last negatives, until half of it is positive.
+
+    Its size stays. Queries with more positives than that get those the source found, then others by a hash of both ids:
+    a pool without negatives teaches nothing.
+    """
     positives = {d for d, g in collection.qrels[query_id].items() if g > 0 and d in collection.corpus}
-    missing = sorted(positives - scores.keys())
-    room = max(0, len(scores) - len(missing))
-    kept = head({d: s for d, s in scores.items() if d not in positives}, max(0, room - len(positives & scores.keys())))
+    found = positives & scores.keys()
+    room = (len(scores) + 1) // 2 - len(found)
+    added = sorted(positives - found, key=lambda d: hash_parts([query_id, d]))[: max(0, room)]
+    negatives = {d: s for d, s in scores.items() if d not in positives}
+    kept = head(negatives, max(0, len(scores) - len(found) - len(added)))
     last = min(scores.values(), default=0.0) - 1.0
-    return {d: s for d, s in scores.items() if d in kept or d in positives} | dict.fromkeys(missing, last)
+    return {d: s for d, s in scores.items() if d in kept or d in found} | dict.fromkeys(added, last)
