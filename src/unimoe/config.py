@@ -7,24 +7,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from unimoe.config_base import Count, Dtype, Fraction, Name, Section
+from unimoe.config_training import ArmConfig, LoraConfig, TrainingConfig
 from unimoe.errors import UsageError, did_you_mean
 
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-ArmTask = Literal["rank_only", "emb_only", "joint"]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
-
 QWEN3_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
-
-
-class Section(BaseModel):
-    """A part of the config: unknown keys are refused, types are taken strictly, nothing changes after loading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class ModelConfig(Section):
@@ -65,102 +54,6 @@ class PromptConfig(Section):
     query_prefix: str = f"Instruct: {QWEN3_INSTRUCTION}\nQuery:"
     document_prefix: str = ""
     embedding_suffix: Annotated[str, Field(min_length=1)] = "<|endoftext|>"
-
-
-class LoraConfig(Section):
-    """The adapter.
-
-    Attributes:
-        first_layer: adapters sit on this layer (counted from 0) and all above. The layers below stay frozen, so their
-            states are computed once for all arms and seeds and no gradient flows there.
-    """
-
-    r: Count = 8
-    alpha: Count = 16
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    target_modules: Annotated[list[str], Field(min_length=1)] = [
-        "q_proj",
-        "k_proj",
-        "v_proj",
-        "o_proj",
-        "gate_proj",
-        "up_proj",
-        "down_proj",
-    ]
-    first_layer: Annotated[int, Field(ge=0)] = 0
-
-
-class RankingRecipe(Section):
-    """One ranking batch: each query with one positive and its negatives, as yes/no judgements.
-
-    Attributes:
-        queries: size of the training set, a fixed sample of the split; null for all of it.
-        loss: ``yes_no`` judges each pair alone, the loss Qwen3-Reranker is fine-tuned with; ``softmax`` sets the gap of
-            the positive against those of its negatives, which learns an order in fewer steps.
-        negatives_from: hard negatives are drawn from the first this many BM25 candidates.
-    """
-
-    queries: Count | None = None
-    loss: Literal["yes_no", "softmax"] = "yes_no"
-    queries_per_step: Count = 8
-    hard_negatives: Annotated[int, Field(ge=0)] = 3
-    random_negatives: Annotated[int, Field(ge=0)] = 0
-    negatives_from: Count = 100
-
-    @model_validator(mode="after")
-    def _some_negative(self) -> RankingRecipe:
-        if self.hard_negatives + self.random_negatives == 0:
-            raise ValueError("hard_negatives and random_negatives are both 0; a ranking example needs a negative")
-        return self
-
-
-class EmbeddingRecipe(Section):
-    """One embedding batch: InfoNCE over the batch's documents and the hard negatives of its queries.
-
-    Attributes:
-        queries: size of the training set, a fixed sample of the split; null for all of it.
-        negatives_from: hard negatives are drawn from the first this many BM25 candidates.
-        temperature: cosines are divided by it.
-    """
-
-    queries: Count | None = None
-    pairs_per_step: Annotated[int, Field(ge=2)] = 32
-    hard_negatives: Annotated[int, Field(ge=0)] = 1
-    negatives_from: Count = 100
-    temperature: Positive = 0.05
-
-
-class TrainingConfig(Section):
-    """What every arm of the experiment shares, so that the arms are fair.
-
-    Every arm takes ``steps`` optimizer steps. In each, rank_only sees one ranking batch, emb_only one embedding batch,
-    and joint both, the same batches in the same order.
-
-    Attributes:
-        collection: where training queries come from.
-        token_budget: padded tokens that one backward pass may hold; a larger batch is done in parts.
-        batch_size: sequences of one part, instead of ``token_budget``.
-        warmup_steps: steps of linear warm-up; a linear decay to 0 follows.
-        save_every: steps between saved training states; a killed run loses at most these.
-    """
-
-    collection: str
-    split: str = "train"
-    steps: Count
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    max_grad_norm: Positive = 1.0
-    token_budget: Count = 16384
-    batch_size: Count | None = None
-    save_every: Count = 10
-    ranking: RankingRecipe = RankingRecipe()
-    embedding: EmbeddingRecipe = EmbeddingRecipe()
-
-    @model_validator(mode="after")
-    def _warmup_ends(self) -> TrainingConfig:
-        if self.warmup_steps >= self.steps:
-            raise ValueError(f"warmup_steps {self.warmup_steps} must be below steps {self.steps}")
-        return self
 
 
 class BM25Config(Section):
@@ -209,7 +102,7 @@ class MTEBConfig(Section):
     """
 
     task_instruction: str | None = "Instruct: {instruction}\nQuery:"
-    prompts: dict[str, str] = {}
+    prompts: dict[str, str] = Field(default={})
 
     @model_validator(mode="after")
     def _instruction_has_its_place(self) -> MTEBConfig:
@@ -239,27 +132,6 @@ class EvaluationConfig(Section):
     mteb: MTEBConfig = MTEBConfig()
 
 
-class ArmConfig(Section):
-    """One arm.
-
-    Attributes:
-        learning_rate: peak rate, to be chosen on the dev split.
-        ranking_weight: weight of the ranking loss in a joint arm; the embedding loss has the rest.
-    """
-
-    task: ArmTask
-    learning_rate: Positive
-    ranking_weight: Annotated[float, Field(gt=0, lt=1)] | None = None
-
-    @model_validator(mode="after")
-    def _weight_where_joint(self) -> ArmConfig:
-        if self.task == "joint" and self.ranking_weight is None:
-            raise ValueError("a joint arm needs ranking_weight, for example 0.5")
-        if self.task != "joint" and self.ranking_weight is not None:
-            raise ValueError(f"ranking_weight belongs to joint arms, not to {self.task}; remove it")
-        return self
-
-
 class Experiment(Section):
     """An experiment: one base model, one training set, some arms and seeds, one way to evaluate.
 
@@ -280,7 +152,7 @@ class Experiment(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     arms: Annotated[dict[Name, ArmConfig], Field(min_length=1)]
     gates: str | None = None
-    caveats: list[str] = []
+    caveats: list[str] = Field(default=[])
 
     @model_validator(mode="after")
     def _seeds_differ(self) -> Experiment:

@@ -15,7 +15,8 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from unimoe.config import Experiment, Section
+from unimoe.config import Experiment
+from unimoe.config_base import Section
 from unimoe.errors import UsageError, did_you_mean
 
 C = TypeVar("C", bound=Section)

@@ -6,14 +6,19 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from unimoe.config import BM25Config, Count, Fraction, Positive, Section
+from unimoe.config import BM25Config
+from unimoe.config_base import Count, Fraction, Positive, Section
 from unimoe.config_dense import BUNDLED_ENCODER, EncoderConfig
 
 Method = Literal[
-    "zero_shot", "eggroll", "score_es", "genetic", "hybrid", "infonce", "lambdaloss", "approxndcg", "listnet"
+    "zero_shot", "eggroll", "score_es", "genetic", "hybrid",
+    "infonce", "lambdaloss", "approxndcg", "listnet", "softmax", "listmle", "plistmle", "ranknet", "adrmse",
+]  # fmt: skip
+GradientLoss = Literal[
+    "infonce", "lambdaloss", "approxndcg", "listnet", "softmax", "listmle", "plistmle", "ranknet", "adrmse"
 ]
 METHODS: tuple[Method, ...] = get_args(Method)
-GRADIENT_METHODS = ("infonce", "lambdaloss", "approxndcg", "listnet")
+GRADIENT_METHODS: tuple[GradientLoss, ...] = get_args(GradientLoss)
 
 Scoring = Literal["dot", "cosine"]
 Objective = Literal["relevance", "diversity", "fairness", "freshness"]
@@ -55,7 +60,8 @@ class PoolConfig(Section):
 
     Attributes:
         source: BM25's best, or the frozen encoder's.
-        depth: candidates of a query. A positive that the source does not find is added to training pools only.
+        depth: candidates of a query. Positives that the source does not find are added to training pools only, in place
+            of the last negatives and up to half of the pool.
         bm25: BM25's parameters.
     """
 
@@ -184,7 +190,7 @@ class TrainConfig(Section):
     objectives: dict[Objective, Positive] = Field(default_factory=_relevance_alone, min_length=1)
     genetic: GeneticConfig = GeneticConfig()
     handoff: Count = 100
-    gradient_method: Literal["infonce", "lambdaloss", "approxndcg", "listnet"] = "infonce"
+    gradient_method: GradientLoss = "infonce"
     gradient_learning_rate: Positive = 1e-3
     eval_every: Count = 25
     save_every: Count = 50

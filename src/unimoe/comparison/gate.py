@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,10 +24,13 @@ def register_gate(comparison: Comparison, output_dir: Path) -> None:
     Raises:
         DataError: another gate is registered there.
     """
+    if {SYSTEM, BASELINE} <= set(comparison.methods):
+        register_gates(_gate(comparison), output_dir)
+
+
+def register_gates(wanted: Mapping[str, Mapping[str, object]], output_dir: Path) -> None:
+    """Write gates, given as plain data without what is default, as ``register_gate`` does; errors are those there."""
     path = output_dir / REGISTERED
-    if not {SYSTEM, BASELINE} <= set(comparison.methods):
-        return
-    wanted = _gate(comparison)
     if path.exists():
         there = load_gates(path).gates
         if {name: gate.model_dump(exclude_defaults=True) for name, gate in there.items()} != wanted:
@@ -37,7 +41,7 @@ def register_gate(comparison: Comparison, output_dir: Path) -> None:
     elif output_dir.exists() and find_files(output_dir, "*/seed_*/results/*/*.json"):
         stderr.print(f"{output_dir} has results and no {REGISTERED}: too late to register a gate", soft_wrap=True)
     else:
-        write_text(path, _text(comparison))
+        write_text(path, _text(wanted))
 
 
 def verdict(analysis: Analysis) -> str:
@@ -62,8 +66,8 @@ def _gate(comparison: Comparison) -> dict[str, dict[str, object]]:
     }
 
 
-def _text(comparison: Comparison) -> str:
+def _text(gates: Mapping[str, Mapping[str, object]]) -> str:
     import yaml
 
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return yaml.safe_dump({"registered": now, "gates": _gate(comparison)}, sort_keys=False)
+    return yaml.safe_dump({"registered": now, "gates": dict(gates)}, sort_keys=False)

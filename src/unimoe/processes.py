@@ -1,8 +1,8 @@
-"""The processes that score together, as ``torchrun`` starts them.
+"""The processes that train or score together, as ``torchrun`` or ``accelerate launch`` starts them.
 
     torchrun --nproc-per-node 2 scripts/evaluate.py --checkpoint ...
 
-Each scores its share of the shards; the leader alone writes results. Only numbers travel between them.
+Each does its share; the leader alone writes. Only numbers travel between them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from unimoe.errors import UsageError
 T = TypeVar("T")
 
 _ARRIVAL = timedelta(minutes=5)  # processes that are started together are there by then
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _PATIENCE = timedelta(days=7)  # followers wait while the leader does what is not shared
 
 
@@ -64,6 +65,11 @@ class Processes:
         """The leader's answer, in all processes: they wait for it."""
         flag = torch.tensor([int(answer and self.leads)])
         return bool(self.total(flag))
+
+    def leaders_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """The leader's choice, in all processes: a probe of the machine may find otherwise in each."""
+        places = torch.tensor([_DTYPES.index(dtype) if self.leads else 0])
+        return _DTYPES[int(self.total(places))]
 
 
 ALONE = Processes()

@@ -1,0 +1,179 @@
+"""The translator's closed forms, ranking, and the loss of its training.
+
+    uv run benchmarks/translator.py
+
+closed_form_rows_per_s  captions a second of ridge from 1,024 to 1,536 dimensions over 120,000 random captions of 24,000
+                        images: one pass for the sums, then the map; float32 captions, float64 sums. Peak memory is what
+                        numpy allocates beyond the data (tracemalloc), for all captions and for a fifth of them
+rank_vs_naive           5,000 captions ranked among 5,000 images of 1,536 dimensions, block by block with exact ties, as
+                        a speed-up over the whole matrix of scores sorted by argsort; alternating pairs, median
+infonce_vs_floor        InfoNCE of 512 captions over a bank of 30,000 images of 1,536 dimensions, forward and backward,
+                        over the time of the two matrix products that it cannot do without (smaller is better), and
+infonce_vs_autograd     as a speed-up over cross entropy of the same scores by autograd; alternating, median
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unimoe.models.device import describe_device
+from unimoe.models.translator.ranking import image_ranks
+from unimoe.models.translator.ridge import fit_ridge
+from unimoe.models.translator.statistics import pair_statistics
+from unimoe.training.translator.contrastive import contrastive_loss
+
+Floats = NDArray[np.float32]
+
+CAPTIONS, EACH, INPUTS, OUTPUTS = 120_000, 5, 1024, 1536
+RANKED, PAIRS = 5_000, 5
+STEP_CAPTIONS, BANK, TEMPERATURE = 512, 30_000, 0.07
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long a piece of work takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def peak_mib(work: Callable[[], object]) -> float:
+    """The most that numpy holds at once during a piece of work beyond what was there before."""
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    work()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return (peak - before) / 2**20
+
+
+def unit_vectors(rows: int, width: int, seed: int) -> Floats:
+    """Random directions, ``(rows, width)``."""
+    vectors = np.random.default_rng(seed).standard_normal((rows, width), dtype=np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors
+
+
+def closed_form(captions: int) -> dict[str, float]:
+    """The sums in one pass, and ridge from them."""
+    pairs = SimpleNamespace(
+        captions=unit_vectors(captions, INPUTS, 0),
+        images=unit_vectors(captions // EACH, OUTPUTS, 1),
+        image_of=np.repeat(np.arange(captions // EACH), EACH),
+    )
+    few = SimpleNamespace(
+        captions=pairs.captions[: captions // 5],
+        images=pairs.images[: captions // EACH // 5],
+        image_of=pairs.image_of[: captions // 5],
+    )
+    fit_ridge(pair_statistics(few), 1.0)
+    gathering = seconds(lambda: pair_statistics(pairs))
+    whole = seconds(lambda: fit_ridge(pair_statistics(pairs), 1.0))
+    peak = peak_mib(lambda: fit_ridge(pair_statistics(pairs), 1.0))
+    peak_few = peak_mib(lambda: fit_ridge(pair_statistics(few), 1.0))
+    print(
+        f"closed form, {captions:,} x {INPUTS} -> {OUTPUTS}: {whole:.1f} s, {gathering:.1f} of them for the one pass; "
+        f"peak beyond the data {peak:,.0f} MiB, for a fifth of the captions {peak_few:,.0f}",
+        flush=True,
+    )
+    return {"closed_form_rows_per_s": round(captions / whole), "closed_form_peak_mib": round(peak)}
+
+
+def naive_ranks(captions: Floats, images: Floats, image_of: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Every score at once, every row sorted."""
+    scores = torch.from_numpy(captions) @ torch.from_numpy(images).T
+    order = scores.argsort(dim=1, descending=True)
+    return 1 + (order == torch.from_numpy(image_of)[:, None]).int().argmax(1).numpy()
+
+
+def ranking(rows: int) -> dict[str, float]:
+    """Ranks block by block against ranks from one matrix."""
+    images, image_of = unit_vectors(rows, OUTPUTS, 2), np.arange(rows)
+    captions = images + 2 * unit_vectors(rows, OUTPUTS, 3)
+    captions /= np.linalg.norm(captions, axis=1, keepdims=True)
+    same = (image_ranks(captions, images, image_of) == naive_ranks(captions, images, image_of)).mean()
+    pairs = [
+        (
+            seconds(lambda: image_ranks(captions, images, image_of)),
+            seconds(lambda: naive_ranks(captions, images, image_of)),
+        )
+        for _ in range(PAIRS)
+    ]
+    own, other = (statistics.median(column) for column in zip(*pairs, strict=True))
+    ratios = sorted(theirs / mine for mine, theirs in pairs)
+    print(
+        f"ranking, {rows:,} x {rows:,} of {OUTPUTS}: ours {own:.2f} s, everything sorted {other:.2f} s; speed-up "
+        f"{ratios[0]:.2f} to {ratios[-1]:.2f} in {PAIRS} pairs, ranks equal for {same:.2%} (rounding moves the rest)",
+        flush=True,
+    )
+    return {"rank_vs_naive": round(statistics.median(ratios), 3)}
+
+
+def contrastive_step(bank_rows: int) -> dict[str, float]:
+    """One InfoNCE step against its two matrix products, and against autograd."""
+    bank = torch.from_numpy(unit_vectors(bank_rows, OUTPUTS, 4))
+    captions = torch.from_numpy(unit_vectors(STEP_CAPTIONS, OUTPUTS, 5)).requires_grad_()
+    ids = torch.from_numpy(np.random.default_rng(6).integers(0, bank_rows, STEP_CAPTIONS))
+    scores, gradient = torch.empty(STEP_CAPTIONS, bank_rows), torch.empty(STEP_CAPTIONS, OUTPUTS)
+
+    def step(loss: Callable[[], torch.Tensor]) -> None:
+        captions.grad = None
+        loss().backward()  # type: ignore[no-untyped-call]
+
+    def products() -> None:
+        torch.mm(captions.detach(), bank.T, out=scores)
+        torch.mm(scores, bank, out=gradient)
+
+    def own() -> None:
+        step(lambda: contrastive_loss(captions, ids, bank, None, TEMPERATURE))
+
+    def autograd() -> None:
+        step(lambda: torch.nn.functional.cross_entropy(captions @ bank.T / TEMPERATURE, ids))
+
+    for work in (own, products, autograd):
+        work()
+    rounds = [(seconds(own), seconds(products), seconds(autograd)) for _ in range(PAIRS)]
+    ours, floor, other = (statistics.median(column) for column in zip(*rounds, strict=True))
+    ratios = sorted(mine / least for mine, least, _ in rounds)
+    print(
+        f"InfoNCE, {STEP_CAPTIONS} x {bank_rows:,} of {OUTPUTS}: ours {ours:.2f} s, two products {floor:.2f} s, "
+        f"autograd {other:.2f} s; ours over the floor {ratios[0]:.2f} to {ratios[-1]:.2f} in {PAIRS} rounds",
+        flush=True,
+    )
+    return {
+        "infonce_vs_floor": round(statistics.median(ratios), 3),
+        "infonce_vs_autograd": round(statistics.median(theirs / mine for mine, _, theirs in rounds), 3),
+    }
+
+
+def main() -> None:
+    """Measure and print one JSON object as the last line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--captions", type=int, default=CAPTIONS, help="captions of the closed form")
+    parser.add_argument("--ranked", type=int, default=RANKED, help="captions, and images, that are ranked")
+    parser.add_argument("--bank", type=int, default=BANK, help="images of the loss's bank")
+    given = parser.parse_args()
+    print(f"{describe_device(torch.device('cpu'))}, torch {torch.__version__}, numpy {np.__version__}", flush=True)
+    found: dict[str, Any] = {}
+    measures: tuple[Callable[[], dict[str, float]], ...] = (
+        lambda: closed_form(given.captions),
+        lambda: ranking(given.ranked),
+        lambda: contrastive_step(given.bank),
+    )
+    for measure in measures:
+        found |= measure()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,15 @@
+"""Switch each component of the translator's objective off and on, and say what it is worth and how often it fired.
+
+uv run scripts/ablate_translator.py
+uv run scripts/ablate_translator.py --data train.npz --captions captions.txt --device cuda
+"""
+
+import typer
+
+from unimoe.comparison.translator_command import ablate_translator
+from unimoe.console import run
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command()(ablate_translator)
+    run(app)

@@ -1,0 +1,98 @@
+"""An NPZ file read array by array, with errors that name file and key. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from unimoe.errors import DataError
+
+_BYTES_AT_ONCE = 2**24
+"""Of a one-hot matrix, which whole can take gigabytes."""
+
+
+class NpzFile:
+    """An NPZ file whose arrays are read one by one, when they are asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with zipfile.ZipFile(path) as file:
+                self.keys = {name.removesuffix(".npy") for name in file.namelist() if name.endswith(".npy")}
+        except FileNotFoundError:
+            raise DataError(f"{path}: no such file") from None
+        except (OSError, zipfile.BadZipFile) as error:
+            raise DataError(f"{path}: no NPZ file ({error}); write it with numpy.savez") from None
+
+    def read(self, key: str) -> NDArray[Any]:
+        """A whole array."""
+        with self._named_errors(key), np.load(self.path, allow_pickle=False) as file:
+            array: NDArray[Any] = file[key]
+        return array
+
+    def texts(self, key: str) -> list[str]:
+        """An array of ids; numbers count as text."""
+        array = self.read(key)
+        if array.ndim != 1 or array.dtype.kind not in "USiu":
+            raise DataError(f"{self.path}: {key} has shape {array.shape} and type {array.dtype}; it must list ids")
+        if array.dtype.kind == "S":
+            try:
+                return [bytes(value).decode() for value in array.tolist()]
+            except UnicodeDecodeError:
+                raise DataError(f"{self.path}: {key} is not UTF-8; save it again as text") from None
+        return [str(value) for value in array.tolist()]
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        """Of an array that is not read."""
+        with self._named_errors(key), zipfile.ZipFile(self.path) as file, file.open(f"{key}.npy") as stream:
+            return _header(stream)[0]
+
+    def row_of_ones(self, key: str) -> NDArray[np.int64]:
+        """The column of the one in each row of a one-hot matrix, -1 where there is none or more; read in parts."""
+        with self._named_errors(key), zipfile.ZipFile(self.path) as file, file.open(f"{key}.npy") as stream:
+            (rows, columns), fortran, dtype = _header(stream)
+            if fortran or dtype.hasobject:
+                return _column_of_one(self.read(key))
+            step = max(1, _BYTES_AT_ONCE // max(1, columns * dtype.itemsize))
+            found = []
+            for begin in range(0, rows, step):
+                count = min(step, rows - begin)
+                data = stream.read(count * columns * dtype.itemsize)
+                if len(data) < count * columns * dtype.itemsize:
+                    raise DataError(f"{self.path}: {key} is cut short; write the file again")
+                found.append(_column_of_one(np.frombuffer(data, dtype).reshape(count, columns)))
+        return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+
+    @contextmanager
+    def _named_errors(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            if "allow_pickle" in str(error):
+                raise DataError(
+                    f"{self.path}: {key} is an array of Python objects, which only unpickling could read; "
+                    "save it again after .astype(str), or as numbers"
+                ) from None
+            raise DataError(f"{self.path}: {key} is damaged ({error}); write the file again") from None
+
+
+def _header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether columns come first, and type of an array in NPY format."""
+    version = npy.read_magic(stream)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, fortran, dtype = read(stream)
+    return shape, fortran, dtype
+
+
+def _column_of_one(labels: NDArray[Any]) -> NDArray[np.int64]:
+    marked = labels != 0
+    columns: NDArray[np.int64] = np.where(marked.sum(1) == 1, marked.argmax(1), -1)
+    return columns

@@ -1,0 +1,154 @@
+"""What every translator can do, and the two kinds that a closed form ends in: one matrix, or a projection of each side.
+
+A translator puts captions and images into one space, where the cosine ranks images. For most that is the space of the
+images; canonical correlations have their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unimoe.errors import DataError, InputError
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Numbers = NDArray[np.floating[Any]]
+
+
+class Translator(Protocol):
+    """Ranks images for captions by the cosine of what ``translate`` and ``gallery`` return."""
+
+    @property
+    def input_dim(self) -> int:
+        """Dimensions of a caption's embedding."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know about how it was made, in sentences."""
+
+    def translate(self, captions: Numbers) -> Floats:
+        """Captions ``(n, Dx)`` in the common space: ``(n, D)`` float32 of unit length.
+
+        Raises:
+            DataError: other dimensions than ``input_dim``.
+            InputError: a caption ends up zero or not finite; carries its index.
+        """
+
+    def gallery(self, images: Numbers) -> Floats:
+        """Images ``(m, Dy)`` in the common space: ``(m, D)`` float32 of unit length. Errors are those above."""
+
+
+@dataclass(frozen=True)
+class LinearMap:
+    """A translator into the space of the images, ``y = weight x + bias``.
+
+    Attributes:
+        weight: ``(Dy, Dx)`` float64.
+        bias: ``(Dy,)`` float64.
+        centre: ``(Dy,)`` subtracted from translations and images before the cosine; null for the plain cosine.
+        notes: how it was made.
+    """
+
+    weight: Doubles
+    bias: Doubles
+    centre: Doubles | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def input_dim(self) -> int:
+        """Dimensions of a caption's embedding."""
+        return int(self.weight.shape[1])
+
+    def predict(self, captions: Numbers) -> Floats:
+        """The images' embeddings as foretold, ``(n, Dy)`` float32, neither centred nor normalised."""
+        return affine(captions, self.weight, self.bias)
+
+    def translate(self, captions: Numbers) -> Floats:
+        """See ``Translator``."""
+        bias = self.bias if self.centre is None else self.bias - self.centre
+        return unit(affine(captions, self.weight, bias))
+
+    def gallery(self, images: Numbers) -> Floats:
+        """See ``Translator``."""
+        refuse_width(images, len(self.bias), "images")
+        return unit(images if self.centre is None else images - self.centre)
+
+
+@dataclass(frozen=True)
+class ProjectionPair:
+    """A translator into a space of its own, with an affine map of each side.
+
+    Attributes:
+        caption_weight: ``(k, Dx)`` float64.
+        caption_bias: ``(k,)``.
+        image_weight: ``(k, Dy)``.
+        image_bias: ``(k,)``.
+        correlations: ``(k,)`` canonical correlations, descending.
+        notes: how it was made.
+    """
+
+    caption_weight: Doubles
+    caption_bias: Doubles
+    image_weight: Doubles
+    image_bias: Doubles
+    correlations: Doubles
+    notes: tuple[str, ...] = ()
+
+    @property
+    def input_dim(self) -> int:
+        """Dimensions of a caption's embedding."""
+        return int(self.caption_weight.shape[1])
+
+    def translate(self, captions: Numbers) -> Floats:
+        """See ``Translator``."""
+        return unit(affine(captions, self.caption_weight, self.caption_bias))
+
+    def gallery(self, images: Numbers) -> Floats:
+        """See ``Translator``."""
+        return unit(affine(images, self.image_weight, self.image_bias, "images"))
+
+
+def affine(vectors: Numbers, weight: Doubles, bias: Doubles, what: str = "captions") -> Floats:
+    """``vectors @ weight.T + bias`` in float32.
+
+    Raises:
+        DataError: the vectors have other dimensions than the map takes.
+    """
+    refuse_width(vectors, weight.shape[1], what)
+    mapped: Floats = np.asarray(vectors, dtype=np.float32) @ weight.T.astype(np.float32)
+    mapped += bias.astype(np.float32)
+    return mapped
+
+
+def unit(vectors: Numbers) -> Floats:
+    """Vectors as float32 of unit length.
+
+    Raises:
+        InputError: one is zero or not finite; carries its index.
+    """
+    floats = np.array(vectors, dtype=np.float32)
+    norms = np.sqrt(np.einsum("nd,nd->n", floats, floats, dtype=np.float64))
+    bad = ~(np.isfinite(norms) & (norms > 0))
+    if bad.any():
+        row = int(bad.argmax())
+        why = "zero" if norms[row] == 0 else "not finite"
+        raise InputError(row, f"the vector is {why}, so it has no direction; check its embedding")
+    floats /= norms[:, None].astype(np.float32)
+    return floats
+
+
+def refuse_width(vectors: Numbers, width: int, what: str) -> None:
+    """Refuse vectors of another dimension.
+
+    Raises:
+        DataError: they are not ``(n, width)``.
+    """
+    if vectors.ndim != 2 or vectors.shape[1] != width:
+        raise DataError(
+            f"{what} of shape {vectors.shape}, but the translator was made for {width} dimensions; "
+            "use the encoder it was made with, or make it anew"
+        )

@@ -1,0 +1,41 @@
+"""The closed forms by name, from pairs and settings."""
+
+from __future__ import annotations
+
+from unimoe.config_translator import TranslatorConfig
+from unimoe.data.caption_pairs import CaptionPairs
+from unimoe.errors import UsageError
+from unimoe.models.translator.cca import fit_cca
+from unimoe.models.translator.geometry import fit_geometry
+from unimoe.models.translator.interface import LinearMap, ProjectionPair
+from unimoe.models.translator.ridge import cross_validated_ridge
+from unimoe.models.translator.statistics import pair_statistics
+
+
+def fit_closed_form(name: str, pairs: CaptionPairs, config: TranslatorConfig) -> LinearMap | ProjectionPair:
+    """Ridge, cca or geometry.
+
+    Args:
+        name: which of them.
+        pairs: to learn from.
+        config: ``ridge``, ``cca``, ``geometry``, ``centre`` and ``seed`` are used.
+
+    Raises:
+        UsageError: settings that the data does not suffice for.
+        DataError: all captions, or all images, are the same.
+    """
+    if name == "cca":
+        return fit_cca(pair_statistics(pairs), components=config.cca.components, power=config.cca.power)
+    return linear_map(name, pairs, config)
+
+
+def linear_map(name: str, pairs: CaptionPairs, config: TranslatorConfig) -> LinearMap:
+    """Ridge or geometry; arguments and errors are those of ``fit_closed_form``."""
+    if name == "geometry":
+        return fit_geometry(pair_statistics(pairs), power=config.geometry.power, centred_cosine=config.centre)
+    if name != "ridge":
+        raise UsageError(f"{name}: no closed form into the images' space; use ridge or geometry")
+    fitted, _ = cross_validated_ridge(
+        pairs, alphas=config.ridge.alphas, folds=config.ridge.folds, seed=config.seed, centred_cosine=config.centre
+    )
+    return fitted

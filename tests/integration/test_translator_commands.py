@@ -1,0 +1,237 @@
+"""The translator's commands as a user starts them, on small files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.scripts import Done, assert_refused, call_script
+from support.translators import small_pairs, write_npz
+from typer.testing import CliRunner
+
+from unimoe.analysis.gates.definitions import load_gates
+from unimoe.analysis.loading import load_all_results
+from unimoe.cli import app
+from unimoe.comparison import translator_jobs
+from unimoe.comparison.translator_arms import COMPONENTS, ablation_config
+from unimoe.comparison.translator_command import Part
+from unimoe.config_translator import TranslatorConfig
+from unimoe.data.caption_pairs import split_by_image
+from unimoe.errors import UsageError
+from unimoe.evaluation.submission import read_submission
+from unimoe.models.translator.networks import NetworkTranslator
+from unimoe.results import read_result, result_path
+from unimoe.training.translator.checkpoints import load_translator
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SMALL = ("--device", "cpu", "--set", "hidden=8", "--set", "epochs=3", "--P", "8", "--mine_H", "4")
+FAST = ("--epochs", "3", "--seeds", "2", "--settings", "2", "--device", "cpu", "--set", "hidden=8")
+BATCH = ("--set", "sampler.batch=32", "--set", "learning_rate=0.003")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 images with three captions each."""
+    return write_npz(tmp_path_factory.mktemp("pairs") / "pairs.npz", small_pairs())
+
+
+@pytest.fixture(scope="module")
+def compared(file: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+    """A comparison's folder, and what was printed."""
+    folder = tmp_path_factory.mktemp("compared") / "out"
+    return folder, compare(file, folder)
+
+
+def compare(file: Path, folder: Path, *arguments: str) -> Done:
+    given = ["compare-translators", "--data", str(file), "--output-dir", str(folder), *FAST, *BATCH, *arguments]
+    done = CliRunner().invoke(app, given)
+    return Done(done.exit_code, done.stdout, done.stderr)
+
+
+def compared_badly(file: Path, folder: Path, *arguments: str) -> BaseException | None:
+    given = ["compare-translators", "--data", str(file), "--output-dir", str(folder), *arguments]
+    return CliRunner().invoke(app, given).exception
+
+
+def train(file: Path | str, folder: Path, *arguments: str | Path) -> Done:
+    return call_script("train_translator.py", "--train", file, "--output-dir", folder, *SMALL, *arguments)
+
+
+class TestTrain:
+    def test_it_says_how_good_large_and_quick_the_model_is(self, file: Path, tmp_path: Path) -> None:
+        done = train(file, tmp_path)
+        assert done.returncode == 0, done.stderr
+        words = [line.split()[0] for line in done.stdout.splitlines()]
+        assert words[0] == "val/mrr"
+        assert {"val/recall@1", "val/median_rank", "val/gallery_size", "parameters", "ms/query", "checkpoint"} <= set(
+            words
+        )
+        assert "batches of 512" in done.stdout
+        log = (tmp_path / "bigjump" / "seed_0" / "logs" / "train.jsonl").read_text().splitlines()
+        assert json.loads(log[-1])["fired"]["mined_negatives"] > 0
+
+    def test_test_captions_become_a_submission(self, file: Path, tmp_path: Path) -> None:
+        pairs = small_pairs(7, seed=3)
+        test = write_npz(tmp_path / "test.npz", pairs, images=None, image_ids=None, caption_image=None)
+        done = train(file, tmp_path, "--test", test)
+        assert done.returncode == 0, done.stderr
+        ids, vectors = read_submission(tmp_path / "bigjump" / "seed_0" / "submission.csv", 16)
+        translator = load_translator(tmp_path / "bigjump" / "seed_0" / "checkpoint")
+        assert isinstance(translator, NetworkTranslator)
+        assert ids == pairs.caption_ids
+        predicted = translator.predict(pairs.captions).astype(np.float64)
+        np.testing.assert_allclose(vectors, predicted / np.linalg.norm(predicted, axis=1, keepdims=True), atol=1e-7)
+
+    def test_options_reach_the_configuration(self, file: Path, tmp_path: Path) -> None:
+        options = ("--tau", "0.2", "--no_pk", "--use_dcl", "--queue_pred", "--K_pk", "3", "--seed", "4")
+        assert train(file, tmp_path, *options).returncode == 0
+        manifest = json.loads((tmp_path / "bigjump" / "seed_4" / "checkpoint" / "translator.json").read_text())
+        config = TranslatorConfig.model_validate(manifest["settings"]["config"])
+        assert config.temperature.fixed == 0.2
+        assert (config.sampler.by_image, config.sampler.captions, config.sampler.images) == (False, 3, 8)
+        assert (config.loss.debiased.enabled, config.loss.predictions, config.loss.bank.hardest) == (True, True, 4)
+
+    def test_again_it_is_found(self, file: Path, tmp_path: Path) -> None:
+        train(file, tmp_path)
+        weights = tmp_path / "bigjump" / "seed_0" / "checkpoint" / "translator.safetensors"
+        before = weights.stat().st_mtime_ns
+        assert train(file, tmp_path).returncode == 0
+        assert weights.stat().st_mtime_ns == before
+
+    @pytest.mark.parametrize("model", ["ridge", "geometry", "linear"])
+    def test_models_by_name(self, model: str, file: Path, tmp_path: Path) -> None:
+        assert train(file, tmp_path, "--model", model).returncode == 0
+        assert (tmp_path / model / "seed_0" / "checkpoint" / "translator.json").exists()
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "words"),
+        [
+            (("--config", "nowhere.yaml"), 2, ("nowhere.yaml", "no such config file")),
+            (("--model", "bigjum"), 2, ("model", "bigjump")),
+            (("--set", "loss.bnk.hardest=3"), 2, ("loss.bnk", "bank")),
+            (("--tau", "0"), 2, ("temperature.fixed",)),
+            (("--set", "validation=0.001"), 2, ("leaves a part of the split empty",)),
+            (("--test", "nowhere.npz"), 3, ("nowhere.npz",)),
+            (("--model", "cca", "--set", "cca.components=99"), 2, ("99 canonical components",)),
+        ],
+    )
+    def test_bad_options_are_one_line(
+        self, arguments: tuple[str, ...], code: int, words: tuple[str, ...], file: Path, tmp_path: Path
+    ) -> None:
+        assert_refused(train(file, tmp_path, *arguments), code, *words)
+        assert not [*tmp_path.rglob("translator.json")]
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"images": None}, ("images",)),
+            ({"captions": np.zeros((180, 12), dtype=np.float32)}, ("g00000#0", "zero")),
+            ({"captions": np.full((180, 12), np.nan, dtype=np.float32)}, ("g00000#0", "not finite")),
+            ({"caption_ids": np.array(["a"] * 180)}, ("'a'", "stands twice")),
+            ({"caption_image": np.array(["elsewhere"] * 180)}, ("no caption has an image", "elsewhere")),
+        ],
+    )
+    def test_bad_files_are_one_line(self, changes: dict[str, Any], words: tuple[str, ...], tmp_path: Path) -> None:
+        file = write_npz(tmp_path / "bad.npz", small_pairs(), **changes)
+        assert_refused(train(file, tmp_path), 3, "bad.npz", *words)
+        assert not [*tmp_path.rglob("translator.json")]
+
+    def test_a_test_file_of_another_encoder_is_refused_before_training(self, file: Path, tmp_path: Path) -> None:
+        test = tmp_path / "test.npz"
+        np.savez(test, captions=np.ones((2, 384), dtype=np.float32), caption_ids=np.array(["a", "b"]))
+        assert_refused(train(file, tmp_path, "--test", test), 3, "384 dimensions", "expected 12")
+        assert not [*tmp_path.rglob("*.jsonl")]
+
+    def test_cca_has_no_submission(self, file: Path, tmp_path: Path) -> None:
+        test = write_npz(tmp_path / "test.npz", small_pairs(5), images=None, image_ids=None, caption_image=None)
+        done = train(file, tmp_path, "--model", "cca", "--test", test)
+        assert (done.returncode, "Traceback" in done.stderr) == (3, False)
+        assert "a space of its own" in done.stderr.splitlines()[-1]
+
+
+class TestCompare:
+    def test_table_gates_and_results(self, compared: tuple[Path, Done]) -> None:
+        folder, done = compared
+        assert done.returncode == 0, done.stderr
+        gates = load_gates(folder / "gates.yaml")
+        assert set(gates.gates) == {"bigjump-beats-ridge", "ridge_adapter-beats-ridge"}
+        results = load_all_results(folder)
+        assert gates.registered is not None
+        assert all(gates.registered.isoformat() <= r.provenance.created for r in results.everything)
+        for model in ("ridge", "cca", "geometry", "linear", "mlp1", "mlp2", "bigjump", "ridge_adapter"):
+            assert results.seeds(model, "crossmodal/pairs") == (0, 1)
+        assert "bigjump-beats-ridge" in done.stdout
+        assert "gallery of 15 images" in " ".join(done.stdout.split())
+
+    def test_no_image_of_the_test_part_was_seen(self, compared: tuple[Path, Done]) -> None:
+        folder, _ = compared
+        tested = {
+            key.partition("#")[0]
+            for key in read_result(result_path(folder, "mlp1", 1, "crossmodal", "pairs")).per_query
+        }
+        rest, test = split_by_image(small_pairs(), 0.25, 0)
+        assert tested == set(test.image_ids)
+        assert not tested & set(rest.image_ids)
+
+    def test_again_nothing_is_trained(self, file: Path, compared: tuple[Path, Done]) -> None:
+        folder, done = compared
+        before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")}
+        again = compare(file, folder)
+        assert again.stdout == done.stdout
+        assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")}
+
+    def test_another_margin_is_another_gate(self, file: Path, compared: tuple[Path, Done]) -> None:
+        with pytest.raises(Exception, match="registers another gate"):
+            translator_jobs.compare(
+                Part.MODELS,
+                translator_jobs.Request(
+                    data=str(file), captions=None, encoder=None, models=None, epochs=3, seeds=2, settings=2,
+                    margin=0.05, device="cpu", output_dir=compared[0], override=("hidden=8",), given=(),
+                ),
+            )  # fmt: skip
+
+    def test_unknown_names_are_refused(self, file: Path, tmp_path: Path) -> None:
+        for arguments, words in (
+            (("--models", "rigde"), "did you mean 'ridge'"),
+            (("--data", "flicker8k"), "did you mean 'flickr8k'"),
+        ):
+            done = CliRunner().invoke(
+                app, ["compare-translators", "--data", str(file), "--output-dir", str(tmp_path), *arguments]
+            )
+            assert words in str(done.exception)
+
+
+class TestAblation:
+    def test_every_row_has_its_component_at_work(self, file: Path, tmp_path: Path) -> None:
+        arguments = ("--epochs", "3", "--seeds", "2", "--device", "cpu", "--set", "hidden=8", "--output-dir", tmp_path)
+        done = call_script("ablate_translator.py", "--data", file, *arguments)
+        assert done.returncode == 0, done.stderr
+        fired = {
+            name: json.loads((tmp_path / name / "seed_1" / "training.json").read_text())["fired"] for name in COMPONENTS
+        }
+        everything = {"queue_negatives", "mined_negatives", "extra_positives", "same_image_pairs"}
+        assert all(fired["all_on"].get(name, 0) > 0 for name in everything)
+        assert "mined_negatives" not in fired["no_mining"]
+        assert "queue_negatives" not in fired["no_queue"]
+        assert "extra_positives" not in fired["no_further_positives"]
+        assert "same_image_pairs" not in fired["no_agreement"]
+        assert fired["with_predictions"]["past_predictions"] > 0
+        assert (tmp_path / "analysis" / "ablation.md").exists()
+        for name in COMPONENTS:
+            assert name in (tmp_path / "analysis" / "ablation.csv").read_text(encoding="utf-8")
+
+    def test_rows_differ_from_all_on_in_what_they_say(self) -> None:
+        base = TranslatorConfig()
+        configs = {name: ablation_config(base, name, 600) for name in COMPONENTS}
+        assert all(config != configs["all_on"] for name, config in configs.items() if name != "all_on")
+        full = configs["all_on"]
+        assert full.sampler.by_image
+        assert full.loss.bank.recent[0] > full.sampler.images
+
+    @pytest.mark.parametrize(("images", "epochs"), [(7, 25), (600, 2)])
+    def test_what_would_leave_the_queue_unused_is_refused(self, images: int, epochs: int) -> None:
+        with pytest.raises(UsageError, match="would leave the queue unused"):
+            ablation_config(TranslatorConfig(epochs=epochs), "all_on", images)
