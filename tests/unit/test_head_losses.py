@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from unimoe.training.heads.losses import LOSSES, lambdaloss
+from unimoe.config_losses import LossName
+from unimoe.training.heads.losses import LISTWISE, LOSSES, lambdaloss, listwise
 
 ALL = pytest.mark.parametrize("name", LOSSES)
 
@@ -73,3 +74,27 @@ def test_lambdaloss_looks_only_at_pairs_that_touch_the_first_k() -> None:
     assert scores.grad is not None
     assert scores.grad[0, 3] == 0.0
     assert scores.grad[0, 0] != 0.0
+
+
+@pytest.mark.parametrize("name", LISTWISE)
+def test_the_losses_of_rerankers_see_the_valid_places_of_queries_with_a_positive(name: LossName) -> None:
+    def loss(scores: Tensor, grades: Tensor, valid: Tensor) -> float:
+        return float(listwise(name, scores, grades, valid, 0.5, torch.Generator().manual_seed(0)).detach())
+
+    scores, grades, valid = some()
+    expected = loss(scores, grades, valid)
+    assert expected > 0
+    more, labels = (torch.nn.functional.pad(part, (0, 4), value=9.0) for part in (scores, grades))
+    assert loss(more, labels, torch.nn.functional.pad(valid, (0, 4), value=False)) == pytest.approx(expected)
+    without = torch.cat([grades, torch.zeros(1, 6)])
+    assert loss(torch.cat([scores, scores[:1]]), without, torch.cat([valid, valid[:1]])) == pytest.approx(expected)
+    assert loss(scores, torch.zeros_like(grades), valid) == 0.0
+
+
+@pytest.mark.parametrize("name", LISTWISE)
+def test_the_losses_of_rerankers_raise_the_positive(name: LossName) -> None:
+    scores = torch.tensor([[0.1, 0.3, 0.2]], requires_grad=True)
+    grades, valid = torch.tensor([[1.0, 0.0, 0.0]]), torch.ones(1, 3, dtype=torch.bool)
+    listwise(name, scores, grades, valid, 0.5, torch.Generator()).backward()  # type: ignore[no-untyped-call]
+    assert scores.grad is not None
+    assert scores.grad[0, 0] < 0

@@ -36,7 +36,7 @@ class Part(StrEnum):
 def train_head(
     task: Task = None,
     method: Annotated[
-        str, typer.Option(help="eggroll, score_es, genetic, hybrid, infonce, lambdaloss, approxndcg or listnet.")
+        str, typer.Option(help="eggroll, score_es, genetic, hybrid, or a loss: infonce, lambdaloss, plistmle, ...")
     ] = "eggroll",
     num_steps: NumSteps = 300,
     device: Device = None,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from unimoe.data.collection import Collection
 from unimoe.evaluation.measuring import Found
@@ -46,8 +46,10 @@ class HeadMeasurement:
         seconds: time of scoring.
         encoder: identity of the frozen encoder; null for the source's own order.
         prompt: name and hash of the encoder's prefixes and lengths; likewise.
-        head_hash: content hash of the head; null where none is trained.
+        head_hash: content hash of what was trained, a head or a whole cross-encoder; null where nothing is.
+        checkpoint: which one, where something was trained.
         training: what the training took; likewise.
+        max_queries: queries scored, where they were cut.
         caveats: why the result is unfit for decisions.
     """
 
@@ -67,7 +69,9 @@ class HeadMeasurement:
     encoder: str | None = None
     prompt: str | None = None
     head_hash: str | None = None
+    checkpoint: Literal["best", "last"] = "best"
     training: TrainingBudget | None = None
+    max_queries: int | None = None
     caveats: Sequence[str] = field(default_factory=tuple)
 
     @property
@@ -76,13 +80,13 @@ class HeadMeasurement:
         return Identity(
             experiment=self.experiment,
             base_model=self.encoder,
-            checkpoint="best" if self.head_hash else "none",
+            checkpoint=self.checkpoint if self.head_hash else "none",
             split=self.collection.split,
             first_stage=self.first_stage,
             depth=self.depth,
             pool=None,
             prompt=self.prompt,
-            max_queries=None,
+            max_queries=self.max_queries,
         )
 
     @cached_property
@@ -105,14 +109,9 @@ def write_head_result(output_dir: Path, measurement: HeadMeasurement, given: Seq
     Raises:
         DataError: the place of the result is taken by another measurement.
     """
-    place = (output_dir, measurement.arm, measurement.seed, "reranking", measurement.dataset)
-    path = result_path(*place)
-    if path.exists():
-        refuse_other_identity(path, measurement.identity, measurement.dataset)
-        there = read_result(path)
-        same = (measurement.hashes, measurement.metric, list(measurement.caveats))
-        if (there.provenance.hashes, there.main_metric, there.caveats) == same and run_path(*place).exists():
-            return there
+    there = result_there(output_dir, measurement)
+    if there is not None:
+        return there
     found = _found(measurement)
     result = result_of(
         found,
@@ -130,6 +129,24 @@ def write_head_result(output_dir: Path, measurement: HeadMeasurement, given: Seq
         training=measurement.training,
     )
     return write_found(output_dir, result, found)
+
+
+def result_there(output_dir: Path, measurement: HeadMeasurement) -> EvalResult | None:
+    """The result on disk, where it is of this very measurement; its ``run`` is not looked at.
+
+    Raises:
+        DataError: the place of the result is taken by another measurement.
+    """
+    place = (output_dir, measurement.arm, measurement.seed, "reranking", measurement.dataset)
+    path = result_path(*place)
+    if not path.exists():
+        return None
+    refuse_other_identity(path, measurement.identity, measurement.dataset)
+    there = read_result(path)
+    same = (measurement.hashes, measurement.metric, list(measurement.caveats))
+    if (there.provenance.hashes, there.main_metric, there.caveats) == same and run_path(*place).exists():
+        return there
+    return None
 
 
 def _found(measurement: HeadMeasurement) -> Found:

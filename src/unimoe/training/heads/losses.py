@@ -12,6 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from unimoe.config_losses import LossConfig, LossName
+
 Loss = Callable[[Tensor, Tensor, Tensor, float, int], Tensor]
 """From scores, grades, valid, temperature and the cutoff of nDCG."""
 
@@ -64,6 +66,26 @@ def lambdaloss(scores: Tensor, grades: Tensor, valid: Tensor, temperature: float
     losses = costs * weights.detach() * better
     return _mean_over_queries(losses.sum((1, 2)), gains > 0)
 
+
+def listwise(
+    name: LossName, scores: Tensor, grades: Tensor, valid: Tensor, temperature: float, ties: torch.Generator
+) -> Tensor:
+    """A loss of the rerankers, see ``training/losses``, with its defaults; equal grades are shuffled by ``ties``."""
+    from unimoe.training.losses.listwise import ListwiseLoss  # sentence-transformers takes seconds to import
+
+    rows = ((grades > 0) & valid).any(1).nonzero().flatten().tolist()
+    if not rows:
+        return 0.0 * scores.sum()
+    ordered = {"respect_input_order": False, "ties": "shuffle"} if name in ("listmle", "plistmle") else {}
+    loss = ListwiseLoss(LossConfig.model_validate({"name": name, **ordered}), generator=ties)
+    found: Tensor = loss(
+        [scores[row][valid[row]] / temperature for row in rows], [grades[row][valid[row]] for row in rows]
+    )
+    return found
+
+
+LISTWISE: tuple[LossName, ...] = ("softmax", "listmle", "plistmle", "ranknet", "adrmse")
+"""Names that ``listwise`` takes."""
 
 LOSSES: dict[str, Loss] = {
     "infonce": infonce,

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from unimoe.config_heads import TrainConfig
 from unimoe.models.heads import head_scores
-from unimoe.training.heads.losses import LOSSES
+from unimoe.training.eggroll.chance import generator
+from unimoe.training.heads.losses import LISTWISE, LOSSES, listwise
 from unimoe.training.heads.pools import Batch
 
 
@@ -36,7 +37,7 @@ class Method(Protocol):
 
 
 class GradientMethod:
-    """Adam or SGD down one of ``LOSSES``.
+    """Adam or SGD down one of ``LOSSES`` or ``LISTWISE``.
 
     Args:
         config: temperature, optimizer, clipping, weight decay, cutoff.
@@ -46,7 +47,7 @@ class GradientMethod:
     """
 
     def __init__(self, config: TrainConfig, loss: str, learning_rate: float, weight: Tensor) -> None:
-        self._config, self._loss = config, LOSSES[loss]
+        self._config, self._name = config, loss
         self._parameter = torch.nn.Parameter(weight.clone())
         kind = torch.optim.AdamW if config.optimizer == "adam" else torch.optim.SGD
         self._optimizer: torch.optim.Optimizer = kind(
@@ -60,11 +61,20 @@ class GradientMethod:
             self._parameter.copy_(weight)
         self._optimizer.zero_grad()
         scores = head_scores(self._parameter, batch.queries, batch.documents, config.scoring)
-        loss = self._loss(scores, batch.grades, batch.valid, config.temperature, config.ndcg_k)
+        loss = self._loss(scores, batch, step)
         loss.backward()  # type: ignore[no-untyped-call]
         norm = torch.nn.utils.clip_grad_norm_([self._parameter], config.max_norm or float("inf"))
         self._optimizer.step()
         return self._parameter.detach().clone(), {"loss": float(loss.detach()), "grad_norm": float(norm)}
+
+    def _loss(self, scores: Tensor, batch: Batch, step: int) -> Tensor:
+        config = self._config
+        for name in LISTWISE:
+            if name == self._name:
+                chance = int(generator("ties", config.seed, step).integers(2**31))
+                ties = torch.Generator().manual_seed(chance)
+                return listwise(name, scores, batch.grades, batch.valid, config.temperature, ties)
+        return LOSSES[self._name](scores, batch.grades, batch.valid, config.temperature, config.ndcg_k)
 
     def state(self) -> dict[str, Tensor]:
         """The optimizer's moments."""

@@ -1,0 +1,1 @@
+"""Classic cross-encoders trained on lists of documents, through sentence-transformers' trainer."""

@@ -1,0 +1,1 @@
+"""Ranking losses by name, over scores that are already there."""

@@ -1,0 +1,267 @@
+"""A cross-encoder trained on lists: results, resumption, upload, bad input; and losses compared. On a tiny encoder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.heads import topics_folder
+from support.tiny_encoders import save_tiny_encoder
+
+from unimoe.analysis.loading import load_all_results
+from unimoe.comparison import losses
+from unimoe.comparison.cross_encoder import CrossEncoderData, load_cross_encoder_data, train_and_evaluate, training_of
+from unimoe.config_cross_encoder import CrossEncoderConfig, CrossEncoderModelConfig
+from unimoe.config_files import config_root, load_config, parse_config
+from unimoe.errors import DataError, MissingPartError, UsageError
+from unimoe.metrics import score_run
+from unimoe.models.cross_encoder import find_cross_encoder, load_cross_encoder, new_cross_encoder, score_pairs
+from unimoe.results import read_result, result_path, run_path
+from unimoe.retrieval.reranking_set import rerank
+from unimoe.training.cross_encoder.checkpoint import read_manifest
+from unimoe.training.cross_encoder.lists import fit_for
+from unimoe.training.cross_encoder.trainer import CrossEncoderTraining
+from unimoe.trec import read_run
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+CPU = torch.device("cpu")
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A tiny encoder and a small collection."""
+    root = tmp_path_factory.mktemp("cross")
+    return save_tiny_encoder(root / "encoder"), topics_folder(root / "topics", {"train": 24, "dev": 6, "test": 6})
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNIMOE_CACHE", str(tmp_path_factory.getbasetemp() / "cross-cache"))
+
+
+def config(places: tuple[Path, Path], output_dir: Path, **changes: Any) -> CrossEncoderConfig:
+    """Six steps of four lists, an evaluation and a saved state after every second."""
+    encoder, topics = places
+    raw: dict[str, Any] = {
+        "output_dir": str(output_dir),
+        "model": {"base": str(encoder), "max_length": 48},
+        "loss": {"name": "plistmle", "mini_batch_size": 8},
+        "lists": {"source": f"path:{topics}", "max_docs": 4},
+        "evaluation": {"depth": 6},
+        "batch_size": 4,
+        "max_steps": STEPS,
+        "learning_rate": 1e-3,
+        "seed": 3,
+        "eval_every": 2,
+    }
+    return parse_config(CrossEncoderConfig, raw | changes, source="test")
+
+
+def trained(settings: CrossEncoderConfig, data: CrossEncoderData | None = None) -> CrossEncoderTraining:
+    return training_of(settings, data or load_cross_encoder_data(settings), CPU)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return dict(load_cross_encoder(folder, CPU).state_dict())
+
+
+@pytest.fixture(scope="module")
+def done(places: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> CrossEncoderConfig:
+    """A finished training with its results."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UNIMOE_CACHE", str(tmp_path_factory.getbasetemp() / "cross-cache"))
+        settings = config(places, tmp_path_factory.mktemp("done"))
+        train_and_evaluate(settings, CPU)
+    return settings
+
+
+class TestTraining:
+    def test_leaves_results_that_the_analysis_reads(self, done: CrossEncoderConfig) -> None:
+        results, dataset = load_all_results(Path(done.output_dir)), done.lists.source
+        assert set(results) == {"bm25", "cross_encoder"}
+        place = (Path(done.output_dir), "cross_encoder", 3, "reranking", dataset)
+        result = read_result(result_path(*place))
+        assert (result.identity.checkpoint, result.identity.split, result.identity.depth) == ("best", "test", 6)
+        assert result.training is not None
+        assert (result.training.steps, result.training.ranking_examples) == (STEPS, 4 * STEPS)
+        assert result.training.tokens > 0
+        assert result.first_stage is not None
+        run = read_run(run_path(*place))
+        data = load_cross_encoder_data(done).test[0]
+        assert score_run(data.collection.qrels, run).aggregate["ndcg@10"] == pytest.approx(result.aggregate["ndcg@10"])
+        folder = Path(done.output_dir) / "cross_encoder" / "seed_3" / "checkpoint"
+        again = rerank(load_cross_encoder(folder, CPU), data, done.evaluation.batch_size)
+        assert {q: sorted(s, key=s.__getitem__) for q, s in again.items()} == {
+            q: sorted(s, key=s.__getitem__) for q, s in run.items()
+        }
+
+    def test_the_card_names_loss_and_citation(self, done: CrossEncoderConfig) -> None:
+        card = (Path(done.output_dir) / "cross_encoder" / "seed_3" / "checkpoint" / "README.md").read_text("utf-8")
+        assert '"normalization_method": "sum"' in card
+        assert "lan2014position" in card
+
+    def test_the_log_has_a_line_per_step(self, done: CrossEncoderConfig) -> None:
+        logs = Path(done.output_dir) / "cross_encoder" / "seed_3" / "logs"
+        assert [line["step"] for line in read_lines(logs / "train.jsonl")] == [*range(1, STEPS + 1)]
+        assert [line["step"] for line in read_lines(logs / "dev.jsonl")] == [2, 4, 6]
+
+    def test_the_best_on_dev_is_kept(self, done: CrossEncoderConfig) -> None:
+        folder = Path(done.output_dir) / "cross_encoder" / "seed_3"
+        best = max(line["mean_ndcg@10"] for line in read_lines(folder / "logs" / "dev.jsonl"))
+        assert read_manifest(folder / "checkpoint").dev == pytest.approx(best)
+        dev = load_cross_encoder_data(done).dev[0]
+        run = rerank(load_cross_encoder(folder / "checkpoint", CPU), dev, done.evaluation.batch_size)
+        assert score_run(dev.collection.qrels, run).aggregate["ndcg@10"] == pytest.approx(best)
+
+    def test_what_is_done_is_skipped(self, done: CrossEncoderConfig, capsys: pytest.CaptureFixture[str]) -> None:
+        path = result_path(Path(done.output_dir), "cross_encoder", 3, "reranking", done.lists.source)
+        before = path.stat().st_mtime_ns
+        train_and_evaluate(done, CPU)
+        assert path.stat().st_mtime_ns == before
+        assert "over BM25" in capsys.readouterr().out
+
+    def test_another_training_in_its_place_is_refused(self, done: CrossEncoderConfig) -> None:
+        with pytest.raises(DataError, match="is of another training"):
+            trained(done.model_copy(update={"learning_rate": 5e-4})).fit()
+
+    def test_a_failed_upload_loses_nothing(self, done: CrossEncoderConfig) -> None:
+        folder = Path(done.output_dir) / "cross_encoder" / "seed_3" / "checkpoint"
+        with pytest.raises(MissingPartError, match="could not be uploaded to somebody/nothing") as raised:
+            train_and_evaluate(done.model_copy(update={"push_to_hub": "somebody/nothing"}), CPU)
+        assert str(folder) in str(raised.value)
+        assert raised.value.exit_code == 4
+        read_manifest(folder)
+
+
+class TestResumption:
+    def test_a_killed_training_ends_with_the_same_weights(self, places: tuple[Path, Path], tmp_path: Path) -> None:
+        shuffled = {"name": "listmle", "respect_input_order": False, "ties": "shuffle"}
+        whole = trained(config(places, tmp_path / "whole", loss=shuffled))
+        expected = whole.fit()
+        killed = trained(config(places, tmp_path / "killed", loss=shuffled))
+
+        def kill(step: int, _: int) -> None:
+            if step == 5:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            killed.fit(kill)
+        work = tmp_path / "killed" / "cross_encoder" / "seed_3" / "trainer"
+        half_written = work / "checkpoint-5"
+        shutil.copytree(work / "checkpoint-4", half_written)
+        (half_written / "trainer_state.json").write_text('{"best', "utf-8")
+        steps: list[int] = []
+        found = killed.fit(lambda step, _: steps.append(step))
+        assert steps == [4, 5, 6]
+        assert found.training == expected.training
+        assert found.dev == expected.dev
+        assert found.weights_hash == expected.weights_hash
+        logs = [tmp_path / name / "cross_encoder" / "seed_3" / "logs" for name in ("whole", "killed")]
+        for name in ("train.jsonl", "dev.jsonl"):
+            assert read_lines(logs[1] / name) == read_lines(logs[0] / name)
+
+    def test_another_config_names_what_differs(self, places: tuple[Path, Path], tmp_path: Path) -> None:
+        settings = config(places, tmp_path)
+
+        def kill(*_: int) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            trained(settings).fit(kill)
+        with pytest.raises(DataError, match=r"another training \(learning_rate differ\)"):
+            trained(settings.model_copy(update={"learning_rate": 5e-4})).fit()
+
+
+class TestModel:
+    def test_the_seed_decides_the_head(self, places: tuple[Path, Path]) -> None:
+        base = CrossEncoderModelConfig(base=str(places[0]))
+        files = find_cross_encoder(base)
+        heads = [dict(new_cross_encoder(base, files, seed, CPU).state_dict()) for seed in (0, 0, 1)]
+        name = next(key for key in heads[0] if key.endswith("classifier.weight"))
+        assert torch.equal(heads[0][name], heads[1][name])
+        assert not torch.equal(heads[0][name], heads[2][name])
+
+    def test_frozen_layers_stay(self, places: tuple[Path, Path], tmp_path: Path) -> None:
+        model = {"base": str(places[0]), "max_length": 48, "frozen_layers": 1}
+        training = trained(config(places, tmp_path, model=model))
+        training.fit()
+        base = CrossEncoderModelConfig.model_validate(model)
+        before = dict(new_cross_encoder(base, find_cross_encoder(base), 3, CPU).state_dict())
+        after = weights(training.checkpoint_dir)
+        moved = {name for name, value in after.items() if not torch.equal(value, before[name])}
+        assert any("layer.1." in name for name in moved)
+        assert not any("layer.0." in name or "embeddings" in name for name in moved)
+
+    def test_scores_do_not_depend_on_their_company(self, places: tuple[Path, Path]) -> None:
+        base = CrossEncoderModelConfig(base=str(places[0]), max_length=48)
+        model = new_cross_encoder(base, find_cross_encoder(base), 0, CPU)
+        pairs = [("the cat", "sat on " * n) for n in (1, 9, 3)]
+        assert score_pairs(model, pairs, 3) == pytest.approx(score_pairs(model, pairs, 1), abs=1e-5)
+
+    def test_a_base_of_several_labels_is_refused(self, places: tuple[Path, Path], tmp_path: Path) -> None:
+        shutil.copytree(places[0], tmp_path / "nli")
+        settings = json.loads((tmp_path / "nli" / "config.json").read_text("utf-8"))
+        settings |= {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "no", "1": "yes"}}
+        (tmp_path / "nli" / "config.json").write_text(json.dumps(settings), "utf-8")
+        with pytest.raises(DataError, match="has 2 labels"):
+            find_cross_encoder(CrossEncoderModelConfig(base=str(tmp_path / "nli")))
+
+    def test_a_base_that_cannot_be_had_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"model\.base 'nobody/nothing' cannot be had"):
+            find_cross_encoder(CrossEncoderModelConfig(base="nobody/nothing"))
+
+
+def test_a_loss_that_is_not_finite_stops_and_names_the_queries(places: tuple[Path, Path], tmp_path: Path) -> None:
+    training = trained(config(places, tmp_path, learning_rate=1e30, eval_every=100))
+    with pytest.raises(DataError, match=r"the loss of the queries 'train\d\d', .* is (nan|inf); lower learning_rate"):
+        training.fit()
+    assert not training.checkpoint_dir.exists()
+
+
+def test_graded_labels_of_a_collection_reach_the_loss(places: tuple[Path, Path], tmp_path: Path) -> None:
+    settings = config(places, tmp_path, loss={"name": "lambdaloss"})
+    lists = fit_for(settings.loss, load_cross_encoder_data(settings).lists)
+    assert {label for one in lists.lists for label in one.labels} == {0.0, 1.0, 2.0}
+    assert trained(settings).fit().which == "best"
+
+
+def test_losses_are_compared(places: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = config(places, tmp_path, max_steps=2)
+    losses.compare_losses(base, ["listmle", losses.REFERENCE], [0, 1], CPU)
+    printed = capsys.readouterr().out
+    assert "plistmle_sum_identity" in printed
+    results = load_all_results(tmp_path)
+    key = f"reranking/{base.lists.source}"
+    assert results.seeds("listmle", key) == (0, 1)
+    assert {path.suffix for path in (tmp_path / "analysis").glob("losses-*")} == {".csv", ".md", ".tex"}
+    losses.compare_losses(base, ["listmle", losses.REFERENCE], [0, 1], CPU)
+    assert capsys.readouterr().out == printed
+
+
+def test_every_compared_loss_is_a_configuration() -> None:
+    base = load_config(CrossEncoderConfig, Path("cross_encoder/losses"))
+    arms = losses.chosen_losses(None)
+    assert len(arms) == 1 + 7 * 3 + 1 + 2
+    assert len({losses.configured(base, arm, 0).loss for arm in arms}) == len(arms)
+    with pytest.raises(UsageError, match="did you mean 'lambdaloss'"):
+        losses.chosen_losses(["lambdalos"])
+
+
+@pytest.mark.parametrize("path", sorted((config_root() / "cross_encoder").glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_configs_are_read(path: Path) -> None:
+    load_config(CrossEncoderConfig, path)
+
+
+def test_the_preset_is_the_recipe() -> None:
+    recipe = load_config(CrossEncoderConfig, Path("cross_encoder/seed001"))
+    assert (recipe.batch_size, recipe.learning_rate, recipe.warmup_ratio, recipe.seed) == (16, 2e-5, 0.1, 12)
+    assert (recipe.eval_every, recipe.keep, recipe.lists.held_out, recipe.loss.name) == (500, 2, 1000, "plistmle")
