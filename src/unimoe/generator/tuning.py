@@ -1,0 +1,170 @@
+"""Settings of a bi-encoder chosen on dev among a few, then trained with several seeds and measured on test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unimoe.analysis.before_after import ArmDelta, compare_arms
+from unimoe.analysis.loading import load_all_results
+from unimoe.analysis.resampling import sign_flip_p
+from unimoe.analysis.significance import ITERATIONS
+from unimoe.analysis.summaries.arms import mean_cell, signed_cell
+from unimoe.analysis.tables import Cell, RowGroup, Table
+from unimoe.config_biencoder import BiEncoderConfig
+from unimoe.config_files import parse_config
+from unimoe.errors import UsageError, did_you_mean
+from unimoe.generator.evaluation import base_retriever, measure, trained_retriever
+from unimoe.generator.jobs import train
+from unimoe.metrics import score_run
+from unimoe.results import run_path
+from unimoe.training.biencoder.search import biencoder_splits
+from unimoe.training.heads.splits import Splits
+from unimoe.trec import read_run
+
+TUNING_SEED = 100
+"""Of the trainings that choose; those that are reported have others."""
+
+_LAYER: dict[str, Any] = {
+    "freeze_base": True,
+    "out_dim": 384,
+    "query_length": None,
+    "document_length": None,
+    "batch_size": 256,
+    "epochs": 20,
+    "learning_rate": 1e-3,
+    "dev": {"patience": 4},
+}
+
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "layer": _LAYER,
+    "layer-slow": _LAYER | {"learning_rate": 2e-4},
+    "layer-warm": _LAYER | {"loss": {"margin": 0.0, "temperature": 0.1}},
+    "layer-positives": _LAYER | {"loss": {"margin": 0.0, "known_positives": "positive"}},
+    "layer-hard": _LAYER | {"negatives": {"per_query": 4, "source": "model", "depth": 100, "refresh_every": 5}},
+    "top-layers": {"frozen_layers": 4, "epochs": 1, "learning_rate": 1e-4},
+    "all-layers": {"epochs": 1, "learning_rate": 5e-5},
+    "all-layers-hard": {"epochs": 1, "learning_rate": 5e-5, "negatives": {"per_query": 1, "depth": 50}},
+}
+"""At most eight: a linear layer over the frozen encoder, its upper layers, and all of it."""
+
+Tried = Mapping[str, Mapping[str, float]]
+
+
+def tune(
+    base: BiEncoderConfig, names: Sequence[str] | None, seeds: int, device: torch.device, given: list[str]
+) -> tuple[Table, Table]:
+    """Try configurations on dev, train the best with every seed, measure it on test; what is done is skipped.
+
+    Args:
+        base: what the configurations change; its ``output_dir`` holds everything.
+        names: some of ``CONFIGURATIONS``; null for all.
+        seeds: trainings that are reported, from seed 0 on.
+        device: where to compute.
+        given: for provenance.
+
+    Returns:
+        All configurations on dev; and the best on test, against the base.
+
+    Raises:
+        UsageError: a name that is none.
+    """
+    chosen = list(CONFIGURATIONS) if names is None else list(names)
+    for name in chosen:
+        if name not in CONFIGURATIONS:
+            known = ", ".join(CONFIGURATIONS)
+            raise UsageError(f"configuration {name!r}: unknown{did_you_mean(name, CONFIGURATIONS)}; there is {known}")
+    splits, tried = biencoder_splits(base), {}
+    for name in chosen:
+        config = configuration(base, name, seed=TUNING_SEED, arm=name, output_dir=str(Path(base.output_dir, "tuning")))
+        tried[name] = train(config, device, splits).fit()
+    best = max(tried, key=lambda name: tried[name]["val"])  # the first of equals, which is the cheapest
+    # In a folder of its own: where more are tried later, another may be the best, with other lengths of texts.
+    config = configuration(base, best, output_dir=str(Path(base.output_dir, best)))
+    trainings = [train(config.model_copy(update={"seed": seed}), device, splits) for seed in range(seeds)]
+    before = base_retriever(config, splits, device)
+    after = [trained_retriever(training.best_dir, before, splits, device) for training in trainings]
+    key = measure(config, splits, [before, *after], given)
+    tables = dev_table(base, tried, best), _test_table(config, splits, key, before.name, seeds)
+    for table in tables:
+        table.write(Path(base.output_dir) / "analysis")
+    return tables
+
+
+def configuration(base: BiEncoderConfig, name: str, **changes: Any) -> BiEncoderConfig:
+    """The base with a configuration's keys and some more, sections merged."""
+    raw = base.model_dump()
+    for key, value in (CONFIGURATIONS[name] | changes).items():
+        raw[key] = raw[key] | value if isinstance(value, dict) else value
+    return parse_config(BiEncoderConfig, raw, source=f"configuration {name}")
+
+
+def dev_table(base: BiEncoderConfig, tried: Tried, best: str) -> Table:
+    """A row for each configuration, whatever came out."""
+    rows = tuple(
+        (
+            Cell(f"{name} (chosen)" if name == best else name),
+            mean_cell([100 * facts["start"]]),
+            mean_cell([100 * facts["val"]]),
+            signed_cell(100 * (facts["val"] - facts["start"])),
+            Cell(f"{facts['epoch']:g}", value=facts["epoch"]),
+            Cell(f"{facts['seconds']:.0f}", value=facts["seconds"]),
+        )
+        for name, facts in tried.items()
+    )
+    return Table(
+        name="configurations",
+        caption=f"{base.dev.metric} × 100 on the dev queries of {base.collection}, before training and at its best",
+        columns=("configuration", "before", "after", "delta", "epoch", "s"),
+        groups=(RowGroup("configurations", rows),),
+        notes=(f"Tuned with seed {TUNING_SEED}. Epoch 0: training helped nowhere. s: of the steps alone.",),
+    )
+
+
+def _test_table(config: BiEncoderConfig, splits: Splits, key: str, before: str, seeds: int) -> Table:
+    results = load_all_results(Path(config.output_dir))
+    wanted = ["recall_cap@10", "ndcg@10", "mrr@10", "recall@100"]
+    deltas = compare_arms(results, before, config.arm, wanted, keys=[key])
+    rows = [_delta_row(delta) for delta in deltas]
+    rows.insert(1, _recall_row(config, splits, before, seeds))
+    return Table(
+        name="test",
+        caption=f"Scores × 100 on the test queries of {config.collection} before and after, mean over {seeds} seeds",
+        columns=("metric", "before", "after", "delta", "low", "high", "p"),
+        groups=(RowGroup(f"{before} → {config.arm} ({deltas[0].queries:,} queries)", tuple(rows)),),
+        notes=(
+            "p: sign-flip test over queries of scores averaged over seeds; low, high: 95 % bootstrap-t interval over "
+            "queries. Both are of one row alone.",
+        ),
+    )
+
+
+def _delta_row(delta: ArmDelta) -> tuple[Cell, ...]:
+    return (
+        Cell(delta.metric),
+        *(mean_cell([100 * value]) for value in (delta.before_mean, delta.after_mean)),
+        *(signed_cell(100 * value) for value in (delta.delta, delta.low, delta.high)),
+        Cell(f"{delta.p:.4f}", value=delta.p),
+    )
+
+
+def _recall_row(config: BiEncoderConfig, splits: Splits, before: str, seeds: int) -> tuple[Cell, ...]:
+    """Recall@10 as trec_eval has it, which results do not hold, from the runs."""
+    folder, metric = Path(config.output_dir), "recall@10"
+
+    def scores(arm: str, seed: int | None) -> list[float]:
+        run = read_run(run_path(folder, arm, seed, "retrieval", config.collection))
+        found = score_run(splits.test.qrels, run, [metric]).per_query[metric]
+        return [found[query_id] for query_id in sorted(found)]
+
+    first = np.array(scores(before, None))
+    second = np.mean([scores(config.arm, seed) for seed in range(seeds)], axis=0)
+    p = float(sign_flip_p((second - first)[:, None], ITERATIONS, seed=0)[0])
+    means = [100 * float(values.mean()) for values in (first, second)]
+    empty = (Cell(""), Cell(""))
+    cells = (mean_cell([means[0]]), mean_cell([means[1]]), signed_cell(means[1] - means[0]), *empty)
+    return Cell(metric), *cells, Cell(f"{p:.4f}", value=p)

@@ -1,0 +1,1 @@
+"""The candidate generator: a bi-encoder trained by contrast, which finds what a reranker then orders."""

@@ -1,0 +1,210 @@
+"""Training a bi-encoder: the same bits after a kill, the same vectors everywhere, one clear line for what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.biencoders import toy_keys, toy_training
+from support.scripts import Done, assert_refused, call_script
+from support.tiny_encoders import load
+
+import unimoe
+from unimoe.analysis.logs import read_logs
+from unimoe.errors import DataError, UsageError
+from unimoe.metrics import score_run
+from unimoe.results import read_result, result_path
+from unimoe.retrieval.dense import search
+from unimoe.training.biencoder.checkpoint import read_biencoder
+from unimoe.training.biencoder.trainer import BiEncoderTrainer
+
+pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "chunks": {"chunk_size": 3, "accumulation": 3, "schedule": "onecycle", "loss": {"symmetric": False}},
+    "negatives": {"negatives": {"per_query": 1, "depth": 6, "refresh_every": 1}, "out_dim": None},
+    "bfloat16": {"precision": "bfloat16", "epochs": 1},
+    "frozen": {"freeze_base": True, "negatives": {"per_query": 1, "depth": 6, "source": "model"}},
+}
+
+
+class KilledError(Exception):
+    """What ends a training in the middle."""
+
+
+def kill_after(steps: int) -> Callable[[int, dict[str, float]], None]:
+    def on_step(step: int, facts: dict[str, float]) -> None:
+        if step == steps:
+            raise KilledError
+
+    return on_step
+
+
+def weights(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.safetensors")}
+
+
+def logged(trainer: BiEncoderTrainer) -> list[dict[str, float]]:
+    lines = [json.loads(line) for line in trainer.log_path.read_text(encoding="utf-8").splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_killed_training_goes_on_to_the_same_bits(variant: str, tmp_path: Path) -> None:
+    keys = VARIANTS[variant] | {"save_every": 1}
+    whole = toy_training(tmp_path, **keys, output_dir=str(tmp_path / "whole"))
+    facts = whole.fit()
+    for steps in (1, whole.steps - 1):
+        killed = toy_training(tmp_path, **keys | {"save_every": 2}, output_dir=str(tmp_path / "killed"))
+        with pytest.raises(KilledError):
+            killed.fit(kill_after(steps))
+        assert not killed.is_finished()
+    killed = toy_training(tmp_path, **keys, output_dir=str(tmp_path / "killed"))
+    again = killed.fit()
+    assert {key: again[key] for key in ("start", "val", "epoch")} == {k: facts[k] for k in ("start", "val", "epoch")}
+    assert weights(killed.best_dir) == weights(whole.best_dir)
+    assert weights(killed.last_dir) == weights(whole.last_dir)
+    assert logged(killed) == logged(whole)
+    assert not killed.state_path.exists()
+
+
+def test_a_finished_training_is_kept_and_another_refused_by_its_key(tmp_path: Path) -> None:
+    trainer = toy_training(tmp_path, epochs=1)
+    trainer.fit()
+    stamp = (trainer.last_dir / "unimoe.json").stat().st_mtime_ns
+    toy_training(tmp_path, epochs=1).fit()
+    assert (trainer.last_dir / "unimoe.json").stat().st_mtime_ns == stamp
+    with pytest.raises(DataError, match=r"config\.loss\.temperature: 0\.05 there, 0\.1 here"):
+        toy_training(tmp_path, epochs=1, loss={"temperature": 0.1}).fit()
+    half = toy_training(tmp_path, output_dir=str(tmp_path / "half"))
+    with pytest.raises(KilledError):
+        half.fit(kill_after(half.steps // 2 + 1))
+    with pytest.raises(DataError, match=r"config\.batch_size: 8 there, 4 here"):
+        toy_training(tmp_path, output_dir=str(tmp_path / "half"), batch_size=4).fit()
+    half.state_path.write_bytes(half.state_path.read_bytes()[:100])
+    with pytest.raises(DataError, match="damaged training state"):
+        toy_training(tmp_path, output_dir=str(tmp_path / "half")).fit()
+
+
+def test_training_learns_and_dev_is_scored_as_evaluation_scores(tmp_path: Path) -> None:
+    trainer = toy_training(tmp_path, epochs=6, learning_rate=3e-3, schedule="constant")
+    facts = trainer.fit()
+    assert facts["val"] > facts["start"] + 0.1
+    dev, encoder = trainer.dev, load(trainer.best_dir)
+    documents = sorted(dev.corpus)
+    run = search(
+        encoder.encode(list(dev.queries.values()), kind="query", max_length=16), list(dev.queries),
+        encoder.encode([dev.corpus[key].full_text for key in documents], kind="document"), documents, 100,
+    )  # fmt: skip
+    assert score_run(dev.qrels, run, ["recall_cap@10"]).aggregate["recall_cap@10"] == facts["val"]
+    ((_, log),) = read_logs(tmp_path / "out").items()
+    assert [record["val"] for record in log if "val" in record].index(facts["val"]) == facts["epoch"] - 1
+
+
+@pytest.mark.parametrize(("out_dim", "pooling"), [(16, "mean"), (None, "cls")])
+def test_the_checkpoint_has_the_same_vectors_in_sentence_transformers(
+    out_dim: int | None, pooling: str, tmp_path: Path
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    encoder = {"base": str(tmp_path / "encoder"), "pooling": pooling, "query_prefix": "query "}
+    trainer = toy_training(tmp_path, epochs=1, out_dim=out_dim, encoder=encoder)
+    trainer.fit()
+    texts = ["topic1 all noise3", "a much longer text " * 20, "topic7"]
+    theirs = SentenceTransformer(str(trainer.last_dir), device="cpu")
+    ours = load(trainer.last_dir)
+    assert np.allclose(ours.encode(texts), theirs.encode(texts), atol=1e-6)
+    assert np.allclose(ours.encode(texts, kind="query"), theirs.encode_query(texts), atol=1e-6)
+    with torch.no_grad():
+        trainer.model.eval()
+        assert np.allclose(ours.encode(texts), trainer.model(ours.token_ids(texts)).numpy(), atol=1e-6)
+    assert ours.dimension == (out_dim or 64)
+    manifest = read_biencoder(trainer.last_dir)
+    assert manifest.training.steps == trainer.steps
+    card = (trainer.last_dir / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("---\nlibrary_name: sentence-transformers\n")
+
+
+def test_a_loss_that_is_not_finite_names_the_batch_and_leaves_the_best(tmp_path: Path) -> None:
+    trainer = toy_training(tmp_path)
+
+    def spoil(step: int, facts: dict[str, float]) -> None:
+        if step == trainer.steps // 2 + 1:
+            next(iter(trainer.model.trainable().values())).data.fill_(float("nan"))
+
+    with pytest.raises(DataError, match=r"step 6: the loss is nan in the batch of the queries train\d\d, .*best"):
+        trainer.fit(spoil)
+    assert np.isfinite(load(trainer.best_dir).encode(["topic1"])).all()
+
+
+class TestBadInput:
+    def test_what_the_base_does_not_allow(self, tmp_path: Path) -> None:
+        toy_keys(tmp_path)
+        with pytest.raises(UsageError, match=r"out_dim 65 is above the 64 dimensions of"):
+            toy_training(tmp_path, out_dim=65)
+        with pytest.raises(UsageError, match=r"frozen_layers 2: .* has 2 layers"):
+            toy_training(tmp_path, frozen_layers=2)
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(DataError, match=r"no \.safetensors file"):
+            toy_training(tmp_path, encoder={"base": str(tmp_path / "empty")})
+
+    def test_a_split_that_does_not_exist(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match="no split 'trian'"):
+            toy_training(tmp_path, splits={"train": "trian"})
+
+    def test_a_threshold_that_no_grade_reaches(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match="has a positive in the corpus"):
+            toy_training(tmp_path, relevance_threshold=3)
+
+    def test_a_damaged_checkpoint(self, tmp_path: Path) -> None:
+        trainer = toy_training(tmp_path, epochs=1)
+        trainer.fit()
+        weight = trainer.last_dir / "2_Dense" / "model.safetensors"
+        weight.write_bytes(weight.read_bytes()[:-4] + b"\0\0\0\1")
+        with pytest.raises(DataError, match="weights differ from the manifest"):
+            toy_training(tmp_path, epochs=1).fit()
+
+    def test_a_base_that_has_a_linear_layer(self, tmp_path: Path) -> None:
+        trainer = toy_training(tmp_path, epochs=1)
+        trainer.fit()
+        with pytest.raises(DataError, match="has a linear layer already"):
+            toy_training(tmp_path, encoder={"base": str(trainer.last_dir)})
+
+
+class TestCommand:
+    def train(self, folder: Path, *more: str) -> Done:
+        keys = toy_keys(folder)
+        settings = [f"{key}={json.dumps(value)}" for key, value in keys.items() if key != "output_dir"]
+        return call_script(
+            str(Path(unimoe.__file__).with_name("__main__.py")), "train-biencoder", "--device", "cpu",
+            "--output-dir", keys["output_dir"], *(part for text in settings for part in ("--set", text)), *more,
+        )  # fmt: skip
+
+    @pytest.mark.parametrize("frozen", ["false", "true"])
+    def test_before_and_after_over_seeds_in_one_folder(self, frozen: str, tmp_path: Path) -> None:
+        frozen_base = ("--set", f"freeze_base={frozen}")
+        first = self.train(tmp_path, "--seed", "0", *frozen_base)
+        assert first.returncode == 0, first.stderr
+        assert "encoder → biencoder (18 queries)" in " ".join(first.stdout.split())
+        second = self.train(tmp_path, "--seed", "1", *frozen_base)
+        assert second.returncode == 0, second.stderr
+        name = toy_keys(tmp_path)["collection"]
+        found = read_result(result_path(tmp_path / "out", "biencoder", 1, "retrieval", name))
+        assert found.identity.checkpoint == "best"
+        assert found.training is not None
+        assert found.training.embedding_examples > 0
+        again = self.train(tmp_path, "--seed", "1", *frozen_base)
+        assert again.stdout == second.stdout
+        assert again.stderr.count("already done") == 7
+
+    def test_bad_input_is_one_line(self, tmp_path: Path) -> None:
+        assert_refused(self.train(tmp_path, "--set", "learning_rate=0.0"), 2, "learning_rate", "above 0")
+        assert_refused(self.train(tmp_path, "--set", "margin=0.1"), 2, "margin", "unknown key")
+        assert_refused(self.train(tmp_path, "--set", "splits.train=nowhere"), 2, "no split 'nowhere'")
+        assert_refused(self.train(tmp_path, "--collection", "scifcat"), 2, "did you mean 'scifact'")

@@ -1,0 +1,60 @@
+"""Settings chosen on dev, several seeds, one table of all: also that the shipped settings can be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from support.biencoders import toy_keys
+
+from unimoe.config_biencoder import BiEncoderConfig, LabelConfig
+from unimoe.config_files import load_config
+from unimoe.errors import UsageError
+from unimoe.generator import tuning
+from unimoe.training.biencoder.checkpoint import read_biencoder
+
+pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
+
+
+def test_the_shipped_settings_can_be() -> None:
+    base = load_config(BiEncoderConfig, Path("biencoder/default"))
+    assert len(tuning.CONFIGURATIONS) <= 8
+    layer = tuning.configuration(base, "layer", seed=3)
+    assert (layer.freeze_base, layer.seed, layer.dev.metric, layer.loss.margin) == (True, 3, "recall_cap@10", 0.0)
+    for name in tuning.CONFIGURATIONS:
+        tuning.configuration(base, name)
+    assert load_config(LabelConfig, Path("biencoder/labels")).thresholds == [0.5, 0.8]
+
+
+def test_the_seed_s_recipe() -> None:
+    recipe = load_config(BiEncoderConfig, Path("biencoder/seed002"))
+    assert (recipe.encoder.base, recipe.encoder.pooling, recipe.out_dim) == ("microsoft/deberta-v3-small", "mean", 256)
+    assert (recipe.batch_size, recipe.accumulation, recipe.epochs, recipe.schedule) == (32, 4, 3, "constant")
+    assert (recipe.loss.margin, recipe.loss.temperature, recipe.loss.symmetric) == (0.1, 0.05, True)
+    assert (recipe.learning_rate, recipe.weight_decay, recipe.max_grad_norm) == (2e-5, 0.01, 1.0)
+    assert (recipe.query_length, recipe.document_length, recipe.corpus_sample) == (32, 128, 150_000)
+
+
+def test_the_best_on_dev_is_trained_with_every_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {"freeze_base": True, "epochs": 1}
+    settings = {"still": small | {"learning_rate": 1e-9}, "layer": small | {"learning_rate": 3e-2, "epochs": 4}}
+    monkeypatch.setattr(tuning, "CONFIGURATIONS", settings)
+    base = BiEncoderConfig.model_validate(toy_keys(tmp_path))
+    dev, test = tuning.tune(base, None, 2, torch.device("cpu"), [])
+    names = [row[0].text for row in dev.groups[0].rows]
+    assert names == ["still", "layer (chosen)"]
+    deltas = [float(row[3].text) for row in dev.groups[0].rows]
+    assert deltas[1] > max(deltas[0], 0.0)
+    assert [row[0].text for row in test.groups[0].rows] == [
+        "recall_cap@10", "recall@10", "ndcg@10", "mrr@10", "recall@100"
+    ]  # fmt: skip
+    before, after = (float(test.groups[0].rows[0][column].text) for column in (1, 2))
+    assert after > before
+    for seed in (0, 1):
+        assert read_biencoder(tmp_path / "out" / "layer" / "biencoder" / f"seed_{seed}" / "checkpoint").seed == seed
+    assert (tmp_path / "out" / "analysis" / "test.md").is_file()
+    again = tuning.tune(base, ["layer"], 2, torch.device("cpu"), [])
+    assert again[1].to_csv() == test.to_csv()
+    with pytest.raises(UsageError, match="did you mean 'layer'"):
+        tuning.tune(base, ["layers"], 2, torch.device("cpu"), [])
