@@ -161,6 +161,15 @@ class TestSigma:
         assert sigma.adapt(fitness, self.weight) == pytest.approx(0.0525)
         assert sigma.adapt(100 * fitness, self.weight) == pytest.approx(0.0525 * 0.95)
 
+    def test_the_absolute_rule_ends_at_the_size_of_the_weight_or_not_at_all(self) -> None:
+        bounded = Sigma(0.05, "absolute", target=0.1, rate=0.5)
+        endless = Sigma(0.05, "absolute", target=0.1, rate=0.5, highest=math.inf)
+        for _ in range(20):
+            bounded.adapt(torch.ones(8), self.weight)
+            endless.adapt(torch.ones(8), self.weight)
+        assert relative_sigma(bounded.value, self.weight) == pytest.approx(1)
+        assert endless.value == pytest.approx(0.05 * 1.5**20)
+
     def test_a_fixed_one_stays(self) -> None:
         assert Sigma(0.05, "fixed").adapt(torch.rand(8), self.weight) == 0.05
 

@@ -18,8 +18,13 @@ def can_compile() -> bool:
     return torch.cuda.is_available() or any(map(shutil.which, COMPILERS))
 
 
-def kernel(function: Callable[..., Any], compiled: bool) -> Callable[..., Any]:
+def kernel(function: Callable[..., Any], compiled: bool, *, sizes_vary: bool = False) -> Callable[..., Any]:
     """The function itself, or compiled: the same values but for the last bits.
+
+    Args:
+        function: of tensors.
+        compiled: compile it when it is called first.
+        sizes_vary: compile once more, for any size, where one differs from the first call's; else for every size.
 
     Raises:
         UsageError: there is nothing to compile with.
@@ -28,4 +33,4 @@ def kernel(function: Callable[..., Any], compiled: bool) -> Callable[..., Any]:
         return function
     if not can_compile():
         raise UsageError(f"compile: no C++ compiler ({', '.join(COMPILERS)}) found; install one or leave compile out")
-    return torch.compile(function, dynamic=False)
+    return torch.compile(function, dynamic=None if sizes_vary else False)

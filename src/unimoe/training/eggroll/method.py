@@ -91,7 +91,8 @@ class WeightEvolution:
         if config.adaptive_sigma and config.sigma_is == "relative":
             self._sigma = Sigma(_positive(sigma_for(config.sigma, weight)), "relative")
         elif config.adaptive_sigma:
-            self._sigma = Sigma(config.sigma, "absolute", target=_SEED_TARGET)
+            highest = math.inf if config.seed_scale else 1.0
+            self._sigma = Sigma(config.sigma, "absolute", target=_SEED_TARGET, highest=highest)
 
     @torch.no_grad()
     def step(self, weight: Tensor, batch: Batch, step: int) -> tuple[Tensor, dict[str, float]]:

@@ -9,12 +9,16 @@ gives the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Literal, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unimoe.errors import DataError, UsageError
+from unimoe.training.eggroll.counting import CountOnCPU, count_ahead, count_in_parts
 from unimoe.training.eggroll.kernels import kernel
 
 Gain = Literal["linear", "exp2"]
@@ -54,8 +58,6 @@ def ideal_dcg(grades: Sequence[float], k: int, gain: Gain = "linear") -> float:
 
 class PoolMetric:
     """nDCG@k or MRR@k of pools whose judgments are prepared once.
-
-    Fastest where queries with more relevant documents come first: the others are then left out without a copy.
 
     Args:
         grades: ``(B, P)``, 0 where a document is not judged; fractions are allowed.
@@ -98,8 +100,8 @@ class PoolMetric:
             worth = 1 / torch.arange(1, k + 1, dtype=exact, device=device)
         self._table = torch.cat([worth, worth.new_zeros(max(0, grades.shape[1] - k))])
         self._prepare_counting()
-        self._fused = kernel(count_ahead, compiled) if compiled else None
-        self._scratch: Tensor | None = None
+        self._compiled = kernel(count_ahead, compiled, sizes_vary=True) if compiled else None
+        self._on_cpu = CountOnCPU()
 
     def __call__(self, scores: Tensor, queries: slice = slice(None)) -> Tensor:
         """The metric of every ranking.
@@ -111,39 +113,49 @@ class PoolMetric:
         Returns:
             ``(b, N)``, float64 where the device has it.
         """
-        most = max(self._relevant[queries], default=0)
-        return self._by_counting(scores, queries, most) if most <= MOST_COUNTED else self._by_sorting(scores, queries)
+        most = max(map(len, self._places[queries]), default=0)
+        return self._by_counting(scores, queries) if most <= MOST_COUNTED else self._by_sorting(scores, queries)
 
     def over(self, blocks: Iterable[tuple[slice, Tensor]]) -> Tensor:
         """The metric of every ranking of ``Scorer.blocks``, ``(B, N)``."""
         return torch.cat([self(scores, queries) for queries, scores in blocks])
 
     def _prepare_counting(self) -> None:
-        """For the i-th relevant document of each query: where it stands, and which documents stand beside it."""
+        """Where each query's relevant documents stand, and what they are worth, one query after the other."""
         relevant = self._gains > 0
-        self._relevant: list[int] = relevant.sum(dim=1).tolist()
-        most = min(max(self._relevant, default=0), MOST_COUNTED)
-        places = relevant.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most].T
-        self._places = places.contiguous()
-        self._worth = self._gains.gather(1, places.T).T.unsqueeze(2)
-        index = torch.arange(relevant.shape[1], device=relevant.device)
-        beside = torch.stack([index > places.unsqueeze(2), index < places.unsqueeze(2)], dim=2)
-        self._beside = (beside if self._valid is None else beside & self._valid.unsqueeze(1)).float()
+        places = relevant.nonzero()[:, 1].tolist()
+        self._ends: list[int] = [0, *relevant.sum(dim=1).cumsum(dim=0).tolist()]
+        self._places = [places[begin:end] for begin, end in pairwise(self._ends)]
+        self._worth = self._gains[relevant].unsqueeze(1)
 
-    def _by_counting(self, scores: Tensor, queries: slice, most: int) -> Tensor:
-        relevant = self._relevant[queries]
+    def _by_counting(self, scores: Tensor, queries: slice) -> Tensor:
+        first, last, _ = queries.indices(len(self._places))
+        places, worth = self._places[first:last], self._worth[self._ends[first] : self._ends[last]]
+        valid = None if self._valid is None else self._valid[queries]
+        if self._compiled is None and scores.device.type == "cpu" and scores.dtype in (torch.float32, torch.float64):
+            return self._metric_on_cpu(self._on_cpu(scores, places, valid), places, worth)
         total = torch.zeros(scores.shape[0], scores.shape[2], dtype=self._gains.dtype, device=scores.device)
-        for number in range(most):
-            rows = _rows([count > number for count in relevant], scores.device)
-            here = scores[rows]
-            places, beside, worth = (part[number, queries][rows] for part in (self._places, self._beside, self._worth))
-            chosen = here.gather(1, places.view(-1, 1, 1).expand(-1, 1, here.shape[2]))
-            found = self._table.take(self._ahead(here, chosen, beside.to(here.dtype)).long()) * worth
-            if self._first_only:
-                total[rows] = torch.maximum(total[rows], found)
-            else:
-                total[rows] += found
-        return total
+        if not len(worth):
+            return total
+        count = count_ahead if self._compiled is None else self._compiled
+        ahead = count_in_parts(count, scores, places, valid, whole=self._compiled is not None)
+        found = self._table.take(ahead.long()) * worth
+        owners = [number for number, of_query in enumerate(places) for _ in of_query]
+        owner = torch.tensor(owners, device=scores.device)
+        if self._first_only:
+            return total.scatter_reduce_(0, owner.unsqueeze(1).expand_as(found), found, "amax")
+        return total.index_add_(0, owner, found)
+
+    def _metric_on_cpu(self, ahead: NDArray[np.integer], places: list[list[int]], worth: Tensor) -> Tensor:
+        """The metric from counts; torch takes several times as long for so few numbers."""
+        found = np.take(self._table.numpy(), ahead, mode="clip")
+        found *= worth.numpy()
+        total, together = np.zeros((len(places), ahead.shape[1])), np.maximum if self._first_only else np.add
+        done = 0
+        for row, of_query in zip(total, places, strict=True):
+            together.reduce(found[done : done + len(of_query)], axis=0, out=row, initial=0.0)
+            done += len(of_query)
+        return torch.from_numpy(total)
 
     def _by_sorting(self, scores: Tensor, queries: slice) -> Tensor:
         if self._valid is not None:
@@ -152,35 +164,6 @@ class PoolMetric:
         gains = self._gains[queries].unsqueeze(1).expand(-1, order.shape[1], -1).gather(2, order)
         found = gains * self._table[: order.shape[2]]
         return found.amax(dim=2) if self._first_only else found.sum(dim=2)
-
-    def _ahead(self, scores: Tensor, chosen: Tensor, beside: Tensor) -> Tensor:
-        """How many documents are ahead of the chosen ones, ``(b, N)``; ``beside`` is which come after and before."""
-        if self._fused is not None:
-            counts: Tensor = self._fused(scores, chosen, beside)
-            return counts
-        need = 2 * scores.numel()
-        if self._scratch is None or self._scratch.numel() < need or self._scratch.dtype != scores.dtype:
-            self._scratch = scores.new_empty(need)
-        # Comparisons that write floats are several times faster on a CPU than those that write bools, and the product
-        # with the masks sums them in the same pass.
-        flags = self._scratch[:need].view(len(scores), 2, -1, scores.shape[2])
-        torch.gt(scores, chosen, out=flags[:, 0])
-        torch.ge(scores, chosen, out=flags[:, 1])
-        return torch.bmm(beside.flatten(1).unsqueeze(1), flags.flatten(1, 2)).squeeze(1)
-
-
-def count_ahead(scores: Tensor, chosen: Tensor, beside: Tensor) -> Tensor:
-    """How many documents are ahead of the chosen ones, in one pass: to be compiled."""
-    after, before = beside.unsqueeze(3).unbind(dim=1)
-    return ((scores > chosen) * after + (scores >= chosen) * before).sum(dim=1)
-
-
-def _rows(chosen: list[bool], device: torch.device) -> slice | Tensor:
-    """The chosen ones; as a slice, which copies nothing, where they are neighbours."""
-    numbers = [number for number, is_chosen in enumerate(chosen) if is_chosen]
-    if numbers[-1] - numbers[0] + 1 == len(numbers):
-        return slice(numbers[0], numbers[-1] + 1)
-    return torch.tensor(numbers, device=device)
 
 
 def _discounts(k: int) -> Tensor:

@@ -64,20 +64,20 @@ class QueryTerms:
     """What the closed forms need of queries; shapes broadcast over ``(B, P, *directions)``.
 
     Attributes:
-        cx: ``c b_k.q``.
-        cy: ``c a_k.(W q)``.
-        even: ``c^2 sum_l K_kl b_l.q``.
+        cx: ``c b_k.q``, what ``y_k`` of a document is multiplied with.
+        plus: ``c^2 sum_l K_kl b_l.q + c a_k.(W q)``, what ``x_k`` is multiplied with under ``W + sigma E``.
+        minus: the same with a minus, under ``W - sigma E``.
         lengths: ``|(W + sigma E) q|^2`` and ``|(W - sigma E) q|^2``; empty for the dot product.
     """
 
     cx: Terms
-    cy: Terms
-    even: Terms
+    plus: Terms
+    minus: Terms
     lengths: Terms
 
-    def of(self, block: slice) -> QueryTerms:
+    def of(self, part: slice) -> QueryTerms:
         """Those of some queries."""
-        return QueryTerms(*([term[block] for term in terms] for terms in (self.cx, self.cy, self.even, self.lengths)))
+        return QueryTerms(*([term[part] for term in terms] for terms in (self.cx, self.plus, self.minus, self.lengths)))
 
 
 class Products:
@@ -114,14 +114,14 @@ class Products:
         c = sigma * perturbations.scale
         self.twice = torch.tensor(2 * c, dtype=weight.dtype, device=weight.device)
         self.gram = [[c * c * product for product in row] for row in perturbations.gram()]
-        self.queries = self._query_terms(c)
         d_out, width = weight.shape
         fewer = width * d_out + len(self._outputs) * d_out < len(self._outputs) * width
         self._through_weight = lengths or (fewer and self._gemm_dtype is None)
         if self._through_weight:
             self._matrix = torch.cat([self._inputs, weight])
         else:
-            self._matrix = torch.cat([self._inputs, self._outputs @ weight])
+            self._matrix = self._with_room(weight)
+        self.queries = self._query_terms(c)
 
     def of(self, block: slice, buffer: Buffer) -> DocumentTerms:
         """The terms of a block's documents, in memory that ``buffer`` gives.
@@ -143,19 +143,29 @@ class Products:
     def _directly(self, block: slice, buffer: Buffer) -> tuple[Tensor, Tensor, Tensor, None]:
         """Rows of x and y as products with ``b`` and ``W^T a``, and base scores."""
         documents, queries = self._pools.documents[block], self._onto_documents[block]
-        (count, size, _), split, total = documents.shape, len(self._inputs), len(self._matrix)
+        (count, size, _), split = documents.shape, len(self._inputs)
+        total = split + len(self._outputs)
         rows = documents.flatten(0, 1)
         if self._gemm_dtype is not None:
             found = buffer("products", (len(rows), total), documents)
-            found.copy_(rows.to(self._gemm_dtype) @ self._matrix.T.to(self._gemm_dtype))
+            found.copy_(rows.to(self._gemm_dtype) @ self._matrix[:total].T.to(self._gemm_dtype))
             base = torch.bmm(documents, queries.unsqueeze(-1)).squeeze(-1)
         else:
             # Base scores ride along as a column for each query of the block. That is faster than reading the documents
             # again, though each document meets every query of the block and its own alone counts.
-            matrix = torch.cat([self._matrix, queries])
+            matrix = self._matrix[: total + count]
+            matrix[total:] = queries
             found = torch.mm(rows, matrix.T, out=buffer("products", (len(rows), len(matrix)), documents))
-            base = found.view(count, size, -1)[:, :, total:].diagonal(dim1=0, dim2=2).T
+            base = found.view(count, size, -1)[:, :, total:].diagonal(dim1=0, dim2=2).T.contiguous()
         return found[:, :split], found[:, split:total], base, None
+
+    def _with_room(self, weight: Tensor) -> Tensor:
+        """Rows ``b`` and ``W^T a``, and then room for one per query."""
+        split, total = len(self._inputs), len(self._inputs) + len(self._outputs)
+        matrix = weight.new_empty(total + len(self._pools.queries), weight.shape[1])
+        matrix[:split] = self._inputs
+        torch.mm(self._outputs, weight, out=matrix[split:total])
+        return matrix
 
     def _by_projection(self, block: slice, buffer: Buffer) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Rows of x and y by way of ``W d``, base scores, and the squared lengths where they are wanted."""
@@ -175,15 +185,22 @@ class Products:
         return found[:, :split], y, base, squared
 
     def _query_terms(self, c: float) -> QueryTerms:
-        x = self._perturbations.of_inputs((self._pools.queries @ self._inputs.T).unsqueeze(1))
-        y = self._perturbations.of_outputs((self._projected @ self._outputs.T).unsqueeze(1))
+        if self._through_weight:
+            of_inputs, of_outputs = self._pools.queries @ self._inputs.T, self._projected @ self._outputs.T
+        else:
+            both = self._pools.queries @ self._matrix[: len(self._inputs) + len(self._outputs)].T
+            of_inputs, of_outputs = both.split([len(self._inputs), len(self._outputs)], dim=1)
+        x = self._perturbations.of_inputs(of_inputs.unsqueeze(1))
+        y = self._perturbations.of_outputs(of_outputs.unsqueeze(1))
         cx, cy = [c * term for term in x], [c * term for term in y]
         even = [sum_of_products(row, x) for row in self.gram]
+        plus = [level + slope for level, slope in zip(even, cy, strict=True)]
+        minus = [level - slope for level, slope in zip(even, cy, strict=True)]
         if not self._lengths:
-            return QueryTerms(cx, cy, even, [])
+            return QueryTerms(cx, plus, minus, [])
         squared = self._spread(self._projected.square().sum(dim=-1, keepdim=True)) + sum_of_products(x, even)
         odd = 2 * sum_of_products(y, cx)
-        return QueryTerms(cx, cy, even, [squared + odd, squared - odd])
+        return QueryTerms(cx, plus, minus, [squared + odd, squared - odd])
 
     def _spread(self, values: Tensor) -> Tensor:
         """``(b, P)`` with a dimension of size 1 for each of the directions'."""
@@ -198,7 +215,7 @@ def masked(scores: Tensor, valid: Tensor | None) -> Tensor:
     """
     if not math.isfinite(float(scores.detach().sum())):  # a single pass: NaN and infinities survive a sum
         raise DataError("a score is not finite: the weight or a vector is not; lower the learning rate, or embed again")
-    return scores.contiguous() if valid is None else scores.masked_fill(~valid, -torch.inf)
+    return scores if valid is None else scores.masked_fill(~valid, -torch.inf)
 
 
 def sum_of_products(first: Terms, second: Terms) -> Tensor:

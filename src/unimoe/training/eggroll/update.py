@@ -88,7 +88,8 @@ class Ascent:
         if self._max_norm is not None and norm > self._max_norm:
             gradient = gradient * (self._max_norm / norm)
         self._steps += 1
-        weight.mul_(1 - rate * self._weight_decay)
+        if self._weight_decay:
+            weight.mul_(1 - rate * self._weight_decay)
         if self._adam:
             self._adam_step(weight, gradient, rate)
         else:
@@ -147,7 +148,7 @@ class Sigma:
 
     ``absolute`` is the recipe that this package grew out of: times ``1 + rate`` where the variance of ``f+ - f-`` is
     below half the target, ``1 - rate`` where it is above twice. With its target of 0.1 and variances around 0.0005,
-    sigma only grows.
+    sigma only grows, until ``highest`` ends it: that recipe names no end, and has it at infinity.
 
     Attributes:
         value: sigma.
@@ -155,7 +156,7 @@ class Sigma:
         target: of the spread, or of the variance.
         rate: of a step.
         lowest: of the relative sigma.
-        highest: of the relative sigma; at 1 a perturbation is as large as the weight.
+        highest: of the relative sigma under both rules; at 1 a perturbation is as large as the weight.
     """
 
     value: float
@@ -190,7 +191,8 @@ class Sigma:
             plus, minus = fitness.double().chunk(2)
             variance = float((plus - minus).var())
             if variance < 0.5 * self.target:
-                self.value *= 1 + self.rate
+                grown, highest = self.value * (1 + self.rate), sigma_for(self.highest, weight)
+                self.value = max(self.value, min(grown, highest))
             elif variance > 2 * self.target:
                 self.value *= 1 - self.rate
         return self.value

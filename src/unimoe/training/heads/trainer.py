@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from unimoe.models.embedder import Advance
 from unimoe.models.heads import HEAD_FILE, initial_weight, load_head, save_head
 from unimoe.results import arm_dir
 from unimoe.training.heads.data import HeadData, load_head_data, to_device
+from unimoe.training.heads.dates import document_dates
 from unimoe.training.heads.methods import GradientMethod, Method
 from unimoe.training.heads.pools import PoolSet
 from unimoe.training.heads.scores import chosen_by, evaluate_head
@@ -48,6 +50,7 @@ class EGGROLLTrainer:
     Attributes:
         train_pools: what is trained on, on the device.
         dev_pools: what chooses the step.
+        dates: of documents, where freshness is an objective; else null.
         head_path: where the trained head goes.
         log_path: where steps are logged.
         fingerprint: content hash of all that determines the training.
@@ -61,7 +64,12 @@ class EGGROLLTrainer:
         folder = arm_dir(Path(config.output_dir), self.arm, self.seed)
         self.head_path, self.log_path = folder / "checkpoint" / HEAD_FILE, folder / "logs" / "train.jsonl"
         self.state_path = folder / "state.safetensors"
-        self.fingerprint = hash_json([config.model_dump(exclude=_NOT_DECISIVE), self.data.content_hash])
+        decisive = [config.model_dump(exclude=_NOT_DECISIVE), self.data.content_hash]
+        self.dates: dict[str, date] | None = None
+        if "freshness" in config.objectives:
+            self.dates = document_dates(config.task)
+            decisive.append({key: day.isoformat() for key, day in self.dates.items()})
+        self.fingerprint = hash_json(decisive)
 
     @property
     def seed(self) -> int | None:
@@ -138,7 +146,7 @@ class EGGROLLTrainer:
 
     def _take_steps(self, on_step: OnStep | None) -> None:
         config, weight = self.config, self.initial()
-        method = make_method(config, weight, self.train_pools)
+        method = make_method(config, weight, self.train_pools, self.dates)
         if self.state_path.exists() and method is not None:
             progress, kept = load_state(self.state_path, self.fingerprint, self.device)
             method.load_state(kept)
@@ -199,15 +207,17 @@ class EGGROLLTrainer:
         write_text(self.log_path, "".join(f"{line}\n" for line in lines[:steps]))
 
 
-def make_method(config: TrainConfig, weight: Tensor, train: PoolSet) -> Method | None:
-    """The method of a config; null where nothing is trained."""
+def make_method(
+    config: TrainConfig, weight: Tensor, train: PoolSet, dates: Mapping[str, date] | None = None
+) -> Method | None:
+    """The method of a config; null where nothing is trained. ``dates`` of documents are for the objective freshness."""
     if config.method == "zero_shot":
         return None
     if config.method in GRADIENT_METHODS:
         return GradientMethod(config, config.method, config.learning_rate, weight)
     from unimoe.training.eggroll.method import evolution
 
-    return evolution(config, weight, train)
+    return evolution(config, weight, train, dates=dates)
 
 
 def load_data(config: TrainConfig, advance: Advance | None = None) -> HeadData:
