@@ -1,20 +1,28 @@
-"""A LoRA training step against transformers' Trainer: the same model, adapters, examples, loss and dtype.
+"""A LoRA training step against transformers' Trainer and sentence-transformers' CrossEncoderTrainer.
 
     uv run benchmarks/lora_step.py
 
-Both train the bundled ranking arm (softmax over a query's gaps, 24 questions a step, adapters on the upper half). The
-peer is what a user would write: PEFT's default adapters (float32 beside a bfloat16 base), right-padded batches with a
-mask, the logits of the last tokens, ``Trainer`` with AdamW. Ours starts from the states of the frozen half, which are
-computed once; ``with_trunk`` charges that to the steps of one training, as if no second arm or seed shared it.
+All train the bundled ranking arm from the same token ids: softmax over a query's gaps, 24 questions a step, adapters on
+the upper half, the same dtype. ``Trainer`` is what a user would write: PEFT's default adapters (float32 beside a
+bfloat16 base), right-padded batches with a mask, all logits, AdamW. ``CrossEncoderTrainer`` is the same loop around a
+CrossEncoder with LogitScore, which computes the last token's logits alone, so it is the stronger peer in memory.
+
+Ours starts from the states of the frozen half, which are computed once for all arms and seeds; ``vs_trainer_alone``
+charges their computation to the steps of one training, as if no second arm or seed shared it. Peak memory is that of a
+process for each side, which does a step and nothing else.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import resource
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +34,25 @@ from transformers import Trainer, TrainingArguments
 from unimoe.config import Experiment
 from unimoe.config_files import load_experiment
 from unimoe.models.bench import ModelBench
+from unimoe.models.bundled import prepared_bundled_model
 from unimoe.models.device import choose_device, choose_dtype, describe_device
 from unimoe.models.prompts import yes_no_ids
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.training.gradient.examples import RankingSet, batch_order, load_training_data
+from unimoe.training.gradient.examples import RankingSet, TrainingData, batch_order, load_training_data
 from unimoe.training.gradient.losses import softmax_loss
 from unimoe.training.gradient.trainer import ArmTraining
 
 ROUNDS, STEPS = 5, 3
+
+Run = Callable[[int], float]
+"""Takes that many steps, and returns the seconds of one."""
 
 
 class Batches(Dataset[dict[str, Any]]):
     """One item per step: the padded questions of its queries."""
 
     def __init__(self, data: RankingSet, order: list[list[int]]) -> None:
-        self._items = [self._padded([data.sequences[row] for g in batch for row in data.groups[g]]) for batch in order]
+        self._items = [padded([data.sequences[row] for g in batch for row in data.groups[g]]) for batch in order]
 
     def __len__(self) -> int:
         return len(self._items)
@@ -48,13 +60,15 @@ class Batches(Dataset[dict[str, Any]]):
     def __getitem__(self, index: int) -> dict[str, Any]:
         return self._items[index]
 
-    @staticmethod
-    def _padded(sequences: list[list[int]]) -> dict[str, Any]:
-        longest = max(map(len, sequences))
-        return {
-            "input_ids": torch.tensor([ids + [0] * (longest - len(ids)) for ids in sequences]),
-            "attention_mask": torch.tensor([[1] * len(ids) + [0] * (longest - len(ids)) for ids in sequences]),
-        }
+
+def padded(sequences: list[list[int]], left: bool = False) -> dict[str, torch.Tensor]:
+    """Token ids and mask of a batch."""
+    longest = max(map(len, sequences))
+    pads = [[0] * (longest - len(ids)) for ids in sequences]
+    ones = [[1] * len(ids) for ids in sequences]
+    pairs = zip(sequences, pads, strict=True), zip(ones, pads, strict=True)
+    ids, mask = ([pad + row if left else row + pad for row, pad in both] for both in pairs)
+    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
 
 
 class RankingTrainer(Trainer):
@@ -71,90 +85,193 @@ class RankingTrainer(Trainer):
         return softmax_loss((last[:, self.yes] - last[:, self.no]).view(self.queries, -1))
 
 
-def peer_seconds(experiment: Experiment, bench: ModelBench, data: RankingSet, order: list[list[int]]) -> float:
-    """Seconds per step of transformers' Trainer."""
-    base, lora = bench.fresh_base(), experiment.lora
-    model = peft.get_peft_model(
-        base.model,
-        peft.LoraConfig(
-            r=lora.r,
-            lora_alpha=lora.alpha,
-            target_modules=list(lora.target_modules),
-            layers_to_transform=list(range(lora.first_layer, base.layers)),
-        ),
+class SoftmaxOverScores(torch.nn.Module):
+    """The same loss for CrossEncoderTrainer; the texts it is given name the rows of a batch."""
+
+    def __init__(self, model: Any, data: RankingSet) -> None:
+        super().__init__()
+        self.model, self._data = model, data
+
+    def forward(self, inputs: list[list[str]], labels: Any = None, **_: Any) -> torch.Tensor:
+        """Softmax over the scores of each query's questions."""
+        groups = [self._data.groups[int(name)] for name in inputs[0]]
+        batch = padded([self._data.sequences[row] for group in groups for row in group], left=True)
+        features = {key: value.to(self.model.device) for key, value in batch.items()}
+        scores = self.model(features | {"logits_to_keep": 1, "modality": "text"})["scores"]
+        return softmax_loss(scores.float().view(len(groups), -1))
+
+
+def adapters(experiment: Experiment, layers: int) -> Any:
+    """PEFT's settings of the arm's adapters."""
+    lora = experiment.lora
+    return peft.LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        target_modules=list(lora.target_modules),
+        layers_to_transform=list(range(lora.first_layer, layers)),
     )
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = TrainingArguments(
-            output_dir=folder,
-            per_device_train_batch_size=1,
-            num_train_epochs=1,
-            save_strategy="no",
-            logging_strategy="no",
-            report_to=[],
-            disable_tqdm=True,
-            remove_unused_columns=False,
-            use_cpu=bench.device.type == "cpu",
-        )
-        trainer = RankingTrainer(model, arguments, lambda items: items[0], Batches(data, order))
-        trainer.yes, trainer.no = yes_no_ids(base.tokenizer)
-        trainer.queries = len(order[0])
+
+
+def arguments(device: torch.device, batch: int) -> dict[str, Any]:
+    """What both trainers are told."""
+    return {
+        "per_device_train_batch_size": batch,
+        "num_train_epochs": 1,
+        "save_strategy": "no",
+        "logging_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+        "use_cpu": device.type == "cpu",
+    }
+
+
+class Sides:
+    """The three trainings, each ready to take steps.
+
+    Args:
+        folder: where they may write.
+        device: where to compute.
+    """
+
+    def __init__(self, folder: Path, device: torch.device) -> None:
+        given = [f"output_dir={folder}", "training.ranking.queries=60"]
+        self.experiment = load_experiment(Path("experiments/bundled"), given)
+        self.bench = ModelBench(self.experiment, device, choose_dtype(device))
+        self._folder, self._device = folder, device
+        self._source: TrainingData = load_training_data(self.experiment)
+        base = self.bench.fresh_base()
+        self._attention = base.model.config._attn_implementation
+        model = UnimodelForExp1(base, self.experiment.prompt, self.experiment.model.max_length)
+        self.data = self._source.ranking(model)
+        self.preparation = 0.0
+
+    def order(self, steps: int) -> list[list[int]]:
+        """Which groups each step sees."""
+        per_step = self.experiment.training.ranking.queries_per_step
+        return batch_order(len(self.data.groups), per_step, steps, seed=0, stream=0)
+
+    def ours(self) -> Run:
+        """The trainer of unimoe."""
         start = time.perf_counter()
-        trainer.train()
-        return (time.perf_counter() - start) / len(order)
+        base = self.bench.fresh_base()
+        training = ArmTraining(self.experiment, "rank_only_r8", 0, base, self._source, self.bench.trunk)
+        training.prepare()
+        self.preparation = time.perf_counter() - start
+
+        def run(steps: int) -> float:
+            first, start = training.progress.step, time.perf_counter()
+            for step in range(first, first + steps):
+                training.take_step(step)
+            return (time.perf_counter() - start) / steps
+
+        return run
+
+    def trainer(self) -> Run:
+        """The Trainer of transformers."""
+        base = self.bench.fresh_base()
+        model = peft.get_peft_model(base.model, adapters(self.experiment, base.layers))
+        yes, no = yes_no_ids(base.tokenizer)
+
+        def run(steps: int) -> float:
+            order = self.order(steps)
+            settings = TrainingArguments(
+                output_dir=str(self._folder), remove_unused_columns=False, **arguments(self._device, 1)
+            )
+            trainer = RankingTrainer(model, settings, lambda items: items[0], Batches(self.data, order))
+            trainer.yes, trainer.no, trainer.queries = yes, no, len(order[0])
+            return timed(trainer.train, steps)
+
+        return run
+
+    def cross_encoder(self) -> Run:
+        """The CrossEncoderTrainer of sentence-transformers."""
+        from datasets import Dataset as Rows
+        from sentence_transformers import CrossEncoder
+        from sentence_transformers.cross_encoder import CrossEncoderTrainer, CrossEncoderTrainingArguments
+
+        kwargs: dict[str, Any] = {"dtype": self.bench.dtype, "attn_implementation": self._attention}
+        encoder: Any = CrossEncoder(str(prepared_bundled_model()), device=str(self._device), model_kwargs=kwargs)
+        encoder.add_adapter(adapters(self.experiment, encoder[0].model.config.num_hidden_layers))
+        loss = SoftmaxOverScores(encoder, self.data)
+
+        def run(steps: int) -> float:
+            order = self.order(steps)
+            names = [str(group) for batch in order for group in batch]
+            settings = CrossEncoderTrainingArguments(
+                output_dir=str(self._folder), **arguments(self._device, len(order[0]))
+            )
+            trainer: Any = CrossEncoderTrainer(
+                model=encoder, args=settings, train_dataset=Rows.from_dict({"query": names, "same": names}), loss=loss
+            )
+            return timed(trainer.train, steps)
+
+        return run
 
 
-def our_seconds(training: ArmTraining, first: int) -> float:
-    """Seconds per step of ours."""
+SIDES = ("ours", "trainer", "cross_encoder")
+
+
+def timed(train: Callable[[], Any], steps: int) -> float:
+    """Seconds of one of the steps that ``train`` takes."""
     start = time.perf_counter()
-    for step in range(first, first + STEPS):
-        training.take_step(step)
-    return (time.perf_counter() - start) / STEPS
+    train()
+    return (time.perf_counter() - start) / steps
 
 
-def peak_mib() -> float:
-    """Peak memory of this process so far."""
+def peak_mib(device: torch.device) -> float:
+    """Peak memory so far: on the accelerator where there is one, else of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated() / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def measured_peak(side: str) -> float:
+    """Peak memory of a process that takes two steps of one side, MiB."""
+    done = subprocess.run([sys.executable, __file__, "--side", side], capture_output=True, text=True, check=True)
+    return float(done.stdout.splitlines()[-1])
 
 
 def main() -> None:
     """Measure alternately and print one JSON object as the last line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--side", choices=SIDES, help="take two steps of this side and print the peak memory, MiB")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    options = parser.parse_args()
     device = choose_device()
     with tempfile.TemporaryDirectory() as folder:
-        experiment = load_experiment(
-            Path("experiments/bundled"), [f"output_dir={folder}", "training.ranking.queries=60"]
-        )
-        bench = ModelBench(experiment, device, choose_dtype(device))
-        training_data = load_training_data(experiment)
-        start = time.perf_counter()
-        training = ArmTraining(experiment, "rank_only_r8", 0, bench.fresh_base(), training_data, bench.trunk)
-        training.prepare()
-        preparation = time.perf_counter() - start
-        data = training_data.ranking(
-            UnimodelForExp1(bench.fresh_base(), experiment.prompt, experiment.model.max_length)
-        )
-        order = batch_order(len(data.groups), experiment.training.ranking.queries_per_step, STEPS, seed=0, stream=0)
-        tokens = statistics.mean(sum(len(data.sequences[r]) for g in batch for r in data.groups[g]) for batch in order)
-        our_seconds(training, 0)
-        ours_peak = peak_mib()
-        peer_seconds(experiment, bench, data, order[:1])
-        pairs = [
-            (our_seconds(training, STEPS * (1 + round_)), peer_seconds(experiment, bench, data, order))
-            for round_ in range(ROUNDS)
-        ]
-    ours, peers = (statistics.median(column) for column in zip(*pairs, strict=True))
-    ratios = sorted(peer / own for own, peer in pairs)
-    print(f"{describe_device(device)}, {bench.dtype_name}, {tokens:.0f} tokens a step, {ROUNDS} pairs of {STEPS} steps")
-    print(f"ours {ours:.2f} s a step, Trainer {peers:.2f}; ratio {ratios[0]:.2f} to {ratios[-1]:.2f}")
-    print(f"preparation of 240 questions, frozen states included: {preparation:.1f} s")
-    print(
-        json.dumps(
-            {
-                "tokens_per_s": round(tokens / ours),
-                "vs_trainer": round(statistics.median(ratios), 2),
-                "peak_memory_vs_trainer": round(ours_peak / peak_mib(), 2),
-            }
-        )
-    )
+        sides = Sides(Path(folder), device)
+        if options.side:
+            getattr(sides, options.side)()(2)
+            print(peak_mib(device))
+            return
+        runs: dict[str, Run] = {side: getattr(sides, side)() for side in SIDES}
+        for run in runs.values():
+            run(1)
+        rounds = [{side: run(STEPS) for side, run in runs.items()} for _ in range(options.rounds)]
+        report(sides, rounds, {side: measured_peak(side) for side in SIDES}, device)
+
+
+def report(sides: Sides, rounds: list[dict[str, float]], peaks: dict[str, float], device: torch.device) -> None:
+    """Medians, spreads and the JSON line."""
+    order = sides.order(STEPS)
+    tokens = statistics.mean(sum(len(sides.data.sequences[r]) for g in b for r in sides.data.groups[g]) for b in order)
+    seconds = {side: statistics.median(times[side] for times in rounds) for side in SIDES}
+    ratios = {peer: sorted(times[peer] / times["ours"] for times in rounds) for peer in SIDES[1:]}
+    shared = sides.preparation / sides.experiment.training.steps
+    print(f"{describe_device(device)}, {sides.bench.dtype_name}, {tokens:.0f} tokens a step, {len(rounds)} rounds")
+    for side in SIDES:
+        spread = f", ratio {ratios[side][0]:.2f} to {ratios[side][-1]:.2f}" if side in ratios else ""
+        print(f"{side}: {seconds[side]:.2f} s a step, peak {peaks[side]:.0f} MiB{spread}")
+    print(f"preparation of 240 questions, frozen states included: {sides.preparation:.1f} s")
+    result = {
+        "tokens_per_s": round(tokens / seconds["ours"]),
+        "vs_trainer": round(statistics.median(ratios["trainer"]), 2),
+        "vs_trainer_alone": round(seconds["trainer"] / (seconds["ours"] + shared), 2),
+        "vs_cross_encoder_trainer": round(statistics.median(ratios["cross_encoder"]), 2),
+        "peak_memory_vs_trainer": round(peaks["ours"] / peaks["trainer"], 2),
+        "peak_memory_vs_cross_encoder_trainer": round(peaks["ours"] / peaks["cross_encoder"], 2),
+    }
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

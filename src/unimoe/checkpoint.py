@@ -21,6 +21,9 @@ ADAPTER_FILE = "adapter_model.safetensors"
 
 _MANIFEST = "unimoe.json"
 
+_WITHOUT_EFFECT = ("save_every", "tracking", "conflicts")
+"""Settings of a training that its weights do not depend on, but for how often it may lose steps."""
+
 
 class Checkpoint(BaseModel):
     """The manifest of a checkpoint folder.
@@ -49,13 +52,46 @@ class Checkpoint(BaseModel):
         """The configuration the arm was trained with."""
         return parse_experiment(self.config, source=f"checkpoint of {self.arm}, seed {self.seed}")
 
+    @property
+    def ranks(self) -> bool:
+        """Whether the arm was trained to rank."""
+        return self.experiment.arm(self.arm).task != "emb_only"
+
+    @property
+    def embeds(self) -> bool:
+        """Whether the arm was trained to embed."""
+        return self.experiment.arm(self.arm).task != "rank_only"
+
+
+def folder_name(which: Literal["best", "last"]) -> str:
+    """What the folder of a checkpoint is called, beside the training's results and logs."""
+    return "checkpoint" if which == "last" else "checkpoint-best"
+
+
+def training_settings(experiment: Experiment, arm: str, seed: int, **content: str) -> dict[str, Any]:
+    """What determines a training, as plain data: the config's parts that matter, arm, seed, and named hashes."""
+    relevant = experiment.model_dump(include={"model", "prompt", "lora", "training"})
+    for neutral in _WITHOUT_EFFECT:
+        relevant["training"].pop(neutral, None)
+    relevant["evaluation"] = {"bm25": experiment.evaluation.bm25.model_dump()}  # negatives come from BM25
+    relevant["arms"] = {arm: experiment.arm(arm).model_dump()}
+    return relevant | {"seed": seed} | content
+
 
 def training_fingerprint(experiment: Experiment, arm: str, seed: int, **content: str) -> str:
-    """Content hash of what determines a training: the config's parts that matter, arm, seed, and named hashes."""
-    relevant = experiment.model_dump(include={"model", "prompt", "lora", "training"})
-    del relevant["training"]["save_every"]  # a resumed training ends with the same weights
-    relevant["bm25"] = experiment.evaluation.bm25.model_dump()  # negatives come from BM25
-    return hash_json([relevant, experiment.arm(arm).model_dump(), arm, seed, content])
+    """Content hash of what determines a training; arguments as in ``training_settings``."""
+    return hash_json(training_settings(experiment, arm, seed, **content))
+
+
+def first_difference(there: Any, here: Any, key: str = "") -> tuple[str, Any, Any] | None:
+    """The first setting that differs, by its path in the config, with both values; None where all are equal."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        inner = (
+            first_difference(there.get(name), here.get(name), f"{key}.{name}" if key else name)
+            for name in sorted(there.keys() | here.keys())
+        )
+        return next(filter(None, inner), None)
+    return None if there == here else (key, there, here)
 
 
 def write_manifest(folder: Path, checkpoint: Checkpoint) -> None:

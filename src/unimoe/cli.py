@@ -12,10 +12,13 @@ from unimoe import console
 from unimoe.analysis.commands import analyze
 from unimoe.analysis.compare_command import SeveralValues, compare
 from unimoe.comparison.command import compare_heads, train_head
+from unimoe.comparison.cross_encoder_command import train_cross_encoder
+from unimoe.comparison.translator_command import compare_translators, train_translator
 from unimoe.config import Experiment
 from unimoe.config_files import load_config, load_experiment
 from unimoe.console import Steps, stderr, stdout
 from unimoe.errors import UsageError, did_you_mean
+from unimoe.generator.command import label_pairs, train_biencoder
 
 if TYPE_CHECKING:
     import torch
@@ -73,28 +76,38 @@ def train(
         bool, typer.Option("--resume", help="Go on from a saved state, or keep a finished checkpoint.")
     ] = False,
 ) -> None:
-    """Train one arm with one seed; prints the checkpoint's folder."""
-    _refuse_torchrun("a training")
+    """Train one arm with one seed; prints the checkpoint's folder.
+
+    Under torchrun or accelerate launch the processes share each batch. Where training.evaluate_every is set, the best
+    checkpoint on dev stands beside the last, in checkpoint-best.
+    """
     experiment = _placed(load_experiment(config, override or []), output_dir)
     experiment.arm(arm)
     _quiet_libraries()
+    from unimoe.evaluation.dev_eval import DevEvaluation
     from unimoe.models.bench import ModelBench
     from unimoe.models.device import choose_dtype
+    from unimoe.processes import joined_processes
     from unimoe.training.gradient.examples import load_training_data
     from unimoe.training.gradient.trainer import StepReport, train_arm
 
-    target = _device(device)
-    bench = ModelBench(experiment, target, choose_dtype(target, experiment.model.dtype))
-    with Steps(1).step(f"train {arm}, seed {seed}", experiment.training.steps) as step:
+    with joined_processes() as processes:
+        if not processes.leads:
+            console.be_quiet()
+        target = _device(device)
+        dtype = choose_dtype(target, experiment.model.dtype)
+        bench = ModelBench(experiment, target, processes.leaders_dtype(dtype))
+        with Steps(1).step(f"train {arm}, seed {seed}", experiment.training.steps) as step:
 
-        def on_step(report: StepReport) -> None:
-            step.advance(1)
-            step.outcome = f"loss {report.loss:.3f}"
+            def on_step(report: StepReport) -> None:
+                step.advance(1)
+                step.outcome = f"loss {report.loss:.3f}"
 
-        data, base = load_training_data(experiment), bench.fresh_base()
-        folder = train_arm(
-            experiment, arm, seed, base=base, data=data, trunk=bench.trunk, resume=resume, on_step=on_step
-        )
+            data, base = load_training_data(experiment), bench.fresh_base()
+            folder = train_arm(
+                experiment, arm, seed, base=base, data=data, trunk=bench.trunk, resume=resume, on_step=on_step,
+                score_on_dev=DevEvaluation(experiment, arm), processes=processes,
+            )  # fmt: skip
     stdout.print(str(folder), soft_wrap=True)
 
 
@@ -142,7 +155,7 @@ def evaluate(
     """
     from unimoe.evaluation.commands import EvaluationRequest, plan_evaluation, run_evaluation
     from unimoe.evaluation.mteb_names import split_names
-    from unimoe.evaluation.processes import joined_processes
+    from unimoe.processes import joined_processes
 
     if (checkpoint is None) is not zero_shot:
         raise UsageError("give either --checkpoint FOLDER or --zero-shot")
@@ -294,6 +307,11 @@ app.command("analyze")(analyze)
 app.command("compare", cls=SeveralValues)(compare)
 app.command("train-head")(train_head)
 app.command("compare-heads")(compare_heads)
+app.command("train-cross-encoder")(train_cross_encoder)
+app.command("train-biencoder")(train_biencoder)
+app.command("label-pairs")(label_pairs)
+app.command("train-translator")(train_translator)
+app.command("compare-translators")(compare_translators)
 app.command("doctor")(doctor)
 
 

@@ -65,7 +65,8 @@ def _arm_tokens(experiment: Experiment) -> float:
     ranking, embedding = sum(t != "emb_only" for t in tasks), sum(t != "rank_only" for t in tasks)
     ranking_step = training.ranking.queries_per_step * _questions(experiment) * experiment.model.max_length
     embedding_step = training.embedding.pairs_per_step * _pair_tokens(experiment)
-    trained = training.steps * seeds * (ranking * ranking_step + embedding * embedding_step)
+    batches = training.steps * training.accumulation_steps * seeds
+    trained = batches * (ranking * ranking_step + embedding * embedding_step)
     return _TRAINING_PASS * trained + rerank * (1 + seeds * len(tasks)) + embed * (1 + seeds * embedding)
 
 

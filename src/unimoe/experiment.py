@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from unimoe.analysis.gates.definitions import Registration, load_gates
 from unimoe.analysis.gates.registration import REGISTERED, register, unmet
-from unimoe.config import Dtype, Experiment
+from unimoe.checkpoint import first_difference, folder_name
+from unimoe.config import Experiment
+from unimoe.config_base import Dtype
 from unimoe.console import Steps, stderr
 from unimoe.errors import DataError
+from unimoe.evaluation.dev_eval import DevEvaluation
 from unimoe.evaluation.evaluator import Evaluator
 from unimoe.evaluation.subjects import ZERO_SHOT_ARM, Subject, first_stage_subject, trained_subject, zero_shot_subject
 from unimoe.evaluation.suite import load_reporting, measurements, take
@@ -91,7 +94,9 @@ class ExperimentRun:
 
     def _train(self, arm: str, seed: int) -> Path:
         name = f"train {arm}, seed {seed}"
-        folder = arm_dir(self._output_dir, arm, seed) / "checkpoint"
+        # The best on dev is what an arm has learned; without evaluations on dev, that is the last.
+        which: Literal["best", "last"] = "best" if self.experiment.training.evaluate_every else "last"
+        folder = arm_dir(self._output_dir, arm, seed) / folder_name(which)
         losses: list[float] = []
         with self._steps.step(name, self.experiment.training.steps) as step:
 
@@ -107,6 +112,7 @@ class ExperimentRun:
                 data=self._training_data,
                 trunk=self.bench.trunk,
                 on_step=on_step,
+                score_on_dev=DevEvaluation(self.experiment, arm),
             )
             step.outcome = f"loss {losses[0]:.3f} -> {losses[-1]:.3f}" if losses else "already done"
         release_memory()
@@ -164,12 +170,11 @@ def pinned_dtype(experiment: Experiment, device: torch.device) -> torch.dtype:
         return dtype
 
 
-def _refuse_other_settings(path: Path, there: Any, here: Any, key: str = "") -> None:
-    if isinstance(there, dict) and isinstance(here, dict):
-        for name in sorted(there.keys() | here.keys()):
-            _refuse_other_settings(path, there.get(name), here.get(name), f"{key}.{name}" if key else name)
-    elif there != here:
+def _refuse_other_settings(path: Path, there: Any, here: Any) -> None:
+    found = first_difference(there, here)
+    if found:
+        key, was, now = found
         raise DataError(
-            f"{path.parent} holds an experiment with another {key} ({there!r} there, {here!r} here); "
+            f"{path.parent} holds an experiment with another {key} ({was!r} there, {now!r} here); "
             "choose another --output-dir, or delete the folder"
         )

@@ -11,9 +11,9 @@ import pytest
 import pytrec_eval
 import torch
 from scipy.stats import spearmanr
-from sklearn.cluster import MiniBatchKMeans  # type: ignore[import-untyped]
-from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]
-from sklearn.metrics import average_precision_score, v_measure_score  # type: ignore[import-untyped]
+from sklearn.cluster import MiniBatchKMeans
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import average_precision_score, v_measure_score
 from support import mteb_tasks
 from support.mteb_runs import INSTRUCTED, PLAIN, cosines, evaluate, make_model
 from support.mteb_tasks import ALL_TYPES, CANDIDATES, PARTS, RANKED, SYMMETRIC, loaded

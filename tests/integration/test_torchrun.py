@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.experiments import tiny_experiment, write_tiny_experiment
@@ -14,10 +16,15 @@ from support.scripts import SCRIPTS, assert_refused, call_script
 
 from unimoe.evaluation.evaluator import Evaluator
 from unimoe.evaluation.measurement import Measurement
-from unimoe.evaluation.processes import Processes
 from unimoe.evaluation.subjects import Subject, first_stage_subject
 from unimoe.evaluation.tiers import LoadedDataset, chosen_datasets
 from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.processes import Processes
+
+TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+# What accelerate calls several GPUs is torchrun with its own settings; there is none in this test.
+ACCELERATE = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
+ACCELERATE += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -32,9 +39,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def torchrun(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a script in two processes on this machine, one thread each."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return launched(TORCHRUN, *arguments, **environment)
+
+
+def launched(launcher: list[str], *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The same by another launcher."""
     return subprocess.run(
-        [*launcher, *arguments],
+        [sys.executable, "-m", *launcher, *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
         text=True,
@@ -51,6 +62,46 @@ def test_two_processes_find_what_one_finds(data: Path, tmp_path: Path) -> None:
     assert together.stdout.replace(two, one) == alone.stdout
     assert together.stderr.count("reranking long: zero_shot") == 1
     assert written(Path(two)) == written(Path(one))
+
+
+@pytest.mark.parametrize(
+    ("launcher", "settings"),
+    [
+        pytest.param(TORCHRUN, ["training.evaluate_every=3", "training.patience=1"], id="torchrun"),
+        pytest.param(
+            ACCELERATE,
+            ["training.ranking.loss=softmax", "training.token_budget=300", "arms.joint_r8.aggregation=pcgrad"],
+            id="accelerate",
+        ),
+    ],
+)
+def test_two_processes_train_as_one(data: Path, tmp_path: Path, launcher: list[str], settings: list[str]) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    common = ["training.dev={queries: 4, depth: 3, pool: 30}", "training.conflicts.interval=3", *settings]
+    overrides = [word for setting in common for word in ("--set", setting)]
+    options = ["--config", str(data / "tiny.yaml"), "--arm", "joint_r8", *overrides]
+    alone = call_script("train.py", *options, "--output-dir", str(one))
+    assert alone.returncode == 0, alone.stderr
+    together = launched(launcher, str(SCRIPTS / "train.py"), *options, "--output-dir", str(two))
+    assert together.returncode == 0, together.stderr
+    assert together.stdout.strip() == alone.stdout.strip().replace(str(one), str(two))
+    files, logs = {}, {}
+    for folder in (one, two):
+        place = folder / "joint_r8" / "seed_0"
+        files[folder] = sorted(str(path.relative_to(folder)) for path in place.rglob("*") if path.is_file())
+        logs[folder] = {path.name: read_jsonl(path) for path in (place / "logs").glob("*.jsonl")}
+    assert files[one] == files[two]
+    assert logs[one].keys() == logs[two].keys()
+    for name, lines in logs[one].items():
+        assert len(logs[two][name]) == len(lines) > 0
+    for line, expected in zip(logs[two]["train.jsonl"], logs[one]["train.jsonl"], strict=True):
+        assert line["loss"] == pytest.approx(expected["loss"], abs=1e-5)
+        assert line["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-3)
+        assert line["tokens"] == expected["tokens"]
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def test_what_is_not_shared_is_left_to_the_leader(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

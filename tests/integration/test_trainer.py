@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -40,7 +41,7 @@ def placed(experiment: Experiment, folder: Path) -> Experiment:
 
 
 def train(
-    experiment: Experiment, data: TrainingData, arm: str, seed: int = 0, die_after: int | None = None, **options: bool
+    experiment: Experiment, data: TrainingData, arm: str, seed: int = 0, die_after: int | None = None, **options: Any
 ) -> Path:
     def on_step(report: StepReport) -> None:
         if report.step == die_after:

@@ -76,6 +76,8 @@ def test_every_figure_is_drawn_as_png_and_pdf(results: Results, tmp_path: Path) 
         *("scores-embedding", "differences-embedding", "power-embedding"),
         "loss-curves",
         "gradient-conflicts",
+        "conflict-rate",
+        "norm-ratio",
     ]
     for path in paths:
         assert matplotlib.image.imread(path).std() > 0.01
@@ -116,7 +118,7 @@ def test_without_logs_there_is_no_figure_of_logs(tmp_path: Path) -> None:
     write_experiment(tmp_path, logs=False)
     names = [drawing.name for drawing in all_figures(Analysis(load_all_results(tmp_path)))]
     assert names
-    assert not {"loss-curves", "gradient-conflicts"}.intersection(names)
+    assert not {"loss-curves", "gradient-conflicts", "conflict-rate", "norm-ratio"}.intersection(names)
 
 
 def test_one_arm_with_one_query_has_a_bar_without_an_interval(tmp_path: Path) -> None:

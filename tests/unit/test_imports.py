@@ -24,15 +24,21 @@ FOUNDATION = {
     "io",
     "trec",
     "metrics",
+    "config_base",
+    "config_losses",
+    "config_training",
     "config",
     "config_dense",
     "config_heads",
+    "config_biencoder",
+    "config_cross_encoder",
+    "config_translator",
     "config_files",
     "results",
     "console",
 }
 MODELS = FOUNDATION | {"checkpoint"}
-TRAINING = MODELS | {"models", "retrieval", "data", "provenance"}
+TRAINING = MODELS | {"models", "retrieval", "data", "provenance", "processes"}
 
 # What each room may import. A new room needs a row here, and a line in the architecture page.
 ALLOWED: dict[str, set[str]] = {
@@ -40,12 +46,19 @@ ALLOWED: dict[str, set[str]] = {
     "io": {"errors"},
     "trec": {"errors", "io"},
     "metrics": {"errors", "trec"},
-    "config": {"errors"},
-    "config_dense": {"errors", "config"},
-    "config_heads": {"errors", "config", "config_dense"},
-    "config_files": {"errors", "config", "config_dense", "config_heads"},
+    "config_base": set(),
+    "config_losses": {"config_base"},
+    "config_training": {"config_base", "config_losses"},
+    "config": {"errors", "config_base", "config_training"},
+    "config_dense": {"errors", "config_base", "config"},
+    "config_heads": {"errors", "config_base", "config", "config_dense"},
+    "config_biencoder": {"config_base", "config", "config_dense", "config_heads", "config_training", "metrics"},
+    "config_cross_encoder": {"config_base", "config", "config_dense", "config_heads", "config_losses"},
+    "config_translator": {"config_base"},
+    "config_files": {"errors", "config_base", "config", "config_dense", "config_heads"},
     "results": {"errors", "io"},
     "provenance": {"results"},
+    "processes": {"errors"},
     "console": {"errors"},
     "run_scores": {"errors", "trec", "metrics", "console"},
     "checkpoint": {"errors", "io", "config", "config_files", "results"},
@@ -58,9 +71,20 @@ ALLOWED: dict[str, set[str]] = {
     "estimate": MODELS | {"models"},
     "experiment": TRAINING | {"training", "evaluation", "analysis", "estimate"},
     "comparison": TRAINING | {"training", "evaluation", "analysis"},
+    "generator": TRAINING | {"training", "evaluation", "analysis"},
     "doctor": TRAINING | {"estimate"},
     "cli": TRAINING
-    | {"training", "evaluation", "analysis", "estimate", "experiment", "comparison", "doctor", "run_scores"},
+    | {
+        "training",
+        "evaluation",
+        "analysis",
+        "estimate",
+        "experiment",
+        "comparison",
+        "generator",
+        "doctor",
+        "run_scores",
+    },
     "__main__": {"cli"},
 }
 

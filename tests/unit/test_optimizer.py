@@ -7,7 +7,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from unimoe.training.gradient.optimizer import MasterAdamW, learning_rate_at
+from unimoe.config_training import Schedule
+from unimoe.processes import Processes
+from unimoe.training.gradient.optimizer import MasterAdamW, learning_rate_at, sum_gradients
 
 
 def parameters(dtype: torch.dtype = torch.float32) -> dict[str, nn.Parameter]:
@@ -41,6 +43,41 @@ class TestLearningRate:
     def test_a_single_step_has_the_peak(self) -> None:
         assert learning_rate_at(0, steps=1, warmup=0, peak=3.0) == 3.0
 
+    def test_constant_stays_after_its_warm_up(self) -> None:
+        rates = [learning_rate_at(step, steps=5, warmup=2, peak=3.0, schedule="constant") for step in range(5)]
+        assert rates == pytest.approx([1, 2, 3, 3, 3])
+
+    @pytest.mark.parametrize("schedule", ["linear", "cosine"])
+    @pytest.mark.parametrize("warmup", [0, 4])
+    def test_decays_are_those_of_transformers(self, schedule: Schedule, warmup: int) -> None:
+        from transformers import get_scheduler
+
+        adamw = torch.optim.AdamW(parameters().values(), lr=2.0)
+        oracle = get_scheduler(schedule, adamw, num_warmup_steps=warmup, num_training_steps=20)
+        expected = []
+        for _ in range(20):
+            expected.append(oracle.get_last_lr()[0])
+            adamw.step()
+            oracle.step()
+        rates = [learning_rate_at(step, 20, warmup, 2.0, schedule) for step in range(20)]
+        assert rates[warmup:] == pytest.approx(expected[warmup:])
+
+    @pytest.mark.parametrize("warmup", [0, 3, 10])
+    def test_onecycle_is_torchs(self, warmup: int) -> None:
+        adamw = torch.optim.AdamW(parameters().values())
+        oracle = torch.optim.lr_scheduler.OneCycleLR(adamw, max_lr=2.0, total_steps=20, pct_start=warmup / 20)
+        expected = []
+        for _ in range(20):
+            expected.append(oracle.get_last_lr()[0])
+            adamw.step()
+            oracle.step()
+        assert [learning_rate_at(step, 20, warmup, 2.0, "onecycle") for step in range(20)] == pytest.approx(expected)
+
+    def test_onecycle_with_one_step_of_warm_up_begins_at_the_peak(self) -> None:
+        rates = [learning_rate_at(step, 3, 1, 2.0, "onecycle") for step in range(3)]
+        assert rates[0] == 2.0
+        assert rates[0] > rates[1] > rates[2] > 0
+
 
 class TestFloat32:
     @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
@@ -65,6 +102,18 @@ class TestFloat32:
         assert norm == pytest.approx(float(expected))
         assert norm > 1
         assert all(weight.grad is None for weight in weights.values())
+
+    @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+    def test_a_gradient_that_is_not_finite_changes_nothing(self, bad: float) -> None:
+        weights = parameters()
+        optimizer = MasterAdamW(weights, 0.1)
+        take(optimizer, weights, range(2))
+        before = {name: weight.detach().clone() for name, weight in weights.items()}
+        state = {name: tensor.clone() for name, tensor in optimizer.state().items()}
+        weights["a"].grad = torch.full((3, 4), bad)
+        assert not torch.tensor(optimizer.step(0.1, 1.0)).isfinite()
+        assert all(torch.equal(weights[name], before[name]) for name in weights)
+        assert all(torch.equal(tensor, state[name]) for name, tensor in optimizer.state().items())
 
     def test_a_weight_without_a_gradient_stays(self) -> None:
         weights = parameters()
@@ -131,3 +180,21 @@ class TestState:
         optimizer.load_state(state)
         take(optimizer, weights, range(1, 3))
         assert all(torch.equal(state[name], kept[name]) for name in kept)
+
+
+class TestSumOverProcesses:
+    def test_every_process_gets_the_sum_and_none_counts_as_zero(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        other = torch.arange(17.0)  # what the other process sends: a's twelve and b's five
+        monkeypatch.setattr(Processes, "total", lambda _, values: values + other)
+        weights = parameters(torch.bfloat16)
+        weights["a"].grad = torch.ones(3, 4, dtype=torch.bfloat16)
+        sum_gradients(weights.values(), Processes(0, 2))
+        assert weights["a"].grad.flatten().tolist() == [1 + number for number in range(12)]
+        assert weights["a"].grad.dtype == torch.bfloat16
+        assert weights["b"].grad is not None
+        assert weights["b"].grad.tolist() == [12, 13, 14, 15, 16]
+
+    def test_alone_nothing_is_touched(self) -> None:
+        weights = parameters()
+        sum_gradients(weights.values())
+        assert all(weight.grad is None for weight in weights.values())

@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import distributed
 
+from unimoe import processes
 from unimoe.errors import UsageError
-from unimoe.evaluation import processes
-from unimoe.evaluation.processes import ALONE, Processes, joined_processes
+from unimoe.processes import ALONE, Processes, joined_processes
 
 # Two processes, as torchrun would start them; forked, so that torch is imported once. Each prints what it got.
 TOGETHER = """
 import json, os, torch
-from unimoe.evaluation.processes import joined_processes
+from unimoe.processes import joined_processes
 
 os.environ["RANK"] = "1" if os.fork() == 0 else "0"
 with joined_processes() as here:
@@ -27,7 +27,8 @@ with joined_processes() as here:
     gaps[here.rank] = 0.1 + here.rank
     total = here.total(gaps).tolist()
     says = [here.leader_says(here.leads), here.leader_says(not here.leads), here.leader_says(True)]
-    found = json.dumps([here.rank, here.size, here.leads, total, says])
+    dtype = here.leaders_dtype(torch.bfloat16 if here.leads else torch.float32)
+    found = json.dumps([here.rank, here.size, here.leads, total, [*says, str(dtype)]])
 os.write(1, f"{found}\\n".encode())
 """
 
@@ -74,7 +75,7 @@ class TestJoined:
         done = subprocess.run([sys.executable, "-c", TOGETHER], capture_output=True, text=True, timeout=120, check=True)
         total = torch.tensor([0.1, 1.1, 0.0]).tolist()
         assert sorted(map(json.loads, done.stdout.splitlines())) == [
-            [rank, 2, rank == 0, total, [True, False, True]] for rank in (0, 1)
+            [rank, 2, rank == 0, total, [True, False, True, "torch.bfloat16"]] for rank in (0, 1)
         ]
 
     def test_fewer_than_announced_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:

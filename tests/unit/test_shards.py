@@ -16,9 +16,9 @@ from torch import distributed
 from unimoe.config import PromptConfig
 from unimoe.data.collection import Collection, Document
 from unimoe.errors import DataError
-from unimoe.evaluation.processes import Processes
 from unimoe.evaluation.shards import Pair, ShardScores, ShardStore, cut_shards, score_shards
 from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.processes import Processes
 from unimoe.trec import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")

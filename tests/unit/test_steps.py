@@ -1,13 +1,15 @@
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch
 from support.tiny_models import ModelKind, tiny_base
 from torch import Tensor, nn
 
-from unimoe.config import LoraConfig, PromptConfig
+from unimoe.config import PromptConfig
+from unimoe.config_losses import LossConfig, LossName
+from unimoe.config_training import LoraConfig
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.gradient import steps
@@ -21,8 +23,7 @@ SMALL_BUDGETS = [LITTLE, Budget(tokens=1), Budget(tokens=1, sequences=2)]
 TEMPERATURE = 0.1
 
 Gradients = dict[str, Tensor]
-RankingLoss = Literal["yes_no", "softmax"]
-RANKING_LOSSES: tuple[RankingLoss, ...] = ("yes_no", "softmax")
+RANKING_LOSSES: tuple[LossName, ...] = ("yes_no", "softmax", "plistmle", "lambdaloss")
 
 
 class Bench(NamedTuple):
@@ -35,15 +36,17 @@ class Bench(NamedTuple):
         return Texts(ids, self.model.trunk.states(ids) if self.model.trunk else None)
 
     def rank(
-        self, batch: list[int], budget: Budget, weight: float = 1.0, loss: RankingLoss = "yes_no"
+        self, batch: list[int], budget: Budget, weight: float = 1.0, loss: LossName = "yes_no"
     ) -> tuple[float, int]:
         texts = self.texts(self.ranking.sequences)
-        return ranking_backward(self.model, self.ranking, texts, batch, weight, loss, budget)
+        return ranking_backward(self.model, self.ranking, texts, batch, weight, LossConfig(name=loss), budget)
 
-    def embed(self, batch: list[int], budget: Budget, weight: float = 1.0) -> tuple[float, int]:
+    def embed(
+        self, batch: list[int], budget: Budget, weight: float = 1.0, contrast: int | None = None
+    ) -> tuple[float, int]:
         data = self.embedding
         queries, documents = self.texts(data.queries), self.texts(data.documents)
-        return embedding_backward(self.model, data, queries, documents, batch, weight, TEMPERATURE, budget)
+        return embedding_backward(self.model, data, queries, documents, batch, weight, TEMPERATURE, budget, contrast)
 
     def take_gradients(self) -> Gradients:
         """The accumulated gradients by name; they start over afterwards."""
@@ -61,13 +64,19 @@ def bench(kind: ModelKind = "llama", first_layer: int = 0, dropout: float = 0.0)
         nn.init.normal_(weight, std=0.1)
     model = UnimodelForExp1(base, PromptConfig(template="chat", instruction="find"), 128, first_layer).train()
     questions = [("cat", "mat " * n) for n in (1, 9, 2)] + [("dog", "rain " * n) for n in (5, 1, 7)]
-    ranking = RankingSet(model.pair_ids(questions), groups=[[0, 1, 2], [3, 4, 5]])
+    ranking = RankingSet(
+        model.pair_ids(questions),
+        [[0, 1, 2], [3, 4, 5]],
+        query_ids=["a", "b"],
+        labels=[[2.0, 0.0, 0.0], [1.0, 0.0, 0.0]],
+    )
     documents = ["the cat sat", "rain fell on the roof", "a quick sort " * 5, "old house", "list"]
     embedding = EmbeddingSet(
         queries=model.text_ids(["cat", "rain on a house", "sort"], "query"),
         documents=model.text_ids(documents, "document"),
         groups=[[0, 1], [3, 4], [2, 0]],
         relevant=[frozenset({0}), frozenset({1, 3}), frozenset({2})],
+        query_ids=["a", "b", "c"],
     )
     return Bench(model, weights, ranking, embedding)
 
@@ -110,9 +119,20 @@ class TestRanking:
         assert tokens == sum(map(len, table.ranking.sequences))
         assert_equal(found, table.take_gradients())
 
+    def test_a_listwise_loss_sees_each_query_with_its_grades(self, table: Bench) -> None:
+        """ListNet: the softmax of the grades 2, 0, 0 and 1, 0, 0 against that of the gaps."""
+        loss, _ = table.rank([0, 1], ALL, loss="listnet")
+        found = table.take_gradients()
+        gaps = torch.stack([table.model.gaps(table.model.last_states([ids]))[0] for ids in table.ranking.sequences])
+        wanted = torch.tensor([[2.0, 0.0, 0.0], [1.0, 0.0, 0.0]]).softmax(1)
+        expected = -(wanted * gaps.view(2, 3).log_softmax(1)).sum() / 2
+        expected.backward()  # type: ignore[no-untyped-call]
+        assert loss == pytest.approx(expected.item(), rel=1e-5)
+        assert_equal(found, table.take_gradients())
+
     @pytest.mark.parametrize("kind", RANKING_LOSSES)
     @pytest.mark.parametrize("budget", SMALL_BUDGETS, ids=str)
-    def test_parts_give_the_gradient_of_the_whole(self, table: Bench, kind: RankingLoss, budget: Budget) -> None:
+    def test_parts_give_the_gradient_of_the_whole(self, table: Bench, kind: LossName, budget: Budget) -> None:
         whole, tokens = table.rank([1, 0], ALL, loss=kind)
         expected = table.take_gradients()
         loss, seen = table.rank([1, 0], budget, loss=kind)
@@ -122,7 +142,7 @@ class TestRanking:
 
     @pytest.mark.parametrize("kind", RANKING_LOSSES)
     def test_parts_that_fit_together_do_too(
-        self, table: Bench, kind: RankingLoss, monkeypatch: pytest.MonkeyPatch
+        self, table: Bench, kind: LossName, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         table.rank([1, 0], ALL, loss=kind)
         expected = table.take_gradients()
@@ -170,7 +190,11 @@ class TestEmbedding:
     def test_false_negatives_matter(self, table: Bench) -> None:
         loss, _ = table.embed([0, 1, 2], ALL)
         blind = table.embedding.__class__(
-            table.embedding.queries, table.embedding.documents, table.embedding.groups, [frozenset()] * 3
+            table.embedding.queries,
+            table.embedding.documents,
+            table.embedding.groups,
+            [frozenset()] * 3,
+            ["a", "b", "c"],
         )
         other, _ = table._replace(embedding=blind).embed([0, 1, 2], ALL)
         table.take_gradients()
@@ -187,6 +211,50 @@ class TestEmbedding:
         twice, _ = table.embed([0, 0], ALL)
         table.take_gradients()
         assert twice == pytest.approx(once, rel=1e-5)
+
+
+class TestAccumulation:
+    @pytest.mark.parametrize("batches", [[[0, 1], [2, 0]], [[0, 1], [2]]], ids=["equal", "the last one smaller"])
+    def test_batches_are_contrasted_apart_and_every_query_counts_the_same(
+        self, table: Bench, batches: list[list[int]]
+    ) -> None:
+        rows = [row for batch in batches for row in batch]
+        loss, tokens = table.embed(rows, ALL, 0.5, contrast=2)
+        found = table.take_gradients()
+        apart = [table.embed(batch, ALL, 0.5 * len(batch) / len(rows)) for batch in batches]
+        expected = sum(loss * len(batch) / len(rows) for (loss, _), batch in zip(apart, batches, strict=True))
+        assert loss == pytest.approx(expected, rel=1e-6)
+        assert tokens == sum(seen for _, seen in apart)
+        assert_equal(found, table.take_gradients())
+
+    def test_a_whole_batch_in_one_contrast_is_the_plain_loss(self, table: Bench) -> None:
+        assert table.embed([0, 1, 2], ALL, contrast=3) == table.embed([0, 1, 2], ALL)
+        table.take_gradients()
+
+
+class TestActivationCheckpointing:
+    @pytest.mark.parametrize(("kind", "first_layer"), [("llama", 0), ("qwen3", 2)])
+    def test_the_gradient_is_the_same_with_fewer_activations_kept(self, kind: ModelKind, first_layer: int) -> None:
+        table = bench(kind, first_layer, dropout=0.5)
+
+        def gradients() -> tuple[Gradients, int]:
+            kept: list[Tensor] = []
+
+            def keep(tensor: Tensor) -> Tensor:
+                kept.append(tensor)
+                return tensor
+
+            torch.manual_seed(3)
+            with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+                table.rank([0, 1], ALL)
+                table.embed([0, 1, 2], ALL)
+            return table.take_gradients(), sum(tensor.nbytes for tensor in kept)
+
+        expected, before = gradients()
+        table.model.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        found, after = gradients()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+        assert after < before / 3
 
 
 class TestJoint:

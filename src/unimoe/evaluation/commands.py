@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from unimoe.checkpoint import Checkpoint, read_checkpoint
+from unimoe.checkpoint import Checkpoint, folder_name, read_checkpoint
 from unimoe.config import Experiment
 from unimoe.config_files import apply_overrides
 from unimoe.console import Steps, stdout
@@ -21,7 +21,6 @@ from unimoe.evaluation.mteb_prompts import TaskPrompts
 from unimoe.evaluation.mteb_run import random_state_kept
 from unimoe.evaluation.mteb_suite import TaskRunner
 from unimoe.evaluation.plan import print_plan
-from unimoe.evaluation.processes import Processes
 from unimoe.evaluation.subjects import (
     Subject,
     evaluation_config,
@@ -34,6 +33,7 @@ from unimoe.evaluation.tiers import Dataset, chosen_datasets, known_tier, tier_d
 from unimoe.metrics import dataset_group, suite_averages
 from unimoe.models.bench import ModelBench
 from unimoe.models.device import choose_dtype
+from unimoe.processes import Processes
 from unimoe.results import EvalResult, Task, read_result
 
 if TYPE_CHECKING:
@@ -225,5 +225,5 @@ def _overridden(checkpoint: Checkpoint, overrides: tuple[str, ...]) -> Experimen
 def _home(folder: Path, checkpoint: Checkpoint) -> Path | None:
     """The experiment's folder, where the checkpoint stands in its place in one."""
     places = folder.resolve().parts[-3:]
-    expected = (checkpoint.arm, f"seed_{checkpoint.seed}", "checkpoint")
+    expected = (checkpoint.arm, f"seed_{checkpoint.seed}", folder_name(checkpoint.which))
     return folder.resolve().parents[2] if places == expected else None

@@ -8,12 +8,12 @@ from pathlib import Path
 from unimoe.evaluation.measurement import Measured, Measurement
 from unimoe.evaluation.measuring import Found, measure_embedding, measure_first_stage, measure_reranking, measure_task
 from unimoe.evaluation.mteb_measurement import TaskMeasurement
-from unimoe.evaluation.processes import ALONE, Processes
 from unimoe.evaluation.shards import ShardStore
 from unimoe.evaluation.writing import result_of, write_found
 from unimoe.models.device import describe_device
 from unimoe.models.embedder import Advance
 from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.processes import ALONE, Processes
 from unimoe.results import (
     EvalResult,
     arm_dir,

@@ -12,13 +12,13 @@ from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncode
 from unimoe.evaluation.mteb_measurement import TaskMeasurement
 from unimoe.evaluation.mteb_prompts import TaskPrompts
 from unimoe.evaluation.mteb_run import Counted, TaskOutcome, evaluate_task
-from unimoe.evaluation.processes import Processes
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.shards import ShardStore
 from unimoe.evaluation.tiers import LoadedDataset
 from unimoe.metrics import Scores, score_run
 from unimoe.models.embedder import Advance
 from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.processes import Processes
 from unimoe.results import FirstStageScores
 from unimoe.trec import Qrels, Run
 

@@ -15,12 +15,12 @@ from unimoe.data.catalog import UnavailableError
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UsageError
 from unimoe.evaluation.as_model import as_unimodel
-from unimoe.evaluation.processes import ALONE, Processes
 from unimoe.evaluation.shards import ShardStore, cut_shards, score_shards
 from unimoe.evaluation.tiers import Dataset, LoadedDataset, chosen_datasets, known_tier, tier_datasets
 from unimoe.metrics import Scores, score_run, suite_averages
 from unimoe.models.embedder import Advance
 from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.processes import ALONE, Processes
 from unimoe.trec import Run
 
 

@@ -20,10 +20,10 @@ import torch
 
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, InputError
-from unimoe.evaluation.processes import ALONE, Processes
 from unimoe.io import hash_parts, read_json, write_json
 from unimoe.models.embedder import Advance
 from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.processes import ALONE, Processes
 from unimoe.trec import Run
 
 SHARD_CHARACTERS = 2**18

@@ -44,6 +44,11 @@ class PairEncoder:
         tokenizer: the model's tokenizer.
         prompt: template, order, instruction and separator.
         max_length: tokens of one question, template included.
+
+    Attributes:
+        order: which side of a pair comes first.
+        frame: the tokens around the body.
+        room: tokens of the body.
     """
 
     def __init__(self, tokenizer: Any, prompt: PromptConfig, max_length: int) -> None:
@@ -51,9 +56,9 @@ class PairEncoder:
         self._prompt = prompt
         self.order: Literal["query_first", "document_first"] = prompt.order
         frame = _qwen3_frame(tokenizer) if prompt.template == "qwen3" else _chat_frame(tokenizer, prompt.instruction)
-        self._frame = frame
-        self._room = max_length - len(frame.prefix) - len(frame.suffix)
-        if self._room < 8:
+        self.frame = frame
+        self.room = max_length - len(frame.prefix) - len(frame.suffix)
+        if self.room < 8:
             raise UsageError(f"model.max_length {max_length} leaves no room beside the prompt; raise it")
 
     def __call__(self, pairs: Sequence[tuple[str, str]]) -> list[list[int]]:
@@ -63,15 +68,22 @@ class PairEncoder:
             InputError: a query alone fills the length; the message quotes its beginning.
         """
         bodies = self._document_first(pairs) if self._prompt.order == "document_first" else self._query_first(pairs)
-        return [self._frame.prefix + body + self._frame.suffix for body in bodies]
+        return [self.frame.prefix + body + self.frame.suffix for body in bodies]
+
+    def body_texts(self, query: str, document: str) -> list[str]:
+        """The texts of a question's body, which are tokenised apart and follow each other; the document's is cut."""
+        if self._prompt.order == "query_first":
+            return [self._head(query) + document]
+        before, after = self._around()
+        return [before + document, after + query]
 
     def _query_first(self, pairs: Sequence[tuple[str, str]]) -> list[list[int]]:
         # The body is tokenised whole, as in Qwen's code: "<Document>: " and "Paris" apart are other tokens than joined.
         bodies = _tokenize(self._tokenizer, [self._head(query) + document for query, document in pairs])
         for index, ((query, _), body) in enumerate(zip(pairs, bodies, strict=True)):
-            if len(body) > self._room and len(_tokenize(self._tokenizer, [self._head(query)])[0]) >= self._room:
+            if len(body) > self.room and len(_tokenize(self._tokenizer, [self._head(query)])[0]) >= self.room:
                 self._refuse(index, query)
-        return [body[: self._room] for body in bodies]
+        return [body[: self.room] for body in bodies]
 
     def _head(self, query: str) -> str:
         separator = self._prompt.field_separator
@@ -82,27 +94,31 @@ class PairEncoder:
 
     def _document_first(self, pairs: Sequence[tuple[str, str]]) -> list[list[int]]:
         # The parts are tokenised apart, each text once, so that all pairs of a document share its tokens to the last.
-        separator = self._prompt.field_separator
-        before, after = "Document: ", f"{separator}Query: "
-        if self._prompt.template == "qwen3":
-            before, after = f"<Instruct>: {self._prompt.instruction}{separator}<Document>: ", f"{separator}<Query>: "
+        before, after = self._around()
         documents = self._each_once([document for _, document in pairs], before)
         queries = self._each_once([query for query, _ in pairs], after)
         opening = len(_tokenize(self._tokenizer, [before])[0])
         bodies = []
         for index, (query, document) in enumerate(pairs):
-            room = self._room - len(queries[query])
+            room = self.room - len(queries[query])
             if room <= opening:
                 self._refuse(index, query)
             bodies.append(documents[document][:room] + queries[query])
         return bodies
+
+    def _around(self) -> tuple[str, str]:
+        """What stands before the document and before the query, where the document comes first."""
+        separator = self._prompt.field_separator
+        if self._prompt.template == "qwen3":
+            return f"<Instruct>: {self._prompt.instruction}{separator}<Document>: ", f"{separator}<Query>: "
+        return "Document: ", f"{separator}Query: "
 
     def _each_once(self, texts: Sequence[str], before: str) -> dict[str, list[int]]:
         unique = list(dict.fromkeys(texts))
         return dict(zip(unique, _tokenize(self._tokenizer, [before + text for text in unique]), strict=True))
 
     def _refuse(self, index: int, query: str) -> NoReturn:
-        room = f"the whole length of {self._room} tokens"
+        room = f"the whole length of {self.room} tokens"
         raise InputError(index, f"query {query[:60]!r}... fills {room}; raise model.max_length or cut it")
 
 

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from unimoe.analysis.across import Across
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.crossed_bootstrap import crossed_bootstrap_tir, percentile_interval
+from unimoe.analysis.figures.conflict_curves import conflict_rate_figure, norm_ratio_figure
 from unimoe.analysis.figures.conflict_log import read_conflict_logs
 from unimoe.analysis.figures.conflicts import conflict_figure
 from unimoe.analysis.figures.differences import difference_figure
@@ -60,6 +61,15 @@ _LOSSES = "Training losses. Thick: mean over seeds; thin: seeds; running mean ov
 _CONFLICTS = (
     "Cosine between the gradients of ranking and embedding, mean over seeds, by layer and step; dark is conflict. "
     "Noise draws the raw cosine to 0; the corrected one is divided by the cosines of each task with itself."
+)
+_CONFLICT_RATE = (
+    "Share of the layers in which the gradients of ranking and embedding conflict (cosine below 0), by step. Thick: "
+    "mean over seeds; thin: seeds. Two unrelated gradients conflict in half of the layers. The lower panel counts only "
+    "the layers in which each task agrees with itself, where a sign means something."
+)
+_NORM_RATIO = (
+    "Length of the gradient of ranking over that of embedding, all layers together, by step. Thick: geometric mean "
+    "over seeds; thin: seeds. Far from 1, the longer one decides where the step goes, whatever the angle."
 )
 
 
@@ -108,6 +118,8 @@ def _planned(analysis: Analysis) -> Iterator[Callable[[], Drawing]]:
         yield lambda: Drawing("loss-curves", _LOSSES, loss_figure(results.logs, seen, notes))
     if conflicts:
         yield lambda: Drawing("gradient-conflicts", _CONFLICTS, conflict_figure(conflicts, notes))
+        yield lambda: Drawing("conflict-rate", _CONFLICT_RATE, conflict_rate_figure(conflicts, seen, notes))
+        yield lambda: Drawing("norm-ratio", _NORM_RATIO, norm_ratio_figure(conflicts, seen, notes))
 
 
 def _of_task(

@@ -17,9 +17,11 @@ class Conflict(BaseModel):
     Attributes:
         layer: its number, or its name.
         cosine: between the gradients of ranking and embedding.
-        cosine_self_rank: between those of two disjoint halves of the ranking batch; noise alone brings it below 1.
+        cosine_self_rank: between those of two independent ranking batches of that size; noise alone brings it below 1.
+            Estimated from two disjoint halves of the batch: their cosine ``c`` makes ``2 c / (1 + c)``, where it is
+            above 0.
         cosine_self_embed: the same of the embedding batch.
-        cosine_corrected: ``cosine / sqrt(cosine_self_rank * cosine_self_embed)``.
+        cosine_corrected: ``cosine / sqrt(cosine_self_rank * cosine_self_embed)``; null where either is not above 0.
         magnitude_similarity: ``2 |a| |b| / (|a|^2 + |b|^2)``.
     """
 

@@ -12,13 +12,15 @@ from itertools import islice
 
 import numpy as np
 
-from unimoe.config import Experiment, TrainingConfig
+from unimoe.config import Experiment
+from unimoe.config_training import TrainingConfig
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError
 from unimoe.io import hash_parts
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.retrieval.bm25 import cached_bm25_run
+from unimoe.training.losses.labels import refuse_binary
 from unimoe.trec import Run, ranked
 
 TokenIds = list[int]
@@ -43,10 +45,14 @@ class RankingSet:
     Attributes:
         sequences: token ids of every question.
         groups: for each query the rows of its questions; the positive's comes first.
+        query_ids: of the queries, for errors.
+        labels: for each query the grades of its documents.
     """
 
     sequences: list[TokenIds]
     groups: list[list[int]]
+    query_ids: list[str]
+    labels: list[list[float]]
 
 
 @dataclass(frozen=True)
@@ -58,12 +64,14 @@ class EmbeddingSet:
         documents: token ids of every document, each once.
         groups: for each query the rows of its documents; the positive's comes first.
         relevant: for each query the rows of all documents relevant to it.
+        query_ids: of the queries, for errors.
     """
 
     queries: list[TokenIds]
     documents: list[TokenIds]
     groups: list[list[int]]
     relevant: list[frozenset[int]]
+    query_ids: list[str]
 
 
 def mine_triples(collection: Collection, candidates: Run, hard: int, random: int, negatives_from: int) -> list[Triple]:
@@ -107,7 +115,10 @@ def ranking_set(model: UnimodelForExp1, collection: Collection, triples: Sequenc
         documents = [triple.positive, *triple.negatives]
         groups.append(list(range(len(pairs), len(pairs) + len(documents))))
         pairs += [(collection.queries[triple.query_id], collection.corpus[d].full_text) for d in documents]
-    return RankingSet(model.pair_ids(pairs), groups)
+    labels = [
+        [float(max(0, collection.qrels[t.query_id].get(d, 0))) for d in (t.positive, *t.negatives)] for t in triples
+    ]
+    return RankingSet(model.pair_ids(pairs), groups, [triple.query_id for triple in triples], labels)
 
 
 def embedding_set(model: UnimodelForExp1, collection: Collection, triples: Sequence[Triple]) -> EmbeddingSet:
@@ -123,6 +134,7 @@ def embedding_set(model: UnimodelForExp1, collection: Collection, triples: Seque
         documents=model.text_ids([collection.corpus[d].full_text for d in rows], "document"),
         groups=groups,
         relevant=relevant,
+        query_ids=[triple.query_id for triple in triples],
     )
 
 
@@ -147,7 +159,9 @@ class TrainingData:
         """The ranking examples in a model's token ids."""
         recipe = self._config.ranking
         triples = self._triples(recipe.queries, recipe.hard_negatives, recipe.random_negatives, recipe.negatives_from)
-        return ranking_set(model, self._collection, triples)
+        examples = ranking_set(model, self._collection, triples)
+        refuse_binary(recipe.loss, (label for labels in examples.labels for label in labels))
+        return examples
 
     def embedding(self, model: UnimodelForExp1) -> EmbeddingSet:
         """The embedding examples in a model's token ids."""

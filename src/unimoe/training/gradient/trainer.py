@@ -1,36 +1,49 @@
 """Trains one arm with one seed, and leaves a checkpoint.
 
 The training state is saved every few steps. A resumed training takes the same steps with the same batches and random
-numbers as an undisturbed one, and ends with the same weights.
+numbers as an undisturbed one, and ends with the same weights. Under ``torchrun`` or ``accelerate launch`` the processes
+share each batch, and the leader writes.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal, NoReturn, Protocol
 
-import safetensors
-import safetensors.torch
 import torch
 
-from unimoe.checkpoint import ADAPTER_FILE, Checkpoint, read_checkpoint, training_fingerprint, write_manifest
-from unimoe.config import ArmConfig, Experiment
+from unimoe.config import Experiment
 from unimoe.errors import DataError, UsageError
-from unimoe.io import append_jsonl, atomic_dir, atomic_path, hash_file, write_text
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.base import BaseModel
 from unimoe.models.trunk import Trunk
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.results import TrainingBudget, arm_dir
-from unimoe.training.gradient.examples import EmbeddingSet, RankingSet, TrainingData, batch_order
+from unimoe.processes import ALONE, Processes
+from unimoe.training.gradient.aggregation import Task
+from unimoe.training.gradient.batches import budget_seen, embedding_batches, ranking_batches
+from unimoe.training.gradient.examples import TrainingData
+from unimoe.training.gradient.gradients import ArmGradients
+from unimoe.training.gradient.keeper import ArmKeeper
 from unimoe.training.gradient.optimizer import MasterAdamW, learning_rate_at
-from unimoe.training.gradient.steps import Budget, Texts, embedding_backward, ranking_backward
+from unimoe.training.gradient.state import Progress
+from unimoe.training.gradient.steps import Budget
+from unimoe.training.gradient.tracking import refuse_missing
 
-_RANKING_STREAM, _EMBEDDING_STREAM = 0, 1
+_AGGREGATION = "aggregation."
+
+
+class DevScorer(Protocol):
+    """Scores a model in training on dev."""
+
+    def prepare(self) -> None:
+        """Bring what is scored, so that what is missing is known before the first step."""
+
+    def __call__(self, model: UnimodelForExp1) -> Mapping[str, float]:
+        """Names of measures to values, whose mean decides which checkpoint is best."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +71,10 @@ def train_arm(
     trunk: Trunk | None = None,
     resume: bool = True,
     on_step: Callable[[StepReport], None] | None = None,
+    score_on_dev: DevScorer | None = None,
+    processes: Processes = ALONE,
 ) -> Path:
-    """Train one arm and write ``{output_dir}/{arm}/seed_{N}/checkpoint``.
+    """Train one arm and write ``{output_dir}/{arm}/seed_{N}/checkpoint``, the last, and ``checkpoint-best``.
 
     Args:
         experiment: what to train, and on what.
@@ -70,27 +85,36 @@ def train_arm(
         trunk: frozen lower layers shared with other arms and seeds.
         resume: go on from a saved state, or keep a finished checkpoint; otherwise there must be neither.
         on_step: told after every step.
+        score_on_dev: evaluates the model where ``training.evaluate_every`` asks for it.
+        processes: those that share the batches.
 
     Returns:
-        The checkpoint folder.
+        The folder of the last checkpoint.
 
     Raises:
         DataError: a saved state or checkpoint is of another training, or the loss is not finite.
-        UsageError: there is a state or checkpoint, and ``resume`` is off.
+        UsageError: there is a state or checkpoint, and ``resume`` is off; or a tracker is not installed.
     """
-    run = ArmTraining(experiment, arm, seed, base, data, trunk)
+    run = ArmTraining(experiment, arm, seed, base, data, trunk, processes, score_on_dev)
     if not resume:
-        run.refuse_anything_there()
-    if run.is_finished():
-        return run.checkpoint_dir
+        run.keeper.refuse_anything_there()
+    if run.keeper.is_finished():
+        return run.keeper.last
+    refuse_missing(experiment.training.tracking)
+    if score_on_dev and experiment.training.evaluate_every and processes.leads:
+        score_on_dev.prepare()
     run.prepare()
-    for step in range(run.step, experiment.training.steps):
-        report = run.take_step(step)
-        append_jsonl(run.log_path, vars(report))
-        if on_step:
-            on_step(report)
-        if (step + 1) % experiment.training.save_every == 0 and step + 1 < experiment.training.steps:
-            run.save_state()
+    with run.keeper.trackers(run.progress.step) as show:
+        while not run.is_over:
+            report = run.take_step(run.progress.step)
+            run.keeper.log(run.keeper.log_path, vars(report))
+            show(report.step, {key: value for key, value in vars(report).items() if isinstance(value, float)})
+            if on_step:
+                on_step(report)
+            if run.evaluation_is_due:
+                show(report.step, run.evaluate())
+            if not run.is_over and report.step % experiment.training.save_every == 0:
+                run.save_state()
     return run.finish()
 
 
@@ -104,190 +128,128 @@ class ArmTraining:
         base: a freshly loaded base model; it is changed in place.
         data: where the examples come from.
         trunk: frozen lower layers shared with other arms and seeds; made when absent.
+        processes: those that share the batches.
+        score_on_dev: evaluates the model where that is asked for.
     """
 
     def __init__(
-        self, experiment: Experiment, arm: str, seed: int, base: BaseModel, data: TrainingData, trunk: Trunk | None
+        self,
+        experiment: Experiment,
+        arm: str,
+        seed: int,
+        base: BaseModel,
+        data: TrainingData,
+        trunk: Trunk | None,
+        processes: Processes = ALONE,
+        score_on_dev: DevScorer | None = None,
     ) -> None:
-        self._experiment, self._arm_name, self._seed, self._base, self._data = experiment, arm, seed, base, data
-        self._arm: ArmConfig = experiment.arm(arm)
-        self._trunk = trunk
-        folder = arm_dir(Path(experiment.output_dir), arm, seed)
-        self.checkpoint_dir = folder / "checkpoint"
-        self.log_path = folder / "logs" / "train.jsonl"
-        self._state_path = folder / "state.safetensors"
-        self.step, self._tokens = 0, 0
-        dtype = base.model.get_output_embeddings().weight.dtype
-        self._dtype = str(dtype).removeprefix("torch.")
-        self._fingerprint = training_fingerprint(
-            experiment, arm, seed, base=base.identity, dtype=self._dtype, data=data.content_hash
+        if experiment.training.evaluate_every and score_on_dev is None:
+            raise UsageError("training.evaluate_every is set: train_arm needs score_on_dev, see evaluation.dev_eval")
+        self._experiment, self._training, self._arm = experiment, experiment.training, experiment.arm(arm)
+        self._arm_name, self._seed, self._base, self._data = arm, seed, base, data
+        self._trunk, self._processes, self._score_on_dev = trunk, processes, score_on_dev
+        dtype = str(base.model.get_output_embeddings().weight.dtype).removeprefix("torch.")
+        self.keeper = ArmKeeper(
+            experiment, arm, seed, base=base.identity, dtype=dtype, data=data.content_hash, processes=processes
         )
-
-    def is_finished(self) -> bool:
-        """Whether the checkpoint of this very training exists; one of another training is an error."""
-        if not self.checkpoint_dir.exists():
-            return False
-        found = read_checkpoint(self.checkpoint_dir)
-        if found.fingerprint != self._fingerprint:
-            raise DataError(
-                f"{self.checkpoint_dir} is of another training (config, data or base model differ); "
-                "choose another --output-dir, or delete it to start over"
-            )
-        return True
-
-    def refuse_anything_there(self) -> None:
-        """Raise a usage error where a training has left something: nothing is replaced unasked."""
-        for path in (self.checkpoint_dir, self._state_path):
-            if path.exists():
-                raise UsageError(f"{path} exists; --resume goes on from it, or delete it to start over")
+        self.progress = Progress()
 
     def prepare(self) -> None:
         """Put adapters into the model, bring the examples, and go back to the saved state if there is one."""
-        config = self._experiment
+        config, training = self._experiment, self._training
         self._peft = add_lora(self._base, config.lora, self._seed)
         self._model = UnimodelForExp1(
             self._base, config.prompt, config.model.max_length, config.lora.first_layer, self._trunk
         )
+        if training.activation_checkpointing:
+            self._base.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self._model.train()
-        self._optimizer = MasterAdamW(adapter_parameters(self._peft), config.training.weight_decay)
-        self._budget = Budget(config.training.token_budget, config.training.batch_size)
-        self._load_examples()
-        if self._state_path.exists():
-            self._load_state()
-        self._cut_log()
+        weights = adapter_parameters(self._peft)
+        self._optimizer = MasterAdamW(weights, training.weight_decay)
+        sources = (config, self._seed, self._data, self._model)
+        self._gradients = ArmGradients(
+            config, self._arm, self._model, weights,
+            ranking_batches(*sources) if self._arm.task != "emb_only" else None,
+            embedding_batches(*sources) if self._arm.task != "rank_only" else None,
+            self.keeper.conflict_log_path, Budget(training.token_budget, training.batch_size, self._processes),
+        )  # fmt: skip
+        self.progress, tensors = self.keeper.go_back(self._model.device)
+        if tensors:
+            self._optimizer.load_state(tensors)
+            own = {key.removeprefix(_AGGREGATION): t for key, t in tensors.items() if key.startswith(_AGGREGATION)}
+            self._gradients.load_state(own)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all steps are taken, or patience has run out."""
+        patience = self._training.patience
+        return self.progress.step >= self._training.steps or (patience is not None and self.progress.waited >= patience)
+
+    @property
+    def evaluation_is_due(self) -> bool:
+        """Whether the model is to be scored on dev now."""
+        every, step = self._training.evaluate_every, self.progress.step
+        return every is not None and (step % every == 0 or step == self._training.steps)
 
     def take_step(self, step: int) -> StepReport:
         """One optimizer step: the ranking batch, the embedding batch, or both."""
         start = time.perf_counter()
         torch.manual_seed(self._seed * 1_000_003 + step)  # dropout: a resumed step draws what the first try drew
-        losses: dict[str, float] = {}
-        weights = self._weights()
-        tokens = 0
-        if self._ranking:
-            data, texts, order = self._ranking
-            loss = self._experiment.training.ranking.loss
-            losses["ranking"], seen = ranking_backward(
-                self._model, data, texts, order[step], weights["ranking"], loss, self._budget
-            )
-            tokens += seen
-        if self._embedding:
-            pairs, queries, documents, order = self._embedding
-            losses["embedding"], seen = embedding_backward(
-                self._model, pairs, queries, documents, order[step], weights["embedding"],
-                self._experiment.training.embedding.temperature, self._budget,
-            )  # fmt: skip
-            tokens += seen
-        total = sum(weights[task] * value for task, value in losses.items())
-        if not math.isfinite(total):
-            raise DataError(
-                f"{self._arm_name}, seed {self._seed}, step {step + 1}: the loss is {total}; "
-                "lower the arm's learning_rate, or set model.dtype to float32"
-            )
-        training = self._experiment.training
-        rate = learning_rate_at(step, training.steps, training.warmup_steps, self._arm.learning_rate)
+        training = self._training
+        found = self._gradients.add(step)
+        spoilt = [task for task, loss in found.losses.items() if not math.isfinite(loss)]
+        if spoilt:
+            self._stop(step, f"the loss is {found.losses[spoilt[0]]}", spoilt)
+        rate = learning_rate_at(step, training.steps, training.warmup, self._arm.learning_rate, training.schedule)
         norm = self._optimizer.step(rate, training.max_grad_norm)
-        self.step, self._tokens = step + 1, self._tokens + tokens
+        if not math.isfinite(norm):
+            self._stop(step, f"the gradient's norm is {norm}", list(found.losses))
+        self._gradients.learn(found.losses, rate)
+        self.progress.step, self.progress.tokens = step + 1, self.progress.tokens + found.tokens
         return StepReport(
-            step=self.step,
+            step=self.progress.step,
             task=self._arm.task,
-            loss=total,
-            ranking_loss=losses.get("ranking"),
-            embedding_loss=losses.get("embedding"),
+            loss=found.total,
+            ranking_loss=found.losses.get("ranking"),
+            embedding_loss=found.losses.get("embedding"),
             lr=rate,
             grad_norm=norm,
-            tokens=tokens,
-            tokens_per_s=tokens / (time.perf_counter() - start),
+            tokens=found.tokens,
+            tokens_per_s=found.tokens / (time.perf_counter() - start),
         )
+
+    def evaluate(self) -> dict[str, float]:
+        """Score the model on dev, and keep it as the best where it is; returns the scores the leader knows."""
+        assert self._score_on_dev is not None  # noqa: S101 - for the type checker: refused at the start
+        scores = dict(self._score_on_dev(self._model)) if self._processes.leads else {}
+        mean = math.fsum(scores.values()) / len(scores) if scores else 0.0
+        mean = float(self._processes.total(torch.tensor(mean, dtype=torch.float64)))  # the leader's, for all
+        if self.progress.note(mean):
+            self._save("best")
+        found = {"dev_score": mean, **scores}
+        self.keeper.log(self.keeper.dev_log_path, {"step": self.progress.step, **found})
+        return found
 
     def save_state(self) -> None:
         """Write what a killed run needs to go on from here."""
-        metadata = {"step": str(self.step), "tokens": str(self._tokens), "fingerprint": self._fingerprint}
-        with atomic_path(self._state_path) as temporary:
-            safetensors.torch.save_file(self._optimizer.state(), temporary, metadata)
+        aggregation = {f"{_AGGREGATION}{key}": value for key, value in self._gradients.state().items()}
+        self.keeper.save_state(self.progress, self._optimizer.state() | aggregation)
 
     def finish(self) -> Path:
-        """Write the checkpoint from the float32 masters, and drop the training state."""
-        with atomic_dir(self.checkpoint_dir) as temporary:
-            self._save_adapter(temporary)
-            write_manifest(
-                temporary,
-                Checkpoint(
-                    arm=self._arm_name,
-                    seed=self._seed,
-                    which="last",
-                    base_model=self._base.identity,
-                    dtype=self._dtype,
-                    fingerprint=self._fingerprint,
-                    adapter_hash=hash_file(temporary / ADAPTER_FILE),
-                    training=self._budget_seen(),
-                    config=self._experiment.model_dump(),
-                ),
-            )
-        self._state_path.unlink(missing_ok=True)
-        return self.checkpoint_dir
+        """Write the last checkpoint, and drop the training state."""
+        self._save("last")
+        self._processes.leader_says(True)  # nobody goes on before the checkpoint is there
+        return self.keeper.last
 
-    def _weights(self) -> dict[str, float]:
-        weight = self._arm.ranking_weight
-        return {"ranking": 1.0, "embedding": 1.0} if weight is None else {"ranking": weight, "embedding": 1 - weight}
+    def _save(self, which: Literal["best", "last"]) -> None:
+        ranks, embeds = (self._arm.task != other for other in ("emb_only", "rank_only"))
+        seen = budget_seen(self._experiment, self.progress.step, self.progress.tokens, ranks, embeds)
+        self.keeper.save_checkpoint(which, seen, self._peft, self._model, self._optimizer.masters)
 
-    def _load_examples(self) -> None:
-        training, trunk = self._experiment.training, self._model.trunk
-        self._ranking: tuple[RankingSet, Texts, list[list[int]]] | None = None
-        self._embedding: tuple[EmbeddingSet, Texts, Texts, list[list[int]]] | None = None
-
-        def texts(sequences: list[list[int]]) -> Texts:
-            return Texts(sequences, trunk.states(sequences) if trunk else None)
-
-        if self._arm.task != "emb_only":
-            ranking = self._data.ranking(self._model)
-            order = batch_order(
-                len(ranking.groups), training.ranking.queries_per_step, training.steps, self._seed, _RANKING_STREAM
-            )
-            self._ranking = ranking, texts(ranking.sequences), order
-        if self._arm.task != "rank_only":
-            pairs = self._data.embedding(self._model)
-            order = batch_order(
-                len(pairs.groups), training.embedding.pairs_per_step, training.steps, self._seed, _EMBEDDING_STREAM
-            )
-            self._embedding = pairs, texts(pairs.queries), texts(pairs.documents), order
-
-    def _budget_seen(self) -> TrainingBudget:
-        training = self._experiment.training
-        return TrainingBudget(
-            steps=training.steps,
-            ranking_examples=training.steps * training.ranking.queries_per_step if self._ranking else 0,
-            embedding_examples=training.steps * training.embedding.pairs_per_step if self._embedding else 0,
-            tokens=self._tokens,
+    def _stop(self, step: int, what: str, tasks: Sequence[Task]) -> NoReturn:
+        ids = self._gradients.query_ids(step, tasks)
+        named = ", ".join(ids[:16]) + (f" and {len(ids) - 16} more" if len(ids) > 16 else "")
+        raise DataError(
+            f"{self._arm_name}, seed {self._seed}, step {step + 1}: {what}; its queries are {named}; lower the arm's "
+            "learning_rate, or set model.dtype to float32 (what was saved before this step is kept)"
         )
-
-    def _save_adapter(self, folder: Path) -> None:
-        self._peft.save_pretrained(folder)
-        # What was trained are the masters; PEFT has just written their rounded copies.
-        path = folder / ADAPTER_FILE
-        rounded = safetensors.torch.load_file(path)
-        masters = {
-            name.replace(".default.", "."): value.contiguous() for name, value in self._optimizer.masters.items()
-        }
-        if masters.keys() != rounded.keys():
-            raise AssertionError(f"adapter names differ: {sorted(masters.keys() ^ rounded.keys())[:3]}")
-        safetensors.torch.save_file(masters, path, {"format": "pt"})
-
-    def _load_state(self) -> None:
-        try:
-            with safetensors.safe_open(self._state_path, "pt", device=str(self._model.device)) as file:
-                metadata: dict[str, Any] = file.metadata() or {}
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
-        except safetensors.SafetensorError as error:
-            raise DataError(f"{self._state_path}: damaged training state ({error}); delete it to start over") from None
-        if metadata.get("fingerprint") != self._fingerprint:
-            raise DataError(
-                f"{self._state_path} is of another training (config, data or base model differ); "
-                "choose another --output-dir, or delete it to start over"
-            )
-        self._optimizer.load_state(tensors)
-        self.step, self._tokens = int(metadata["step"]), int(metadata["tokens"])
-
-    def _cut_log(self) -> None:
-        """Keep the log of the steps already taken: those after the saved state are taken again."""
-        lines = self.log_path.read_text(encoding="utf-8").splitlines() if self.log_path.exists() else []
-        write_text(self.log_path, "".join(f"{line}\n" for line in lines[: self.step]))

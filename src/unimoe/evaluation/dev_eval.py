@@ -1,0 +1,94 @@
+"""Scores an arm in training on dev, as evaluation scores it on test: what early stopping and the best one go by."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from unimoe.config import Experiment
+from unimoe.errors import DataError, UsageError
+from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
+from unimoe.evaluation.mteb_prompts import TaskPrompts
+from unimoe.evaluation.reranking_eval import rerank_collection
+from unimoe.evaluation.tiers import Dataset, LoadedDataset
+from unimoe.models.unimodel import UnimodelForExp1
+
+_METRIC = "ndcg@10"
+
+
+class DevEvaluation:
+    """Scores models on the queries of ``training.dev``: what an arm is trained for, and nothing else.
+
+    Args:
+        experiment: its ``training.dev`` says what is scored.
+        arm: one of its arms.
+    """
+
+    def __init__(self, experiment: Experiment, arm: str) -> None:
+        self._experiment, self._arm, self._task = experiment, arm, experiment.arm(arm).task
+
+    def prepare(self) -> None:
+        """Bring queries, documents and candidates.
+
+        Raises:
+            UnimoeError: the collection has no such split, or too few documents for the pool.
+        """
+        if self._task != "emb_only":
+            _ = self._data.candidates
+        if self._task != "rank_only":
+            _ = self._data.pooled
+
+    def __call__(self, model: UnimodelForExp1) -> dict[str, float]:
+        """``{"reranking/ndcg@10": .., "embedding/ndcg@10": ..}``, without what the arm is not trained for.
+
+        Raises:
+            UnimoeError: as in ``prepare``, or a score is not finite.
+        """
+        scores = {}
+        if self._task != "emb_only":
+            scores[f"reranking/{_METRIC}"] = self._reranking(model)
+        if self._task != "rank_only":
+            scores[f"embedding/{_METRIC}"] = self._embedding(model)
+        return scores
+
+    @cached_property
+    def _data(self) -> LoadedDataset:
+        training, evaluation = self._experiment.training, self._experiment.evaluation
+        dev = training.dev
+        dataset = Dataset(
+            collection=training.collection,
+            split=dev.split,
+            depth=dev.depth,
+            queries=dev.queries,
+            pool=dev.pool,
+            bm25=evaluation.bm25,
+            first_stage="rank_bm25" if evaluation.first_stage == "rank_bm25" else "bm25s",
+        )
+        try:
+            return LoadedDataset(dataset)
+        except (DataError, UsageError) as error:
+            raise type(error)(f"training.dev: {error}") from None
+
+    def _reranking(self, model: UnimodelForExp1) -> float:
+        evaluation = self._experiment.evaluation
+        outcome = rerank_collection(
+            model,
+            self._data.collection,
+            self._data.candidates,
+            token_budget=evaluation.token_budget,
+            batch_size=evaluation.batch_size,
+        )
+        return outcome.scores.aggregate[_METRIC]
+
+    def _embedding(self, model: UnimodelForExp1) -> float:
+        evaluation = self._experiment.evaluation
+        outcome = evaluate_embedding_collection(
+            model,
+            self._data.pooled,
+            name=self._arm,
+            identity={},
+            prompts=TaskPrompts(evaluation.mteb),
+            token_budget=evaluation.token_budget,
+            batch_size=evaluation.batch_size,
+            exclude_self=self._data.dataset.exclude_self,
+        )
+        return outcome.ranked_scores.aggregate[_METRIC]

@@ -1,0 +1,101 @@
+"""Shows a training's log elsewhere too: TensorBoard, Weights & Biases. The JSONL file stays the record."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from unimoe.config_training import Tracker
+from unimoe.errors import UsageError
+from unimoe.io import ensure_dir
+
+
+class Log(Protocol):
+    """Where values are shown."""
+
+    def __call__(self, step: int, values: Mapping[str, float]) -> None:
+        """Show the values of one step."""
+
+
+def refuse_missing(names: Sequence[Tracker]) -> None:
+    """Refuse trackers whose library is not installed, before anything is computed.
+
+    Raises:
+        UsageError: one is missing.
+    """
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise UsageError(
+                f"training.tracking: {name} is not installed; run `uv sync --extra tracking`, or take it off the list"
+            )
+
+
+@contextmanager
+def trackers(
+    names: Sequence[Tracker], folder: Path, *, run: str, identity: str, step: int, config: Mapping[str, Any]
+) -> Iterator[Log]:
+    """Open the trackers of a training, and close them when the block ends.
+
+    Args:
+        names: which.
+        folder: where they may write.
+        run: what they call the training.
+        identity: the same for a resumed training as for its beginning, and for no other.
+        step: steps already taken; what was shown of later ones is taken back, as they are taken again.
+        config: shown beside the values.
+    """
+    with ExitStack() as stack:
+        logs = []
+        if "tensorboard" in names:
+            logs.append(stack.enter_context(_tensorboard(folder / "tensorboard", step)))
+        if "wandb" in names:
+            logs.append(stack.enter_context(_wandb(ensure_dir(folder), run, identity, config)))
+
+        def log(step: int, values: Mapping[str, float]) -> None:
+            for each in logs:
+                each(step, values)
+
+        yield log
+
+
+@contextmanager
+def _tensorboard(folder: Path, step: int) -> Iterator[Log]:
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+
+    def log(step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            writer.add_scalar(name, value, step)
+
+    try:
+        yield log
+    finally:
+        writer.close()
+
+
+@contextmanager
+def _wandb(folder: Path, run: str, identity: str, config: Mapping[str, Any]) -> Iterator[Log]:
+    """A run in the project that WANDB_PROJECT names, or ``unimoe``; WANDB_MODE=offline needs no network."""
+    import wandb
+
+    settings = wandb.Settings(silent=True, console="off")
+    project = os.environ.get("WANDB_PROJECT", "unimoe")
+    try:
+        opened = wandb.init(
+            project=project, name=run, id=identity, resume="allow", dir=str(folder), config=dict(config),
+            settings=settings,
+        )  # fmt: skip
+    except wandb.errors.Error as error:
+        raise UsageError(
+            f"training.tracking: wandb cannot start ({' '.join(str(error).split())}); run `wandb login`, set "
+            "WANDB_MODE=offline, or take it off the list"
+        ) from None
+    try:
+        yield lambda step, values: opened.log(dict(values), step=step)
+    finally:
+        opened.finish()

@@ -1,0 +1,145 @@
+"""Joint arms under every aggregation: they train, resume bit by bit, and leave a record of conflicts that costs nothing
+but time."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import safetensors.torch
+import torch
+from support.experiments import tiny_experiment_dict
+
+from unimoe.analysis.figures.conflict_log import Conflict, read_conflict_logs
+from unimoe.checkpoint import ADAPTER_FILE, read_checkpoint
+from unimoe.config import Experiment
+from unimoe.config_files import parse_experiment
+from unimoe.config_training import AggregationName
+from unimoe.models.bench import ModelBench
+from unimoe.training.gradient.examples import TrainingData, load_training_data
+from unimoe.training.gradient.trainer import StepReport, train_arm
+
+CPU = torch.device("cpu")
+AGGREGATIONS = get_args(AggregationName)
+STEPS, INTERVAL = 4, 2
+
+
+class KilledError(Exception):
+    """Stands for a process that ends between two steps."""
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return tiny_experiment_dict(tmp_path_factory.mktemp("joint"))
+
+
+@pytest.fixture(scope="module")
+def data(raw: dict[str, Any]) -> TrainingData:
+    return load_training_data(parse_experiment(raw, source="tiny"))
+
+
+def experiment(
+    raw: dict[str, Any], folder: Path, *, conflicts: dict[str, Any] | None = None, dropout: float = 0.0, **arm: Any
+) -> Experiment:
+    training = raw["training"] | {"conflicts": conflicts or {"interval": INTERVAL}, "steps": STEPS, "save_every": 2}
+    joint = {"task": "joint", "learning_rate": 1e-2, "ranking_weight": 0.4, "gradvac_beta": 0.5, **arm}
+    changed = {"output_dir": str(folder), "training": training, "arms": {"joint_r8": joint}}
+    return parse_experiment(raw | changed | {"lora": raw["lora"] | {"dropout": dropout}}, source="tiny")
+
+
+def train(config: Experiment, data: TrainingData, die_after: int | None = None) -> Path:
+    def on_step(report: StepReport) -> None:
+        if report.step == die_after:
+            raise KilledError
+
+    bench = ModelBench(config, CPU, torch.float32)
+    return train_arm(config, "joint_r8", 0, base=bench.fresh_base(), data=data, trunk=bench.trunk, on_step=on_step)
+
+
+def conflict_log(checkpoint: Path) -> Path:
+    return checkpoint.parent / "logs" / "gradient_conflicts.jsonl"
+
+
+def losses(checkpoint: Path) -> list[float]:
+    lines = (checkpoint.parent / "logs" / "train.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(raw: dict[str, Any], data: TrainingData, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return {name: train(experiment(raw, folder / name, aggregation=name), data) for name in AGGREGATIONS}
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_a_killed_training_ends_where_an_undisturbed_one_does(
+    raw: dict[str, Any], data: TrainingData, undisturbed: dict[str, Path], tmp_path: Path, aggregation: str
+) -> None:
+    whole, broken = undisturbed[aggregation], experiment(raw, tmp_path, aggregation=aggregation)
+    with pytest.raises(KilledError):
+        train(broken, data, die_after=3)  # after a measurement that is taken again
+    resumed = train(broken, data)
+    assert read_checkpoint(resumed).adapter_hash == read_checkpoint(whole).adapter_hash
+    assert losses(resumed) == losses(whole)
+    assert conflict_log(resumed).read_bytes() == conflict_log(whole).read_bytes()
+
+
+def test_every_method_but_the_equal_pair_ends_elsewhere(undisturbed: dict[str, Path]) -> None:
+    ends = {name: safetensors.torch.load_file(folder / ADAPTER_FILE) for name, folder in undisturbed.items()}
+    flat = {name: torch.cat([weight.flatten() for weight in end.values()]) for name, end in ends.items()}
+    assert all(bool(end.isfinite().all()) for end in flat.values())
+    torch.testing.assert_close(flat.pop("upgrad"), flat["pcgrad"], rtol=1e-3, atol=1e-4)
+    for first, second in combinations(sorted(flat), 2):
+        assert float((flat[first] - flat[second]).abs().max()) > 3e-4, (first, second)
+
+
+@pytest.mark.parametrize(("aggregation", "dropout"), [("fixed", 0.3), ("gradvac", 0.0)])
+def test_the_record_changes_no_weight(
+    raw: dict[str, Any], data: TrainingData, tmp_path: Path, aggregation: str, dropout: float
+) -> None:
+    hashes = set()
+    for name, settings in (("with", {"interval": 1}), ("without", {"measure": False})):
+        config = experiment(raw, tmp_path / name, aggregation=aggregation, dropout=dropout, conflicts=settings)
+        checkpoint = train(config, data)
+        hashes.add(read_checkpoint(checkpoint).adapter_hash)
+        assert conflict_log(checkpoint).exists() == (name == "with")
+    assert len(hashes) == 1
+
+
+def test_the_record_has_a_line_per_measured_step_and_layer(undisturbed: dict[str, Path]) -> None:
+    for name, checkpoint in undisturbed.items():
+        records = read_conflict_logs(checkpoint.parents[2])["joint_r8", 0]
+        places = [(record.step, record.layer) for record in records]
+        assert places == [(step, layer) for step in (1, 3) for layer in (2, 3)], name
+        for record in records:
+            assert_sound(record)
+
+
+def assert_sound(record: Conflict) -> None:
+    assert record.cosine is not None
+    assert -1 <= record.cosine <= 1
+    assert record.norm_rank is not None
+    assert record.norm_embed is not None
+    assert min(record.norm_rank, record.norm_embed) > 0
+    lengths = record.norm_rank**2 + record.norm_embed**2
+    assert record.magnitude_similarity == pytest.approx(2 * record.norm_rank * record.norm_embed / lengths)
+    own = [record.cosine_self_rank, record.cosine_self_embed]
+    positive = [value for value in own if value is not None and value > 0]
+    if len(positive) < 2:
+        assert record.cosine_corrected is None
+    else:
+        assert record.cosine_corrected == pytest.approx(record.cosine / (positive[0] * positive[1]) ** 0.5)
+
+
+def test_the_ranking_weight_leaves_the_first_measurement_as_it_is(
+    raw: dict[str, Any], data: TrainingData, undisturbed: dict[str, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(KilledError):
+        train(experiment(raw, tmp_path, ranking_weight=0.8), data, die_after=1)
+    heavy = read_conflict_logs(tmp_path)["joint_r8", 0]
+    for record, other in zip(heavy, read_conflict_logs(undisturbed["fixed"].parents[2])["joint_r8", 0], strict=False):
+        for name, value in record.model_dump(exclude={"cosine_corrected"}).items():
+            assert value == pytest.approx(getattr(other, name), rel=1e-3, abs=1e-5), name

@@ -1,0 +1,66 @@
+"""Settings of a training that go together, and those that do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from unimoe.config import Experiment
+from unimoe.config_files import parse_experiment
+from unimoe.errors import UsageError
+
+
+def experiment(arm: dict[str, Any] | None = None, **training: Any) -> Experiment:
+    raw = {
+        "name": "tiny",
+        "seeds": [0],
+        "model": {"base": "some/model"},
+        "training": {"collection": "apidocs", "steps": 70, **training},
+        "arms": {"rank": {"task": "rank_only", "learning_rate": 1e-3} | (arm or {})},
+    }
+    return parse_experiment(raw, source="tiny")
+
+
+def mistake(arm: dict[str, Any] | None = None, **training: Any) -> str:
+    with pytest.raises(UsageError) as caught:
+        experiment(arm, **training)
+    return str(caught.value)
+
+
+class TestWarmUp:
+    @pytest.mark.parametrize(("ratio", "steps"), [(0.0, 0), (0.1, 7), (0.11, 8), (0.98, 69)])
+    def test_a_ratio_is_rounded_up_to_steps(self, ratio: float, steps: int) -> None:
+        assert experiment(warmup_ratio=ratio).training.warmup == steps
+
+    def test_steps_are_taken_as_they_are(self) -> None:
+        assert experiment(warmup_steps=5).training.warmup == 5
+
+    def test_both_are_refused(self) -> None:
+        assert "give one of them" in mistake(warmup_steps=5, warmup_ratio=0.1)
+
+    def test_a_ratio_that_leaves_no_step_is_refused(self) -> None:
+        assert "must be below steps 70" in mistake(warmup_ratio=0.99)
+
+
+class TestMistakes:
+    def test_a_learning_rate_of_zero_is_named(self) -> None:
+        assert mistake({"learning_rate": 0.0}) == "tiny: arms.rank.learning_rate: must be above 0.0 (it is 0.0)"
+
+    def test_patience_needs_evaluations(self) -> None:
+        assert "evaluate_every is not set" in mistake(patience=2)
+        assert experiment(patience=2, evaluate_every=5).training.patience == 2
+
+    @pytest.mark.parametrize(
+        ("settings", "words"),
+        [
+            ({"schedule": "step"}, "training.schedule: must be 'linear', 'cosine', 'constant' or 'onecycle'"),
+            ({"accumulation_steps": 0}, "training.accumulation_steps: must be at least 1"),
+            ({"tracking": ["mlflow"]}, "training.tracking[0]: must be 'tensorboard' or 'wandb'"),
+            ({"dev": {"querys": 5}}, "training.dev.querys: unknown key (did you mean 'queries'?)"),
+            ({"ranking": {"hard_negatives": 0}}, "a ranking example needs a negative"),
+        ],
+        ids=str,
+    )
+    def test_others_name_key_and_mend(self, settings: dict[str, Any], words: str) -> None:
+        assert words in mistake(**settings)
