@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -62,7 +63,11 @@ def main() -> None:
     device = choose_device()
     with tempfile.TemporaryDirectory() as folder:
         plain, measured = (ready(Path(folder) / str(measure), measure, device) for measure in (False, True))
-        pairs = [(seconds(plain, device), seconds(measured, device)) for _ in range(rounds + 1)][1:]
+        pairs = []
+        for _ in range(rounds + 1):
+            pairs.append((seconds(plain, device), seconds(measured, device)))
+            print(f"{pairs[-1][0]:.2f} s, measured {pairs[-1][1]:.2f} s", file=sys.stderr, flush=True)
+        del pairs[0]  # warm-up
     step, with_record = (statistics.median(column) for column in zip(*pairs, strict=True))
     ratios = sorted(both / alone for alone, both in pairs)
     interval = ConflictConfig().interval
