@@ -19,6 +19,7 @@ BASES: dict[Model, str] = {"bigjump": "geometry", "ridge_adapter": "ridge"}
 
 Below1 = Annotated[float, Field(ge=0, lt=1)]
 Weight = Annotated[float, Field(ge=0)]
+Shrinkage = Fraction | Literal["ledoit_wolf"]
 
 
 class RidgeConfig(Section):
@@ -38,11 +39,15 @@ class CCAConfig(Section):
 
     Attributes:
         components: directions kept; null for all.
-        power: coordinates are weighted by their correlation to this power.
+        power: coordinates are weighted by their correlation to this power; null tries several, see ``folds``.
+        shrinkage: of both covariances; null tries several, see ``folds``.
+        folds: of the cross-validation, grouped by image, that chooses by MRR what is null.
     """
 
     components: Count | None = None
-    power: Weight = 1.0
+    power: Weight | None = None
+    shrinkage: Shrinkage | None = None
+    folds: Annotated[int, Field(ge=2)] = 5
 
 
 class BankConfig(Section):
@@ -154,12 +159,14 @@ class GeometryConfig(Section):
 
     Attributes:
         power: of the canonical correlations: 0 whitens, rotates and recolours, 1 keeps them as least squares does.
+        shrinkage: of both covariances.
         unfreeze_epoch: the first epoch, counted from 1, that trains it; null leaves it frozen.
         lr_scale: its learning rate over that of the adapter.
         freeze_bias: train its matrix alone.
     """
 
     power: Fraction = 0.0
+    shrinkage: Shrinkage = "ledoit_wolf"
     unfreeze_epoch: Count | None = 3
     lr_scale: Positive = 0.05
     freeze_bias: bool = True

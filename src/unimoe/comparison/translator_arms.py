@@ -43,9 +43,13 @@ _ON_RIDGE: tuple[Changes, ...] = (
 )
 
 SETTINGS: dict[str, tuple[Changes, ...]] = {
-    "ridge": ({},),  # its penalty is chosen by cross-validation within the training images
-    "cca": tuple({"cca.power": power} for power in (1.0, 0.0, 2.0, 4.0)),
-    "geometry": tuple({"geometry.power": power} for power in (0.0, 0.5, 1.0)),
+    # The settings of these two are chosen by cross-validation within the training images.
+    "ridge": ({},),
+    "cca": ({},),
+    "geometry": (
+        *({"geometry.power": power} for power in (0.0, 0.5, 1.0)),
+        *({"geometry.power": power, "geometry.shrinkage": 0.3} for power in (0.5, 1.0)),
+    ),
     "linear": _FROM_RANDOM,
     "mlp1": _FROM_RANDOM,
     "mlp2": _FROM_RANDOM,

@@ -73,7 +73,8 @@ class TranslatorRun:
         Raises:
             DataError: the folder holds other gates or another training.
         """
-        register_gates(self._gates(), self.output_dir)
+        if gates := self._gates():
+            register_gates(gates, self.output_dir)
         steps = Steps(2 * len(self.comparison.models))
         chosen = {}
         for model in self.comparison.models:

@@ -24,7 +24,6 @@ def _grid(**values: Sequence[Any]) -> tuple[Settings, ...]:
     return tuple(dict(zip(values, combination, strict=True)) for combination in product(*values.values()))
 
 
-GEOMETRY_GRID = _grid(shrinkage=("ledoit_wolf", 0.1, 0.3), power=(0.0, 0.5, 1.0))
 CCA_GRID = _grid(shrinkage=("ledoit_wolf", 0.1, 0.3, 0.5, 0.7, 0.9), power=(0.5, 1.0, 2.0))
 """Ledoit-Wolf is for independent vectors and for the covariance itself; for ranks, more shrinkage is often better."""
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
+from typing import Any
+
 from unimoe.config_translator import TranslatorConfig
 from unimoe.data.caption_pairs import CaptionPairs
 from unimoe.errors import UsageError
 from unimoe.models.translator.cca import fit_cca
+from unimoe.models.translator.choosing import CCA_GRID, cross_validated
 from unimoe.models.translator.geometry import fit_geometry
 from unimoe.models.translator.interface import LinearMap, ProjectionPair
 from unimoe.models.translator.ridge import cross_validated_ridge
@@ -25,17 +30,33 @@ def fit_closed_form(name: str, pairs: CaptionPairs, config: TranslatorConfig) ->
         DataError: all captions, or all images, are the same.
     """
     if name == "cca":
-        return fit_cca(pair_statistics(pairs), components=config.cca.components, power=config.cca.power)
+        return _cca(pairs, config)
     return linear_map(name, pairs, config)
 
 
 def linear_map(name: str, pairs: CaptionPairs, config: TranslatorConfig) -> LinearMap:
     """Ridge or geometry; arguments and errors are those of ``fit_closed_form``."""
     if name == "geometry":
-        return fit_geometry(pair_statistics(pairs), power=config.geometry.power, centred_cosine=config.centre)
+        geometry = config.geometry
+        return fit_geometry(
+            pair_statistics(pairs), power=geometry.power, shrinkage=geometry.shrinkage, centred_cosine=config.centre
+        )
     if name != "ridge":
         raise UsageError(f"{name}: no closed form into the images' space; use ridge or geometry")
     fitted, _ = cross_validated_ridge(
         pairs, alphas=config.ridge.alphas, folds=config.ridge.folds, seed=config.seed, centred_cosine=config.centre
     )
+    return fitted
+
+
+def _cca(pairs: CaptionPairs, config: TranslatorConfig) -> ProjectionPair:
+    cca = config.cca
+    given: dict[str, Any] = {
+        name: value for name, value in (("power", cca.power), ("shrinkage", cca.shrinkage)) if value is not None
+    }
+    grid = list({json.dumps({**settings, **given}): {**settings, **given} for settings in CCA_GRID}.values())
+    fit = partial(fit_cca, components=cca.components)
+    if len(grid) == 1:
+        return fit(pair_statistics(pairs), **grid[0])
+    fitted, _ = cross_validated(pairs, fit, grid, folds=cca.folds, seed=config.seed)
     return fitted
