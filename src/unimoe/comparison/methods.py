@@ -143,7 +143,7 @@ class MethodComparison:
     def _peak_bytes(self, trainer: EGGROLLTrainer) -> int | None:
         """Of one step, beside weights and data; null where nothing is trained."""
         weight = trainer.initial()
-        method = make_method(trainer.config, weight, trainer.train_pools)
+        method = make_method(trainer.config, weight, trainer.train_pools, trainer.dates)
         if method is None:
             return None
         return step_peak_bytes(method, weight, trainer.train_pools.batch(trainer.batch(0)))
