@@ -57,7 +57,8 @@ class Scorer:
         similarity: dot product or cosine of the projected vectors; exact either way, queries' lengths included.
         gemm_dtype: dtype of the documents' products with the directions, such as bfloat16 where that is fast; by
             default the documents'. The base scores keep the documents' dtype always.
-        compiled: compile what follows the matrix product; takes some seconds at first.
+        compiled: compile the cosine's lengths; takes some seconds at first. What is left of a dot product is bound by
+            memory and no faster compiled.
         block_bytes: bytes of a block's scores; by default what suits the device.
 
     Raises:
@@ -75,7 +76,7 @@ class Scorer:
         _known(similarity)
         self.similarity = similarity
         self._gemm_dtype, self._block_bytes = gemm_dtype, block_bytes
-        self._combine, self._normalise = kernel(_combine, compiled), kernel(_normalise, compiled)
+        self._normalise = kernel(_normalise, compiled)
         self._buffers: dict[str, Tensor] = {}
 
     def scores(self, weight: Tensor, pools: Pools, perturbations: Perturbations, sigma: float) -> Tensor:
@@ -122,7 +123,7 @@ class Scorer:
         scores = self._buffer("scores", (*shape, 2, *directions), documents.base)
         plus, minus = scores[:, :, 0], scores[:, :, 1]
         x, y = documents.x, documents.y
-        self._combine(x, y, documents.base, queries.cx, queries.plus, queries.minus, plus, minus)
+        _combine(x, y, documents.base, queries.cx, queries.plus, queries.minus, plus, minus)
         if documents.squared is not None:
             odd, even = (self._buffer(name, (*shape, *directions), documents.base) for name in ("odd", "even"))
             self._normalise(x, y, documents.squared, products.gram, products.twice, queries.lengths[0], plus, odd, even)
