@@ -29,7 +29,7 @@ def save_checkpoint(
         masters: the float32 weights by name that the adapters are rounded copies of.
     """
     with atomic_dir(folder) as temporary:
-        peft.save_pretrained(temporary)
+        peft.save_pretrained(temporary, save_embedding_layers=False)  # adapters alone; "auto" would ask the hub
         _write_masters(temporary / ADAPTER_FILE, masters)
         checkpoint = Checkpoint(**manifest, adapter_hash=hash_file(temporary / ADAPTER_FILE))
         _name_base(temporary / "adapter_config.json", base_on_hub(checkpoint.experiment))
