@@ -8,12 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from unimoe.config import Experiment
 from unimoe.config_files import parse_experiment
 from unimoe.errors import DataError
-from unimoe.io import hash_file, hash_json, read_json, write_json
+from unimoe.io import hash_file, hash_json, read_model, write_json
 from unimoe.results import TrainingBudget
 
 CHECKPOINT_VERSION = 1
@@ -111,12 +111,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     if not manifest.is_file() or not adapter.is_file():
         missing = manifest.name if not manifest.is_file() else adapter.name
         raise DataError(f"{folder}: not a whole checkpoint, {missing} is missing; train the arm again")
-    try:
-        checkpoint = Checkpoint.model_validate(read_json(manifest))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = "".join(f"{part}: " for part in first["loc"])
-        raise DataError(f"{manifest}: {where}{first['msg']}; train the arm again with this unimoe") from None
+    checkpoint = read_model(manifest, Checkpoint, "train the arm again with this unimoe")
     if hash_file(adapter) != checkpoint.adapter_hash:
         raise DataError(f"{adapter}: content differs from its manifest (damaged or replaced); train the arm again")
     return checkpoint

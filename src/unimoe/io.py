@@ -11,12 +11,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import filelock
 import platformdirs
+from pydantic import BaseModel, ValidationError
 
 from unimoe.errors import DataError, UsageError
+
+Model = TypeVar("Model", bound=BaseModel)
 
 HASH_LENGTH = 16
 """Hexadecimal digits kept of a SHA-256: 64 bits, ample for the files of one user."""
@@ -109,6 +112,25 @@ def read_json(path: Path) -> Any:
         raise DataError(
             f"{path}: not valid JSON ({error}); the file may be cut short, delete it and run again"
         ) from None
+
+
+def read_model(path: Path, model: type[Model], mend: str) -> Model:
+    """Read a JSON file as what a pydantic model describes.
+
+    Args:
+        path: of the file.
+        model: of its content.
+        mend: what to do where it is something else.
+
+    Raises:
+        DataError: the file is unreadable, no JSON, or not of the model; the message names the key.
+    """
+    try:
+        return model.model_validate(read_json(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = "".join(f"{part}: " for part in first["loc"])
+        raise DataError(f"{path}: {where}{first['msg']}; {mend}") from None
 
 
 def read_bytes(path: Path) -> bytes:

@@ -177,7 +177,7 @@ class TestResumption:
 
         with pytest.raises(KeyboardInterrupt):
             trained(settings).fit(kill)
-        with pytest.raises(DataError, match=r"another training \(learning_rate differ\)"):
+        with pytest.raises(DataError, match=r"another training \(learning_rate: "):
             trained(settings.model_copy(update={"learning_rate": 5e-4})).fit()
 
 

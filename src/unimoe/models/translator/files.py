@@ -15,10 +15,10 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from unimoe.errors import DataError
-from unimoe.io import atomic_dir, hash_file, read_json, write_json
+from unimoe.io import atomic_dir, hash_file, read_model, write_json
 from unimoe.models.translator.interface import LinearMap, ProjectionPair
 
 TENSORS_FILE, MANIFEST_FILE = "translator.safetensors", "translator.json"
@@ -97,12 +97,7 @@ def read_translator(folder: Path) -> StoredTranslator:
     for part in (file, path):
         if not part.is_file():
             raise DataError(f"{folder}: not a whole translator, {part.name} is missing; train it again")
-    try:
-        manifest = _Manifest.model_validate(read_json(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = "".join(f"{part}: " for part in first["loc"])
-        raise DataError(f"{path}: {where}{first['msg']}; train it again with this unimoe") from None
+    manifest = read_model(path, _Manifest, "train it again with this unimoe")
     if hash_file(file) != manifest.tensors_hash:
         raise DataError(f"{file}: content differs from its manifest (damaged or replaced); train it again")
     try:

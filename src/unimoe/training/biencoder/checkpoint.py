@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import safetensors.torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from unimoe.config_biencoder import BiEncoderConfig
 from unimoe.config_files import parse_config
 from unimoe.errors import DataError
-from unimoe.io import atomic_dir, ensure_dir, hash_file, hash_parts, read_json, write_json, write_text
+from unimoe.io import atomic_dir, ensure_dir, hash_file, hash_parts, read_model, write_json, write_text
 from unimoe.models.quiet import quiet_loading
 from unimoe.results import TrainingBudget
 from unimoe.training.biencoder.card import model_card
@@ -91,12 +91,7 @@ def read_biencoder(folder: Path) -> BiEncoderManifest:
     path = folder / _MANIFEST
     if not path.is_file():
         raise DataError(f"{folder}: no bi-encoder of a training here, {_MANIFEST} is missing; train it again")
-    try:
-        manifest = BiEncoderManifest.model_validate(read_json(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = "".join(f"{part}: " for part in first["loc"])
-        raise DataError(f"{path}: {where}{first['msg']}; give the checkpoint of a bi-encoder") from None
+    manifest = read_model(path, BiEncoderManifest, "give the checkpoint of a bi-encoder")
     if _weights_hash(folder) != manifest.weights_hash:
         raise DataError(f"{folder}: weights differ from the manifest (damaged or replaced); train it again")
     return manifest

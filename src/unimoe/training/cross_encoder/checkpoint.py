@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
+from unimoe.checkpoint import first_difference
 from unimoe.config_base import Section
 from unimoe.config_cross_encoder import CrossEncoderConfig
 from unimoe.errors import DataError
-from unimoe.io import hash_json, read_json, write_json
+from unimoe.io import hash_json, read_json, read_model, write_json
 from unimoe.models.cross_encoder import weights_hash
 from unimoe.results import TrainingBudget
 
@@ -73,12 +72,7 @@ def read_manifest(folder: Path) -> CrossEncoderManifest:
     path = folder / MANIFEST
     if not path.is_file():
         raise DataError(f"{folder}: not a whole cross-encoder, {MANIFEST} is missing; delete it and train again")
-    try:
-        manifest = CrossEncoderManifest.model_validate(read_json(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = "".join(f"{part}: " for part in first["loc"])
-        raise DataError(f"{path}: {where}{first['msg']}; train again with this unimoe") from None
+    manifest = read_model(path, CrossEncoderManifest, "train again with this unimoe")
     if weights_hash(folder) != manifest.weights_hash:
         raise DataError(f"{folder}: weights differ from their manifest (damaged or replaced); train again")
     return manifest
@@ -102,19 +96,8 @@ def refuse_other_training(path: Path, settings: dict[str, Any], content: dict[st
     there = read_json(path)
     if there == note:
         return
-    differing = [key for key, value in _flat(note).items() if _flat(there).get(key) != value]
-    named = ", ".join(differing[:4]) + ", ..." * (len(differing) > 4)
+    key, was, now = first_difference(there["settings"], settings) or ("the data or the base model", "another", "this")
     raise DataError(
-        f"{path.parent} is of another training ({named} differ); choose another output_dir or arm, or delete it"
+        f"{path.parent} is of another training ({key}: {was} there, {now} here); choose another output_dir or arm, or "
+        "delete it"
     )
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested settings as ``{"loss.name": ..}``."""
-    if not isinstance(value, dict):
-        return {prefix: value}
-    parts: dict[str, Any] = {}
-    for key, inner in value.items():
-        name = "" if key in ("settings", "content") and not prefix else f"{prefix}.{key}" if prefix else str(key)
-        parts |= _flat(inner, name)
-    return parts
