@@ -46,7 +46,7 @@ def test_one_ranking_by_hand(gain: Gain) -> None:
 class TestBothWays:
     @pytest.fixture(autouse=True)
     def _way(self, most_counted: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(ndcg, "MOST_COUNTED", most_counted)
+        monkeypatch.setattr(ndcg, "MOST_COUNTED_ON_CPU", most_counted)
 
     def test_of_equal_scores_the_lower_index_wins(self) -> None:
         scores = torch.zeros(1, 4, 1)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from unimoe.errors import DataError, UsageError
+from unimoe.training.eggroll import scoring
 from unimoe.training.eggroll.noise import directions, grid
 from unimoe.training.eggroll.perturbations import Grid, Perturbations
 from unimoe.training.eggroll.products import Pools
@@ -59,8 +60,13 @@ def every_set(outputs: int, many: int = 9) -> dict[str, Perturbations]:
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 @pytest.mark.parametrize("outputs", [2, 6, 11])
 @pytest.mark.parametrize("kind", ["rank 1", "rank 3", "signs", "grid"])
-def test_scores_are_those_of_the_perturbed_weights(similarity: Similarity, outputs: int, kind: str) -> None:
+@pytest.mark.parametrize("way", ["machine code", "tensors"])
+def test_scores_are_those_of_the_perturbed_weights(
+    similarity: Similarity, outputs: int, kind: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two outputs are few enough that ``W d`` is the shorter way; at eleven the directions are projected first."""
+    if way == "tensors":
+        monkeypatch.setattr(scoring, "takes_machine_code", lambda _: False)
     weight, pools = problem(outputs)
     perturbations, sigma = every_set(outputs)[kind], 0.3
     every = materialised(perturbations)

@@ -1,16 +1,36 @@
-"""Elementwise work between matrix products, compiled where that is asked for."""
+"""Elementwise work between matrix products: as machine code on a CPU, compiled by torch elsewhere if asked for."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
+import numba
 import torch
+from torch import Tensor
 
 from unimoe.errors import UsageError
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 COMPILERS = ("c++", "g++", "clang++")
+
+
+def machine_code(function: F) -> F:
+    """A function of numpy arrays as code for this processor, made when it is first called and kept for other processes.
+
+    numba brings its own compiler. Sums and products are not contracted, so that equal numbers give equal scores.
+    """
+    try:
+        return cast(F, numba.njit(cache=True, nogil=True)(function))
+    except RuntimeError:  # neither the package's folder nor the user's cache can be written to
+        return cast(F, numba.njit(nogil=True)(function))
+
+
+def takes_machine_code(tensor: Tensor) -> bool:
+    """Whether a tensor can be given to ``machine_code``: one of numpy's numbers, on the CPU."""
+    return tensor.device.type == "cpu" and tensor.dtype in (torch.float32, torch.float64)
 
 
 def can_compile() -> bool:

@@ -9,23 +9,24 @@ gives the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import Literal, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from unimoe.errors import DataError, UsageError
-from unimoe.training.eggroll.counting import CountOnCPU, count_ahead, count_in_parts
-from unimoe.training.eggroll.kernels import kernel
+from unimoe.training.eggroll.counting import count_ahead, count_in_parts, metric_of_pools
+from unimoe.training.eggroll.kernels import kernel, takes_machine_code
 
 Gain = Literal["linear", "exp2"]
 Metric = Literal["ndcg", "mrr"]
 
 MOST_COUNTED = 64
 """Relevant documents of a pool up to which ranks are counted; a sort of a pool costs as much as about this many."""
+
+MOST_COUNTED_ON_CPU = 512
+"""The same for machine code on a CPU."""
 
 
 def gains_of(grades: Tensor, gain: Gain) -> Tensor:
@@ -101,7 +102,6 @@ class PoolMetric:
         self._table = torch.cat([worth, worth.new_zeros(max(0, grades.shape[1] - k))])
         self._prepare_counting()
         self._compiled = kernel(count_ahead, compiled, sizes_vary=True) if compiled else None
-        self._on_cpu = CountOnCPU()
 
     def __call__(self, scores: Tensor, queries: slice = slice(None)) -> Tensor:
         """The metric of every ranking.
@@ -113,8 +113,10 @@ class PoolMetric:
         Returns:
             ``(b, N)``, float64 where the device has it.
         """
-        most = max(map(len, self._places[queries]), default=0)
-        return self._by_counting(scores, queries) if most <= MOST_COUNTED else self._by_sorting(scores, queries)
+        first, last, _ = queries.indices(len(self._gains))
+        relevant = np.diff(self._ends[first : last + 1]).max(initial=0)
+        most = MOST_COUNTED_ON_CPU if self._in_machine_code(scores) else MOST_COUNTED
+        return self._by_counting(scores, queries) if relevant <= most else self._by_sorting(scores, queries)
 
     def over(self, blocks: Iterable[tuple[slice, Tensor]]) -> Tensor:
         """The metric of every ranking of ``Scorer.blocks``, ``(B, N)``."""
@@ -123,39 +125,34 @@ class PoolMetric:
     def _prepare_counting(self) -> None:
         """Where each query's relevant documents stand, and what they are worth, one query after the other."""
         relevant = self._gains > 0
-        places = relevant.nonzero()[:, 1].tolist()
-        self._ends: list[int] = [0, *relevant.sum(dim=1).cumsum(dim=0).tolist()]
-        self._places = [places[begin:end] for begin, end in pairwise(self._ends)]
-        self._worth = self._gains[relevant].unsqueeze(1)
+        self._places = relevant.nonzero()[:, 1].cpu().numpy()
+        self._ends = np.concatenate([[0], relevant.sum(dim=1).cumsum(dim=0).cpu().numpy()])
+        self._worth = self._gains[relevant]
+
+    def _in_machine_code(self, scores: Tensor) -> bool:
+        return self._compiled is None and takes_machine_code(scores)
 
     def _by_counting(self, scores: Tensor, queries: slice) -> Tensor:
-        first, last, _ = queries.indices(len(self._places))
-        places, worth = self._places[first:last], self._worth[self._ends[first] : self._ends[last]]
+        first, last, _ = queries.indices(len(self._gains))
+        ends = self._ends[first : last + 1]
         valid = None if self._valid is None else self._valid[queries]
-        if self._compiled is None and scores.device.type == "cpu" and scores.dtype in (torch.float32, torch.float64):
-            return self._metric_on_cpu(self._on_cpu(scores, places, valid), places, worth)
+        if self._in_machine_code(scores):
+            rankings = np.ascontiguousarray(scores.detach().numpy())
+            kept = None if valid is None else valid.numpy()
+            worth, table = self._worth.numpy(), self._table.numpy()
+            return torch.from_numpy(metric_of_pools(rankings, ends, self._places, worth, table, kept, self._first_only))
         total = torch.zeros(scores.shape[0], scores.shape[2], dtype=self._gains.dtype, device=scores.device)
-        if not len(worth):
+        part = slice(ends[0], ends[-1])
+        if part.start == part.stop:
             return total
+        owner = torch.from_numpy(np.repeat(np.arange(len(total)), np.diff(ends))).to(scores.device)
+        place = torch.from_numpy(self._places[part]).to(scores.device)
         count = count_ahead if self._compiled is None else self._compiled
-        ahead = count_in_parts(count, scores, places, valid, whole=self._compiled is not None)
-        found = self._table.take(ahead.long()) * worth
-        owners = [number for number, of_query in enumerate(places) for _ in of_query]
-        owner = torch.tensor(owners, device=scores.device)
+        ahead = count_in_parts(count, scores, owner, place, valid, whole=self._compiled is not None)
+        found = self._table.take(ahead.long()) * self._worth[part].unsqueeze(1)
         if self._first_only:
             return total.scatter_reduce_(0, owner.unsqueeze(1).expand_as(found), found, "amax")
         return total.index_add_(0, owner, found)
-
-    def _metric_on_cpu(self, ahead: NDArray[np.integer], places: list[list[int]], worth: Tensor) -> Tensor:
-        """The metric from counts; torch takes several times as long for so few numbers."""
-        found = np.take(self._table.numpy(), ahead, mode="clip")
-        found *= worth.numpy()
-        total, together = np.zeros((len(places), ahead.shape[1])), np.maximum if self._first_only else np.add
-        done = 0
-        for row, of_query in zip(total, places, strict=True):
-            together.reduce(found[done : done + len(of_query)], axis=0, out=row, initial=0.0)
-            done += len(of_query)
-        return torch.from_numpy(total)
 
     def _by_sorting(self, scores: Tensor, queries: slice) -> Tensor:
         if self._valid is not None:

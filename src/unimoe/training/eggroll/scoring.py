@@ -21,7 +21,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from unimoe.errors import UsageError
-from unimoe.training.eggroll.kernels import kernel
+from unimoe.training.eggroll.cpu_scoring import score_on_cpu
+from unimoe.training.eggroll.kernels import kernel, takes_machine_code
 from unimoe.training.eggroll.perturbations import Perturbations
 from unimoe.training.eggroll.products import Pools, Products, Terms, masked, sum_of_products
 
@@ -57,8 +58,8 @@ class Scorer:
         similarity: dot product or cosine of the projected vectors; exact either way, queries' lengths included.
         gemm_dtype: dtype of the documents' products with the directions, such as bfloat16 where that is fast; by
             default the documents'. The base scores keep the documents' dtype always.
-        compiled: compile the cosine's lengths; takes some seconds at first. What is left of a dot product is bound by
-            memory and no faster compiled.
+        compiled: let torch compile the cosine's lengths, which takes some seconds at first, and work in tensors. On a
+            CPU that is not faster than what is done there otherwise.
         block_bytes: bytes of a block's scores; by default what suits the device.
 
     Raises:
@@ -76,7 +77,7 @@ class Scorer:
         _known(similarity)
         self.similarity = similarity
         self._gemm_dtype, self._block_bytes = gemm_dtype, block_bytes
-        self._normalise = kernel(_normalise, compiled)
+        self._compiled, self._normalise = compiled, kernel(_normalise, compiled)
         self._buffers: dict[str, Tensor] = {}
 
     def scores(self, weight: Tensor, pools: Pools, perturbations: Perturbations, sigma: float) -> Tensor:
@@ -121,6 +122,9 @@ class Scorer:
         documents, queries = products.of(block, self._buffer), products.queries.of(block)
         shape = documents.base.shape[:2]
         scores = self._buffer("scores", (*shape, 2, *directions), documents.base)
+        if takes_machine_code(scores) and not self._compiled:
+            score_on_cpu(products, documents, queries, scores)
+            return scores
         plus, minus = scores[:, :, 0], scores[:, :, 1]
         x, y = documents.x, documents.y
         _combine(x, y, documents.base, queries.cx, queries.plus, queries.minus, plus, minus)
