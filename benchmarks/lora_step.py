@@ -9,14 +9,13 @@ CrossEncoder with LogitScore, which computes the last token's logits alone, so i
 
 Ours starts from the states of the frozen half, which are computed once for all arms and seeds; ``vs_trainer_alone``
 charges their computation to the steps of one training, as if no second arm or seed shared it. Peak memory is that of a
-process for each side, which does a step and nothing else.
+process for each side while it takes steps; weights are included, loading them is not.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -218,15 +217,24 @@ def timed(train: Callable[[], Any], steps: int) -> float:
     return (time.perf_counter() - start) / steps
 
 
+def forget_peak(device: torch.device) -> None:
+    """Let ``peak_mib`` start anew."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        Path("/proc/self/clear_refs").write_text("5")
+
+
 def peak_mib(device: torch.device) -> float:
-    """Peak memory so far: on the accelerator where there is one, else of this process."""
+    """The most held since ``forget_peak``: on the accelerator where there is one, else by this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated() / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
 
 
 def measured_peak(side: str) -> float:
-    """Peak memory of a process that takes two steps of one side, MiB."""
+    """The most that a process holds while it takes steps of one side, after a first one; MiB, weights included."""
     done = subprocess.run([sys.executable, __file__, "--side", side], capture_output=True, text=True, check=True)
     return float(done.stdout.splitlines()[-1])
 
@@ -234,14 +242,17 @@ def measured_peak(side: str) -> float:
 def main() -> None:
     """Measure alternately and print one JSON object as the last line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--side", choices=SIDES, help="take two steps of this side and print the peak memory, MiB")
+    parser.add_argument("--side", choices=SIDES, help="take steps of this side and print the peak memory, MiB")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     options = parser.parse_args()
     device = choose_device()
     with tempfile.TemporaryDirectory() as folder:
         sides = Sides(Path(folder), device)
         if options.side:
-            getattr(sides, options.side)()(2)
+            run_one: Run = getattr(sides, options.side)()
+            run_one(1)
+            forget_peak(device)
+            run_one(2)
             print(peak_mib(device))
             return
         runs: dict[str, Run] = {side: getattr(sides, side)() for side in SIDES}
