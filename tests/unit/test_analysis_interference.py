@@ -61,6 +61,20 @@ def test_pairs_by_what_follows_the_task_word() -> None:
     assert ("joint_r4", "rank_only_r4 missing") in [(m.pair.joint, m.reason) for m in found.missing]
 
 
+def test_each_way_of_joint_training_is_set_against_the_specialist() -> None:
+    arms = ("rank_only_r8", "rank_only_r8_wide", "joint_r8", "joint_r8_pcgrad", "joint_r8_wide_pcgrad", "joint_r80")
+    found = compute_interference_metrics(results(*(make_result(arm, 0, [0.5, 0.5]) for arm in arms)))
+    assert [(m.pair.joint, m.pair.specialist) for m in found.measured] == [
+        ("joint_r8", "rank_only_r8"),
+        ("joint_r8_pcgrad", "rank_only_r8"),
+        ("joint_r8_wide_pcgrad", "rank_only_r8_wide"),
+    ]
+    reasons = [m.reason for m in found.missing]
+    assert "rank_only_r80 missing" in reasons
+    assert "emb_only_r8 and joint_r8_pcgrad missing" in reasons
+    assert not any("joint_r8_wide missing" in reason for reason in reasons)
+
+
 def test_uses_the_seeds_both_arms_have_and_names_the_others() -> None:
     items = [make_result("rank_only_r8", seed, [0.5, 0.7]) for seed in (0, 1, 2)]
     items += [make_result("joint_r8", seed, [0.5, 0.6]) for seed in (1, 2, 3)]

@@ -8,7 +8,7 @@ other seeds and other queries would have given another number. A second interval
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
@@ -147,15 +147,38 @@ def compute_interference_metrics(results: Results) -> InterferenceMetrics:
 
 
 def pairs(results: Results) -> Iterator[Pair]:
-    """Every pair some arm of the folder belongs to, reranking first; either side may lack results."""
+    """Every pair some arm of the folder belongs to, reranking first; either side may lack results.
+
+    Several joint arms may share a specialist: each way of joint training is set against it.
+    """
     if results.pairs:
         yield from results.pairs
         return
-    words = ("joint", *SPECIALISTS.values())
-    suffixes = sorted({name.removeprefix(word) for name in results for word in words if _has_word(name, word)})
+    joint = _behind(results, "joint")
+    own = {task: _behind(results, word) for task, word in SPECIALISTS.items()}
+    known = set[str]().union(*own.values())
     for task, word in SPECIALISTS.items():
-        for suffix in suffixes:
-            yield Pair(task, specialist=f"{word}{suffix}", joint=f"joint{suffix}")
+        of_joint = {name: _specialist_of(name, own[task], known) for name in joint}
+        alone = {name: name for name in known if name not in of_joint.values()}
+        for name, specialist in sorted((of_joint | alone).items()):
+            yield Pair(task, specialist=f"{word}{specialist}", joint=f"joint{name}")
+
+
+def _behind(results: Results, word: str) -> set[str]:
+    """What stands behind a task word in the names of arms."""
+    return {name.removeprefix(word) for name in results if _has_word(name, word)}
+
+
+def _specialist_of(joint: str, own: Set[str], known: Set[str]) -> str:
+    """The specialist whose name this one is or goes on from: a joint arm ``_r8_pcgrad`` is a way to train ``_r8``.
+
+    Args:
+        joint: what stands behind the task word.
+        own: the same of the task's specialists.
+        known: the same of all specialists; the other task's say what is missing.
+    """
+    begun = [name for name in known if joint == name or joint.startswith(f"{name}_")]
+    return max(begun, key=lambda name: (name in own, len(name)), default=joint)
 
 
 def _measure(results: Results, pair: Pair, dataset: str | None) -> Interference | NotComputable:

@@ -24,7 +24,7 @@ _SIDECARS = (".queries.json", ".mteb.json")
 
 @dataclass(frozen=True)
 class Pair:
-    """A specialist and the joint arm that pairs with it: the same name behind the task word."""
+    """A specialist and a joint arm: the same name behind the task word, or one that goes on from the specialist's."""
 
     task: Task
     specialist: str
