@@ -82,8 +82,8 @@ class Ours:
         self._with(grid(0, self._step, GRID, GRID, OUTPUTS, WIDTH))
 
     def _with(self, perturbations: Perturbations) -> None:
-        blocks = self._scorer.blocks(self._weight, self._problem.pools, perturbations, SIGMA)
-        self.fitness = self._metric.over(blocks).mean(dim=0)
+        found = self._scorer.rated(self._weight, self._problem.pools, perturbations, SIGMA, self._metric)
+        self.fitness = found.mean(dim=0)
         self._ascent.step(self._weight, estimate(perturbations, shape(self.fitness), SIGMA))
 
 

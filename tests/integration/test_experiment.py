@@ -121,18 +121,13 @@ class TestMainJob:
         assert "another training.steps (6 there, 7 here)" in refused.stderr
         assert "Traceback" not in refused.stderr
 
-    @pytest.mark.parametrize(
-        "moment",
-        [
-            pytest.param("joint_r8/seed_0/state.safetensors", id="in training"),
-            pytest.param("emb_only_r8/seed_1/results/reranking/apidocs.json", id="in evaluation"),
-        ],
-    )
-    def test_killed_and_run_again_it_ends_as_an_undisturbed_run(
-        self, config: Path, finished: tuple[Path, Done], tmp_path: Path, moment: str
+    def test_killed_twice_and_run_again_it_ends_as_an_undisturbed_run(
+        self, config: Path, finished: tuple[Path, Done], tmp_path: Path
     ) -> None:
+        """Once in training and once in evaluation."""
         output_dir = tmp_path / "outputs"
-        kill_when(output_dir / moment, config, output_dir)
+        kill_when(output_dir / "joint_r8" / "seed_0" / "state.safetensors", config, output_dir)
+        kill_when(output_dir / "emb_only_r8/seed_1/results/reranking/apidocs.json", config, output_dir)
         again = run(config, output_dir)
         assert again.returncode == 0, again.stderr
         assert "already done" in again.stderr

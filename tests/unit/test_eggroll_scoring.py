@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from unimoe.errors import DataError, UsageError
 from unimoe.training.eggroll import scoring
+from unimoe.training.eggroll.ndcg import Metric, PoolMetric
 from unimoe.training.eggroll.noise import directions, grid
 from unimoe.training.eggroll.perturbations import Grid, Perturbations
 from unimoe.training.eggroll.products import Pools
@@ -74,6 +75,26 @@ def test_scores_are_those_of_the_perturbed_weights(
     found = Scorer(similarity).scores(weight, pools, perturbations, sigma)
     scale = max(1.0, float(found.abs().max()))
     torch.testing.assert_close(found, torch.stack(expected, dim=2), rtol=0, atol=1e-12 * scale)
+
+
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+@pytest.mark.parametrize("metric", get_args(Metric))
+@pytest.mark.parametrize("kind", ["rank 3", "grid"])
+def test_a_metric_without_scores_at_hand_is_that_of_the_scores(
+    similarity: Similarity, metric: Metric, kind: str
+) -> None:
+    """With padding, pools of no relevant document, and blocks of two queries."""
+    weight, pools = problem(6)
+    valid = torch.arange(SIZE) < torch.tensor([[7], [5], [7], [3], [6]])
+    pools = Pools(pools.queries, pools.documents, valid)
+    grades = torch.randint(0, 3, (QUERIES, SIZE), generator=torch.Generator().manual_seed(2)) * valid
+    grades[2] = 0
+    judged = PoolMetric(grades.float(), torch.full((QUERIES,), 4.0), 3, metric=metric, valid=valid, rounds=True)
+    perturbations = every_set(6)[kind]
+    scorer = Scorer(similarity, block_bytes=2 * SIZE * 2 * 9 * 8)
+    found = scorer.rated(weight, pools, perturbations, 0.5, judged)
+    assert torch.equal(found, judged.over(scorer.blocks(weight, pools, perturbations, 0.5)))
+    assert len(found.unique()) > 3
 
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)

@@ -7,6 +7,7 @@ lower, those behind it where theirs is higher.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,50 +23,67 @@ _AT_ONCE = 2**28
 """Bytes of comparisons that are held at once."""
 
 
+class Judged(NamedTuple):
+    """The relevant documents of b pools, and what they are worth.
+
+    Attributes:
+        ends: those of pool i are numbers ``ends[i]`` to ``ends[i + 1]``, ``(b + 1,)``.
+        places: where they stand in their pools.
+        worth: what each earns at most.
+        table: the share of it by the number of documents ahead, of at least P entries.
+        valid: ``(b, P)``, False for documents that never count; ``(0, 0)`` where all do.
+        first_only: the best of a pool's documents counts, in place of their sum.
+    """
+
+    ends: NDArray[np.int64]
+    places: NDArray[np.int64]
+    worth: NDArray[np.float64]
+    table: NDArray[np.float64]
+    valid: NDArray[np.bool_]
+    first_only: bool
+
+
 @machine_code
-def metric_of_pools(
-    scores: NDArray[np.floating],
-    ends: NDArray[np.int64],
-    places: NDArray[np.int64],
-    worth: NDArray[np.float64],
-    table: NDArray[np.float64],
-    valid: NDArray[np.bool_] | None,
-    first_only: bool,
-) -> NDArray[np.float64]:
+def earned_by_pools(scores: NDArray[np.floating], judged: Judged) -> NDArray[np.float64]:
     """What the relevant documents of every ranking earn, on a CPU.
 
     Args:
         scores: ``(b, P, N)``.
-        ends: the relevant documents of pool i are those from ``ends[i]`` to ``ends[i + 1]``, ``(b + 1,)``.
-        places: where they stand in their pools.
-        worth: what each earns at most.
-        table: the share of it by the number of documents ahead, of at least P entries.
-        valid: ``(b, P)``, False for documents that never count; None where all do.
-        first_only: the best of a pool's documents, in place of their sum.
+        judged: of these b pools.
 
     Returns:
         ``(b, N)``.
     """
-    pools, size, rankings = scores.shape
+    pools, _, rankings = scores.shape
     found, ahead = np.zeros((pools, rankings)), np.empty(rankings, np.int32)
     for pool in range(pools):
-        for number in range(ends[pool], ends[pool + 1]):
-            place, own, total = places[number], scores[pool, places[number]], found[pool]
-            ahead[:] = 0
-            for other in range(size):
-                if other == place or (valid is not None and not valid[pool, other]):
-                    continue
-                theirs = scores[pool, other]
-                if other < place:
-                    for j in range(rankings):
-                        ahead[j] += theirs[j] >= own[j]
-                else:
-                    for j in range(rankings):
-                        ahead[j] += theirs[j] > own[j]
-            for j in range(rankings):
-                earned = table[ahead[j]] * worth[number]
-                total[j] = max(total[j], earned) if first_only else total[j] + earned
+        earned_by_pool(pool, scores[pool], judged, ahead, found[pool])
     return found
+
+
+@machine_code
+def earned_by_pool(
+    pool: int, scores: NDArray[np.floating], judged: Judged, ahead: NDArray[np.int32], found: NDArray[np.float64]
+) -> None:
+    """The same for pool number ``pool``, whose scores are ``(P, N)``, added to ``found``; ``ahead`` is scratch."""
+    size, rankings = scores.shape
+    for number in range(judged.ends[pool], judged.ends[pool + 1]):
+        place, worth = judged.places[number], judged.worth[number]
+        own = scores[place]
+        ahead[:] = 0
+        for other in range(size):
+            if other == place or (judged.valid.size and not judged.valid[pool, other]):
+                continue
+            theirs = scores[other]
+            if other < place:
+                for j in range(rankings):
+                    ahead[j] += theirs[j] >= own[j]
+            else:
+                for j in range(rankings):
+                    ahead[j] += theirs[j] > own[j]
+        for j in range(rankings):
+            earned = judged.table[ahead[j]] * worth
+            found[j] = max(found[j], earned) if judged.first_only else found[j] + earned
 
 
 def count_in_parts(

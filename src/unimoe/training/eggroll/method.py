@@ -135,6 +135,9 @@ class WeightEvolution:
         """Each objective's mean over the queries, ``(2M,)``."""
         of_batch, totals = self._objectives.of(batch), dict[str, Tensor]()
         pools = Pools(batch.queries, batch.documents, batch.valid)
+        relevance = of_batch.relevance_alone
+        if relevance is not None:
+            return {"relevance": self._scorer.rated(weight, pools, directions, sigma, relevance).mean(dim=0)}
         for block, scores in self._scorer.blocks(weight, pools, directions, sigma):
             for name, value in of_batch.values(scores, block).items():
                 totals[name] = totals[name] + value if name in totals else value

@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from unimoe.errors import DataError, UsageError
-from unimoe.training.eggroll.counting import count_ahead, count_in_parts, metric_of_pools
+from unimoe.training.eggroll.counting import Judged, count_ahead, count_in_parts, earned_by_pools
 from unimoe.training.eggroll.kernels import kernel, takes_machine_code
 
 Gain = Literal["linear", "exp2"]
 Metric = Literal["ndcg", "mrr"]
+
+_ALL = np.empty((0, 0), dtype=np.bool_)
 
 MOST_COUNTED = 64
 """Relevant documents of a pool up to which ranks are counted; a sort of a pool costs as much as about this many."""
@@ -67,6 +69,8 @@ class PoolMetric:
         metric: ``ndcg`` or ``mrr``; the reciprocal rank needs no ``ideal``, but takes it.
         gain: ``linear`` as in trec_eval, or ``exp2``.
         valid: ``(B, P)`` bool, False where a pool is padded; None where none is.
+        rounds: leave out the last digits: equal rankings of three relevant documents differ in them by the order of the
+            sum, and shaping would blow that up to a full step where all other fitness is tied.
         compiled: compile the counting; takes some seconds at first.
 
     Raises:
@@ -83,13 +87,14 @@ class PoolMetric:
         metric: Metric = "ndcg",
         gain: Gain = "linear",
         valid: Tensor | None = None,
+        rounds: bool = False,
         compiled: bool = False,
     ) -> None:
         if metric not in get_args(Metric):
             raise UsageError(f"metric {metric!r}: unknown; use {' or '.join(get_args(Metric))}")
         _check_cutoff(k)
         _check_shapes(grades, ideal, valid)
-        self._k, self._valid, self._first_only = k, valid, metric == "mrr"
+        self._k, self._valid, self._first_only, self._rounds = k, valid, metric == "mrr", rounds
         device = grades.device
         exact = torch.float32 if device.type == "mps" else torch.float64
         gains = gains_of(grades.to(exact), gain)
@@ -116,7 +121,26 @@ class PoolMetric:
         first, last, _ = queries.indices(len(self._gains))
         relevant = np.diff(self._ends[first : last + 1]).max(initial=0)
         most = MOST_COUNTED_ON_CPU if self._in_machine_code(scores) else MOST_COUNTED
-        return self._by_counting(scores, queries) if relevant <= most else self._by_sorting(scores, queries)
+        return self.rounded((self._by_counting if relevant <= most else self._by_sorting)(scores, queries))
+
+    @property
+    def counts_in_machine_code(self) -> bool:
+        """Whether ``judged`` is all that is needed of it."""
+        few = np.diff(self._ends).max(initial=0) <= MOST_COUNTED_ON_CPU
+        return few and self._compiled is None and takes_machine_code(self._gains)
+
+    def rounded(self, found: Tensor) -> Tensor:
+        """Metrics without their last digits, which differ by the order of a sum, where that was asked for."""
+        if not self._rounds:
+            return found
+        return found.round(decimals=12 if found.dtype == torch.float64 else 5)
+
+    def judged(self, queries: slice) -> Judged:
+        """The relevant documents of some queries, as machine code takes them."""
+        first, last, _ = queries.indices(len(self._gains))
+        worth, table = self._worth.numpy(), self._table.numpy()
+        valid = _ALL if self._valid is None else self._valid[queries].numpy()
+        return Judged(self._ends[first : last + 1], self._places, worth, table, valid, self._first_only)
 
     def over(self, blocks: Iterable[tuple[slice, Tensor]]) -> Tensor:
         """The metric of every ranking of ``Scorer.blocks``, ``(B, N)``."""
@@ -133,14 +157,12 @@ class PoolMetric:
         return self._compiled is None and takes_machine_code(scores)
 
     def _by_counting(self, scores: Tensor, queries: slice) -> Tensor:
+        if self._in_machine_code(scores):
+            rankings = np.ascontiguousarray(scores.detach().numpy())
+            return torch.from_numpy(earned_by_pools(rankings, self.judged(queries)))
         first, last, _ = queries.indices(len(self._gains))
         ends = self._ends[first : last + 1]
         valid = None if self._valid is None else self._valid[queries]
-        if self._in_machine_code(scores):
-            rankings = np.ascontiguousarray(scores.detach().numpy())
-            kept = None if valid is None else valid.numpy()
-            worth, table = self._worth.numpy(), self._table.numpy()
-            return torch.from_numpy(metric_of_pools(rankings, ends, self._places, worth, table, kept, self._first_only))
         total = torch.zeros(scores.shape[0], scores.shape[2], dtype=self._gains.dtype, device=scores.device)
         part = slice(ends[0], ends[-1])
         if part.start == part.stop:

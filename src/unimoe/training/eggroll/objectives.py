@@ -82,7 +82,8 @@ class Objectives:
 
     def relevance(self, batch: Batch) -> PoolMetric:
         """The nDCG of a step's queries."""
-        return _Rounded(batch.grades, self._ideal[batch.places], self._k, gain=self._gain, valid=batch.valid)
+        ideal = self._ideal[batch.places]
+        return PoolMetric(batch.grades, ideal, self._k, gain=self._gain, valid=batch.valid, rounds=True)
 
     def total(self, values: Mapping[str, Tensor]) -> Tensor:
         """The weighted sum of objectives."""
@@ -103,6 +104,11 @@ class BatchObjectives:
     ) -> None:
         self._names, self._k, self._batch = names, k, batch
         self._relevance, self._groups, self._freshness = relevance, groups, freshness
+
+    @property
+    def relevance_alone(self) -> PoolMetric | None:
+        """The metric that is all there is to them; None where there is more."""
+        return self._relevance if set(self._names) == {"relevance"} else None
 
     def values(self, scores: Tensor, block: slice) -> dict[str, Tensor]:
         """Objectives of n rankings of some queries' pools.
@@ -126,17 +132,6 @@ class BatchObjectives:
         if self._freshness is not None:
             found["freshness"] = freshness(top, self._freshness[block]).sum(0)
         return found
-
-
-class _Rounded(PoolMetric):
-    """Without the last digits: equal rankings of three relevant documents differ in them by the order of the sum.
-
-    Shaping would blow such a difference up to a full step where all other fitness is tied.
-    """
-
-    def __call__(self, scores: Tensor, queries: slice = slice(None)) -> Tensor:
-        found = super().__call__(scores, queries)
-        return found.round(decimals=12 if found.dtype == torch.float64 else 5)
 
 
 def first_documents(scores: Tensor, valid: Tensor, k: int) -> Top:

@@ -14,17 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from unimoe.errors import UsageError
-from unimoe.training.eggroll.cpu_scoring import score_on_cpu
+from unimoe.training.eggroll.cpu_scoring import earned_on_cpu, score_on_cpu
 from unimoe.training.eggroll.kernels import kernel, takes_machine_code
+from unimoe.training.eggroll.ndcg import PoolMetric
 from unimoe.training.eggroll.perturbations import Perturbations
-from unimoe.training.eggroll.products import Pools, Products, Terms, masked, sum_of_products
+from unimoe.training.eggroll.products import DocumentTerms, Pools, Products, QueryTerms, Terms, masked, sum_of_products
 
 Similarity = Literal["dot", "cosine"]
 
@@ -49,6 +50,15 @@ def base_scores(weight: Tensor, pools: Pools, similarity: Similarity) -> Tensor:
     if similarity == "cosine":
         queries, documents = functional.normalize(queries, dim=-1), functional.normalize(documents, dim=-1)
     return masked(torch.bmm(documents, queries.unsqueeze(-1)).squeeze(-1), pools.valid)
+
+
+class _Block(NamedTuple):
+    """Some queries, and what their scores are made of."""
+
+    part: slice
+    products: Products
+    documents: DocumentTerms
+    queries: QueryTerms
 
 
 class Scorer:
@@ -106,6 +116,37 @@ class Scorer:
         Raises:
             DataError: a score is not finite.
         """
+        for block in self._blocks(weight, pools, perturbations, sigma):
+            with torch.no_grad():
+                scores = self._scores(block, perturbations.shape)
+            yield block.part, scores.view(*scores.shape[:2], -1)
+
+    def rated(
+        self, weight: Tensor, pools: Pools, perturbations: Perturbations, sigma: float, metric: PoolMetric
+    ) -> Tensor:
+        """A metric of every ranking; arguments and errors as in ``blocks``.
+
+        On a CPU the scores of one pool are counted before those of the next are computed.
+
+        Args:
+            weight: as there.
+            pools: as there.
+            perturbations: as there.
+            sigma: as there.
+            metric: of these B queries.
+
+        Returns:
+            ``(B, 2M)``.
+        """
+        if self._compiled or not (takes_machine_code(weight) and metric.counts_in_machine_code):
+            return metric.over(self.blocks(weight, pools, perturbations, sigma))
+        found = [
+            earned_on_cpu(block.products, block.documents, block.queries, metric.judged(block.part))
+            for block in self._blocks(weight, pools, perturbations, sigma)
+        ]
+        return metric.rounded(torch.cat(found))
+
+    def _blocks(self, weight: Tensor, pools: Pools, perturbations: Perturbations, sigma: float) -> Iterator[_Block]:
         with torch.no_grad():
             products = Products(weight, pools, perturbations, sigma, self.similarity == "cosine", self._gemm_dtype)
         size, half, total = pools.documents.shape[1], prod(perturbations.shape), len(pools.queries)
@@ -113,13 +154,13 @@ class Scorer:
         most = max(1, budget // (size * 2 * half * weight.element_size()))
         step = max(1, -(-total // max(1, -(-total // most))))
         for begin in range(0, total, step):
-            block = slice(begin, min(begin + step, total))
+            part = slice(begin, min(begin + step, total))
             with torch.no_grad():
-                scores = self._block(products, block, perturbations.shape)
-            yield block, scores.view(-1, size, 2 * half)
+                documents, queries = products.of(part, self._buffer), products.queries.of(part)
+            yield _Block(part, products, documents, queries)
 
-    def _block(self, products: Products, block: slice, directions: tuple[int, ...]) -> Tensor:
-        documents, queries = products.of(block, self._buffer), products.queries.of(block)
+    def _scores(self, block: _Block, directions: tuple[int, ...]) -> Tensor:
+        products, documents, queries = block.products, block.documents, block.queries
         shape = documents.base.shape[:2]
         scores = self._buffer("scores", (*shape, 2, *directions), documents.base)
         if takes_machine_code(scores) and not self._compiled:
