@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from typing import get_args
 
+import numpy as np
 import pytest
 import torch
 
 from unimoe.errors import UsageError
-from unimoe.training.eggroll.noise import Kind, directions, factors, grid
+from unimoe.training.eggroll.noise import Kind, _words, directions, factors, grid
 
 KINDS = get_args(Kind)
 
@@ -21,6 +22,13 @@ def test_a_direction_is_the_same_alone_and_among_others(kind: Kind, rank: int) -
         assert torch.equal(alone.b[0], together.b[number])
     part = directions(7, 11, 6, 5, 37, rank=rank, first=9, kind=kind)
     assert torch.equal(part.b, together.b[9:15])
+
+
+@pytest.mark.parametrize("counter", [0, 7, 2**64 - 2, 2**70 + 5])
+def test_words_are_those_of_a_fresh_philox(counter: int) -> None:
+    key = bytes(range(16))
+    expected = np.random.Philox(key=int.from_bytes(key, "little"), counter=counter).random_raw(60)
+    assert np.array_equal(_words(key, counter, 60), expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)

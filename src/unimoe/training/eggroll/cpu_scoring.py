@@ -139,7 +139,7 @@ def _by_rank(terms: Terms, is_grid: bool) -> Array:
     """Terms of queries as ``(b, r, M)``, or a grid's, whose rank is 1, as ``(b, m1)`` or ``(b, m1, m2)``."""
     if is_grid:
         return terms[0].squeeze(-1).squeeze(1).contiguous().numpy()
-    return torch.cat(terms, dim=1).numpy()
+    return (terms[0] if len(terms) == 1 else torch.cat(terms, dim=1)).numpy()
 
 
 @machine_code

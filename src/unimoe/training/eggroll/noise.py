@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
-from typing import Literal, get_args
+from threading import Lock
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from unimoe.errors import UsageError
+from unimoe.training.eggroll.kernels import machine_code
 from unimoe.training.eggroll.perturbations import Directions, Grid
 
 Kind = Literal["normal", "rademacher"]
@@ -30,6 +32,8 @@ _WORDS = 4
 """64-bit words that one value of Philox's counter gives."""
 
 _INTERVALS = 2**16
+
+_PHILOX, _PHILOX_LOCK = np.random.Philox(key=0), Lock()
 
 
 def directions(
@@ -128,14 +132,39 @@ def factors(
     bits = 16 if kind == "normal" else 1
     counters = -(-entries * bits // (64 * _WORDS))
     key = hashlib.blake2b(f"{stream}\n{seed}\n{step}".encode(), digest_size=16).digest()
-    philox = np.random.Philox(key=int.from_bytes(key, "little"), counter=first * counters)
-    words = np.asarray(philox.random_raw(count * counters * _WORDS), dtype="<u8")
+    words = _words(key, first * counters, count * counters * _WORDS)
     values = _normals(words) if kind == "normal" else _signs(words)
     return values.view(count, -1)[:, :entries]
 
 
+def _words(key: bytes, counter: int, count: int) -> NDArray[np.uint64]:
+    """``np.random.Philox(key=key, counter=counter).random_raw(count)``, without the entropy that a new one gathers."""
+    state: Any = {
+        "bit_generator": "Philox",
+        "state": {
+            "key": np.frombuffer(key, dtype="<u8").astype(np.uint64),
+            "counter": np.array([counter >> bits & 2**64 - 1 for bits in (0, 64, 128, 192)], dtype=np.uint64),
+        },
+        "buffer": np.zeros(_WORDS, dtype=np.uint64),
+        "buffer_pos": _WORDS,  # all of it is used up
+        "has_uint32": 0,
+        "uinteger": 0,
+    }
+    with _PHILOX_LOCK:
+        _PHILOX.state = state
+        return np.asarray(_PHILOX.random_raw(count), dtype="<u8")
+
+
 def _normals(words: NDArray[np.uint64]) -> Tensor:
-    return torch.index_select(_table(), 0, torch.from_numpy(words.view("<u2").astype(np.int32)))
+    values = np.empty(4 * len(words), dtype=np.float32)
+    _look_up(words.view("<u2"), _table(), values)
+    return torch.from_numpy(values)
+
+
+@machine_code
+def _look_up(numbers: NDArray[np.uint16], table: NDArray[np.float32], values: NDArray[np.float32]) -> None:
+    for place in range(len(numbers)):
+        values[place] = table[numbers[place]]
 
 
 def _signs(words: NDArray[np.uint64]) -> Tensor:
@@ -144,13 +173,13 @@ def _signs(words: NDArray[np.uint64]) -> Tensor:
 
 
 @cache
-def _table() -> Tensor:
+def _table() -> NDArray[np.float32]:
     """The normal's mean over each of ``_INTERVALS`` equally likely intervals, float32, symmetric about 0."""
     edges = ndtri(np.linspace(0.5, 1, _INTERVALS // 2 + 1))
     densities = np.exp(-(edges**2) / 2)
     upper = densities[:-1] - densities[1:]
     upper /= np.sqrt(np.mean(upper**2))
-    return torch.from_numpy(np.concatenate([-upper[::-1], upper]).astype(np.float32))
+    return np.concatenate([-upper[::-1], upper]).astype(np.float32)
 
 
 def _at_least_one(**sizes: int) -> None:

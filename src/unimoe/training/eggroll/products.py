@@ -143,8 +143,8 @@ class Products:
     def _directly(self, block: slice, buffer: Buffer) -> tuple[Tensor, Tensor, Tensor, None]:
         """Rows of x and y as products with ``b`` and ``W^T a``, and base scores."""
         documents, queries = self._pools.documents[block], self._onto_documents[block]
-        (count, size, _), split = documents.shape, len(self._inputs)
-        total = split + len(self._outputs)
+        (count, size, _), split = documents.shape, self._inputs.shape[0]
+        total = split + self._outputs.shape[0]
         rows = documents.flatten(0, 1)
         if self._gemm_dtype is not None:
             found = buffer("products", (len(rows), total), documents)
@@ -155,8 +155,9 @@ class Products:
             # again, though each document meets every query of the block and its own alone counts.
             matrix = self._matrix[: total + count]
             matrix[total:] = queries
-            found = torch.mm(rows, matrix.T, out=buffer("products", (len(rows), len(matrix)), documents))
-            base = found.view(count, size, -1)[:, :, total:].diagonal(dim1=0, dim2=2).T.contiguous()
+            width = matrix.shape[0]
+            found = torch.mm(rows, matrix.T, out=buffer("products", (count * size, width), documents))
+            base = found.as_strided((count, size), (size * width + 1, width), total)
         return found[:, :split], found[:, split:total], base, None
 
     def _with_room(self, weight: Tensor) -> Tensor:
