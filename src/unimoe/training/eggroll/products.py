@@ -186,11 +186,7 @@ class Products:
         return found[:, :split], y, base, squared
 
     def _query_terms(self, c: float) -> QueryTerms:
-        if self._through_weight:
-            of_inputs, of_outputs = self._pools.queries @ self._inputs.T, self._projected @ self._outputs.T
-        else:
-            both = self._pools.queries @ self._matrix[: len(self._inputs) + len(self._outputs)].T
-            of_inputs, of_outputs = both[:, : len(self._inputs)], both[:, len(self._inputs) :]
+        of_inputs, of_outputs = self._pools.queries @ self._inputs.T, self._projected @ self._outputs.T
         x = self._perturbations.of_inputs(of_inputs.unsqueeze(1))
         y = self._perturbations.of_outputs(of_outputs.unsqueeze(1))
         cx, cy = [c * term for term in x], [c * term for term in y]
