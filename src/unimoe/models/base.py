@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from unimoe.config import ModelConfig
 from unimoe.errors import DataError
 from unimoe.io import hash_file, hash_json, hash_parts
 from unimoe.models.bundled import BUNDLED_ID, bundled_weights_hash, prepared_bundled_model
+from unimoe.models.names import folder_named
 from unimoe.models.quiet import first_line, quiet_loading
 
 _SHORT = 192
@@ -69,15 +69,16 @@ def _attention(device: torch.device, max_length: int) -> str:
 
 def _locate(config: ModelConfig) -> tuple[str, str | None]:
     if config.base == BUNDLED_ID:
-        folder = prepared_bundled_model()
-        return str(folder), f"{BUNDLED_ID}@{bundled_weights_hash(folder)}"
+        prepared = prepared_bundled_model()
+        return str(prepared), f"{BUNDLED_ID}@{bundled_weights_hash(prepared)}"
     if config.base.startswith("bundled:"):
         raise DataError(f"model.base {config.base!r}: unknown; the bundled model is {BUNDLED_ID}")
-    if Path(config.base).is_dir():
-        files = sorted(Path(config.base).glob("*.safetensors"))
+    folder = folder_named("model.base", config.base)
+    if folder is not None:
+        files = sorted(folder.glob("*.safetensors"))
         if not files:
             raise DataError(f"{config.base}: no .safetensors file; save the model with save_pretrained()")
-        return config.base, f"{Path(config.base).resolve().name}@{hash_parts(hash_file(file) for file in files)}"
+        return config.base, f"{folder.resolve().name}@{hash_parts(hash_file(file) for file in files)}"
     return config.base, None
 
 

@@ -18,6 +18,7 @@ from unimoe.config_dense import BUNDLED_ENCODER
 from unimoe.errors import DataError, InputError
 from unimoe.io import hash_file, hash_parts, read_json
 from unimoe.models.bundled_encoder import bundled_encoder_folder
+from unimoe.models.names import folder_named
 from unimoe.models.quiet import first_line, quiet_loading
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ def find_cross_encoder(config: CrossEncoderModelConfig) -> CrossEncoderFiles:
     """
     if config.base.startswith("bundled:"):
         root, name, commit = bundled_encoder_folder(config.base), BUNDLED_ENCODER, None
-    elif Path(config.base).is_dir():
-        root, name, commit = Path(config.base), Path(config.base).resolve().name, None
+    elif (named := folder_named("model.base", config.base)) is not None:
+        root, name, commit = named, named.resolve().name, None
     else:
         root = _download(config)
         name, commit = config.base, root.name[:16]

@@ -16,6 +16,7 @@ from unimoe.config_dense import EncoderConfig
 from unimoe.errors import DataError
 from unimoe.io import hash_file, hash_parts, read_json
 from unimoe.models.bundled_encoder import bundled_encoder_folder
+from unimoe.models.names import folder_named
 from unimoe.models.quiet import first_line
 
 Pooling = Literal["mean", "cls", "last"]
@@ -98,8 +99,9 @@ def _locate(config: EncoderConfig) -> tuple[Path, str | None]:
     """The folder, and for a hub id its identity, which the commit tells."""
     if config.base.startswith("bundled:"):
         return bundled_encoder_folder(config.base), None
-    if Path(config.base).is_dir():
-        return Path(config.base), None
+    named = folder_named("encoder.base", config.base)
+    if named is not None:
+        return named, None
     from huggingface_hub import snapshot_download
 
     patterns = _FROM_HUB + ["*.py"] * config.trust_remote_code
