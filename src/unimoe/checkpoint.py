@@ -103,11 +103,16 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     """Read and verify the manifest of a checkpoint folder.
 
     Raises:
-        DataError: the folder is missing, half-written, damaged, or of another version.
+        DataError: the folder is missing, half-written, damaged, of another version, or no adapter's.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: no such checkpoint folder; train the arm first (scripts/train.py)")
     adapter, manifest = folder / ADAPTER_FILE, folder / _MANIFEST
+    if (folder / "modules.json").is_file() and not adapter.is_file():
+        raise DataError(
+            f"{folder}: a model of sentence-transformers, no arm's adapter; `unimoe retrieve --encoder {folder}` takes "
+            "it where it is an encoder"
+        )
     if not manifest.is_file() or not adapter.is_file():
         missing = manifest.name if not manifest.is_file() else adapter.name
         raise DataError(f"{folder}: not a whole checkpoint, {missing} is missing; train the arm again")
