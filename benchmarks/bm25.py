@@ -20,11 +20,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from rank_bm25 import BM25Okapi
 
+from memory import forget_peak, memory_mib
 from unimoe.config import BM25Config
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.collection import Collection, Document
@@ -107,17 +107,6 @@ def generated(size: int, rng: np.random.Generator) -> tuple[dict[str, Document],
         for place, text in enumerate(texts(min(10_000, size - first), CONTENT_WORDS), start=first):
             corpus[str(place)] = Document("", text + stop)
     return corpus, texts(QUERIES, QUERY_WORDS)
-
-
-def memory_mib(which: str) -> float:
-    """``VmRSS``, what this process holds, or ``VmHWM``, the most it held since ``forget_peak``."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{which}:"))
-
-
-def forget_peak() -> None:
-    """Let ``VmHWM`` start anew."""
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def grow(size: int) -> dict[str, float]:

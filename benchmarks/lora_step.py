@@ -7,9 +7,10 @@ the upper half, the same dtype. ``Trainer`` is what a user would write: PEFT's d
 bfloat16 base), right-padded batches with a mask, all logits, AdamW. ``CrossEncoderTrainer`` is the same loop around a
 CrossEncoder with LogitScore, which computes the last token's logits alone, so it is the stronger peer in memory.
 
-Ours starts from the states of the frozen half, which are computed once for all arms and seeds; ``vs_trainer_alone``
-charges their computation to the steps of one training, as if no second arm or seed shared it. Peak memory is that of a
-process for each side while it takes steps; weights are included, loading them is not.
+Ours starts from the states of the frozen half, which are computed once for all arms and seeds. In the bundled
+experiment a training sees each question once: ``*_shared`` charges every step its part of that computation where all of
+the experiment's trainings that rank share it, ``*_alone`` all of it, as if there were one arm and one seed. Peak memory
+is that of a process for each side while it takes steps; weights are included, loading them is not.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
 
+from memory import forget_peak, memory_mib
 from unimoe.config import Experiment
 from unimoe.config_files import load_experiment
 from unimoe.models.bench import ModelBench
@@ -151,9 +153,9 @@ class Sides:
 
     def ours(self) -> Run:
         """The trainer of unimoe."""
-        start = time.perf_counter()
         base = self.bench.fresh_base()
         training = ArmTraining(self.experiment, "rank_only_r8", 0, base, self._source, self.bench.trunk)
+        start = time.perf_counter()
         training.prepare()
         self.preparation = time.perf_counter() - start
 
@@ -217,20 +219,12 @@ def timed(train: Callable[[], Any], steps: int) -> float:
     return (time.perf_counter() - start) / steps
 
 
-def forget_peak(device: torch.device) -> None:
-    """Let ``peak_mib`` start anew."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    else:
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def peak_mib(device: torch.device) -> float:
-    """The most held since ``forget_peak``: on the accelerator where there is one, else by this process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated() / 2**20
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
+def peak_mib(device: torch.device, run: Run) -> float:
+    """The most held while two steps are taken: on the accelerator where there is one, else by this process."""
+    on_device = device.type == "cuda"
+    torch.cuda.reset_peak_memory_stats() if on_device else forget_peak()
+    run(2)
+    return torch.cuda.max_memory_allocated() / 2**20 if on_device else memory_mib("VmHWM")
 
 
 def measured_peak(side: str) -> float:
@@ -251,9 +245,7 @@ def main() -> None:
         if options.side:
             run_one: Run = getattr(sides, options.side)()
             run_one(1)
-            forget_peak(device)
-            run_one(2)
-            print(peak_mib(device))
+            print(peak_mib(device, run_one))
             return
         runs: dict[str, Run] = {side: getattr(sides, side)() for side in SIDES}
         for run in runs.values():
@@ -268,20 +260,23 @@ def report(sides: Sides, rounds: list[dict[str, float]], peaks: dict[str, float]
     tokens = statistics.mean(sum(len(sides.data.sequences[r]) for g in b for r in sides.data.groups[g]) for b in order)
     seconds = {side: statistics.median(times[side] for times in rounds) for side in SIDES}
     ratios = {peer: sorted(times[peer] / times["ours"] for times in rounds) for peer in SIDES[1:]}
-    shared = sides.preparation / sides.experiment.training.steps
+    questions = len(order[0]) * len(sides.data.groups[0])
+    alone = sides.preparation * questions / len(sides.data.sequences)
+    ranking = [arm for arm in sides.experiment.arms.values() if arm.task != "emb_only"]
+    trainings = len(ranking) * len(sides.experiment.seeds)
     print(f"{describe_device(device)}, {sides.bench.dtype_name}, {tokens:.0f} tokens a step, {len(rounds)} rounds")
     for side in SIDES:
         spread = f", ratio {ratios[side][0]:.2f} to {ratios[side][-1]:.2f}" if side in ratios else ""
         print(f"{side}: {seconds[side]:.2f} s a step, peak {peaks[side]:.0f} MiB{spread}")
-    print(f"preparation of 240 questions, frozen states included: {sides.preparation:.1f} s")
-    result = {
-        "tokens_per_s": round(tokens / seconds["ours"]),
-        "vs_trainer": round(statistics.median(ratios["trainer"]), 2),
-        "vs_trainer_alone": round(seconds["trainer"] / (seconds["ours"] + shared), 2),
-        "vs_cross_encoder_trainer": round(statistics.median(ratios["cross_encoder"]), 2),
-        "peak_memory_vs_trainer": round(peaks["ours"] / peaks["trainer"], 2),
-        "peak_memory_vs_cross_encoder_trainer": round(peaks["ours"] / peaks["cross_encoder"], 2),
-    }
+    print(f"frozen states of a step's {questions} questions: {alone:.2f} s, shared by {trainings} trainings")
+    result: dict[str, float] = {"tokens_per_s": round(tokens / seconds["ours"])}
+    for side in SIDES[1:]:
+        result |= {
+            f"vs_{side}": round(statistics.median(ratios[side]), 2),
+            f"vs_{side}_shared": round(seconds[side] / (seconds["ours"] + alone / trainings), 2),
+            f"vs_{side}_alone": round(seconds[side] / (seconds["ours"] + alone), 2),
+            f"peak_memory_vs_{side}": round(peaks["ours"] / peaks[side], 2),
+        }
     print(json.dumps(result))
 
 

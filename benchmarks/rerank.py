@@ -16,11 +16,11 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from memory import forget_peak, memory_mib
 from unimoe.config import BM25Config, ModelConfig, PromptConfig
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.collection import Collection
@@ -131,17 +131,6 @@ class Stopwatch:
     def ratios(self, peer: str, own: str) -> list[float]:
         """The peer's time over ours, round by round, sorted."""
         return sorted(theirs / mine for theirs, mine in zip(self.seconds[peer], self.seconds[own], strict=True))
-
-
-def memory_mib(which: str) -> float:
-    """``VmRSS``, what this process holds, or ``VmHWM``, the most it held since ``forget_peak``."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{which}:"))
-
-
-def forget_peak() -> None:
-    """Let ``VmHWM`` start anew."""
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def main() -> None:
