@@ -45,7 +45,7 @@ class Perturbations(Protocol):
         """``a_k . a_l`` of every direction, for all pairs of ranks."""
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """``sum_j weights_j E_j``, ``(D_out, D_in)``, from weights ``(M,)``."""
+        """``sum_j weights_j E_j``, ``(D_out, D_in)``, from weights ``(M,)`` of any dtype."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,8 @@ class Directions:
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """``(diag(weights) A)^T B``, over all ranks at once."""
         count, rank, outputs = self.a.shape
-        left = (self.a * (self.scale * weights).view(count, 1, 1)).view(count * rank, outputs)
+        scaled = (self.scale * weights).to(self.a.dtype).view(count, 1, 1)
+        left = (self.a * scaled).view(count * rank, outputs)
         return left.T @ self.b.reshape(count * rank, -1)
 
 
@@ -150,4 +151,4 @@ class Grid:
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """``A^T F^T B`` with ``F = weights.view(m1, m2)``."""
-        return self.a.T @ (weights.view(self.shape).T @ self.b)
+        return self.a.T @ (weights.to(self.b.dtype).view(self.shape).T @ self.b)

@@ -18,6 +18,9 @@ Terms = list[Tensor]
 Buffer = Callable[[str, tuple[int, ...], Tensor], Tensor]
 """Memory by name and shape, of another tensor's dtype and device."""
 
+QUERIES_AT_ONCE = 16
+"""Queries whose base scores ride along in one product. Each of them is a column more for the documents of all."""
+
 
 @dataclass(frozen=True)
 class Pools:
@@ -123,6 +126,11 @@ class Products:
             self._matrix = self._with_room(weight)
         self.queries = self._query_terms(c)
 
+    @property
+    def width(self) -> int:
+        """How many numbers ``of`` holds for a document."""
+        return len(self._matrix) + (len(self._outputs) if self._through_weight else 0)
+
     def of(self, block: slice, buffer: Buffer) -> DocumentTerms:
         """The terms of a block's documents, in memory that ``buffer`` gives.
 
@@ -143,27 +151,32 @@ class Products:
     def _directly(self, block: slice, buffer: Buffer) -> tuple[Tensor, Tensor, Tensor, None]:
         """Rows of x and y as products with ``b`` and ``W^T a``, and base scores."""
         documents, queries = self._pools.documents[block], self._onto_documents[block]
-        (count, size, _), split = documents.shape, self._inputs.shape[0]
-        total = split + self._outputs.shape[0]
-        rows = documents.flatten(0, 1)
+        (count, size, _), split = documents.shape, len(self._inputs)
+        rows, total = documents.flatten(0, 1), split + len(self._outputs)
         if self._gemm_dtype is not None:
             found = buffer("products", (len(rows), total), documents)
             found.copy_(rows.to(self._gemm_dtype) @ self._matrix[:total].T.to(self._gemm_dtype))
             base = torch.bmm(documents, queries.unsqueeze(-1)).squeeze(-1)
-        else:
-            # Base scores ride along as a column for each query of the block. That is faster than reading the documents
-            # again, though each document meets every query of the block and its own alone counts.
-            matrix = self._matrix[: total + count]
-            matrix[total:] = queries
-            width = matrix.shape[0]
-            found = torch.mm(rows, matrix.T, out=buffer("products", (count * size, width), documents))
-            base = found.as_strided((count, size), (size * width + 1, width), total)
+            return found[:, :split], found[:, split:], base, None
+        # Base scores ride along as a column for each of some queries. That is faster than reading the documents again,
+        # though each document meets all of these queries and its own alone counts.
+        width = len(self._matrix)
+        found, base = buffer("products", (len(rows), width), documents), buffer("base", (count, size), documents)
+        for first in range(0, count, width - total):
+            own = queries[first : first + width - total]
+            self._matrix[total : total + len(own)] = own
+            part = found[first * size : (first + len(own)) * size]
+            torch.mm(rows[first * size : (first + len(own)) * size], self._matrix.T, out=part)
+            base[first : first + len(own)] = found.as_strided(
+                own.shape[:1] + base.shape[1:], (size * width + 1, width), first * size * width + total
+            )
         return found[:, :split], found[:, split:total], base, None
 
     def _with_room(self, weight: Tensor) -> Tensor:
-        """Rows ``b`` and ``W^T a``, and then room for one per query."""
+        """Rows ``b`` and ``W^T a``, and then room for some queries."""
         split, total = len(self._inputs), len(self._inputs) + len(self._outputs)
-        matrix = weight.new_empty(total + len(self._pools.queries), weight.shape[1])
+        together = min(QUERIES_AT_ONCE, len(self._pools.queries))
+        matrix = weight.new_empty(total + together, weight.shape[1])
         matrix[:split] = self._inputs
         torch.mm(self._outputs, weight, out=matrix[split:total])
         return matrix

@@ -70,7 +70,8 @@ class Scorer:
             default the documents'. The base scores keep the documents' dtype always.
         compiled: let torch compile the cosine's lengths, which takes some seconds at first, and work in tensors. On a
             CPU that is not faster than what is done there otherwise.
-        block_bytes: bytes of a block's scores; by default what suits the device.
+        block_bytes: of the scores of a block, or of its products where scores are not kept; by default what suits the
+            device.
 
     Raises:
         UsageError: an unknown similarity, or nothing to compile with.
@@ -142,16 +143,25 @@ class Scorer:
             return metric.over(self.blocks(weight, pools, perturbations, sigma))
         found = [
             earned_on_cpu(block.products, block.documents, block.queries, metric.judged(block.part))
-            for block in self._blocks(weight, pools, perturbations, sigma)
+            for block in self._blocks(weight, pools, perturbations, sigma, keeps_scores=False)
         ]
         return metric.rounded(torch.cat(found))
 
-    def _blocks(self, weight: Tensor, pools: Pools, perturbations: Perturbations, sigma: float) -> Iterator[_Block]:
+    def _blocks(
+        self,
+        weight: Tensor,
+        pools: Pools,
+        perturbations: Perturbations,
+        sigma: float,
+        *,
+        keeps_scores: bool = True,
+    ) -> Iterator[_Block]:
         with torch.no_grad():
             products = Products(weight, pools, perturbations, sigma, self.similarity == "cosine", self._gemm_dtype)
-        size, half, total = pools.documents.shape[1], prod(perturbations.shape), len(pools.queries)
-        budget = self._block_bytes or (2**21 if weight.device.type == "cpu" else 2**28)
-        most = max(1, budget // (size * 2 * half * weight.element_size()))
+        total, held = len(pools.queries), 2 * prod(perturbations.shape) if keeps_scores else products.width
+        budget = 2**28 if weight.device.type != "cpu" else 2**21 if keeps_scores else 2**22
+        row_bytes = held * weight.element_size()
+        most = max(1, (self._block_bytes or budget) // (pools.documents.shape[1] * row_bytes))
         step = max(1, -(-total // max(1, -(-total // most))))
         for begin in range(0, total, step):
             part = slice(begin, min(begin + step, total))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unimoe.errors import UsageError
+from unimoe.training.eggroll.kernels import machine_code, takes_machine_code
 
 Shaping = Literal["rank", "zscore", "combined", "centred", "none"]
 
@@ -57,7 +60,26 @@ def average_ranks(values: Tensor) -> Tensor:
     Returns:
         The same shape and dtype.
     """
+    if takes_machine_code(values):
+        ranks = torch.empty_like(values, memory_format=torch.contiguous_format)
+        _rank_rows(values.reshape(-1, values.shape[-1]).numpy(), ranks.view(-1, values.shape[-1]).numpy())
+        return ranks
     ordered = values.sort(dim=-1).values
     below = torch.searchsorted(ordered, values.contiguous())
     up_to = torch.searchsorted(ordered, values.contiguous(), right=True)
     return (below + up_to - 1).to(values.dtype) / 2
+
+
+@machine_code
+def _rank_rows(values: NDArray[np.floating], ranks: NDArray[np.floating]) -> None:
+    count = values.shape[1]
+    for row in range(len(values)):
+        order = np.argsort(values[row])
+        first = 0
+        while first < count:
+            last = first
+            while last + 1 < count and values[row, order[last + 1]] == values[row, order[first]]:
+                last += 1
+            for place in range(first, last + 1):
+                ranks[row, order[place]] = (first + last) / 2
+            first = last + 1

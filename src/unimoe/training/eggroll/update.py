@@ -32,7 +32,7 @@ def estimate(perturbations: Perturbations, fitness: Tensor, sigma: float, *, see
     """
     plus, minus = fitness.chunk(2)
     scale = 1 / len(fitness) if seed_scale else 1 / (len(fitness) * sigma)
-    return perturbations.weighted_sum(((plus - minus) * scale).to(perturbations.inputs.dtype))
+    return perturbations.weighted_sum((plus - minus) * scale)
 
 
 class Ascent:
