@@ -19,8 +19,8 @@ from pathlib import Path
 
 import torch
 
-from unimoe.config_files import load_experiment
-from unimoe.config_training import ConflictConfig
+from unimoe.config.files import load_experiment
+from unimoe.config.training import ConflictConfig
 from unimoe.models.bench import ModelBench
 from unimoe.models.device import choose_device, choose_dtype, describe_device
 from unimoe.training.gradient.examples import load_training_data

@@ -33,7 +33,7 @@ from transformers import Trainer, TrainingArguments
 
 from memory import forget_peak, memory_mib
 from unimoe.config import Experiment
-from unimoe.config_files import load_experiment
+from unimoe.config.files import load_experiment
 from unimoe.models.bench import ModelBench
 from unimoe.models.bundled import prepared_bundled_model
 from unimoe.models.device import choose_device, choose_dtype, describe_device

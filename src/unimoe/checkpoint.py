@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from unimoe.config import Experiment
-from unimoe.config_files import parse_experiment
+from unimoe.config.files import parse_experiment
 from unimoe.errors import DataError
 from unimoe.io import hash_file, hash_json, read_model, write_json
 from unimoe.results import TrainingBudget

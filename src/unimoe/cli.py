@@ -15,7 +15,7 @@ from unimoe.comparison.command import compare_heads, train_head
 from unimoe.comparison.cross_encoder_command import train_cross_encoder
 from unimoe.comparison.translator_command import compare_translators, train_translator
 from unimoe.config import Experiment
-from unimoe.config_files import load_config, load_experiment
+from unimoe.config.files import load_config, load_experiment
 from unimoe.console import Steps, stderr, stdout
 from unimoe.errors import UsageError, did_you_mean
 from unimoe.generator.command import label_pairs, train_biencoder
@@ -222,7 +222,7 @@ def retrieve(
     which may be deleted at any time; a killed run goes on where it was. Results that are up to date are kept.
     """
     from unimoe.analysis.before_after import print_before_after, refuse_unknown_arm
-    from unimoe.config_dense import DenseExperiment
+    from unimoe.config.dense import DenseExperiment
     from unimoe.evaluation.mteb_names import split_names
     from unimoe.evaluation.retrieve_command import RetrievalRequest, run_retrieval
     from unimoe.evaluation.retrievers import BM25, arm_names

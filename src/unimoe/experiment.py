@@ -16,7 +16,7 @@ from unimoe.analysis.gates.definitions import Registration, load_gates
 from unimoe.analysis.gates.registration import REGISTERED, register, unmet
 from unimoe.checkpoint import first_difference, folder_name
 from unimoe.config import Experiment
-from unimoe.config_base import Dtype
+from unimoe.config.base import Dtype
 from unimoe.console import Steps, stderr
 from unimoe.errors import DataError
 from unimoe.evaluation.dev_eval import DevEvaluation

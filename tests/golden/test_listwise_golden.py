@@ -10,7 +10,7 @@ import torch
 from sentence_transformers.cross_encoder import losses as theirs
 from torch import Tensor
 
-from unimoe.config_losses import LossConfig
+from unimoe.config.losses import LossConfig
 from unimoe.training.gradient.losses import softmax_loss
 from unimoe.training.losses.listwise import listwise_loss
 from unimoe.training.losses.upstream import GivenScores

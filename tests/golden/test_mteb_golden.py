@@ -13,7 +13,7 @@ import torch
 from support import mteb_tasks
 from support.mteb_tasks import loaded
 
-from unimoe.config_dense import EncoderConfig
+from unimoe.config.dense import EncoderConfig
 from unimoe.data.catalog import load_collection
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper

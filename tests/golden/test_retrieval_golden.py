@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.embedders import WordEmbedder
 
-from unimoe.config_dense import BUNDLED_ENCODER, DenseConfig, EncoderConfig
+from unimoe.config.dense import BUNDLED_ENCODER, DenseConfig, EncoderConfig
 from unimoe.data.beir_layout import read_beir
 from unimoe.data.collection import Document, assemble
 from unimoe.evaluation.retrieval_eval import dense_collection, evaluate_retrieval

@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 from support.experiments import tiny_experiment
 
 from unimoe.config import Experiment
-from unimoe.config_files import apply_overrides
+from unimoe.config.files import apply_overrides
 from unimoe.models.bench import ModelBench
 from unimoe.training.gradient.examples import load_training_data
 from unimoe.training.gradient.trainer import train_arm

@@ -15,8 +15,8 @@ from support.tiny_encoders import save_tiny_encoder
 from unimoe.analysis.loading import load_all_results
 from unimoe.comparison import losses
 from unimoe.comparison.cross_encoder import CrossEncoderData, load_cross_encoder_data, train_and_evaluate, training_of
-from unimoe.config_cross_encoder import CrossEncoderConfig, CrossEncoderModelConfig
-from unimoe.config_files import config_root, load_config, parse_config
+from unimoe.config.cross_encoder import CrossEncoderConfig, CrossEncoderModelConfig
+from unimoe.config.files import config_root, load_config, parse_config
 from unimoe.errors import DataError, MissingPartError, UsageError
 from unimoe.metrics import score_run
 from unimoe.models.cross_encoder import find_cross_encoder, load_cross_encoder, new_cross_encoder, score_pairs

@@ -13,7 +13,7 @@ from support.scripts import call_script
 
 from unimoe.analysis.gates.registration import REGISTERED
 from unimoe.config import Experiment
-from unimoe.config_files import load_experiment
+from unimoe.config.files import load_experiment
 from unimoe.errors import DataError
 from unimoe.experiment import ExperimentRun, smoke_version
 from unimoe.results import write_result

@@ -16,8 +16,8 @@ from support.experiments import tiny_experiment_dict
 from unimoe.analysis.figures.conflict_log import Conflict, read_conflict_logs
 from unimoe.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.config import Experiment
-from unimoe.config_files import parse_experiment
-from unimoe.config_training import AggregationName
+from unimoe.config.files import parse_experiment
+from unimoe.config.training import AggregationName
 from unimoe.models.bench import ModelBench
 from unimoe.training.gradient.examples import TrainingData, load_training_data
 from unimoe.training.gradient.trainer import StepReport, train_arm

@@ -12,7 +12,7 @@ from support.scripts import Done, assert_refused, call_script
 from support.tiny_models import save_tiny_model
 
 import unimoe
-from unimoe.config_biencoder import LabelConfig, SamplingConfig
+from unimoe.config.biencoder import LabelConfig, SamplingConfig
 from unimoe.data.catalog import load_collection
 from unimoe.errors import DataError
 from unimoe.training.pseudo_labels.graders import load_grader

@@ -16,7 +16,7 @@ from support.scripts import assert_refused, call_script
 
 from unimoe.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.config import Experiment
-from unimoe.config_files import apply_overrides
+from unimoe.config.files import apply_overrides
 from unimoe.errors import DataError, UsageError
 from unimoe.evaluation.dev_eval import DevEvaluation
 from unimoe.models.bench import ModelBench

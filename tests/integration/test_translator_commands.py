@@ -18,7 +18,7 @@ from unimoe.cli import app
 from unimoe.comparison import translator_jobs
 from unimoe.comparison.translator_arms import COMPONENTS, ablation_config
 from unimoe.comparison.translator_command import Part
-from unimoe.config_translator import TranslatorConfig
+from unimoe.config.translator import TranslatorConfig
 from unimoe.data.caption_pairs import split_by_image
 from unimoe.errors import UsageError
 from unimoe.evaluation.submission import read_submission

@@ -8,8 +8,8 @@ import pytest
 import torch
 from support.biencoders import toy_keys
 
-from unimoe.config_biencoder import BiEncoderConfig, LabelConfig
-from unimoe.config_files import load_config
+from unimoe.config.biencoder import BiEncoderConfig, LabelConfig
+from unimoe.config.files import load_config
 from unimoe.errors import UsageError
 from unimoe.generator import tuning
 from unimoe.training.biencoder.checkpoint import read_biencoder

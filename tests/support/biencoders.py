@@ -9,7 +9,7 @@ import torch
 from support.heads import topics_folder
 from support.tiny_encoders import save_tiny_encoder
 
-from unimoe.config_biencoder import BiEncoderConfig
+from unimoe.config.biencoder import BiEncoderConfig
 from unimoe.training.biencoder.trainer import BiEncoderTrainer
 
 

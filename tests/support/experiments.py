@@ -9,7 +9,7 @@ import yaml
 from support.tiny_models import save_tiny_model
 
 from unimoe.config import Experiment
-from unimoe.config_files import parse_experiment
+from unimoe.config.files import parse_experiment
 
 
 def tiny_experiment_dict(folder: Path) -> dict[str, Any]:

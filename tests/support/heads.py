@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from unimoe.config_heads import TrainConfig
+from unimoe.config.heads import TrainConfig
 from unimoe.data.beir_layout import write_parts
 from unimoe.data.collection import Document
 from unimoe.models.embedder import Advance, TextKind, Vectors

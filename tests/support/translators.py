@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from unimoe.config_translator import TranslatorConfig
+from unimoe.config.translator import TranslatorConfig
 from unimoe.data.caption_pairs import CaptionPairs, split_by_image
 from unimoe.training.translator.generated import generated_pairs
 

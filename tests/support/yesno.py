@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unimoe.config_training import LoraConfig
+from unimoe.config.training import LoraConfig
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.base import BaseModel
 from unimoe.models.prompts import yes_no_ids

@@ -12,7 +12,7 @@ from support.tiny_models import tiny_base
 
 from unimoe.checkpoint import ADAPTER_FILE
 from unimoe.config import PromptConfig
-from unimoe.config_training import LoraConfig
+from unimoe.config.training import LoraConfig
 from unimoe.errors import DataError, UsageError
 from unimoe.models.adapter import adapter_parameters, add_lora, load_lora
 from unimoe.models.base import BaseModel

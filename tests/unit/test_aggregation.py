@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from unimoe.config_files import load_experiment
-from unimoe.config_training import ArmConfig
+from unimoe.config.files import load_experiment
+from unimoe.config.training import ArmConfig
 from unimoe.training.gradient.aggregation import (
     Aggregation,
     CAGrad,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unimoe.config_biencoder import ContrastiveConfig
+from unimoe.config.biencoder import ContrastiveConfig
 from unimoe.errors import UsageError
 from unimoe.training.biencoder.losses import contrastive_loss, label_matrix
 from unimoe.training.biencoder.steps import batch_backward

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from unimoe.config_biencoder import BiEncoderConfig, LabelConfig
+from unimoe.config.biencoder import BiEncoderConfig, LabelConfig
 from unimoe.data.collection import Collection, Document
 from unimoe.errors import DataError
 from unimoe.training.biencoder.pairs import TrainingPairs, batches_per_epoch, epoch_batches, training_pairs

@@ -8,7 +8,7 @@ import pytest
 
 from unimoe.checkpoint import ADAPTER_FILE, Checkpoint, read_checkpoint, training_fingerprint, write_manifest
 from unimoe.config import Experiment
-from unimoe.config_files import parse_experiment
+from unimoe.config.files import parse_experiment
 from unimoe.errors import DataError
 from unimoe.io import hash_file
 from unimoe.results import TrainingBudget

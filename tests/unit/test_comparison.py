@@ -28,7 +28,7 @@ from unimoe.comparison.methods import Chosen, MethodComparison
 from unimoe.comparison.overlap import known_queries, overlap_table
 from unimoe.comparison.pareto import mean_diversity, pareto
 from unimoe.comparison.table import method_table
-from unimoe.config_heads import TrainConfig, seed_recipe
+from unimoe.config.heads import TrainConfig, seed_recipe
 from unimoe.errors import DataError
 from unimoe.training.heads.data import HeadData
 from unimoe.training.heads.pools import Batch

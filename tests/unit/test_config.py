@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from unimoe.config import Experiment
-from unimoe.config_files import config_root, find_config, load_experiment, parse_experiment, read_yaml
+from unimoe.config.files import config_root, find_config, load_experiment, parse_experiment, read_yaml
 from unimoe.errors import UsageError
 
 EXPERIMENT = """

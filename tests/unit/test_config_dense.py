@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from unimoe.config_dense import BUNDLED_ENCODER, DenseConfig, DenseExperiment
-from unimoe.config_files import load_config, parse_config
+from unimoe.config.dense import BUNDLED_ENCODER, DenseConfig, DenseExperiment
+from unimoe.config.files import load_config, parse_config
 from unimoe.errors import UsageError
 
 

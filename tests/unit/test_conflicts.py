@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from unimoe.analysis.figures.conflict_log import Conflict
-from unimoe.config_losses import LOSS_NAMES, LossConfig, LossName
-from unimoe.config_training import ArmConfig
+from unimoe.config.losses import LOSS_NAMES, LossConfig, LossName
+from unimoe.config.training import ArmConfig
 from unimoe.training.gradient.aggregation import Aggregation, Task, make_aggregation
 from unimoe.training.gradient.conflicts import (
     JointGradients,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from unimoe.config_losses import LossConfig, LossName
+from unimoe.config.losses import LossConfig, LossName
 from unimoe.data.collection import Document, assemble
 from unimoe.errors import DataError
 from unimoe.training.cross_encoder.data import held_out_set

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from unimoe.config_base import Dtype
+from unimoe.config.base import Dtype
 from unimoe.errors import UsageError
 from unimoe.models import device as device_module
 from unimoe.models.device import choose_device, choose_dtype, describe_device, probe_speed, processor_name

@@ -6,7 +6,7 @@ import torch
 from support.toy_pools import random_head, toy_pools
 from torch import Tensor
 
-from unimoe.config_heads import TrainConfig
+from unimoe.config.heads import TrainConfig
 from unimoe.errors import DataError
 from unimoe.training.eggroll.chance import generator
 from unimoe.training.eggroll.fp4 import BLOCK, GRID, dequantize, quantize

@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.toy_pools import best_head, random_head, toy_pools
 
-from unimoe.config_heads import GeneticConfig, TrainConfig
+from unimoe.config.heads import GeneticConfig, TrainConfig
 from unimoe.training.eggroll.genetic import Genetic
 from unimoe.training.eggroll.objectives import Objectives
 from unimoe.training.heads.scores import evaluate_head

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from support.toy_pools import random_head, toy_pools
 
-from unimoe.config_heads import TrainConfig
+from unimoe.config.heads import TrainConfig
 from unimoe.training.eggroll.method import evolution
 from unimoe.training.heads.methods import GradientMethod
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from support.toy_pools import INPUTS, random_head, toy_pools
 from torch import Tensor
 
-from unimoe.config_heads import TrainConfig, seed_recipe
+from unimoe.config.heads import TrainConfig, seed_recipe
 from unimoe.errors import DataError, UsageError
 from unimoe.metrics import score_run
 from unimoe.models.heads import head_scores

@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.toy_pools import toy_pools
 
-from unimoe.config_heads import TrainConfig
+from unimoe.config.heads import TrainConfig
 from unimoe.errors import DataError, UsageError
 from unimoe.training.eggroll.objectives import (
     Objectives,

@@ -13,7 +13,7 @@ from support.tiny_encoders import save_tiny_encoder
 from support.tiny_models import save_tiny_model
 from support.toy_pools import random_head, toy_pools
 
-from unimoe.config_heads import SoftLabelConfig, TrainConfig
+from unimoe.config.heads import SoftLabelConfig, TrainConfig
 from unimoe.errors import DataError, UsageError
 from unimoe.retrieval.bm25 import bm25_run
 from unimoe.training.eggroll.method import evolution
@@ -130,7 +130,7 @@ class TestVoters:
     def test_another_encoder_ranks_by_its_own_embeddings(
         self, topics: tuple[TrainConfig, HeadData], tmp_path: Path
     ) -> None:
-        from unimoe.config_dense import EncoderConfig
+        from unimoe.config.dense import EncoderConfig
         from unimoe.models.encoder import load_encoder
 
         config, data = topics

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 from support.tiny_encoders import POSITIONS, load, save_sentence_transformer, save_tiny_decoder, save_tiny_encoder
 
-from unimoe.config_dense import BUNDLED_ENCODER, EncoderConfig
+from unimoe.config.dense import BUNDLED_ENCODER, EncoderConfig
 from unimoe.errors import DataError, InputError, UsageError
 from unimoe.models.encoder import SentenceEncoder
 

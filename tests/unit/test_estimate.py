@@ -9,7 +9,7 @@ import pytest
 from support.tiny_models import tiny_base
 
 from unimoe.config import Experiment
-from unimoe.config_files import load_experiment
+from unimoe.config.files import load_experiment
 from unimoe.estimate import BUNDLED_SHAPE, Shape, estimated_seconds, shape_of
 
 SPEED = 1e12

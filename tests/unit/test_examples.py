@@ -7,7 +7,7 @@ import pytest
 from support.tiny_models import tiny_base
 
 from unimoe.config import PromptConfig
-from unimoe.config_training import TrainingConfig
+from unimoe.config.training import TrainingConfig
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.errors import DataError
 from unimoe.models.unimodel import UnimodelForExp1

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from unimoe.config_losses import LossName
+from unimoe.config.losses import LossName
 from unimoe.training.heads.losses import LISTWISE, LOSSES, lambdaloss, listwise
 
 ALL = pytest.mark.parametrize("name", LOSSES)

@@ -10,7 +10,7 @@ import torch
 from support.heads import WordEmbedder, topics_folder, toy_config, toy_data
 
 from unimoe.config import BM25Config
-from unimoe.config_heads import PoolConfig, TrainConfig
+from unimoe.config.heads import PoolConfig, TrainConfig
 from unimoe.data.collection import Collection, Document
 from unimoe.errors import DataError
 from unimoe.metrics import score_run

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 from support.heads import topics_folder
 
-from unimoe.config_heads import SplitConfig
+from unimoe.config.heads import SplitConfig
 from unimoe.errors import DataError, UsageError
 from unimoe.training.heads.splits import Splits, load_splits, task_collection
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from support.heads import WordEmbedder, topics_folder, toy_config, toy_data
 
 from unimoe.analysis.logs import read_logs
-from unimoe.config_heads import METHODS, TrainConfig, seed_recipe
+from unimoe.config.heads import METHODS, TrainConfig, seed_recipe
 from unimoe.errors import DataError
 from unimoe.metrics import score_run
 from unimoe.models.heads import initial_weight, load_head, save_head

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from unimoe.config_files import parse_config
-from unimoe.config_losses import LOSS_NAMES, LossConfig
+from unimoe.config.files import parse_config
+from unimoe.config.losses import LOSS_NAMES, LossConfig
 from unimoe.errors import DataError, InputError, UsageError
 from unimoe.training.losses.listwise import listwise_loss, loss_card
 

@@ -13,7 +13,7 @@ from support.reranking import invented, write_invented
 from support.tiny_models import save_tiny_model
 
 from unimoe.checkpoint import Checkpoint
-from unimoe.config_files import parse_experiment
+from unimoe.config.files import parse_experiment
 from unimoe.evaluation import measurement
 from unimoe.evaluation.measurement import Measurement
 from unimoe.evaluation.subjects import Subject, zero_shot_subject

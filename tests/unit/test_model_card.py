@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard
 from support.tiny_models import tiny_base
 
 from unimoe.checkpoint import Checkpoint
-from unimoe.config_files import parse_experiment
+from unimoe.config.files import parse_experiment
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import TrainingBudget
 from unimoe.training.gradient.model_card import model_card

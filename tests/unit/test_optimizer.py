@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from unimoe.config_training import Schedule
+from unimoe.config.training import Schedule
 from unimoe.processes import Processes
 from unimoe.training.gradient.optimizer import MasterAdamW, learning_rate_at, sum_gradients
 

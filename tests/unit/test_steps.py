@@ -8,8 +8,8 @@ from support.tiny_models import ModelKind, tiny_base
 from torch import Tensor, nn
 
 from unimoe.config import PromptConfig
-from unimoe.config_losses import LossConfig, LossName
-from unimoe.config_training import LoraConfig
+from unimoe.config.losses import LossConfig, LossName
+from unimoe.config.training import LoraConfig
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.gradient import steps

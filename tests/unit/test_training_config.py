@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from unimoe.config import Experiment
-from unimoe.config_files import parse_experiment
+from unimoe.config.files import parse_experiment
 from unimoe.errors import UsageError
 
 

@@ -14,8 +14,8 @@ from support.translators import small_config, small_pairs, small_split
 from torch.nn.functional import normalize
 
 from unimoe.analysis.logs import read_logs
-from unimoe.config_files import load_config
-from unimoe.config_translator import (
+from unimoe.config.files import load_config
+from unimoe.config.translator import (
     CLOSED_FORMS,
     MODELS,
     BankConfig,

@@ -7,7 +7,7 @@ import torch
 from support.tiny_models import HIDDEN, ModelKind, tiny_base
 
 from unimoe.config import PromptConfig
-from unimoe.config_training import LoraConfig
+from unimoe.config.training import LoraConfig
 from unimoe.errors import UsageError
 from unimoe.models import trunk as trunk_module
 from unimoe.models.adapter import adapter_parameters, add_lora

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
 
-from unimoe.config_base import Count, Name, Positive, Section
-from unimoe.config_heads import TrainConfig, seed_recipe
+from unimoe.config.base import Count, Name, Positive, Section
+from unimoe.config.heads import TrainConfig, seed_recipe
 from unimoe.errors import did_you_mean
 
 LARGEST_GRID = 9

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from unimoe.config_cross_encoder import CrossEncoderConfig
+from unimoe.config.cross_encoder import CrossEncoderConfig
 from unimoe.console import Step, Steps, stderr, stdout
 from unimoe.errors import DataError, MissingPartError
 from unimoe.evaluation.cross_encoder_eval import (

@@ -32,8 +32,8 @@ def train_cross_encoder(
     """
     prepare()
     from unimoe.comparison.cross_encoder import train_and_evaluate
-    from unimoe.config_cross_encoder import CrossEncoderConfig
-    from unimoe.config_files import load_config
+    from unimoe.config.cross_encoder import CrossEncoderConfig
+    from unimoe.config.files import load_config
     from unimoe.models.device import choose_device
 
     changes = [*(override or ())]

@@ -11,7 +11,7 @@ from torch import Tensor
 from unimoe.analysis.summaries.arms import signed_cell
 from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.comparison.methods import Chosen, MethodComparison
-from unimoe.config_heads import TrainConfig
+from unimoe.config.heads import TrainConfig
 from unimoe.console import Steps
 from unimoe.training.eggroll.ndcg import PoolMetric, ideal_dcg
 from unimoe.training.heads.losses import infonce

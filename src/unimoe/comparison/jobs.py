@@ -18,8 +18,8 @@ from unimoe.comparison.overlap import overlap_table
 from unimoe.comparison.pareto import pareto
 from unimoe.comparison.search import grid_search
 from unimoe.comparison.table import method_table
-from unimoe.config_files import overridden, parse_config
-from unimoe.config_heads import TrainConfig
+from unimoe.config.files import overridden, parse_config
+from unimoe.config.heads import TrainConfig
 from unimoe.console import Steps, stderr, stdout
 from unimoe.data.catalog import available
 from unimoe.training.heads.data import HeadData

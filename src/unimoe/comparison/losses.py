@@ -17,9 +17,9 @@ from unimoe.analysis.summaries.arms import caveat_notes, marked, mean_cell, sign
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.comparison.cross_encoder import fit, load_cross_encoder_data, report, training_of
 from unimoe.comparison.overlap import p_cell
-from unimoe.config_cross_encoder import CrossEncoderConfig
-from unimoe.config_files import parse_config
-from unimoe.config_losses import Activation, LossConfig
+from unimoe.config.cross_encoder import CrossEncoderConfig
+from unimoe.config.files import parse_config
+from unimoe.config.losses import Activation, LossConfig
 from unimoe.console import Steps, stderr, stdout
 from unimoe.errors import UsageError, did_you_mean
 

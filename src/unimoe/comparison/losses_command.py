@@ -26,8 +26,8 @@ def compare_losses(
     """
     prepare()
     from unimoe.comparison import losses as compared
-    from unimoe.config_cross_encoder import CrossEncoderConfig
-    from unimoe.config_files import load_config
+    from unimoe.config.cross_encoder import CrossEncoderConfig
+    from unimoe.config.files import load_config
     from unimoe.models.device import choose_device
 
     read = load_config(CrossEncoderConfig, config, override or [])

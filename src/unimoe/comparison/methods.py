@@ -14,7 +14,7 @@ from typing import Any
 from unimoe.comparison.arms import ARMS, Comparison
 from unimoe.comparison.gate import register_gate
 from unimoe.comparison.memory import step_peak_bytes
-from unimoe.config_heads import TrainConfig
+from unimoe.config.heads import TrainConfig
 from unimoe.console import Step, Steps
 from unimoe.evaluation.head_eval import HeadMeasurement, write_head_result
 from unimoe.io import hash_file, read_json, write_json

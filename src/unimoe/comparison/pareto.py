@@ -15,7 +15,7 @@ from unimoe.analysis.figures.files import save
 from unimoe.analysis.figures.style import NEUTRAL, ONE_COLUMN, STYLE, page
 from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.comparison.methods import MethodComparison
-from unimoe.config_heads import TrainConfig
+from unimoe.config.heads import TrainConfig
 from unimoe.training.eggroll.objectives import diversity, first_documents, pareto_front
 from unimoe.training.heads.pools import PoolSet
 from unimoe.training.heads.scores import chosen_by, pool_scores

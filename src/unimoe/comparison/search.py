@@ -14,7 +14,7 @@ from unimoe.analysis.summaries.arms import count_cell
 from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.comparison.arms import changed
 from unimoe.comparison.heat_map import Grid, heat_map
-from unimoe.config_heads import TrainConfig
+from unimoe.config.heads import TrainConfig
 from unimoe.console import Steps
 from unimoe.training.heads.data import HeadData
 from unimoe.training.heads.trainer import EGGROLLTrainer

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
 
-from unimoe.config_base import Count, Name, Positive, Section
-from unimoe.config_files import parse_config
-from unimoe.config_translator import MODELS, TranslatorConfig
+from unimoe.config.base import Count, Name, Positive, Section
+from unimoe.config.files import parse_config
+from unimoe.config.translator import MODELS, TranslatorConfig
 from unimoe.errors import UsageError, did_you_mean
 
 Changes = Mapping[str, Any]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from unimoe.config_dense import EncoderConfig
+from unimoe.config.dense import EncoderConfig
 from unimoe.console import Steps, stderr
 from unimoe.data.caption_npz import load_pairs
 from unimoe.data.caption_pairs import CaptionPairs

@@ -19,8 +19,8 @@ from unimoe.comparison.translator_data import load_source
 from unimoe.comparison.translator_speed import BATCH, milliseconds_per_query
 from unimoe.comparison.translator_table import ablation_table, model_table
 from unimoe.comparison.translators import TranslatorRun
-from unimoe.config_files import find_config, overridden, parse_config, read_yaml
-from unimoe.config_translator import TranslatorConfig
+from unimoe.config.files import find_config, overridden, parse_config, read_yaml
+from unimoe.config.translator import TranslatorConfig
 from unimoe.console import Steps, stderr, stdout
 from unimoe.data.caption_npz import load_captions
 from unimoe.data.caption_pairs import split_by_image

@@ -21,7 +21,7 @@ from unimoe.comparison.translator_arms import (
 )
 from unimoe.comparison.translator_data import Source
 from unimoe.comparison.translator_speed import milliseconds_per_query
-from unimoe.config_translator import CLOSED_FORMS, TranslatorConfig
+from unimoe.config.translator import CLOSED_FORMS, TranslatorConfig
 from unimoe.console import Step, Steps
 from unimoe.data.caption_pairs import CaptionPairs, split_by_image
 from unimoe.evaluation.crossmodal_eval import CrossmodalMeasurement, evaluate_crossmodal

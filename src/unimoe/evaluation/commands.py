@@ -11,7 +11,7 @@ import torch
 
 from unimoe.checkpoint import Checkpoint, folder_name, read_checkpoint
 from unimoe.config import Experiment
-from unimoe.config_files import apply_overrides
+from unimoe.config.files import apply_overrides
 from unimoe.console import Steps, stdout
 from unimoe.errors import UsageError
 from unimoe.evaluation.evaluator import Evaluator

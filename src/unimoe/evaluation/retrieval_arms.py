@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from unimoe.config_dense import DenseConfig, DenseExperiment
+from unimoe.config.dense import DenseConfig, DenseExperiment
 from unimoe.errors import UsageError
 from unimoe.evaluation.retrieval_eval import (
     DenseCollection,

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.config_dense import DenseConfig
+from unimoe.config.dense import DenseConfig
 from unimoe.data.collection import Collection
 from unimoe.data.msmarco import PASSAGES, TOP1000
 from unimoe.errors import DataError, InputError, UsageError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from unimoe.config_dense import DenseExperiment
+from unimoe.config.dense import DenseExperiment
 from unimoe.console import Steps, stderr, stdout
 from unimoe.data.catalog import UnavailableError, load_collection, refuse_unknown
 from unimoe.data.collection import Collection

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from unimoe.checkpoint import Checkpoint, read_checkpoint
-from unimoe.config_dense import DenseConfig, DenseExperiment
+from unimoe.config.dense import DenseConfig, DenseExperiment
 from unimoe.errors import UsageError
 from unimoe.evaluation.subjects import trained_subject
 from unimoe.io import hash_json

@@ -31,8 +31,8 @@ def train_biencoder(
     What is done already is kept, so a killed training goes on when it is started again. Seeds trained into one folder
     are reported together.
     """
-    from unimoe.config_biencoder import BiEncoderConfig
-    from unimoe.config_files import load_config
+    from unimoe.config.biencoder import BiEncoderConfig
+    from unimoe.config.files import load_config
 
     _prepare()
     given = {"collection": collection, "seed": seed, "output_dir": output_dir}
@@ -58,8 +58,8 @@ def tune_biencoder(
 
     What is done is skipped, so a killed tuning goes on when it is started again.
     """
-    from unimoe.config_biencoder import BiEncoderConfig
-    from unimoe.config_files import load_config
+    from unimoe.config.biencoder import BiEncoderConfig
+    from unimoe.config.files import load_config
     from unimoe.console import stdout
 
     _prepare()
@@ -92,8 +92,8 @@ def label_pairs(
 
     Prints how the labels agree with the real judgments, where there are any. A killed run goes on where it was.
     """
-    from unimoe.config_biencoder import LabelConfig
-    from unimoe.config_files import load_config
+    from unimoe.config.biencoder import LabelConfig
+    from unimoe.config.files import load_config
 
     _prepare()
     named = [f"collection={collection}", *([f"reranker={reranker}"] if reranker else [])]

@@ -11,8 +11,8 @@ import torch
 
 from unimoe.analysis.before_after import print_before_after
 from unimoe.checkpoint import Checkpoint
-from unimoe.config_biencoder import BiEncoderConfig
-from unimoe.config_dense import DenseConfig, DenseExperiment, EncoderConfig
+from unimoe.config.biencoder import BiEncoderConfig
+from unimoe.config.dense import DenseConfig, DenseExperiment, EncoderConfig
 from unimoe.console import Steps, stderr, stdout
 from unimoe.evaluation.retrieval_arms import DatasetArms
 from unimoe.evaluation.retrieval_eval import dense_collection

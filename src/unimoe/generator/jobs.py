@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from unimoe.config_biencoder import BiEncoderConfig, LabelConfig
+from unimoe.config.biencoder import BiEncoderConfig, LabelConfig
 from unimoe.console import Steps, stderr, stdout
 from unimoe.data.catalog import load_collection
 from unimoe.generator.evaluation import base_retriever, measure, report, trained_retriever

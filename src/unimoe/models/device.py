@@ -13,7 +13,7 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
-from unimoe.config_base import Dtype
+from unimoe.config.base import Dtype
 from unimoe.errors import UsageError
 
 DeviceName = Literal["cpu", "cuda", "mps"]

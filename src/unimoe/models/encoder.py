@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from unimoe.config_dense import EncoderConfig
+from unimoe.config.dense import EncoderConfig
 from unimoe.errors import DataError, InputError, UsageError
 from unimoe.io import hash_json
 from unimoe.models.batching import default_token_budget, plan_batches

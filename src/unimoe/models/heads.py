@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from unimoe.config_heads import Scoring
+from unimoe.config.heads import Scoring
 from unimoe.errors import DataError
 from unimoe.io import atomic_path
 

@@ -18,8 +18,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 from unimoe.analysis.across import Averaging
 from unimoe.analysis.crossed import CONFIDENCE, FAIL_BELOW, PASS_AT, Label
 from unimoe.analysis.interference import Estimand
-from unimoe.config_base import Name, Positive, Section
-from unimoe.config_files import explain, find_config, read_yaml
+from unimoe.config.base import Name, Positive, Section
+from unimoe.config.files import explain, find_config, read_yaml
 from unimoe.errors import DataError, UsageError, did_you_mean
 from unimoe.io import hash_file
 from unimoe.results import Task

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import safetensors.torch
 from pydantic import BaseModel, ConfigDict
 
-from unimoe.config_biencoder import BiEncoderConfig
-from unimoe.config_files import parse_config
+from unimoe.config.biencoder import BiEncoderConfig
+from unimoe.config.files import parse_config
 from unimoe.errors import DataError
 from unimoe.io import atomic_dir, ensure_dir, hash_file, hash_parts, read_model, write_json, write_text
 from unimoe.models.quiet import quiet_loading

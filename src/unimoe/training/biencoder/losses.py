@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from unimoe.config_biencoder import ContrastiveConfig
+from unimoe.config.biencoder import ContrastiveConfig
 from unimoe.errors import UsageError
 
 

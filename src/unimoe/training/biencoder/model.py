@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unimoe.config_biencoder import BiEncoderConfig
+from unimoe.config.biencoder import BiEncoderConfig
 from unimoe.errors import DataError, UsageError
 from unimoe.models.batching import pad_ids
 from unimoe.models.embedder import TextKind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from shutil import rmtree
 
-from unimoe.config_biencoder import BiEncoderConfig
+from unimoe.config.biencoder import BiEncoderConfig
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError
 from unimoe.io import read_json, write_json

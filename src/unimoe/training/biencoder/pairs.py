@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unimoe.config_biencoder import BiEncoderConfig
+from unimoe.config.biencoder import BiEncoderConfig
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError
 

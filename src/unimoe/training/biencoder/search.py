@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unimoe.config_biencoder import BiEncoderConfig, DevConfig
+from unimoe.config.biencoder import BiEncoderConfig, DevConfig
 from unimoe.data.collection import Collection
 from unimoe.errors import UsageError
 from unimoe.metrics import from_grade, score_run

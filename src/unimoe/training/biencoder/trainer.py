@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from unimoe.checkpoint import folder_name
-from unimoe.config_biencoder import BiEncoderConfig
+from unimoe.config.biencoder import BiEncoderConfig
 from unimoe.errors import DataError
 from unimoe.io import append_jsonl, hash_json, write_text
 from unimoe.models.device import choose_dtype

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unimoe.checkpoint import first_difference
-from unimoe.config_base import Section
-from unimoe.config_cross_encoder import CrossEncoderConfig
+from unimoe.config.base import Section
+from unimoe.config.cross_encoder import CrossEncoderConfig
 from unimoe.errors import DataError
 from unimoe.io import hash_json, read_json, read_model, write_json
 from unimoe.models.cross_encoder import weights_hash

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from unimoe.config import BM25Config
-from unimoe.config_cross_encoder import MS_MARCO_LISTS, ListsConfig, RerankingConfig
+from unimoe.config.cross_encoder import MS_MARCO_LISTS, ListsConfig, RerankingConfig
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.errors import DataError
 from unimoe.io import hash_parts

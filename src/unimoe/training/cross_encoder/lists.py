@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from unimoe.config_losses import LossConfig
+from unimoe.config.losses import LossConfig
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError
 from unimoe.io import hash_parts

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from unimoe.config_losses import LossConfig
+from unimoe.config.losses import LossConfig
 from unimoe.errors import DataError, InputError, UsageError
 from unimoe.training.losses.listwise import ListwiseLoss
 

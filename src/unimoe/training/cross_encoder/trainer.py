@@ -15,7 +15,7 @@ from sentence_transformers import CrossEncoder
 from sentence_transformers.cross_encoder import CrossEncoderTrainer, CrossEncoderTrainingArguments
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from unimoe.config_cross_encoder import CrossEncoderConfig
+from unimoe.config.cross_encoder import CrossEncoderConfig
 from unimoe.errors import DataError
 from unimoe.io import append_jsonl, atomic_dir, write_text
 from unimoe.models.cross_encoder import find_cross_encoder, new_cross_encoder, weights_hash

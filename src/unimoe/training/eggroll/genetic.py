@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unimoe.config_heads import TrainConfig
+from unimoe.config.heads import TrainConfig
 from unimoe.training.eggroll.chance import generator
 from unimoe.training.eggroll.noise import directions
 from unimoe.training.eggroll.objectives import Objectives

@@ -13,7 +13,7 @@ from datetime import date
 import torch
 from torch import Tensor
 
-from unimoe.config_heads import TrainConfig
+from unimoe.config.heads import TrainConfig
 from unimoe.errors import DataError, UsageError
 from unimoe.training.eggroll.fp4 import FourBit
 from unimoe.training.eggroll.genetic import Genetic

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unimoe.config_heads import TrainConfig
+from unimoe.config.heads import TrainConfig
 from unimoe.errors import DataError, UsageError
 from unimoe.training.eggroll.ndcg import PoolMetric, ideal_dcg
 from unimoe.training.heads.pools import Batch, PoolSet

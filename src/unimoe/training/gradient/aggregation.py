@@ -19,7 +19,7 @@ from torch import Tensor
 from torchjd.aggregation import GradVacWeighting, PCGradWeighting, UPGradWeighting, Weighting
 from torchjd.linalg import DualConeProjector, PSDMatrix
 
-from unimoe.config_training import ArmConfig
+from unimoe.config.training import ArmConfig
 
 Task = Literal["ranking", "embedding"]
 TASKS: tuple[Task, Task] = ("ranking", "embedding")

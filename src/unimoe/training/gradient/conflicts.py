@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from unimoe.config_losses import LossConfig
+from unimoe.config.losses import LossConfig
 from unimoe.io import append_jsonl
 from unimoe.processes import ALONE, Processes
 from unimoe.training.gradient.aggregation import Aggregation, Surgery, Task

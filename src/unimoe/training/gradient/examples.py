@@ -13,7 +13,7 @@ from itertools import islice
 import numpy as np
 
 from unimoe.config import Experiment
-from unimoe.config_training import TrainingConfig
+from unimoe.config.training import TrainingConfig
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError

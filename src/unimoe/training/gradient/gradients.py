@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from unimoe.config import Experiment
-from unimoe.config_training import ArmConfig
+from unimoe.config.training import ArmConfig
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.gradient.aggregation import Task, make_aggregation
 from unimoe.training.gradient.batches import EmbeddingBatches, RankingBatches

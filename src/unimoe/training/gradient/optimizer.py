@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from unimoe.config_training import Schedule
+from unimoe.config.training import Schedule
 from unimoe.processes import ALONE, Processes
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unimoe.config_losses import LossConfig
+from unimoe.config.losses import LossConfig
 from unimoe.models.batching import default_token_budget, plan_batches
 from unimoe.models.trunk import FrozenStates
 from unimoe.models.unimodel import UnimodelForExp1

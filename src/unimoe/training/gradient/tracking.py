@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from unimoe.config_training import Tracker
+from unimoe.config.training import Tracker
 from unimoe.errors import UsageError
 from unimoe.io import ensure_dir
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from unimoe.config_heads import TrainConfig
+from unimoe.config.heads import TrainConfig
 from unimoe.io import hash_json, hash_parts
 from unimoe.models.embedder import Advance, Embedder
 from unimoe.retrieval.bm25 import first_stage_name

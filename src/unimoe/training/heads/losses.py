@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from unimoe.config_losses import LossConfig, LossName
+from unimoe.config.losses import LossConfig, LossName
 
 Loss = Callable[[Tensor, Tensor, Tensor, float, int], Tensor]
 """From scores, grades, valid, temperature and the cutoff of nDCG."""

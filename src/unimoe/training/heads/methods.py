@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from unimoe.config_heads import TrainConfig
+from unimoe.config.heads import TrainConfig
 from unimoe.models.heads import head_scores
 from unimoe.training.eggroll.chance import generator
 from unimoe.training.heads.losses import LISTWISE, LOSSES, listwise

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from unimoe.config_heads import PoolConfig
+from unimoe.config.heads import PoolConfig
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError
 from unimoe.io import hash_parts

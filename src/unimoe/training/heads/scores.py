@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from unimoe.config_heads import TrainConfig
+from unimoe.config.heads import TrainConfig
 from unimoe.errors import DataError
 from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
 from unimoe.models.heads import project, similarities

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from unimoe.config_heads import SplitConfig
+from unimoe.config.heads import SplitConfig
 from unimoe.data.catalog import load_collection, refuse_unknown
 from unimoe.data.collection import Collection
 from unimoe.data.nanobeir import NANOBEIR

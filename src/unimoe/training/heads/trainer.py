@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unimoe.config_heads import GRADIENT_METHODS, TrainConfig
+from unimoe.config.heads import GRADIENT_METHODS, TrainConfig
 from unimoe.errors import DataError
 from unimoe.io import append_jsonl, hash_json, write_text
 from unimoe.models.device import choose_device, choose_dtype

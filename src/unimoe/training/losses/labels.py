@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from unimoe.config_losses import LossName
+from unimoe.config.losses import LossName
 from unimoe.errors import DataError
 
 

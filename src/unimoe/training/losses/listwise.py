@@ -15,7 +15,7 @@ from sentence_transformers.cross_encoder import losses as theirs
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unimoe.config_losses import LossConfig
+from unimoe.config.losses import LossConfig
 from unimoe.errors import DataError, InputError
 from unimoe.training.gradient.losses import yes_no_loss
 from unimoe.training.losses.upstream import UpstreamLoss, activation

@@ -9,7 +9,7 @@ import torch
 from sentence_transformers.cross_encoder import losses
 from torch import Tensor, nn
 
-from unimoe.config_losses import LossConfig, Weighting
+from unimoe.config.losses import LossConfig, Weighting
 from unimoe.training.losses.weights import DiscountFn, PositionWeights
 
 _WEIGHTINGS: dict[Weighting, type[nn.Module]] = {

@@ -8,7 +8,7 @@ import torch
 from sentence_transformers.cross_encoder.losses import PListMLELambdaWeight
 from torch import Tensor, nn
 
-from unimoe.config_losses import LossOptions, Normalization, RankDiscount
+from unimoe.config.losses import LossOptions, Normalization, RankDiscount
 
 DiscountFn = Callable[[Tensor], Tensor]
 """From ranks, 1 for the first place, ``(n,)`` float32, to weights ``(n,)``."""

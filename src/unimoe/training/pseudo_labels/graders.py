@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from unimoe.checkpoint import read_checkpoint
 from unimoe.config import ModelConfig
-from unimoe.config_biencoder import LabelConfig
+from unimoe.config.biencoder import LabelConfig
 from unimoe.errors import DataError, InputError
 from unimoe.io import hash_json
 from unimoe.models.base import load_base

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
 
-from unimoe.config_biencoder import LabelConfig
+from unimoe.config.biencoder import LabelConfig
 from unimoe.data.beir_layout import write_parts
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, InputError, UsageError

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from unimoe.config_biencoder import SamplingConfig
+from unimoe.config.biencoder import SamplingConfig
 from unimoe.errors import DataError
 from unimoe.io import hash_parts
 

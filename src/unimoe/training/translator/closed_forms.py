@@ -6,7 +6,7 @@ import json
 from functools import partial
 from typing import Any
 
-from unimoe.config_translator import TranslatorConfig
+from unimoe.config.translator import TranslatorConfig
 from unimoe.data.caption_pairs import CaptionPairs
 from unimoe.errors import UsageError
 from unimoe.models.translator.cca import fit_cca

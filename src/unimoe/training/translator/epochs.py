@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unimoe.config_translator import BASES
+from unimoe.config.translator import BASES
 from unimoe.errors import DataError, InputError, UnimoeError
 from unimoe.io import append_jsonl, write_text
 from unimoe.models.translator.files import save_translator

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unimoe.config_translator import LossConfig
+from unimoe.config.translator import LossConfig
 from unimoe.training.translator.contrastive import Negatives, contrastive_loss
 from unimoe.training.translator.queues import ImageQueue, PredictionQueue
 

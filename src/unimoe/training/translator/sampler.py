@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.config_translator import SamplerConfig
+from unimoe.config.translator import SamplerConfig
 
 Rows = NDArray[np.int64]
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from unimoe.config_translator import BankConfig, GeometryConfig, TemperatureConfig, TranslatorConfig
+from unimoe.config.translator import BankConfig, GeometryConfig, TemperatureConfig, TranslatorConfig
 from unimoe.models.translator.networks import TranslatorNetwork
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from unimoe.config_translator import CLOSED_FORMS, TranslatorConfig
+from unimoe.config.translator import CLOSED_FORMS, TranslatorConfig
 from unimoe.data.caption_pairs import CaptionPairs
 from unimoe.io import hash_json
 from unimoe.models.device import choose_device

@@ -15,8 +15,8 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from unimoe.config import Experiment
-from unimoe.config_base import Section
+from unimoe.config.base import Section
+from unimoe.config.experiment import Experiment
 from unimoe.errors import UsageError, did_you_mean
 
 C = TypeVar("C", bound=Section)
@@ -80,8 +80,8 @@ def find_config(path: Path) -> Path:
 
 def config_root() -> Path:
     """The shipped configs: inside the installed package, or in the clone."""
-    package = Path(__file__).parent / "configs"
-    return package if package.is_dir() else Path(__file__).parents[2] / "configs"
+    package = Path(__file__).parents[1] / "configs"
+    return package if package.is_dir() else Path(__file__).parents[3] / "configs"
 
 
 def read_yaml(path: Path) -> Any:

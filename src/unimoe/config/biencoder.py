@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from unimoe.config import BM25Config, PromptConfig
-from unimoe.config_base import Count, Fraction, Name, Positive, Section
-from unimoe.config_dense import EncoderConfig
-from unimoe.config_heads import SplitConfig
-from unimoe.config_training import Schedule
+from unimoe.config.base import Count, Fraction, Name, Positive, Section
+from unimoe.config.dense import EncoderConfig
+from unimoe.config.experiment import BM25Config, PromptConfig
+from unimoe.config.heads import SplitConfig
+from unimoe.config.training import Schedule
 
 Whole = Annotated[int, Field(ge=0)]
 

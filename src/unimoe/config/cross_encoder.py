@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from unimoe.config import BM25Config
-from unimoe.config_base import Count, Fraction, Name, Positive, Section
-from unimoe.config_heads import SplitConfig
-from unimoe.config_losses import LossConfig
+from unimoe.config.base import Count, Fraction, Name, Positive, Section
+from unimoe.config.experiment import BM25Config
+from unimoe.config.heads import SplitConfig
+from unimoe.config.losses import LossConfig
 
 MS_MARCO_LISTS = "ms_marco_v1.1"
 """The hub's ``microsoft/ms_marco``, configuration v1.1: about eight passages per query, of which one is selected."""

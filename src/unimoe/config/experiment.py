@@ -1,6 +1,6 @@
 """What an experiment is: its settings, their defaults, and what they may be.
 
-``config_files`` reads them from YAML.
+``config.files`` reads them from YAML.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from unimoe.config_base import Count, Dtype, Fraction, Name, Section
-from unimoe.config_training import ArmConfig, LoraConfig, TrainingConfig
+from unimoe.config.base import Count, Dtype, Fraction, Name, Section
+from unimoe.config.training import ArmConfig, LoraConfig, TrainingConfig
 from unimoe.errors import UsageError, did_you_mean
 
 QWEN3_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from unimoe.config_base import Count, Fraction, Positive, Section
+from unimoe.config.base import Count, Fraction, Positive, Section
 
 Model = Literal["linear", "mlp1", "mlp2", "ridge", "cca", "geometry", "bigjump", "ridge_adapter"]
 MODELS: tuple[Model, ...] = get_args(Model)

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from unimoe.config import EvaluationConfig, MTEBConfig
-from unimoe.config_base import Count, Dtype, Name, Section
+from unimoe.config.base import Count, Dtype, Name, Section
+from unimoe.config.experiment import EvaluationConfig, MTEBConfig
 
 BUNDLED_ENCODER = "bundled:all-minilm-l6-v2"
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import model_validator
 
-from unimoe.config_base import Count, Positive, Section
+from unimoe.config.base import Count, Positive, Section
 
 LossName = Literal[
     "yes_no", "softmax", "listmle", "plistmle", "lambdaloss", "listnet", "ranknet", "adrmse", "marginmse"

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from unimoe.config_base import Count, Positive, Section
-from unimoe.config_losses import LossConfig, LossName, LossOptions
+from unimoe.config.base import Count, Positive, Section
+from unimoe.config.losses import LossConfig, LossName, LossOptions
 
 ArmTask = Literal["rank_only", "emb_only", "joint"]
 Schedule = Literal["linear", "cosine", "constant", "onecycle"]
@@ -40,7 +40,7 @@ class RankingRecipe(Section):
         queries: size of the training set, a fixed sample of the split; null for all of it.
         loss: ``yes_no`` judges each pair alone, the loss Qwen3-Reranker is fine-tuned with; ``softmax`` sets the gap of
             the positive against those of its negatives, which learns an order in fewer steps; the listwise ones are
-            those of ``config_losses``.
+            those of ``config.losses``.
         loss_options: of the loss; those that it does not read must keep their defaults.
         negatives_from: hard negatives are drawn from the first this many BM25 candidates.
     """

@@ -6,9 +6,9 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from unimoe.config import BM25Config
-from unimoe.config_base import Count, Fraction, Positive, Section
-from unimoe.config_dense import BUNDLED_ENCODER, EncoderConfig
+from unimoe.config.base import Count, Fraction, Positive, Section
+from unimoe.config.dense import BUNDLED_ENCODER, EncoderConfig
+from unimoe.config.experiment import BM25Config
 
 Method = Literal[
     "zero_shot", "eggroll", "score_es", "genetic", "hybrid",
