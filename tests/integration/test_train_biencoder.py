@@ -80,12 +80,12 @@ def test_a_finished_training_is_kept_and_another_refused_by_its_key(tmp_path: Pa
     stamp = (trainer.last_dir / "unimoe.json").stat().st_mtime_ns
     toy_training(tmp_path, epochs=1).fit()
     assert (trainer.last_dir / "unimoe.json").stat().st_mtime_ns == stamp
-    with pytest.raises(DataError, match=r"config\.loss\.temperature: 0\.05 there, 0\.1 here"):
+    with pytest.raises(DataError, match=r"config\.loss\.temperature was 0\.05 there and is 0\.1 here"):
         toy_training(tmp_path, epochs=1, loss={"temperature": 0.1}).fit()
     half = toy_training(tmp_path, output_dir=str(tmp_path / "half"))
     with pytest.raises(KilledError):
         half.fit(kill_after(half.steps // 2 + 1))
-    with pytest.raises(DataError, match=r"config\.batch_size: 8 there, 4 here"):
+    with pytest.raises(DataError, match=r"config\.batch_size was 8 there and is 4 here"):
         toy_training(tmp_path, output_dir=str(tmp_path / "half"), batch_size=4).fit()
     half.state_path.write_bytes(half.state_path.read_bytes()[:100])
     with pytest.raises(DataError, match="damaged training state"):

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from unimoe.checkpoint import first_difference
-from unimoe.errors import DataError
-from unimoe.io import atomic_path
+from unimoe.training.state_files import reading_state, refuse_other_settings, write_state
 
 _ADAMW = ("step", "exp_avg", "exp_avg_sq")
 
@@ -47,10 +42,7 @@ class Progress:
 
 def save_state(path: Path, settings: dict[str, Any], progress: Progress, tensors: dict[str, Tensor]) -> None:
     """Write a state atomically: progress, and the tensors that the trainer keeps between steps."""
-    metadata = {"settings": json.dumps(settings), "progress": json.dumps(asdict(progress))}
-    apart = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-    with atomic_path(path) as temporary:
-        safetensors.torch.save_file(apart, temporary, metadata)
+    write_state(path, {"settings": settings, "progress": asdict(progress)}, tensors)
 
 
 def load_state(path: Path, settings: dict[str, Any], device: torch.device) -> tuple[Progress, dict[str, Tensor]]:
@@ -59,16 +51,9 @@ def load_state(path: Path, settings: dict[str, Any], device: torch.device) -> tu
     Raises:
         DataError: it is damaged, or of another training, which names the setting that differs.
     """
-    try:
-        with safetensors.safe_open(path, "pt", device=str(device)) as file:
-            metadata: dict[str, Any] = file.metadata() or {}
-            there = json.loads(metadata["settings"])
-            progress = Progress(**json.loads(metadata["progress"]))
-            refuse_other(path, there, settings)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-    except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path}: damaged training state ({error}); delete it to start over") from None
-    return progress, tensors
+    with reading_state(path, device) as (about, tensors):
+        refuse_other_settings(path, about["settings"], settings)
+        return Progress(**about["progress"]), tensors
 
 
 def state_tensors(weights: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -87,18 +72,3 @@ def load_tensors(
         weight.data.copy_(tensors[f"weight.{name}"])
         kept = {key: tensors[f"{key}.{name}"] for key in _ADAMW if f"{key}.{name}" in tensors}
         optimizer.state[weight] = kept | ({"step": kept["step"].cpu()} if kept else {})
-
-
-def refuse_other(path: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
-    """Refuse what another training has left.
-
-    Raises:
-        DataError: a setting differs; names it.
-    """
-    differing = first_difference(there, here)
-    if differing is not None:
-        key, before, now = differing
-        raise DataError(
-            f"{path} is of another training ({key}: {before} there, {now} here); choose another output_dir, or delete "
-            f"{path.parent} to start over"
-        )

@@ -37,13 +37,13 @@ from unimoe.training.biencoder.state import (
     Progress,
     load_state,
     load_tensors,
-    refuse_other,
     save_state,
     state_tensors,
 )
 from unimoe.training.biencoder.steps import batch_backward
 from unimoe.training.gradient.optimizer import learning_rate_at
 from unimoe.training.heads.splits import Splits
+from unimoe.training.state_files import refuse_other_settings
 
 OnStep = Callable[[int, dict[str, float]], None]
 """Told the number of optimizer steps taken and what is logged of the last one."""
@@ -115,7 +115,7 @@ class BiEncoderTrainer:
     def _refuse_stranger(self, folder: Path) -> None:
         there = read_biencoder(folder)
         settings = there.settings.model_dump(mode="json", exclude=_NOT_DECISIVE)
-        refuse_other(folder, {"config": settings}, {"config": self._settings["config"]})
+        refuse_other_settings(folder, {"config": settings}, {"config": self._settings["config"]})
         if there.fingerprint != self.fingerprint:
             raise DataError(
                 f"{folder} is of another training (the data or the base model differ); choose another output_dir, or "

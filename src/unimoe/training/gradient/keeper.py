@@ -18,8 +18,9 @@ from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.processes import ALONE, Processes
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.training.gradient.saving import save_checkpoint
-from unimoe.training.gradient.state import Progress, cut_log, load_state, refuse_other, save_state
+from unimoe.training.gradient.state import Progress, cut_log, load_state, save_state
 from unimoe.training.gradient.tracking import Log, trackers
+from unimoe.training.state_files import refuse_other_settings
 
 
 class ArmKeeper:
@@ -164,7 +165,8 @@ class ArmKeeper:
         if found.fingerprint == self._fingerprint:
             return
         content = {"base": found.base_model, "dtype": found.dtype, "data": self._data}
-        refuse_other(folder, training_settings(found.experiment, found.arm, found.seed, **content), self._settings)
+        settings = training_settings(found.experiment, found.arm, found.seed, **content)
+        refuse_other_settings(folder, settings, self._settings)
         raise DataError(
             f"{folder} is of another training: its training texts or judgments were others; choose another "
             "--output-dir, or delete it to start over"

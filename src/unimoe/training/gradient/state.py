@@ -8,14 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
-from unimoe.checkpoint import first_difference
 from unimoe.errors import DataError
-from unimoe.io import atomic_path, write_text
+from unimoe.io import write_text
+from unimoe.training.state_files import reading_state, refuse_other_settings, write_state
 
 
 @dataclass
@@ -54,9 +52,7 @@ def save_state(path: Path, settings: Mapping[str, Any], progress: Progress, tens
         progress: how far it is.
         tensors: what it goes on with.
     """
-    metadata = {"settings": json.dumps(settings), "progress": json.dumps(asdict(progress))}
-    with atomic_path(path) as temporary:
-        safetensors.torch.save_file(dict(tensors), temporary, metadata)
+    write_state(path, {"settings": settings, "progress": asdict(progress)}, tensors)
 
 
 def load_state(path: Path, settings: Mapping[str, Any], device: torch.device) -> tuple[Progress, dict[str, Tensor]]:
@@ -65,35 +61,9 @@ def load_state(path: Path, settings: Mapping[str, Any], device: torch.device) ->
     Raises:
         DataError: it is damaged, or of a training with other settings; names the first.
     """
-    try:
-        with safetensors.safe_open(path, "pt", device=str(device)) as file:
-            metadata: dict[str, Any] = file.metadata() or {}
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
-        there, progress = json.loads(metadata["settings"]), Progress(**json.loads(metadata["progress"]))
-    except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path}: damaged training state ({error}); delete it to start over") from None
-    refuse_other(path, there, settings)
-    return progress, tensors
-
-
-def refuse_other(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Refuse what a training with other settings has left.
-
-    Args:
-        path: of what it left.
-        there: its settings.
-        here: those of this training.
-
-    Raises:
-        DataError: they differ; names the first that does.
-    """
-    found = first_difference(dict(there), json.loads(json.dumps(here)))
-    if found:
-        key, was, now = found
-        raise DataError(
-            f"{path} is of another training: {key} was {was!r} there and is {now!r} here; "
-            "choose another --output-dir, or delete it to start over"
-        )
+    with reading_state(path, device) as (about, tensors):
+        refuse_other_settings(path, about["settings"], settings)
+        return Progress(**about["progress"]), tensors
 
 
 def cut_log(path: Path, step: int) -> None:

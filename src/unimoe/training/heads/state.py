@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from unimoe.errors import DataError
-from unimoe.io import atomic_path
+from unimoe.training.state_files import reading_state, write_state
 
 
 @dataclass
@@ -48,13 +44,8 @@ def save_state(path: Path, fingerprint: str, progress: Progress, method: dict[st
     """Write a state atomically: progress, and what the method keeps between steps."""
     tensors = {f"method.{name}": tensor for name, tensor in method.items()}
     tensors |= {"weight": progress.weight, "best": progress.best}
-    metadata = {
-        "fingerprint": fingerprint,
-        "progress": json.dumps({name: getattr(progress, name) for name in _NUMBERS}),
-    }
-    with atomic_path(path) as temporary:
-        apart = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-        safetensors.torch.save_file(apart, temporary, metadata)
+    numbers = {name: getattr(progress, name) for name in _NUMBERS}
+    write_state(path, {"fingerprint": fingerprint, "progress": numbers}, tensors)
 
 
 def load_state(path: Path, fingerprint: str, device: torch.device) -> tuple[Progress, dict[str, Tensor]]:
@@ -63,14 +54,9 @@ def load_state(path: Path, fingerprint: str, device: torch.device) -> tuple[Prog
     Raises:
         DataError: it is damaged, or of another training.
     """
-    try:
-        with safetensors.safe_open(path, "pt", device=str(device)) as file:
-            metadata: dict[str, Any] = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-        refuse_other(path, fingerprint, metadata["fingerprint"])
-        progress = Progress(tensors.pop("weight"), tensors.pop("best"), **json.loads(metadata["progress"]))
-    except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path}: damaged training state ({error}); delete it to start over") from None
+    with reading_state(path, device) as (about, tensors):
+        refuse_other(path, fingerprint, about["fingerprint"])
+        progress = Progress(tensors.pop("weight"), tensors.pop("best"), **about["progress"])
     return progress, {name.removeprefix("method."): tensor for name, tensor in tensors.items()}
 
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
-from unimoe.errors import DataError
-from unimoe.io import atomic_path
 from unimoe.training.heads.state import refuse_other
+from unimoe.training.state_files import reading_state, write_state
 
 
 @dataclass
@@ -51,10 +46,7 @@ def save_state(path: Path, fingerprint: str, progress: Progress, parts: Mapping[
         parts: tensors by name, by what they belong to.
     """
     tensors = {f"{part}:{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
-    metadata = {"fingerprint": fingerprint, "progress": json.dumps(asdict(progress))}
-    with atomic_path(path) as temporary:
-        apart = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-        safetensors.torch.save_file(apart, temporary, metadata)
+    write_state(path, {"fingerprint": fingerprint, "progress": asdict(progress)}, tensors)
 
 
 def load_state(path: Path, fingerprint: str) -> tuple[Progress, dict[str, dict[str, Tensor]]]:
@@ -64,17 +56,12 @@ def load_state(path: Path, fingerprint: str) -> tuple[Progress, dict[str, dict[s
         DataError: it is damaged, or of another training.
     """
     parts: dict[str, dict[str, Tensor]] = {}
-    try:
-        with safetensors.safe_open(path, "pt") as file:
-            metadata: dict[str, Any] = file.metadata() or {}
-            for name in file.keys():  # noqa: SIM118 - not a mapping
-                part, _, own = name.partition(":")
-                parts.setdefault(part, {})[own] = file.get_tensor(name)
-        refuse_other(path, fingerprint, metadata["fingerprint"])
-        progress = Progress(**json.loads(metadata["progress"]))
-    except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path}: damaged training state ({error}); delete it to start over") from None
-    return progress, parts
+    with reading_state(path) as (about, tensors):
+        refuse_other(path, fingerprint, about["fingerprint"])
+        for name, tensor in tensors.items():
+            part, _, own = name.partition(":")
+            parts.setdefault(part, {})[own] = tensor
+        return Progress(**about["progress"]), parts
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
