@@ -58,7 +58,7 @@ def run_experiment(
     experiment = _placed(experiment, output_dir)
     _quiet_libraries()
     run = ExperimentRun(experiment, _device(device), _given(config, override, smoke=smoke))
-    _announce(experiment, run.bench)
+    _announce(experiment, run.bench, smoke)
     run.train_and_evaluate()
     stderr.print()
     analyze(output_dir=Path(experiment.output_dir))
@@ -336,9 +336,9 @@ def _given(config: Path | None, override: list[str] | None, **options: object) -
     return [*([f"--config {config}"] if config else []), *named, *(f"--set {text}" for text in override or [])]
 
 
-def _announce(experiment: Experiment, bench: ModelBench) -> None:
+def _announce(experiment: Experiment, bench: ModelBench, smoke: bool) -> None:
     """What will run, where, and for how long."""
-    from unimoe.estimate import BUNDLED_SHAPE, estimated_seconds, shape_of
+    from unimoe.estimate import BUNDLED_SHAPE, estimated_seconds, expectation, shape_of
     from unimoe.models.bundled import BUNDLED_ID
     from unimoe.models.device import describe_device, probe_speed
 
@@ -350,8 +350,7 @@ def _announce(experiment: Experiment, bench: ModelBench) -> None:
     speed = probe_speed(bench.device.type).get(bench.dtype_name)
     if speed is not None:
         shape = BUNDLED_SHAPE if experiment.model.base == BUNDLED_ID else shape_of(bench.fresh_base())
-        minutes = estimated_seconds(experiment, shape, speed) / 60
-        stderr.print(f"about {minutes:.0f} minutes from scratch on this machine", soft_wrap=True)
+        stderr.print(expectation(estimated_seconds(experiment, shape, speed), smoke), soft_wrap=True)
 
 
 def _next_command(experiment: Experiment) -> str:

@@ -16,6 +16,7 @@ _EFFICIENCY = 0.5
 _TRAINING_PASS = 3.0
 
 _QUERY_TOKENS = 24
+_LONG_SECONDS = 30 * 60.0
 _FIXED_SECONDS = 60.0  # importing libraries, loading models, first stage, statistics, figures
 
 
@@ -47,6 +48,12 @@ def estimated_seconds(experiment: Experiment, shape: Shape, flops_per_s: float) 
     low = experiment.lora.first_layer / shape.layers
     seconds_per_token = 2 * shape.layer_weights / (flops_per_s * _EFFICIENCY)
     return _FIXED_SECONDS + seconds_per_token * (low * _shared_tokens(experiment) + (1 - low) * _arm_tokens(experiment))
+
+
+def expectation(seconds: float, smoke: bool = False) -> str:
+    """What to tell who waits for it; who has a long wait and is not on the short way is told of it."""
+    told = f"about {seconds / 60:.0f} minutes from scratch on this machine"
+    return told if smoke or seconds <= _LONG_SECONDS else f"{told}; --smoke goes the same way in a few of them"
 
 
 def _shared_tokens(experiment: Experiment) -> float:

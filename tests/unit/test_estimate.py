@@ -10,7 +10,7 @@ from support.tiny_models import tiny_base
 
 from unimoe.config import Experiment
 from unimoe.config.files import load_experiment
-from unimoe.estimate import BUNDLED_SHAPE, Shape, estimated_seconds, shape_of
+from unimoe.estimate import BUNDLED_SHAPE, Shape, estimated_seconds, expectation, shape_of
 
 SPEED = 1e12
 
@@ -55,3 +55,9 @@ def test_shape_counts_the_matrices_of_the_layers() -> None:
     shape = shape_of(tiny_base(layers=3))
     per_layer = sum(w.numel() for w in tiny_base(layers=1).model.model.layers.parameters() if w.dim() > 1)
     assert shape == Shape(3, 3 * per_layer)
+
+
+def test_a_long_wait_is_told_with_the_short_way() -> None:
+    assert expectation(14 * 60) == "about 14 minutes from scratch on this machine"
+    assert expectation(83 * 60).startswith("about 83 minutes from scratch on this machine; --smoke ")
+    assert "--smoke" not in expectation(83 * 60, smoke=True)
