@@ -74,6 +74,26 @@ def no_network() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The hosts that are looked up, all in vain, while nobody says that the hub is out of reach.
+
+    Libraries swallow the failure of what they ask for on the side, so that a refused connection shows nowhere.
+    """
+    from huggingface_hub import constants
+
+    hosts: list[str] = []
+
+    def unknown(host: Any, *_: Any, **__: Any) -> Any:
+        hosts.append(str(host))
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    return hosts
+
+
 def _refuse_remote(address: Any) -> None:
     if not isinstance(address, tuple) or address[0] in {"", "localhost"}:  # a Unix socket, or this machine
         return

@@ -101,6 +101,13 @@ class TestLoad:
         assert adapter_parameters(model) == {}
         assert not model.training
 
+    def test_the_hub_is_not_asked_for_the_base(self, tmp_path: Path, looked_up: list[str]) -> None:
+        trained_adapter(tmp_path)
+        path = tmp_path / "adapter_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": "someone/a-model"}))
+        load_lora(tiny_base(), tmp_path)
+        assert looked_up == []
+
     def test_loading_prints_nothing(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
         trained_adapter(tmp_path)
         load_lora(tiny_base(), tmp_path)

@@ -57,7 +57,9 @@ def load_lora(base: BaseModel, folder: Path) -> Any:
     try:
         with quiet_loading():
             model = peft.PeftModel.from_pretrained(base.model, str(folder), autocast_adapter_dtype=False).eval()
-        unmatched = set(peft.get_peft_model_state_dict(model)) ^ _saved_names(folder)
+        # Adapters alone; "auto" would ask the hub for the base model's config.
+        names = peft.get_peft_model_state_dict(model, save_embedding_layers=False)
+        unmatched = set(names) ^ _saved_names(folder)
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
         raise DataError(f"{folder}: the adapter does not fit {base.identity} ({first_line(error)})") from None
     if unmatched:  # PEFT goes on with fresh weights in place of those it misses, and drops those it does not know
