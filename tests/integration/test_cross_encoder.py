@@ -16,6 +16,7 @@ from unimoe.analysis.loading import load_all_results
 from unimoe.comparison import losses
 from unimoe.comparison.cross_encoder import CrossEncoderData, load_cross_encoder_data, train_and_evaluate, training_of
 from unimoe.config.cross_encoder import CrossEncoderConfig, CrossEncoderModelConfig
+from unimoe.config.dense import BUNDLED_ENCODER
 from unimoe.config.files import config_root, load_config, parse_config
 from unimoe.errors import DataError, MissingPartError, UsageError
 from unimoe.metrics import score_run
@@ -189,6 +190,12 @@ class TestModel:
         name = next(key for key in heads[0] if key.endswith("classifier.weight"))
         assert torch.equal(heads[0][name], heads[1][name])
         assert not torch.equal(heads[0][name], heads[2][name])
+
+    def test_the_hub_is_not_asked_what_a_folder_may_be_called(self, tmp_path: Path, looked_up: list[str]) -> None:
+        base = CrossEncoderModelConfig(base=BUNDLED_ENCODER)
+        new_cross_encoder(base, find_cross_encoder(base), 0, CPU).save_pretrained(str(tmp_path / "saved"))
+        assert (tmp_path / "saved" / "README.md").exists()
+        assert looked_up == []
 
     def test_frozen_layers_stay(self, places: tuple[Path, Path], tmp_path: Path) -> None:
         model = {"base": str(places[0]), "max_length": 48, "frozen_layers": 1}

@@ -86,7 +86,8 @@ def new_cross_encoder(
                 model_kwargs={"dtype": torch.float32, **trust},
                 processor_kwargs={"model_max_length": config.max_length, **trust},
             )
-            model: CrossEncoder = CrossEncoder(modules=[transformer], device=str(device))
+            # Else its model card asks the hub whether parts of the folder's path are the name of a model there.
+            model: CrossEncoder = CrossEncoder(modules=[transformer], device=str(device), local_files_only=True)
     except Exception as error:  # loading ends in errors of many kinds: no such architecture, damaged or missing files
         raise DataError(
             f"model.base {config.base!r} cannot be loaded as a cross-encoder ({first_line(error)}); take an encoder "
