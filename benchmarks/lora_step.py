@@ -222,7 +222,10 @@ def timed(train: Callable[[], Any], steps: int) -> float:
 def peak_mib(device: torch.device, run: Run) -> float:
     """The most held while two steps are taken: on the accelerator where there is one, else by this process."""
     on_device = device.type == "cuda"
-    torch.cuda.reset_peak_memory_stats() if on_device else forget_peak()
+    if on_device:
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        forget_peak()
     run(2)
     return torch.cuda.max_memory_allocated() / 2**20 if on_device else memory_mib("VmHWM")
 

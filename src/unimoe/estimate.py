@@ -53,7 +53,7 @@ def estimated_seconds(experiment: Experiment, shape: Shape, flops_per_s: float) 
 def expectation(seconds: float, smoke: bool = False) -> str:
     """What to tell who waits for it; who has a long wait and is not on the short way is told of it."""
     told = f"about {seconds / 60:.0f} minutes from scratch on this machine"
-    return told if smoke or seconds <= _LONG_SECONDS else f"{told}; --smoke goes the same way in a few of them"
+    return told if smoke or seconds <= _LONG_SECONDS else f"{told}; --smoke goes the same way with few steps"
 
 
 def _shared_tokens(experiment: Experiment) -> float:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from unimoe.errors import UsageError
+from unimoe.training.eggroll import shaping
 from unimoe.training.eggroll.shaping import Shaping, average_ranks, shape
 
 
@@ -13,6 +14,14 @@ def test_ties_share_the_mean_of_their_ranks() -> None:
     values = torch.tensor([3.0, 1.0, 3.0, 2.0, 3.0])
     assert average_ranks(values).tolist() == [3, 0, 3, 1, 3]
     assert shape(values, "rank").tolist() == pytest.approx([0.25, -0.5, 0.25, -0.25, 0.25])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_tensors_rank_as_machine_code_does(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = torch.randint(0, 9, (4, 33), generator=torch.Generator().manual_seed(0)).to(dtype) / 7
+    expected = average_ranks(values)
+    monkeypatch.setattr(shaping, "takes_machine_code", lambda _: False)
+    assert torch.equal(average_ranks(values), expected)
 
 
 def test_ranks_run_from_minus_to_plus_a_half() -> None:

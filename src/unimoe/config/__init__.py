@@ -1,12 +1,10 @@
 """What can be set: sections of settings, their defaults and what they may be, for every kind of experiment.
 
-``files`` reads them from YAML. Here stand the settings of an experiment's arms and of what all kinds share.
+``files`` reads them from YAML. What stands here is of an experiment with arms, and used by the other kinds too.
 """
 
 from unimoe.config.experiment import (
-    QWEN3_INSTRUCTION,
     BM25Config,
-    BundledTier,
     EvaluationConfig,
     Experiment,
     ModelConfig,
@@ -15,9 +13,7 @@ from unimoe.config.experiment import (
 )
 
 __all__ = [
-    "QWEN3_INSTRUCTION",
     "BM25Config",
-    "BundledTier",
     "EvaluationConfig",
     "Experiment",
     "MTEBConfig",
