@@ -135,14 +135,19 @@ def main() -> None:
         "vs_sentence_transformers": round(statistics.median(ratios), 2),
         "vs_sentence_transformers_short": round(statistics.median(ratios_short), 2),
         "bf16_vs_sentence_transformers_default": None,
+        "bf16_vs_sentence_transformers_bf16": None,
         "floor_fraction": round(statistics.median(np.divide(floors, seconds)), 2),
         "min_cosine": round(min(cosine, cosine_short), 6),
         "bf16_min_cosine": None,
     }
     if low == torch.bfloat16:
-        _, low_ratios, low_cosine = compare(load_encoder(EncoderConfig(), device, low).encode, peer, documents)
+        low_encoder = load_encoder(EncoderConfig(), device, low)
+        _, low_ratios, low_cosine = compare(low_encoder.encode, peer, documents)
         shown("documents, ours in bfloat16", low_ratios)
+        _, same_ratios, _ = compare(low_encoder.encode, sentence_transformers(device, low), documents)
+        shown("documents, both in bfloat16", same_ratios)
         result["bf16_vs_sentence_transformers_default"] = round(statistics.median(low_ratios), 2)
+        result["bf16_vs_sentence_transformers_bf16"] = round(statistics.median(same_ratios), 2)
         result["bf16_min_cosine"] = round(low_cosine, 6)
     else:
         print("bfloat16 is not clearly faster than float32 on this machine: not measured")
