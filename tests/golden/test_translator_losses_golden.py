@@ -47,6 +47,19 @@ def test_several_positives_are_supcon(sides: Sides, temperature: float) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.usefixtures("library")
+def test_float32_agrees_with_float64(sides: Sides) -> None:
+    anchors, anchor_ids, candidates, candidate_ids = sides
+    singles = [side.detach().float().requires_grad_() for side in (anchors, candidates)]
+    expected = contrastive_loss(anchors, anchor_ids, candidates, candidate_ids, 0.1)
+    found = contrastive_loss(singles[0], anchor_ids, singles[1], candidate_ids, 0.1)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+    for ours, theirs in zip(
+        torch.autograd.grad(found, singles), torch.autograd.grad(expected, (anchors, candidates)), strict=True
+    ):
+        torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=1e-6)
+
+
 def test_one_positive_over_the_full_bank_is_cross_entropy() -> None:
     anchors, bank, ids = units(12, 8).requires_grad_(), units(40, 8, seed=2), torch.arange(12) * 3
     expected = cross_entropy(anchors @ bank.T / 0.07, ids)

@@ -52,6 +52,7 @@ def test_the_run_is_that_of_brute_force(backend: Backend, storage: str) -> None:
     assert all(type(score) is float for score in run["q00000"].values())
 
 
+@pytest.mark.usefixtures("library")
 def test_a_known_length_changes_nothing_but_the_time() -> None:
     queries, vectors = random_vectors(7, 48, 0), random_vectors(3000, 48, 1)
     ids, query_ids = names("d", 3000), names("q", 7)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unimoe.errors import DataError, InputError
+from unimoe.models.matmul import matmul_nt
 
 Floats = NDArray[np.float32]
 Rows = NDArray[np.int64]
@@ -78,7 +79,7 @@ def image_ranks(
         on_device = torch.from_numpy(queries).to(device)
         better = torch.zeros(len(queries), dtype=torch.int64, device=device)
         for columns in _slices(len(gallery), block):
-            scores = on_device @ images[columns].T
+            scores = matmul_nt(on_device, images[columns])
             above = scores > high
             better += above.sum(1)
             close = ((scores >= low) ^ above).nonzero().cpu()

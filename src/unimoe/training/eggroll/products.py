@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from unimoe.errors import DataError
+from unimoe.models.matmul import matmul_nt, takes_onednn
 from unimoe.training.eggroll.perturbations import Perturbations
 
 Terms = list[Tensor]
@@ -19,7 +20,7 @@ Buffer = Callable[[str, tuple[int, ...], Tensor], Tensor]
 """Memory by name and shape, of another tensor's dtype and device."""
 
 QUERIES_AT_ONCE = 16
-"""Queries whose base scores ride along in one product. Each of them is a column more for the documents of all."""
+"""Queries of a block, whose base scores ride along in its product: each is a column more for the documents of all."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,6 @@ class Products:
     Attributes:
         queries: the queries' terms.
         gram: ``c^2 K``.
-        twice: ``2 c``.
     """
 
     def __init__(
@@ -114,22 +114,32 @@ class Products:
         self._inputs, self._outputs = perturbations.inputs, perturbations.outputs
         self._projected = pools.queries @ weight.T
         self._onto_documents = self._projected @ weight
-        c = sigma * perturbations.scale
-        self.twice = torch.tensor(2 * c, dtype=weight.dtype, device=weight.device)
+        self._c = c = sigma * perturbations.scale
         self.gram = [[c * c * product for product in row] for row in perturbations.gram()]
         d_out, width = weight.shape
         fewer = width * d_out + len(self._outputs) * d_out < len(self._outputs) * width
         self._through_weight = lengths or (fewer and self._gemm_dtype is None)
-        if self._through_weight:
-            self._matrix = torch.cat([self._inputs, weight])
-        else:
-            self._matrix = self._with_room(weight)
+        # Base scores ride along as a column for each query of a block: on a CPU that is faster than reading the
+        # documents again, though each document meets all of these queries and its own alone counts.
+        rides = not self._through_weight and self._gemm_dtype is None and weight.device.type == "cpu"
+        self._room = min(QUERIES_AT_ONCE, len(pools.queries)) if rides else 0
+        self._matrix = torch.cat([self._inputs, weight]) if self._through_weight else self._with_room(weight)
         self.queries = self._query_terms(c)
 
     @property
     def width(self) -> int:
         """How many numbers ``of`` holds for a document."""
         return len(self._matrix) + (len(self._outputs) if self._through_weight else 0)
+
+    @property
+    def most_queries(self) -> int:
+        """How many queries a block can have."""
+        return self._room or len(self._pools.queries)
+
+    @property
+    def twice(self) -> Tensor:
+        """``2 c``."""
+        return torch.tensor(2 * self._c, dtype=self._weight.dtype, device=self._weight.device)
 
     def of(self, block: slice, buffer: Buffer) -> DocumentTerms:
         """The terms of a block's documents, in memory that ``buffer`` gives.
@@ -153,30 +163,19 @@ class Products:
         documents, queries = self._pools.documents[block], self._onto_documents[block]
         (count, size, _), split = documents.shape, len(self._inputs)
         rows, total = documents.flatten(0, 1), split + len(self._outputs)
-        if self._gemm_dtype is not None:
-            found = buffer("products", (len(rows), total), documents)
-            found.copy_(rows.to(self._gemm_dtype) @ self._matrix[:total].T.to(self._gemm_dtype))
-            base = torch.bmm(documents, queries.unsqueeze(-1)).squeeze(-1)
-            return found[:, :split], found[:, split:], base, None
-        # Base scores ride along as a column for each of some queries. That is faster than reading the documents again,
-        # though each document meets all of these queries and its own alone counts.
-        width = len(self._matrix)
-        found, base = buffer("products", (len(rows), width), documents), buffer("base", (count, size), documents)
-        for first in range(0, count, width - total):
-            own = queries[first : first + width - total]
-            self._matrix[total : total + len(own)] = own
-            part = found[first * size : (first + len(own)) * size]
-            torch.mm(rows[first * size : (first + len(own)) * size], self._matrix.T, out=part)
-            base[first : first + len(own)] = found.as_strided(
-                own.shape[:1] + base.shape[1:], (size * width + 1, width), first * size * width + total
-            )
-        return found[:, :split], found[:, split:total], base, None
+        if not self._room:
+            found = self._in_low(rows, self._matrix, buffer)
+            return found[:, :split], found[:, split:], _of_own(documents, queries), None
+        width = total + count
+        self._matrix[total:width] = queries
+        found = _multiply("products", rows, self._matrix[:width], buffer)
+        base = found.as_strided((count, size), (size * width + 1, width), found.storage_offset() + total)
+        return found[:, :split], found[:, split:total], base.contiguous(), None
 
     def _with_room(self, weight: Tensor) -> Tensor:
-        """Rows ``b`` and ``W^T a``, and then room for some queries."""
+        """Rows ``b`` and ``W^T a``, and then room for the queries of a block where they ride along."""
         split, total = len(self._inputs), len(self._inputs) + len(self._outputs)
-        together = min(QUERIES_AT_ONCE, len(self._pools.queries))
-        matrix = weight.new_empty(total + together, weight.shape[1])
+        matrix = weight.new_empty(total + self._room, weight.shape[1])
         matrix[:split] = self._inputs
         torch.mm(self._outputs, weight, out=matrix[split:total])
         return matrix
@@ -185,18 +184,22 @@ class Products:
         """Rows of x and y by way of ``W d``, base scores, and the squared lengths where they are wanted."""
         documents, split = self._pools.documents[block], len(self._inputs)
         rows = documents.flatten(0, 1)
-        found = buffer("products", (len(rows), len(self._matrix)), documents)
-        projected = found[:, split:]
         if self._gemm_dtype is None:
-            torch.mm(rows, self._matrix.T, out=found)
+            found = _multiply("products", rows, self._matrix, buffer)
+            x, projected = found[:, :split], found[:, split:]
         else:
-            found[:, :split].copy_(rows.to(self._gemm_dtype) @ self._inputs.T.to(self._gemm_dtype))
-            projected = rows @ self._weight.T
-        y = torch.mm(projected, self._outputs.T, out=buffer("y", (len(rows), len(self._outputs)), documents))
+            x, projected = self._in_low(rows, self._inputs, buffer), matmul_nt(rows, self._weight)
+        y = _multiply("y", projected, self._outputs, buffer)
         grouped = projected.view(*documents.shape[:2], -1)
-        base = torch.bmm(grouped, self._projected[block].unsqueeze(-1)).squeeze(-1)
         squared = grouped.square().sum(dim=-1) if self._lengths else None
-        return found[:, :split], y, base, squared
+        return x, y, _of_own(grouped, self._projected[block]), squared
+
+    def _in_low(self, rows: Tensor, columns: Tensor, buffer: Buffer) -> Tensor:
+        """``rows @ columns.T``, computed in the dtype that was asked for."""
+        if self._gemm_dtype is None:
+            return _multiply("products", rows, columns, buffer)
+        product = rows.to(self._gemm_dtype) @ columns.T.to(self._gemm_dtype)
+        return buffer("products", tuple(product.shape), rows).copy_(product)
 
     def _query_terms(self, c: float) -> QueryTerms:
         of_inputs, of_outputs = self._pools.queries @ self._inputs.T, self._projected @ self._outputs.T
@@ -215,6 +218,17 @@ class Products:
     def _spread(self, values: Tensor) -> Tensor:
         """``(b, P)`` with a dimension of size 1 for each of the directions'."""
         return values.view(*values.shape, *[1] * len(self._perturbations.shape))
+
+
+def _of_own(documents: Tensor, queries: Tensor) -> Tensor:
+    """Products ``(b, P)`` of documents ``(b, P, N)`` with their own query ``(b, N)``."""
+    return torch.bmm(documents, queries.unsqueeze(-1)).squeeze(-1)
+
+
+def _multiply(name: str, rows: Tensor, columns: Tensor, buffer: Buffer) -> Tensor:
+    """``rows @ columns.T``, in memory of this name where the product can be written there."""
+    shape = (len(rows), len(columns))
+    return matmul_nt(rows, columns, out=None if takes_onednn(rows, columns) else buffer(name, shape, rows))
 
 
 def masked(scores: Tensor, valid: Tensor | None) -> Tensor:

@@ -161,7 +161,8 @@ class Scorer:
         total, held = len(pools.queries), 2 * prod(perturbations.shape) if keeps_scores else products.width
         budget = 2**28 if weight.device.type != "cpu" else 2**21 if keeps_scores else 2**22
         row_bytes = held * weight.element_size()
-        most = max(1, (self._block_bytes or budget) // (pools.documents.shape[1] * row_bytes))
+        most = (self._block_bytes or budget) // (pools.documents.shape[1] * row_bytes)
+        most = max(1, min(most, products.most_queries))
         step = max(1, -(-total // max(1, -(-total // most))))
         for begin in range(0, total, step):
             part = slice(begin, min(begin + step, total))

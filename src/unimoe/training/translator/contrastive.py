@@ -21,6 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unimoe.models.matmul import matmul_nt
+
 _CELLS = 32_000_000
 """Scores held at once: 128 MB."""
 
@@ -178,7 +180,7 @@ class _Block:
         self._anchors, self._candidates, self._rows, self._columns = anchors, candidates, rows, columns
         self._extra = extra
         sharp = anchors / temperature
-        scores = sharp @ candidates.T
+        scores = matmul_nt(sharp, candidates)
         own = scores[rows, columns]
         if negatives.hardest:
             _keep_hardest(scores, rows, columns, negatives)
@@ -227,7 +229,7 @@ class _Block:
 
     def of_anchors(self, divisor: float) -> Tensor:
         """Gradient of the sum of losses over ``divisor``, ``(b, D)``."""
-        found = (self._weights @ self._candidates).mul_(self._scale[:, None])
+        found = matmul_nt(self._weights, self._candidates.T).mul_(self._scale[:, None])
         found.index_add_(0, self._rows, self._own[:, None] * self._candidates[self._columns])
         if self._further is not None and self._extra is not None:
             found += torch.einsum("bk,bkd->bd", self._further, self._extra.vectors)
@@ -235,7 +237,7 @@ class _Block:
 
     def of_candidates(self, divisor: float) -> Tensor:
         """The same for the candidates, ``(M, D)``."""
-        found = self._weights.T @ (self._anchors * self._scale[:, None])
+        found = matmul_nt(self._weights.T, (self._anchors * self._scale[:, None]).T)
         found.index_add_(0, self._columns, self._own[:, None] * self._anchors[self._rows])
         return found.div_(divisor)
 
