@@ -11,6 +11,7 @@ from unimoe.config import ModelConfig
 from unimoe.errors import DataError
 from unimoe.io import hash_file, hash_json, hash_parts
 from unimoe.models.bundled import BUNDLED_ID, bundled_weights_hash, prepared_bundled_model
+from unimoe.models.matmul import quicken
 from unimoe.models.names import folder_named
 from unimoe.models.quiet import first_line, quiet_loading
 
@@ -49,6 +50,7 @@ def load_base(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> 
     if not hasattr(getattr(model, "model", None), "layers"):
         raise DataError(f"{config.base}: a {type(model).__name__} has no decoder layers at model.layers; use another")
     model.requires_grad_(False).eval().to(device)
+    quicken(model)
     model.set_attn_implementation(_attention(device, config.max_length))
     return BaseModel(model, tokenizer, identity or f"{config.base}@{_hub_hash(config, model)}")
 

@@ -18,6 +18,7 @@ from unimoe.config.dense import BUNDLED_ENCODER
 from unimoe.errors import DataError, InputError
 from unimoe.io import hash_file, hash_parts, read_json
 from unimoe.models.bundled_encoder import bundled_encoder_folder
+from unimoe.models.matmul import quicken
 from unimoe.models.names import folder_named
 from unimoe.models.quiet import first_line, quiet_loading
 
@@ -95,6 +96,7 @@ def new_cross_encoder(
         ) from None
     model.model_card_data.base_model = None if config.base.startswith("bundled:") else config.base
     _freeze(model, config.frozen_layers)
+    quicken(model)
     return model
 
 
@@ -113,6 +115,7 @@ def load_cross_encoder(folder: Path, device: torch.device) -> CrossEncoder:
         raise DataError(f"{folder}: cannot be loaded as a cross-encoder ({first_line(error)})") from None
     if model.num_labels != 1:
         raise DataError(f"{folder}: a model of {model.num_labels} labels; ranking needs one score per pair")
+    quicken(model)
     return model
 
 

@@ -7,14 +7,14 @@ import gc
 import platform
 import time
 from functools import cache
-from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-from torch import nn
 
 from unimoe.config.base import Dtype
 from unimoe.errors import UsageError
+from unimoe.models.matmul import matmul_nt
+from unimoe.models.processor import processor_name
 
 DeviceName = Literal["cpu", "cuda", "mps"]
 
@@ -77,27 +77,16 @@ def describe_device(device: torch.device) -> str:
     return f"{device.type} ({processor_name()}, {torch.get_num_threads()} threads)"
 
 
-@cache
-def processor_name() -> str:
-    """The processor's model name where the platform tells it, its architecture otherwise."""
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8") as file:
-            names = (line.partition(":")[2].strip() for line in file if line.startswith("model name"))
-            return next(names, platform.machine())
-    except OSError:
-        return platform.processor() or platform.machine()
-
-
 def _matmul_speed(device: torch.device, dtype: torch.dtype, seconds: float = 0.25) -> float:
     rows, inputs, outputs = _PROBE_SHAPE
     x = torch.ones(rows, inputs, device=device, dtype=dtype)
     weight = torch.ones(outputs, inputs, device=device, dtype=dtype)
     with torch.inference_mode():
-        nn.functional.linear(x, weight)
+        matmul_nt(x, weight)
         _synchronize(device)
         start, rounds = time.perf_counter(), 0
         while time.perf_counter() - start < seconds:
-            nn.functional.linear(x, weight)
+            matmul_nt(x, weight)
             _synchronize(device)
             rounds += 1
         elapsed = time.perf_counter() - start

@@ -17,6 +17,7 @@ from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vecto
 from unimoe.models.encoder_files import EncoderFiles, read_encoder_files
 from unimoe.models.encoder_forward import EncoderForward
 from unimoe.models.encoder_heads import Head, dense, normalize, pool
+from unimoe.models.matmul import quicken
 from unimoe.models.prompts import well_formed
 from unimoe.models.quiet import first_line, quiet_loading
 
@@ -210,6 +211,7 @@ def _load(config: EncoderConfig, files: EncoderFiles, dtype: torch.dtype) -> tup
         )
     if files.lower_case:
         _lower_case(tokenizer)
+    quicken(model)
     return tokenizer, model.requires_grad_(False).eval()
 
 

@@ -8,11 +8,13 @@ processor alone and not on a probe, since they differ in the last bits: on one m
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from unimoe.models.device import processor_name
+from unimoe.models.processor import processor_name
 
 
 def matmul_nt(rows: Tensor, columns: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -26,19 +28,72 @@ def matmul_nt(rows: Tensor, columns: Tensor, *, out: Tensor | None = None) -> Te
     Returns:
         ``(n, m)``: ``out``, or new memory where the library takes none.
     """
-    if not takes_onednn(rows, columns):
-        return torch.mm(rows, columns.T, out=out)
-    if not (columns.is_contiguous() or columns.T.is_contiguous()):
-        columns = columns.contiguous()  # with gaps between its rows it would take a thousand times as long
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(rows.contiguous(), columns, None, "none", [], "")
-    return product
+    if takes_onednn(rows, columns):
+        return _with_gradient(rows, columns, None)
+    return torch.mm(rows, columns.T, out=out)
 
 
 def takes_onednn(*factors: Tensor) -> bool:
-    """Whether a product of these is given to oneDNN, whose has no gradient."""
-    on_cpu = all(factor.dtype == torch.float32 and factor.device.type == "cpu" for factor in factors)
-    has_gradient = torch.is_grad_enabled() and any(factor.requires_grad for factor in factors)
-    return on_cpu and not has_gradient and _onednn_is_faster()
+    """Whether a product of these is given to oneDNN."""
+    return _onednn_is_faster() and all(
+        factor.dtype == torch.float32 and factor.device.type == "cpu" for factor in factors
+    )
+
+
+class QuickLinear(nn.Linear):
+    """A linear layer by the library that is fast."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """As ``nn.Linear``."""
+        if not takes_onednn(input, self.weight) or torch.is_autocast_enabled("cpu"):
+            return super().forward(input)
+        rows = _with_gradient(input.flatten(0, -2) if input.ndim > 1 else input[None], self.weight, self.bias)
+        return rows.view(*input.shape[:-1], len(self.weight))
+
+
+def quicken(model: nn.Module) -> None:
+    """Let the linear layers of a model use the library that is fast; their weights and names stay what they are."""
+    if not _onednn_is_faster():
+        return
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            module.__class__ = QuickLinear
+
+
+class _Product(torch.autograd.Function):
+    """``rows @ columns.T + bias`` and its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, columns: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(rows, columns)
+        return _by_onednn(rows, columns, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        (rows, columns), (for_rows, for_columns, for_bias) = ctx.saved_tensors, ctx.needs_input_grad
+        return (
+            _by_onednn(upstream, columns.T) if for_rows else None,
+            _by_onednn(upstream.T, rows.T) if for_columns else None,
+            upstream.sum(dim=0) if for_bias else None,
+        )
+
+
+def _with_gradient(rows: Tensor, columns: Tensor, bias: Tensor | None) -> Tensor:
+    wanted = rows.requires_grad or columns.requires_grad or (bias is not None and bias.requires_grad)
+    if not (wanted and torch.is_grad_enabled()):
+        return _by_onednn(rows, columns, bias)
+    product: Tensor = _Product.apply(rows, columns, bias)
+    return product
+
+
+def _by_onednn(rows: Tensor, columns: Tensor, bias: Tensor | None = None) -> Tensor:
+    if not (rows.numel() and columns.numel()):
+        return nn.functional.linear(rows, columns, bias)  # oneDNN knows no empty sums
+    if not (columns.is_contiguous() or columns.T.is_contiguous()):
+        columns = columns.contiguous()  # with gaps between its rows it would take a thousand times as long
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(rows.contiguous(), columns, bias, "none", [], "")
+    return product
 
 
 @cache
