@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import platform
+import statistics
 import time
+from collections.abc import Callable
 from functools import cache
 from typing import Literal, get_args
 
@@ -18,12 +21,13 @@ from unimoe.models.processor import processor_name
 
 DeviceName = Literal["cpu", "cuda", "mps"]
 
-# A dtype with fewer bits must pay clearly for the digits it gives up. CPUs with bfloat16 units show 3x and more; those
-# without are slower than float32.
-_WORTH_IT = 1.5
+# A dtype with fewer bits must pay clearly for the digits it gives up. CPUs with bfloat16 units show 1.6x and more, busy
+# or not; those without are slower than float32.
+_WORTH_IT = 1.3
 
 # (rows, inputs, outputs) of the probe: one projection of a small language model over a batch of short texts.
 _PROBE_SHAPE = (2048, 576, 1536)
+_PROBE_SECONDS = 0.5
 
 
 def choose_device(name: str | None = None) -> torch.device:
@@ -54,8 +58,19 @@ def choose_dtype(device: torch.device, setting: Dtype = "auto") -> torch.dtype:
 
 @cache
 def probe_speed(device: str) -> dict[str, float]:
-    """Matrix-product speed in FLOP/s for float32 and bfloat16, measured for a fraction of a second each."""
-    return {name: _matmul_speed(torch.device(device), getattr(torch, name)) for name in ("float32", "bfloat16")}
+    """Matrix-product speed in FLOP/s for float32 and bfloat16, measured for half a second.
+
+    They take turns, so that what else runs on the machine slows both alike.
+    """
+    products = {name: _product(torch.device(device), getattr(torch, name)) for name in ("float32", "bfloat16")}
+    taken: dict[str, list[float]] = {name: [] for name in products}
+    start = time.perf_counter()
+    while time.perf_counter() - start < _PROBE_SECONDS:
+        for name, product in products.items():
+            begin = time.perf_counter()
+            product()
+            taken[name].append(time.perf_counter() - begin)
+    return {name: 2 * math.prod(_PROBE_SHAPE) / statistics.median(seconds) for name, seconds in taken.items()}
 
 
 def release_memory() -> None:
@@ -77,20 +92,19 @@ def describe_device(device: torch.device) -> str:
     return f"{device.type} ({processor_name()}, {torch.get_num_threads()} threads)"
 
 
-def _matmul_speed(device: torch.device, dtype: torch.dtype, seconds: float = 0.25) -> float:
+def _product(device: torch.device, dtype: torch.dtype) -> Callable[[], None]:
+    """One product of the probe, done once already."""
     rows, inputs, outputs = _PROBE_SHAPE
     x = torch.ones(rows, inputs, device=device, dtype=dtype)
     weight = torch.ones(outputs, inputs, device=device, dtype=dtype)
-    with torch.inference_mode():
-        matmul_nt(x, weight)
-        _synchronize(device)
-        start, rounds = time.perf_counter(), 0
-        while time.perf_counter() - start < seconds:
+
+    def once() -> None:
+        with torch.inference_mode():
             matmul_nt(x, weight)
-            _synchronize(device)
-            rounds += 1
-        elapsed = time.perf_counter() - start
-    return 2 * rows * inputs * outputs * rounds / elapsed
+        _synchronize(device)
+
+    once()
+    return once
 
 
 def _synchronize(device: torch.device) -> None:
