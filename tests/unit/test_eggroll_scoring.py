@@ -148,11 +148,12 @@ def test_a_vector_of_length_zero_has_cosine_zero() -> None:
 
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
-@pytest.mark.parametrize("queries_at_once", [2, 16])
+@pytest.mark.parametrize("queries_at_once", [0, 2, 16])
 @pytest.mark.usefixtures("library")
 def test_float32_agrees_with_float64(
     similarity: Similarity, queries_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With none at once, base scores are a product of their own, as on a GPU."""
     monkeypatch.setattr(products, "QUERIES_AT_ONCE", queries_at_once)
     weight, pools = problem(11, torch.float32)
     noise, wide = directions(0, 0, 50, 11, WIDTH), directions(0, 0, 50, 11, WIDTH, dtype=torch.float64)

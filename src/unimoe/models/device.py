@@ -21,8 +21,8 @@ from unimoe.models.processor import processor_name
 
 DeviceName = Literal["cpu", "cuda", "mps"]
 
-# A dtype with fewer bits must pay clearly for the digits it gives up. CPUs with bfloat16 units show 1.6x and more, busy
-# or not; those without are slower than float32.
+# A dtype with fewer bits must pay clearly for the digits it gives up. CPUs with bfloat16 units show 1.7x and more, 1.5x
+# at the least while other work keeps them busy; those without are slower than float32.
 _WORTH_IT = 1.3
 
 # (rows, inputs, outputs) of the probe: one projection of a small language model over a batch of short texts.
