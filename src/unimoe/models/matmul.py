@@ -1,7 +1,7 @@
 """Float32 products on a CPU, by the library that is fast there.
 
-torch comes with two: MKL, which it takes for float32, and oneDNN, which it takes for bfloat16. MKL keeps its AVX-512
-code for Intel's processors; on AMD's that have AVX-512 oneDNN takes about half as long. Which one is asked hangs on the
+torch comes with two: MKL, which it takes for float32, and oneDNN, which it takes for bfloat16. MKL does not
+see the AVX-512 of AMD's processors; oneDNN does, and takes about half as long there. Which one is asked hangs on the
 processor alone and not on a probe, since they differ in the last bits: on one machine the same numbers give the same.
 """
 
