@@ -164,7 +164,7 @@ class Products:
         (count, size, _), split = documents.shape, len(self._inputs)
         rows, total = documents.flatten(0, 1), split + len(self._outputs)
         if not self._room:
-            found = self._in_low(rows, self._matrix, buffer)
+            found = self._in_gemm_dtype(rows, self._matrix, buffer)
             return found[:, :split], found[:, split:], _of_own(documents, queries), None
         width = total + count
         self._matrix[total:width] = queries
@@ -188,14 +188,14 @@ class Products:
             found = _multiply("products", rows, self._matrix, buffer)
             x, projected = found[:, :split], found[:, split:]
         else:
-            x, projected = self._in_low(rows, self._inputs, buffer), matmul_nt(rows, self._weight)
+            x, projected = self._in_gemm_dtype(rows, self._inputs, buffer), matmul_nt(rows, self._weight)
         y = _multiply("y", projected, self._outputs, buffer)
         grouped = projected.view(*documents.shape[:2], -1)
         squared = grouped.square().sum(dim=-1) if self._lengths else None
         return x, y, _of_own(grouped, self._projected[block]), squared
 
-    def _in_low(self, rows: Tensor, columns: Tensor, buffer: Buffer) -> Tensor:
-        """``rows @ columns.T``, computed in the dtype that was asked for."""
+    def _in_gemm_dtype(self, rows: Tensor, columns: Tensor, buffer: Buffer) -> Tensor:
+        """``rows @ columns.T``, computed in the dtype that was asked for, or their own."""
         if self._gemm_dtype is None:
             return _multiply("products", rows, columns, buffer)
         product = rows.to(self._gemm_dtype) @ columns.T.to(self._gemm_dtype)

@@ -237,7 +237,8 @@ class _Block:
 
     def of_candidates(self, divisor: float) -> Tensor:
         """The same for the candidates, ``(M, D)``."""
-        found = matmul_nt(self._weights.T, (self._anchors * self._scale[:, None]).T)
+        scaled = self._anchors * self._scale[:, None]
+        found = matmul_nt(scaled.T, self._weights.T).T  # this way round nobody copies the weights
         found.index_add_(0, self._columns, self._own[:, None] * self._anchors[self._rows])
         return found.div_(divisor)
 
