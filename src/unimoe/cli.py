@@ -263,11 +263,19 @@ def evaluate_run(
     metric: Annotated[
         list[str] | None,
         typer.Option(
-            help="ndcg@K, mrr, mrr@K, map, recall@K, recall_cap@K or p@K; may be given several times. "
-            "By default ndcg@10, mrr@10, map and recall@100."
+            help="ndcg@K, mrr, mrr@K, map, recall@K, recall_cap@K, p@K, or any measure of ir_measures such as "
+            "RBP(rel=2), ERR@20 or Judged@10; may be given several times. By default ndcg@10, mrr@10, map and "
+            "recall@100."
         ),
     ] = None,
     depth: Annotated[int | None, typer.Option(help="Score only the first so many documents of each query.")] = None,
+    relevance_level: Annotated[
+        int | None,
+        typer.Option(
+            help="The lowest grade that counts as relevant in map, mrr, recall and other binary measures; TREC DL "
+            "counts from 2. By default what QRELS.json or the collection's collection.json states, else 1."
+        ),
+    ] = None,
     per_query: Annotated[bool, typer.Option("--per-query", help="Also print a line per metric and query.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, with the scores of every query, in place of lines.")
@@ -281,7 +289,7 @@ def evaluate_run(
     from unimoe.metrics import DEFAULT_METRICS
     from unimoe.run_scores import print_scores, score_run_file
 
-    scores = score_run_file(run, qrels, metric or DEFAULT_METRICS, depth)
+    scores = score_run_file(run, qrels, metric or DEFAULT_METRICS, depth, relevance_level)
     print_scores(scores, per_query=per_query, as_json=as_json)
 
 

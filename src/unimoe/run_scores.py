@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from unimoe.console import stderr, stdout
+from unimoe.description import describe_qrels
 from unimoe.errors import DataError, UsageError
-from unimoe.metrics import DEFAULT_METRICS, score_run, trec_eval_measure
+from unimoe.metrics import DEFAULT_METRICS, computable_metrics, level_note, score_run
 from unimoe.trec import Qrels, Run, head, is_unordered, read_qrels, read_run
 
 _IDS_SHOWN = 5
@@ -24,26 +25,34 @@ class RunScores:
         qrels: the qrels file.
         depth: documents of each query that were scored, at most; all of them if None.
         queries: the number of judged queries, over which the means are taken.
-        aggregate: metric name to mean.
+        relevance_level: the lowest grade that binary metrics count as relevant, where their name fixes none.
+        aggregate: metric name to mean; of counts such as NumRet, to their sum.
         per_query: metric name to ``{query id: value}``.
         missing_queries: judged queries that the run lacks, in the order of the qrels; each counts 0.
         unjudged_queries: queries of the run without judgments, sorted; part of no mean.
         unordered_queries: judged queries whose documents, two or more, all have one score: only their ids order them.
+        notes: what else to know before believing the scores, in sentences.
     """
 
     run: str
     qrels: str
     depth: int | None
     queries: int
+    relevance_level: int
     aggregate: dict[str, float]
     per_query: dict[str, dict[str, float]]
     missing_queries: list[str]
     unjudged_queries: list[str]
     unordered_queries: list[str]
+    notes: list[str]
 
 
 def score_run_file(
-    run_path: Path, qrels_path: Path, metrics: Sequence[str] = DEFAULT_METRICS, depth: int | None = None
+    run_path: Path,
+    qrels_path: Path,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    depth: int | None = None,
+    relevance_level: int | None = None,
 ) -> RunScores:
     """Score a TREC run with the semantics of ``trec_eval -c``.
 
@@ -52,33 +61,39 @@ def score_run_file(
         qrels_path: qrels in TREC or BEIR layout; ``.gz`` is unpacked.
         metrics: names as in ``score_run``.
         depth: score only this many documents of each query, its first ones.
+        relevance_level: as in ``score_run``; by default what is stated of the qrels (see ``unimoe.description``),
+            else 1.
 
     Raises:
-        UsageError: an unknown metric, or a depth below 1.
+        UsageError: an unknown metric, one that cannot be computed here, or a depth or level below 1.
         DataError: a file is missing, malformed or empty, no query of the run is judged, or a run without any order
             would have to be cut.
     """
     if depth is not None and depth < 1:
         raise UsageError(f"--depth {depth} leaves no document to score; use at least 1")
-    for metric in metrics:
-        trec_eval_measure(metric)  # before the files are read, which may take a while
+    stated = describe_qrels(qrels_path).relevance_level if relevance_level is None else relevance_level
+    level = 1 if stated is None else stated
+    metrics = computable_metrics(metrics, level)  # before the files are read, which may take a while
     qrels, run = read_qrels(qrels_path), read_run(run_path)
     _refuse_nothing_in_common(run_path, run, qrels_path, qrels)
     unordered = [query_id for query_id in qrels if is_unordered(run.get(query_id, {}))]
     if depth is not None:
         _refuse_cut_by_id(run_path, run, qrels, unordered, depth)
         run = {query_id: head(scores, depth) for query_id, scores in run.items()}
-    scores = score_run(qrels, run, metrics)
+    scores = score_run(qrels, run, metrics, level)
+    note = level_note(metrics, qrels, stated, where=qrels_path.name, mend="--relevance-level 2")
     return RunScores(
         run=str(run_path),
         qrels=str(qrels_path),
         depth=depth,
         queries=len(qrels),
+        relevance_level=level,
         aggregate=scores.aggregate,
         per_query=scores.per_query,
         missing_queries=[query_id for query_id in qrels if query_id not in run],
         unjudged_queries=scores.unjudged_queries,
         unordered_queries=unordered,
+        notes=[note] if note else [],
     )
 
 
@@ -91,15 +106,17 @@ def print_scores(scores: RunScores, *, per_query: bool = False, as_json: bool = 
 
 
 def _lines(scores: RunScores, per_query: bool) -> Iterator[str]:
-    width = max(map(len, [*scores.aggregate, "queries"]))
+    width = max(map(len, [*scores.aggregate, "relevance level"]))
     yield from (f"{metric:<{width}}  {mean:.4f}" for metric, mean in scores.aggregate.items())
     yield f"{'queries':<{width}}  {scores.queries}"
+    yield f"{'relevance level':<{width}}  {scores.relevance_level}"
     if per_query:
         for metric, values in scores.per_query.items():
             yield from (f"{metric} {query_id} {value:.4f}" for query_id, value in values.items())
 
 
 def _warnings(scores: RunScores) -> Iterator[str]:
+    yield from scores.notes
     for finding, ids in (
         ("judged queries missing from the run, counted as 0", scores.missing_queries),
         ("queries without judgments, left out", scores.unjudged_queries),

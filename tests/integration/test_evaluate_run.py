@@ -48,19 +48,21 @@ class TestStdout:
         assert done.returncode == 0
         # nDCG of q1 is 1/log2(3) = .6309, of q2 2/(2 + 1/log2(3)) = .7602, of q3 0
         assert done.stdout.splitlines() == [
-            "ndcg@10     0.4637",
-            "mrr@10      0.5000",
-            "map         0.3333",
-            "recall@100  0.5000",
-            "queries     3",
+            "ndcg@10          0.4637",
+            "mrr@10           0.5000",
+            "map              0.3333",
+            "recall@100       0.5000",
+            "queries          3",
+            "relevance level  1",
         ]
 
     def test_each_query(self, files: tuple[Path, Path]) -> None:
         done = evaluate_run(*files, "--metric", "recall@5", "--metric", "mrr", "--per-query")
         assert done.stdout.splitlines() == [
-            "recall@5  0.5000",
-            "mrr       0.5000",
-            "queries   3",
+            "recall@5         0.5000",
+            "mrr              0.5000",
+            "queries          3",
+            "relevance level  1",
             *("recall@5 q1 1.0000", "recall@5 q2 0.5000", "recall@5 q3 0.0000"),
             *("mrr q1 0.5000", "mrr q2 1.0000", "mrr q3 0.0000"),
         ]
@@ -72,11 +74,16 @@ class TestStdout:
             "qrels": str(files[1]),
             "depth": 1,
             "queries": 3,
+            "relevance_level": 1,
             "aggregate": {"mrr": pytest.approx(1 / 3, abs=1e-15)},
             "per_query": {"mrr": {"q1": 0.0, "q2": 1.0, "q3": 0.0}},
             "missing_queries": ["q3"],
             "unjudged_queries": ["q9"],
             "unordered_queries": [],
+            "notes": [
+                "grades up to 2 in qrels.txt: mrr counts grade 1 as relevant; TREC DL counts from 2: "
+                "--relevance-level 2"
+            ],
         }
 
     def test_ids_are_printed_as_they_are_on_one_line(self, tmp_path: Path) -> None:
@@ -91,10 +98,74 @@ class TestStdout:
         run = {f"q{n}": {f"d{m}": float(np.float32(rng.normal())) for m in range(200)} for n in range(5)}
         qrels = {query: {f"d{m}": int(rng.integers(0, 3)) for m in range(0, 200, 7)} for query in run}
         done = evaluate_run(*written(tmp_path, run, qrels), "--json")
-        assert done.stderr == ""
         expected = score_run(qrels, run)
         assert json.loads(done.stdout)["aggregate"] == expected.aggregate
         assert json.loads(done.stdout)["per_query"] == expected.per_query
+
+
+class TestMeasures:
+    def test_any_spelling_is_printed_once_by_the_name_of_results(self, files: tuple[Path, Path]) -> None:
+        asked = ("nDCG@10", "ndcg_cut_10", "ndcg@10", "RR", "Success@1", "NumRet", "AP(rel=2)")
+        done = evaluate_run(*files, *(word for metric in asked for word in ("--metric", metric)))
+        assert done.stdout.splitlines() == [
+            "ndcg@10          0.4637",
+            "mrr              0.5000",
+            "Success@1        0.3333",
+            "NumRet           4.0000",
+            "AP(rel=2)        0.3333",
+            "queries          3",
+            "relevance level  1",
+        ]
+
+
+class TestRelevanceLevel:
+    def test_the_option_goes_before_what_is_stated_and_that_before_1(self, files: tuple[Path, Path]) -> None:
+        def found(*options: str) -> tuple[int, float]:
+            read = json.loads(evaluate_run(*files, "--json", "--metric", "mrr", *options).stdout)
+            return read["relevance_level"], read["aggregate"]["mrr"]
+
+        at_1, at_2 = 1 / 2, pytest.approx(1 / 3)  # q1 1/2, q2 1, q3 0; at level 2 nothing is relevant to q1
+        assert found() == (1, at_1)
+        assert found("--relevance-level", "2") == (2, at_2)
+        files[1].with_name("qrels.txt.json").write_text('{"relevance_level": 2}')
+        assert found() == (2, at_2)
+        assert found("--relevance-level", "1") == (1, at_1)
+
+    def test_binary_measures_of_graded_judgments_are_noted_where_no_level_is_stated(
+        self, files: tuple[Path, Path]
+    ) -> None:
+        run = {"q1": {"d1": 1.0}, "q2": {"d1": 1.0}, "q3": {"d1": 1.0}}
+        write_run(files[0], run, tag="some")
+        assert evaluate_run(*files).stderr.splitlines() == [
+            "warning: grades up to 2 in qrels.txt: mrr@10, map, recall@100 count grade 1 as relevant; "
+            "TREC DL counts from 2: --relevance-level 2"
+        ]
+        assert evaluate_run(*files, "--metric", "ndcg@10", "--metric", "AP(rel=1)").stderr == ""
+        assert evaluate_run(*files, "--relevance-level", "2").stderr == ""
+        files[1].with_name("qrels.txt.json").write_text('{"name": "some", "relevance_level": 1}')
+        assert evaluate_run(*files).stderr == ""
+
+    def test_a_collection_states_it_for_the_qrels_in_its_folder(self, files: tuple[Path, Path]) -> None:
+        folder = files[1].parent / "set"
+        (folder / "qrels").mkdir(parents=True)
+        (folder / "collection.json").write_text('{"relevance_level": 2}')
+        write_qrels(folder / "qrels" / "test.tsv", QRELS)
+        assert "relevance level  2" in evaluate_run(files[0], folder / "qrels" / "test.tsv").stdout
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ('{"relevance_level": 0}', "relevance_level: Input should be greater than or equal to 1"),
+            ('{"relevance_level": "2"}', "relevance_level: Input should be a valid integer"),
+            ('{"level": 2}', "level: Extra inputs are not permitted"),
+            ('{"name": ""}', "name: String should match"),
+            ("[2]", "Input should be a valid dictionary"),
+            ("{", "not valid JSON"),
+        ],
+    )
+    def test_a_sidecar_of_another_shape(self, files: tuple[Path, Path], text: str, words: str) -> None:
+        files[1].with_name("qrels.txt.json").write_text(text)
+        assert_refused(evaluate_run(*files), 3, "qrels.txt.json: ", words)
 
 
 @pytest.mark.parametrize("layout", ["TREC", "BEIR"])
@@ -112,7 +183,9 @@ def test_every_kind_of_file_reads_the_same(
         others.append(tmp_path / (f"{name}.gz" if packed else name))
         others[-1].write_bytes(gzip.compress(content) if packed else content)
     assert read_qrels(others[1]) == QRELS
-    assert evaluate_run(*others) == evaluate_run(*files)
+    found, expected = evaluate_run(*others), evaluate_run(*files)
+    assert (found.returncode, found.stdout) == (expected.returncode, expected.stdout)
+    assert found.stderr == expected.stderr.replace("qrels.txt", others[1].name)
 
 
 class TestWarnings:
@@ -121,7 +194,7 @@ class TestWarnings:
         assert evaluate_run(*files).stderr == ""
 
     def test_missing_and_unjudged_queries(self, files: tuple[Path, Path]) -> None:
-        assert evaluate_run(*files).stderr.splitlines() == [
+        assert evaluate_run(*files, "--relevance-level", "1").stderr.splitlines() == [
             "warning: judged queries missing from the run, counted as 0: 1 (q3)",
             "warning: queries without judgments, left out: 1 (q9)",
         ]
@@ -157,8 +230,9 @@ class TestRefusals:
         ("options", "words"),
         [
             (["--metric", "ndgc@20"], ["unknown metric 'ndgc@20'", "did you mean 'ndcg@20'?", "recall@K"]),
-            (["--metric", "ndcg_cut_10"], ["did you mean 'ndcg@10'?"]),
-            (["--metric", "nDCG@20"], ["did you mean 'ndcg@20'?"]),
+            (["--metric", "ndcg_10"], ["did you mean 'ndcg@10'?"]),
+            (["--metric", "AP(foo=2)"], ["metric 'AP(foo=2)': AP has no parameter 'foo'"]),
+            (["--relevance-level", "0"], ["relevance level 0", "at least 1"]),
             (["--metric", "recall"], ["did you mean 'recall@10'?"]),
             (["--depth", "0"], ["--depth 0", "at least 1"]),
         ],

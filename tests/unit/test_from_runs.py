@@ -10,8 +10,9 @@ from support.runs import one_relevant, run_with_ranks, write_arms
 from unimoe.analysis.compare_command import repeated
 from unimoe.analysis.from_runs import ComparedRuns, compare_runs
 from unimoe.analysis.interference import NotComputable, compute_interference_metrics
-from unimoe.analysis.run_files import RunFiles, house_metric, metric_cutoff, read_queries
+from unimoe.analysis.run_files import RunFiles, house_metric, read_queries
 from unimoe.errors import DataError, UsageError
+from unimoe.metrics import metric_cutoff
 from unimoe.trec import Qrels, Run, write_run
 
 QUERIES = ("q1", "q2", "q3")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from unimoe.analysis.run_files import RunFiles, ScoredRun, house_metric, metric_cutoff, some_ids
+from unimoe.analysis.run_files import RunFiles, ScoredRun, some_ids
 from unimoe.errors import DataError, UsageError, did_you_mean
+from unimoe.metrics import canonical_metric, metric_cutoff
 from unimoe.trec import Qrels
 
 ALLOWANCES = ("queries", "zeros", "depth", "duplicates")
@@ -17,7 +18,7 @@ def refuse_wrong_wishes(files: RunFiles) -> None:
     Raises:
         UsageError: an unknown metric or allowance, a depth below 1, no files, or one name for both arms.
     """
-    house_metric(files.metric)
+    canonical_metric(files.metric)
     for name in files.allow:
         if name not in ALLOWANCES:
             raise UsageError(f"--allow {name}: unknown{did_you_mean(name, ALLOWANCES)}; use {', '.join(ALLOWANCES)}")
@@ -107,7 +108,7 @@ def _queries(runs: Sequence[ScoredRun], qrels: Qrels, allow: Collection[str]) ->
 
 
 def _depth(runs: Sequence[ScoredRun], files: RunFiles) -> str | None:
-    metric = house_metric(files.metric)
+    metric = canonical_metric(files.metric)
     if not uneven(runs, metric):
         return None
     shallow, deep = (end(runs, key=lambda run: run.depth) for end in (min, max))

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from unimoe.errors import DataError, UsageError, did_you_mean
+from unimoe.errors import DataError
 from unimoe.io import HASH_LENGTH
-from unimoe.metrics import score_run, trec_eval_measure
+from unimoe.metrics import canonical_metric, score_run
 from unimoe.trec import Qrels, Run, head, is_unordered, ranked, read_run, text_lines
 
-_HOUSE_NAMES = {"ndcg_cut": "ndcg", "recall": "recall", "P": "p", "map_cut": "map"}
-_TREC_EVAL_NAMES = ("ndcg_cut_10", "recip_rank", "map", "recall_100", "P_10", "map_cut_10")
 _IDS_SHOWN = 5
 
 
@@ -26,7 +23,7 @@ class RunFiles:
 
     Attributes:
         specialist: run files of the specialist, one per seed; ``joint`` likewise.
-        metric: the main metric, by trec_eval's name or the house's.
+        metric: the main metric, in any spelling that ``canonical_metric`` knows.
         dataset: its name; the stem of the qrels by default.
         queries: query texts, lines of ``qid TAB text``, for the drill-down.
         depth: score only this many documents of each query.
@@ -111,28 +108,8 @@ def score_run_at(path: Path, qrels: Qrels, metrics: Sequence[str], depth: int | 
 
 
 def house_metric(name: str) -> str:
-    """A metric by either of its names as this house has it: ``ndcg_cut_10`` and ``ndcg@10`` are ``ndcg@10``.
-
-    Raises:
-        UsageError: an unknown metric; names the closest known one.
-    """
-    match = re.fullmatch(r"(ndcg_cut|recall|P|map_cut)[._](\d+)", name)
-    house = f"{_HOUSE_NAMES[match[1]]}@{match[2]}" if match else {"recip_rank": "mrr"}.get(name, name)
-    try:
-        trec_eval_measure(house)
-    except UsageError:
-        hint = did_you_mean(name, (*_TREC_EVAL_NAMES, "ndcg@10", "mrr", "mrr@10", "recall@100", "p@10"))
-        raise UsageError(
-            f"unknown metric {name!r}{hint}; use trec_eval's ndcg_cut_K, recip_rank, map, recall_K or P_K, "
-            "or ndcg@K, mrr, mrr@K, map, recall@K or p@K"
-        ) from None
-    return house
-
-
-def metric_cutoff(metric: str) -> int | None:
-    """How many documents of a ranking a metric looks at; None for all of them."""
-    _, at, cutoff = metric.partition("@")
-    return int(cutoff) if at else None
+    """Return a metric's name in results, from any of its spellings."""
+    return canonical_metric(name)
 
 
 def read_queries(path: Path) -> dict[str, str]:

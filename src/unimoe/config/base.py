@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from unimoe.errors import UsageError
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
+
+
+def _metric_name(text: str) -> str:
+    from unimoe.metrics import canonical_metric  # a config without metrics loads no measure
+
+    try:
+        return canonical_metric(text)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+
+
+MetricName = Annotated[str, AfterValidator(_metric_name)]
+"""A metric in any spelling, held by the name that results hold it under."""
 
 
 class Section(BaseModel):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from unimoe.config.base import Count, Fraction, Name, Positive, Section
+from unimoe.config.base import Count, Fraction, MetricName, Name, Positive, Section
 from unimoe.config.dense import EncoderConfig
 from unimoe.config.experiment import BM25Config, PromptConfig
 from unimoe.config.heads import SplitConfig
@@ -58,13 +58,6 @@ class NegativesConfig(Section):
         return self
 
 
-def _recall(metric: str) -> str:
-    from unimoe.metrics import trec_eval_measure
-
-    trec_eval_measure(metric)
-    return metric
-
-
 class DevConfig(Section):
     """What chooses the epoch: dense retrieval on the dev queries, before training and after every epoch.
 
@@ -75,7 +68,7 @@ class DevConfig(Section):
         patience: stop after so many epochs without a new best; null for never.
     """
 
-    metric: Annotated[str, AfterValidator(_recall)] = "recall_cap@10"
+    metric: MetricName = "recall_cap@10"
     queries: Count | None = None
     pool: Count | None = None
     patience: Count | None = None

@@ -1,0 +1,127 @@
+"""Scores a run against judgments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from unimoe.errors import DataError, UsageError
+from unimoe.metrics.names import Metric, OtherMetric, TrecEvalMetric, parse_metric
+from unimoe.metrics.trec_eval import trec_eval_scores
+from unimoe.trec import Qrels, Run
+
+DEFAULT_METRICS = ("ndcg@10", "mrr@10", "map", "recall@100")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The measures of one run.
+
+    Attributes:
+        per_query: metric name to ``{query id: value}`` over the judged queries.
+        aggregate: metric name to the mean over the judged queries; of counts such as NumRet, their sum.
+        unjudged_queries: queries of the run without judgments, in sorted order; part of no mean.
+    """
+
+    per_query: dict[str, dict[str, float]]
+    aggregate: dict[str, float]
+    unjudged_queries: list[str]
+
+
+def score_run(
+    qrels: Mapping[str, Mapping[str, int]],
+    run: Mapping[str, Mapping[str, float]],
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    relevance_level: int = 1,
+) -> Scores:
+    """Score a run against qrels, per query and on average.
+
+    Args:
+        qrels: query id to ``{document id: integer grade}``; nDCG's gain is the grade.
+        run: query id to ``{document id: score}``; higher is better, ties break by document id descending.
+        metrics: in any spelling that ``canonical_metric`` knows; the scores hold each once, by its canonical name.
+        relevance_level: the lowest grade that counts as relevant, in binary metrics whose name fixes none.
+
+    Raises:
+        DataError: a score is not finite, a grade no whole number, or no query is judged.
+        UsageError: an unknown metric, one that cannot be computed here, or a level below 1.
+    """
+    wanted = _wanted(metrics, relevance_level)
+    judged = {query_id: _grades(query_id, grades) for query_id, grades in qrels.items() if grades}
+    if not judged:
+        raise DataError("qrels hold no judgments: nothing can be scored")
+    complete = {query_id: _plain(query_id, run.get(query_id, {})) for query_id in judged}
+    per_query = _by_query(judged, complete, wanted, relevance_level)
+    return Scores(
+        per_query=per_query,
+        aggregate={metric.name: _aggregate(metric, per_query[metric.name]) for metric in wanted},
+        unjudged_queries=sorted(set(run) - set(judged)),
+    )
+
+
+def computable_metrics(metrics: Sequence[str], relevance_level: int = 1) -> tuple[str, ...]:
+    """Return the canonical names of metrics, each once.
+
+    Raises:
+        UsageError: as in ``score_run``.
+    """
+    return tuple(metric.name for metric in _wanted(metrics, relevance_level))
+
+
+def _wanted(metrics: Sequence[str], relevance_level: int) -> list[Metric]:
+    if relevance_level < 1:
+        raise UsageError(f"relevance level {relevance_level} makes every document relevant; use at least 1")
+    wanted = list({metric.name: metric for metric in map(parse_metric, metrics)}.values())
+    for metric in wanted:
+        if isinstance(metric, OtherMetric):
+            from unimoe.metrics.providers import provider_of  # the library takes long to import
+
+            provider_of(metric, relevance_level)
+    return wanted
+
+
+def _by_query(qrels: Qrels, run: Run, metrics: Sequence[Metric], level: int) -> dict[str, dict[str, float]]:
+    plain = [metric for metric in metrics if isinstance(metric, TrecEvalMetric)]
+    found = trec_eval_scores(_without_negative(qrels), run, plain, level)
+    for metric in metrics:
+        if isinstance(metric, OtherMetric):
+            from unimoe.metrics.providers import provided_scores
+
+            values = provided_scores(qrels, run, metric, level)
+            found[metric.name] = {query_id: values[query_id] for query_id in qrels}
+    return {metric.name: found[metric.name] for metric in metrics}
+
+
+def _aggregate(metric: Metric, values: Mapping[str, float]) -> float:
+    total = math.fsum(values.values())
+    if isinstance(metric, OtherMetric):
+        from unimoe.metrics.providers import is_summed
+
+        return total if is_summed(metric) else total / len(values)
+    return total / len(values)
+
+
+def _grades(query_id: str, grades: Mapping[str, int]) -> dict[str, int]:
+    """Return Python integers."""
+    for document_id, grade in grades.items():
+        if grade != int(grade):
+            raise DataError(f"query {query_id!r}, document {document_id!r}: grade {grade} is not a whole number")
+    return {document_id: int(grade) for document_id, grade in grades.items()}
+
+
+def _without_negative(qrels: Qrels) -> Qrels:
+    """Return negative grades as 0: that is what they count, and a query with nothing else crashes trec_eval."""
+    return {
+        query_id: grades if min(grades.values()) >= 0 else {key: max(0, grade) for key, grade in grades.items()}
+        for query_id, grades in qrels.items()
+    }
+
+
+def _plain(query_id: str, scores: Mapping[str, float]) -> dict[str, float]:
+    """Return Python floats: pytrec_eval refuses numpy's and takes NaN in silence."""
+    plain = {document_id: float(score) for document_id, score in scores.items()}
+    for document_id, score in plain.items():
+        if not math.isfinite(score):
+            raise DataError(f"query {query_id!r}, document {document_id!r}: score {score} is not finite")
+    return plain
