@@ -2,7 +2,7 @@
 
 ``corpus.jsonl`` has one object per line with ``_id``, ``title`` (may be absent) and ``text``; ``queries.jsonl`` has
 ``_id`` and ``text`` and holds the queries of every split; qrels are tab-separated under the header
-``query-id corpus-id score``. Keys beyond these are ignored.
+``query-id corpus-id score``. Keys beyond these are ignored. A ``collection.json`` may state name and relevance level.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from unimoe.data.collection import Collection, Document, assemble
+from unimoe.description import COLLECTION_FILE, describe_collection, describe_qrels
 from unimoe.errors import DataError, UsageError, did_you_mean
-from unimoe.io import atomic_dir, ensure_dir
+from unimoe.io import atomic_dir, ensure_dir, write_json
 from unimoe.trec import Qrels, read_qrels, text_lines
 
 LAYOUT = "corpus.jsonl, queries.jsonl and qrels/<split>.tsv (each may end in .gz)"
@@ -29,13 +30,13 @@ def read_beir(folder: Path, split: str, name: str | None = None) -> Collection:
     Args:
         folder: the folder that holds ``corpus.jsonl``.
         split: name of a file in ``qrels``, without its ending.
-        name: the collection's name; the folder's by default.
+        name: the collection's name; by default the one that ``collection.json`` states, else the folder's.
 
     Raises:
         DataError: a file is missing or malformed; names file and line.
         UsageError: no such split; lists those there are.
     """
-    name = folder.name if name is None else name
+    name = describe_collection(folder).name or folder.name if name is None else name
     corpus, queries = _part(folder, "corpus.jsonl"), _part(folder, "queries.jsonl")
     files = split_files(folder)
     if split not in files:
@@ -49,6 +50,7 @@ def read_beir(folder: Path, split: str, name: str | None = None) -> Collection:
         _queries(queries),
         read_qrels(files[split]),
         judged_elsewhere={key for other, file in files.items() if other != split for key in read_qrels(file)},
+        relevance_level=describe_qrels(files[split]).relevance_level,
     )
 
 
@@ -80,6 +82,8 @@ def write_beir(collection: Collection, folder: Path, *, compress: bool = False) 
         write_parts(
             temporary, collection.corpus, collection.queries, {collection.split: collection.qrels}, compress=compress
         )
+        if collection.level_stated:
+            write_json(temporary / COLLECTION_FILE, {"relevance_level": collection.relevance_level})
 
 
 def write_parts(

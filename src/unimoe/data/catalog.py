@@ -11,6 +11,7 @@ mteb:TASK           an MTEB retrieval task, ``mteb:TASK:SUBSET`` where it has se
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from unimoe.data.apidocs import apidocs_folder, load_apidocs
@@ -20,7 +21,9 @@ from unimoe.data.beir_sets import ALIASES, BEIR_NAMES, CQADUPSTACK, SHORT_NAMES,
 from unimoe.data.collection import Collection
 from unimoe.data.from_ir_datasets import load_ir_datasets
 from unimoe.data.from_mteb import load_mteb
+from unimoe.data.levels import known_level
 from unimoe.data.msmarco import is_msmarco_folder, msmarco_files, read_msmarco
+from unimoe.data.names import result_name
 from unimoe.data.nanobeir import NANOBEIR, load_nanobeir, nanobeir_folder
 from unimoe.errors import UsageError, did_you_mean
 
@@ -34,6 +37,7 @@ __all__ = [
     "load_collection",
     "members",
     "refuse_unknown",
+    "result_name",
 ]
 
 
@@ -50,7 +54,15 @@ def load_collection(name: str, split: str) -> Collection:
         DataError: the data is malformed.
     """
     refuse_unknown(name)
+    collection = _load(name, split)
+    level = None if collection.level_stated else known_level(name, split)
+    return collection if level is None else replace(collection, relevance_level=level, level_stated=True)
+
+
+def _load(name: str, split: str) -> Collection:
     source, separator, rest = name.partition(":")
+    if source == "path":
+        return _read_folder(Path(rest), split, result_name(name))
     if separator:
         return _LOADERS[source](rest, split)
     if name == "apidocs":
@@ -66,10 +78,10 @@ def refuse_unknown(name: str) -> None:
         UsageError: no such short name or source; names the closest.
     """
     source, separator, rest = name.partition(":")
-    if separator and (source not in _LOADERS or not rest):
+    if separator and (source not in _SOURCES or not rest):
         raise UsageError(
             f"collection {name!r}: write a short name, path:DIR, nanobeir:NAME, ir_datasets:ID or mteb:TASK"
-            f"{did_you_mean(source, _LOADERS)}"
+            f"{did_you_mean(source, _SOURCES)}"
         )
     if separator or name == "apidocs":
         return
@@ -108,15 +120,12 @@ def members(name: str) -> tuple[str, ...]:
     return CQADUPSTACK if canonical_name(name) == "cqadupstack" else (name,)
 
 
-def _load_path(folder: str, split: str) -> Collection:
-    return _read_folder(Path(folder), split)
-
-
-def _read_folder(folder: Path, split: str, name: str | None = None) -> Collection:
+def _read_folder(folder: Path, split: str, name: str) -> Collection:
     """Read a folder in either layout; one that lacks something is read as the layout its files belong to."""
     if msmarco_files(folder) and not is_beir_folder(folder):
         return read_msmarco(folder, split, name)
     return read_beir(folder, split, name)
 
 
-_LOADERS = {"path": _load_path, "nanobeir": load_nanobeir, "ir_datasets": load_ir_datasets, "mteb": load_mteb}
+_LOADERS = {"nanobeir": load_nanobeir, "ir_datasets": load_ir_datasets, "mteb": load_mteb}
+_SOURCES = ("path", *_LOADERS)

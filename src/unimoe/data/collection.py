@@ -35,15 +35,17 @@ class Collection:
     """One split of a test collection. Made by ``assemble``, which checks it.
 
     Attributes:
-        name: how the collection was asked for, for example ``scifact``.
+        name: what results and messages call the collection, for example ``scifact``.
         split: for example ``test``.
         corpus: document id to document.
         queries: query id to text: the judged queries of the split, and those judged in no split at all.
-        qrels: query id to ``{document id: grade}``; grades above 0 are relevant. A judgment of a document the corpus
-            lacks is kept: it counts in the ideal ranking, as in trec_eval.
+        qrels: query id to ``{document id: grade}``; training takes grades above 0 as relevant. A judgment of a
+            document the corpus lacks is kept: it counts in the ideal ranking, as in trec_eval.
         problems: what the source held that is odd; subsets made from a collection carry the findings of the whole.
         candidates_only: whether the corpus is no more than the candidates of a published first stage. They can be
             reranked; a search among them says nothing about a search of the whole corpus.
+        relevance_level: the lowest grade that binary measures count as relevant.
+        level_stated: whether the data or a convention of the field says so; else the level is 1 for want of another.
     """
 
     name: str
@@ -53,6 +55,8 @@ class Collection:
     qrels: Qrels
     problems: Problems = field(default_factory=Problems)
     candidates_only: bool = False
+    relevance_level: int = 1
+    level_stated: bool = False
 
     @cached_property
     def corpus_hash(self) -> str:
@@ -66,14 +70,15 @@ class Collection:
 
     @cached_property
     def content_hash(self) -> str:
-        """Content hash of documents, queries, judgments and the split's name, whatever their order."""
+        """Content hash of documents, queries, judgments, their level and the split's name, whatever their order."""
         judgments = hash_parts(
             part
             for query in sorted(self.qrels)
             for document, grade in sorted(self.qrels[query].items())
             for part in (query, document, str(grade))
         )
-        return hash_parts([self.split, self.corpus_hash, self.queries_hash, judgments])
+        level = [] if self.relevance_level == 1 else [f"relevance level {self.relevance_level}"]
+        return hash_parts([self.split, self.corpus_hash, self.queries_hash, judgments, *level])
 
     @cached_property
     def unjudged_queries(self) -> list[str]:
@@ -162,6 +167,7 @@ def assemble(
     qrels: Qrels,
     *,
     judged_elsewhere: Container[str] = frozenset(),
+    relevance_level: int | None = None,
 ) -> Collection:
     """Build a collection from what a source holds, check it, and count what is odd.
 
@@ -169,12 +175,13 @@ def assemble(
     conflicting too where its content differs.
 
     Args:
-        name: how the collection was asked for.
+        name: what results and messages call it.
         split: the split the judgments belong to.
         documents: pairs of id and document, consumed once.
         queries: pairs of id and text, consumed once; may hold queries of other splits.
         qrels: the judgments of this split.
         judged_elsewhere: queries that belong to other splits, to be left out here.
+        relevance_level: the lowest grade that binary measures count as relevant; None where the source states none.
 
     Raises:
         DataError: no judgment, a judged query without text, or an id that is empty or holds white space.
@@ -198,7 +205,16 @@ def assemble(
         for document_id in grades:
             if document_id not in corpus:
                 problems.note("judgments of unknown documents", document_id)
-    return Collection(name, split, corpus, kept, qrels, problems)
+    return Collection(
+        name,
+        split,
+        corpus,
+        kept,
+        qrels,
+        problems,
+        relevance_level=relevance_level or 1,
+        level_stated=relevance_level is not None,
+    )
 
 
 def _first_of_each(

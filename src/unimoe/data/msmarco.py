@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from unimoe.data.collection import Collection, Document, assemble
+from unimoe.description import describe_collection, describe_qrels
 from unimoe.errors import DataError, UsageError, did_you_mean
 from unimoe.trec import read_qrels, text_lines
 
@@ -62,7 +63,10 @@ def read_msmarco(folder: Path, split: str, name: str | None = None) -> Collectio
     candidates_only = PASSAGES not in files
     documents = ((key, Document("", text)) for key, text in _texts(files, PASSAGES, "pid", "passage"))
     queries = _texts(files, QUERIES, "qid", "query")
-    collection = assemble(name or folder.name, split, documents, queries, read_qrels(files[QRELS]))
+    level = describe_qrels(files[QRELS]).relevance_level or describe_collection(folder).relevance_level
+    collection = assemble(
+        name or folder.name, split, documents, queries, read_qrels(files[QRELS]), relevance_level=level
+    )
     return replace(collection, candidates_only=candidates_only)
 
 

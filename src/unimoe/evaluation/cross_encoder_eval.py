@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from unimoe.evaluation.dataset_names import set_name
+from unimoe.data.names import set_name
 from unimoe.evaluation.head_eval import HeadMeasurement, result_there, write_head_result
 from unimoe.io import hash_json
 from unimoe.models.cross_encoder import load_cross_encoder

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from unimoe.data.beir_sets import SHORT_NAMES, canonical_name
 from unimoe.data.catalog import NANOBEIR, members
-from unimoe.data.msmarco import is_msmarco_folder
+from unimoe.data.names import set_name
 
 
 def collections_of(name: str) -> list[tuple[str, str]]:
@@ -22,17 +21,6 @@ def collections_of(name: str) -> list[tuple[str, str]]:
     published = {known.lower(): known for known in (*SHORT_NAMES, *NANOBEIR)}
     spelled = (published.get(canonical_name(member), member) for member in members(name))
     return [(collection, split or _default_split(collection)) for collection in spelled]
-
-
-def set_name(collection: str) -> str:
-    """The set behind a catalogue name: ``quora`` of ``path:data/quora`` and of ``ir_datasets:beir/quora/test``.
-
-    A folder with the official files of MS MARCO is ``msmarco``, whatever it is called.
-    """
-    source, separator, rest = collection.partition(":")
-    if source == "path":
-        return "msmarco" if is_msmarco_folder(Path(rest)) else Path(rest).name.lower()
-    return (rest if separator else source).lower().removeprefix("beir/").partition("/")[0]
 
 
 def _default_split(collection: str) -> str:

@@ -10,8 +10,9 @@ from typing import Literal, get_args
 from unimoe.config import BM25Config, Experiment
 from unimoe.data.catalog import BEIR_NAMES, CQADUPSTACK, NANOBEIR, load_collection, refuse_unknown
 from unimoe.data.collection import Collection
+from unimoe.data.names import set_name
 from unimoe.errors import UsageError, did_you_mean
-from unimoe.evaluation.dataset_names import collections_of, set_name
+from unimoe.evaluation.dataset_names import collections_of
 from unimoe.io import hash_json
 from unimoe.retrieval.first_stage import Candidates, FirstStage
 from unimoe.trec import Run, head
