@@ -88,7 +88,7 @@ class TestWork:
         asked = questions(model, data)
         tokens = tree_tokens(asked)
         assert tokens < sum(map(len, asked))
-        assert line.split()[:5] == ["reranking", data.dataset.collection, "7", str(len(asked)), f"{tokens:,}"]
+        assert line.split()[:5] == ["reranking", data.dataset.name, "7", str(len(asked)), f"{tokens:,}"]
 
     def test_a_sample_comes_close(
         self,

@@ -52,6 +52,7 @@ _ONE_DATASET = (
     _PROMPT,
     _Rule("task type", attrgetter("task_type"), null_agrees=True),
     _Rule("main metric", attrgetter("main_metric"), "metrics"),
+    _Rule("relevance level", attrgetter("relevance_level")),
     _Rule("split", attrgetter("identity.split"), "collections"),
     _Rule("pool", attrgetter("identity.pool"), "candidates"),
     _Rule("max_queries", attrgetter("identity.max_queries"), "max_queries"),

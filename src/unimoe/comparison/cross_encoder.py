@@ -10,14 +10,14 @@ import torch
 
 from unimoe.config.cross_encoder import CrossEncoderConfig
 from unimoe.console import Step, Steps, stderr, stdout
-from unimoe.errors import DataError, MissingPartError
+from unimoe.errors import MissingPartError
 from unimoe.evaluation.cross_encoder_eval import (
     Reporting,
     TrainedCrossEncoder,
     evaluate_cross_encoder,
     write_first_stage,
 )
-from unimoe.evaluation.dataset_names import collections_of
+from unimoe.evaluation.dataset_names import collections_of, refuse_equal_names
 from unimoe.evaluation.tiers import Dataset, LoadedDataset
 from unimoe.models.cross_encoder import load_cross_encoder
 from unimoe.models.quiet import first_line
@@ -84,9 +84,9 @@ def train_and_evaluate(config: CrossEncoderConfig, device: torch.device, given: 
         manifest = fit(training, step)
         step.outcome = "trained" if manifest.dev is None else f"nDCG@10 on dev {100 * manifest.dev:.2f}"
     for dataset in data.test:
-        with steps.step(f"reranking {dataset.name}", dataset.pairs) as step:
+        with steps.step(f"reranking {dataset.dataset}", dataset.pairs) as step:
             before, after = report(training, manifest, dataset, given, step)
-        _print(dataset.name, before, after)
+        _print(dataset.dataset, before, after)
     stdout.print(f"model  {training.checkpoint_dir}", soft_wrap=True)
     if config.push_to_hub is not None:
         _push(config.push_to_hub, training.checkpoint_dir, device)
@@ -141,13 +141,13 @@ def report(
 
 def _named(config: CrossEncoderConfig, names: Sequence[str], queries: int | None) -> tuple[RerankingSet, ...]:
     sets = []
-    for name, split in [pair for given in names for pair in collections_of(given)]:
+    chosen = [pair for given in names for pair in collections_of(given)]
+    refuse_equal_names(name for name, _ in chosen)
+    for name, split in chosen:
         loaded = LoadedDataset(
             Dataset(name, split, config.evaluation.depth, queries, pool=None, bm25=config.lists.bm25)
         )
         sets.append(RerankingSet(name, loaded.collection, loaded.candidates, loaded.first_stage))
-    if len({one.name for one in sets}) < len(sets):
-        raise DataError("evaluation names a collection twice; its results would take each other's place")
     return tuple(sets)
 
 

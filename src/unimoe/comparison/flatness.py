@@ -13,6 +13,7 @@ from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.comparison.methods import Chosen, MethodComparison
 from unimoe.config.heads import TrainConfig
 from unimoe.console import Steps
+from unimoe.data.names import result_name
 from unimoe.training.eggroll.ndcg import PoolMetric, ideal_dcg
 from unimoe.training.heads.losses import infonce
 from unimoe.training.heads.pools import PoolSet
@@ -76,7 +77,8 @@ def flatness_table(compared: MethodComparison, chosen: Mapping[str, Chosen]) -> 
     base = compared.comparison.base
     return Table(
         name="flatness",
-        caption=f"What heads on {base.task} lose when noise is added to their weights: ndcg@{base.ndcg_k} and InfoNCE.",
+        caption=f"What heads on {result_name(base.task)} lose when noise is added to their weights: "
+        f"ndcg@{base.ndcg_k} and InfoNCE.",
         columns=("method", "nDCG", *(f"noise {size:g}" for size in SIZES), "loss", *(f"noise {s:g} " for s in SIZES)),
         groups=tuple(RowGroup(f"{split} queries", tuple(rows)) for split, rows in groups.items()),
         notes=(

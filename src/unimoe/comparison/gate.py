@@ -12,6 +12,7 @@ from unimoe.analysis.gates.output import gate_lines
 from unimoe.analysis.gates.registration import REGISTERED
 from unimoe.comparison.arms import Comparison
 from unimoe.console import stderr
+from unimoe.data.names import result_name
 from unimoe.errors import DataError
 from unimoe.io import find_files, write_text
 
@@ -56,7 +57,7 @@ def _gate(comparison: Comparison) -> dict[str, dict[str, object]]:
         f"{SYSTEM}-beats-{BASELINE}": {
             "kind": "superiority",
             "task": "reranking",
-            "datasets": [base.task],
+            "datasets": [result_name(base.task)],
             "metric": f"ndcg@{base.ndcg_k}",
             "system": SYSTEM,
             "baseline": BASELINE,

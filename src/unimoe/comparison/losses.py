@@ -105,7 +105,7 @@ def compare_losses(
                 step.outcome = ", ".join(f"{one.dataset} {100 * one.aggregate['ndcg@10']:.2f}" for one in found)
     results = load_all_results(Path(base.output_dir))
     for one in data.test:
-        table = losses_table(results, f"reranking/{one.name}", arms)
+        table = losses_table(results, f"reranking/{one.dataset}", arms)
         table.write(results.output_dir / "analysis")
         stdout.print(table.to_rich(), crop=False)
     stdout.print(f"\nTables: {results.output_dir / 'analysis'}", soft_wrap=True)

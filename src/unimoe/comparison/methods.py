@@ -16,6 +16,7 @@ from unimoe.comparison.gate import register_gate
 from unimoe.comparison.memory import step_peak_bytes
 from unimoe.config.heads import TrainConfig
 from unimoe.console import Step, Steps
+from unimoe.data.names import result_name
 from unimoe.evaluation.head_eval import HeadMeasurement, write_head_result
 from unimoe.io import hash_file, read_json, write_json
 from unimoe.models.device import describe_device
@@ -57,7 +58,7 @@ class MethodComparison:
 
     def __init__(self, comparison: Comparison, data: HeadData | None = None, given: Sequence[str] = ()) -> None:
         self.comparison, self.output_dir, self._given = comparison, Path(comparison.base.output_dir), given
-        self.dataset = comparison.base.task
+        self.dataset = result_name(comparison.base.task)
         register_gate(comparison, self.output_dir)
         self.data = data if data is not None else load_data(comparison.base)
         self._softened: HeadData | None = None
@@ -192,7 +193,7 @@ def measurement_of(trainer: EGGROLLTrainer, comparison: Comparison) -> HeadMeasu
         arm=trainer.arm,
         seed=trainer.seed,
         experiment=comparison.name,
-        dataset=config.task,
+        dataset=result_name(config.task),
         collection=data.splits.test,
         candidates=data.candidates,
         run=run,

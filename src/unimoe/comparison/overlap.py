@@ -17,6 +17,7 @@ from unimoe.analysis.resampling import sign_flip_p
 from unimoe.analysis.summaries.arms import marked, mean_cell, signed_cell
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.comparison.arms import ARMS, Comparison
+from unimoe.data.names import result_name
 from unimoe.training.heads.splits import Splits
 
 BASELINE = "zero_shot"
@@ -42,7 +43,8 @@ def overlap_table(results: Results, comparison: Comparison, splits: Splits, name
         names: the methods.
     """
     base = comparison.base
-    key = f"reranking/{base.task}"
+    dataset = result_name(base.task)
+    key = f"reranking/{dataset}"
     scores = {name: results.scores(name, key, results.seeds(name, key) or [None]) for name in names}
     known = np.isin(sorted(splits.test.qrels), known_queries(splits))
     parts = {"known": known, "new": ~known}
@@ -50,7 +52,7 @@ def overlap_table(results: Results, comparison: Comparison, splits: Splits, name
     ordered = [name for name in ARMS if name in names]
     return Table(
         name="documents",
-        caption=f"ndcg@{base.ndcg_k} on {base.task} by whether training knew a document that the test query looks for.",
+        caption=f"ndcg@{base.ndcg_k} on {dataset} by whether training knew a document that the test query looks for.",
         columns=("method", "known", "vs zero-shot", "p", "new", "vs zero-shot ", "p "),
         groups=(RowGroup("", tuple((Cell(n), *columns["known"][n], *columns["new"][n]) for n in ordered)),),
         notes=(

@@ -16,6 +16,7 @@ from unimoe.analysis.figures.style import NEUTRAL, ONE_COLUMN, STYLE, page
 from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.comparison.methods import MethodComparison
 from unimoe.config.heads import TrainConfig
+from unimoe.data.names import result_name
 from unimoe.training.eggroll.objectives import diversity, first_documents, pareto_front
 from unimoe.training.heads.pools import PoolSet
 from unimoe.training.heads.scores import chosen_by, pool_scores
@@ -68,7 +69,8 @@ def pareto(compared: MethodComparison, methods: Sequence[str]) -> tuple[Table, P
     base = compared.comparison.base
     table = Table(
         name="pareto",
-        caption=f"nDCG@{base.ndcg_k} and diversity of the first {base.ndcg_k} documents on dev, {base.task}.",
+        caption=f"nDCG@{base.ndcg_k} and diversity of the first {base.ndcg_k} documents on dev, "
+        f"{result_name(base.task)}.",
         columns=("method", "nDCG", "diversity", "front", "setting"),
         groups=(RowGroup("", tuple(_row(points[i], i in front) for i in order)),),
         notes=("nDCG x 100. On the front: no other head is at least as good in both and better in one.",),

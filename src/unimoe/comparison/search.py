@@ -16,6 +16,7 @@ from unimoe.comparison.arms import changed
 from unimoe.comparison.heat_map import Grid, heat_map
 from unimoe.config.heads import TrainConfig
 from unimoe.console import Steps
+from unimoe.data.names import result_name
 from unimoe.training.heads.data import HeadData
 from unimoe.training.heads.trainer import EGGROLLTrainer
 
@@ -56,7 +57,7 @@ def grid_search(base: TrainConfig, data: HeadData, output_dir: Path, num_steps: 
     rows.sort(key=lambda row: -row[4]["val"])
     table = Table(
         name="grid",
-        caption=f"Evolution on {base.task} after {num_steps} steps: ndcg@{base.ndcg_k} on dev, one seed.",
+        caption=f"Evolution on {result_name(base.task)} after {num_steps} steps: ndcg@{base.ndcg_k} on dev, one seed.",
         columns=_COLUMNS,
         groups=(RowGroup("", tuple(_row(*row) for row in rows)),),
         notes=("Scores x 100, of the best step on dev. start: the head before training. Nothing here was tested.",),

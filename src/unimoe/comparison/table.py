@@ -17,6 +17,7 @@ from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.comparison.arms import ARMS, Comparison
 from unimoe.comparison.methods import TRAINING_FILE, Chosen
 from unimoe.comparison.overlap import p_cell
+from unimoe.data.names import result_name
 from unimoe.io import read_json
 from unimoe.results import arm_dir
 
@@ -49,7 +50,8 @@ def method_table(results: Results, comparison: Comparison, chosen: Mapping[str, 
         notes: facts about the pools.
     """
     base = comparison.base
-    key, metric = f"reranking/{base.task}", f"ndcg@{base.ndcg_k}"
+    dataset = result_name(base.task)
+    key, metric = f"reranking/{dataset}", f"ndcg@{base.ndcg_k}"
     names = [name for name in ARMS if name in chosen]
     scores = {name: results.scores(name, key, results.seeds(name, key) or [None]) for name in names}
     against = {baseline: _against(scores, baseline, comparison.resamples) for baseline in BASELINES}
@@ -62,7 +64,7 @@ def method_table(results: Results, comparison: Comparison, chosen: Mapping[str, 
     seeds, queries = len(comparison.seeds), next(iter(scores.values())).shape[1]
     return Table(
         name="methods",
-        caption=f"{metric} of heads on {base.task}: {queries:,} test queries, {seeds} seeds, {base.num_steps} steps, "
+        caption=f"{metric} of heads on {dataset}: {queries:,} test queries, {seeds} seeds, {base.num_steps} steps, "
         f"{comparison.settings} settings of each method tried on dev.",
         columns=_COLUMNS,
         groups=(RowGroup("", tuple(rows)),),

@@ -121,7 +121,7 @@ def _first_stage(data: RerankingSet, reporting: Reporting, config: dict[str, Any
         arm="bm25",
         seed=None,
         experiment=reporting.experiment,
-        dataset=data.name,
+        dataset=data.dataset,
         collection=data.collection,
         candidates=data.candidates,
         run=data.candidates,

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from pathlib import Path
 
 from unimoe.data.beir_sets import SHORT_NAMES, canonical_name
 from unimoe.data.catalog import NANOBEIR, members
-from unimoe.data.names import set_name
+from unimoe.data.names import result_name, set_name
+from unimoe.description import COLLECTION_FILE
+from unimoe.errors import UsageError
 
 
 def collections_of(name: str) -> list[tuple[str, str]]:
@@ -21,6 +25,30 @@ def collections_of(name: str) -> list[tuple[str, str]]:
     published = {known.lower(): known for known in (*SHORT_NAMES, *NANOBEIR)}
     spelled = (published.get(canonical_name(member), member) for member in members(name))
     return [(collection, split or _default_split(collection)) for collection in spelled]
+
+
+def refuse_equal_names(collections: Iterable[str]) -> None:
+    """Refuse collections whose results would take each other's place.
+
+    Args:
+        collections: names in the catalogue.
+
+    Raises:
+        UsageError: two have one name in results, whatever its case, or one is named twice.
+    """
+    seen: dict[str, str] = {}
+    for collection in collections:
+        name = result_name(collection)
+        other = seen.get(name.casefold())
+        seen[name.casefold()] = collection
+        if other == collection:
+            raise UsageError(f"{collection} is named twice; its results would take each other's place, name it once")
+        if other is not None:
+            folder = next((c for c in (collection, other) if c.startswith("path:")), other).removeprefix("path:")
+            raise UsageError(
+                f"{other} and {collection} would both be {name!r} in results; "
+                f"state another name in {Path(folder, COLLECTION_FILE)}"
+            )
 
 
 def _default_split(collection: str) -> str:

@@ -165,7 +165,8 @@ def evaluate_embedding_collection(
     options: dict[str, Any] = {"token_budget": token_budget, "batch_size": batch_size, "advance": counted}
     encoder = MTEBEncoderWrapper(model, name=name, identity=identity, prompts=prompts, **options)
     outcome = evaluate_task(encoder, task, counted)
-    scores = score_run(collection.qrels, outcome.run)  # by the judgments as they stand, MTEB has its own form of them
+    # by the judgments as they are, MTEB has its own form of them
+    scores = score_run(collection.qrels, outcome.run, relevance_level=collection.relevance_level)
     return replace(outcome, scores=replace(scores, unjudged_queries=collection.unjudged_queries))
 
 

@@ -150,9 +150,9 @@ def result_there(output_dir: Path, measurement: HeadMeasurement) -> EvalResult |
 
 
 def _found(measurement: HeadMeasurement) -> Found:
-    collection, run = measurement.collection, measurement.run
+    collection, run, level = measurement.collection, measurement.run, measurement.collection.relevance_level
     metrics = tuple(dict.fromkeys((measurement.metric, *DEFAULT_METRICS)))
-    scores, before = (score_run(collection.qrels, scored, metrics) for scored in (run, measurement.candidates))
+    scores, before = (score_run(collection.qrels, scored, metrics, level) for scored in (run, measurement.candidates))
     return Found(
         main_metric=measurement.metric,
         aggregate=scores.aggregate,
@@ -167,4 +167,5 @@ def _found(measurement: HeadMeasurement) -> Found:
             delta={metric: value - before.aggregate[metric] for metric, value in scores.aggregate.items()},
             queries_without_candidates=sorted(q for q in collection.qrels if not measurement.candidates.get(q)),
         ),
+        relevance_level=level,
     )

@@ -69,7 +69,7 @@ class Measurement:
     @property
     def dataset(self) -> str:
         """The collection's name; in embedding the name that MTEB has for it, where it has one."""
-        return self._published.name if self._published else self.data.dataset.collection
+        return self._published.name if self._published else self.data.dataset.name
 
     @property
     def task_type(self) -> str | None:
@@ -129,7 +129,7 @@ class Measurement:
     def _prompt(self) -> str | None:
         if self.task != "embedding":
             return self.subject.prompt
-        return prompt_on_task(self.subject, self._published or _CollectionCard(self.data.dataset.collection))
+        return prompt_on_task(self.subject, self._published or _CollectionCard(self.data.dataset.name))
 
 
 @dataclass(frozen=True)

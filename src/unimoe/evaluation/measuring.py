@@ -42,6 +42,7 @@ class Found:
         token_budget: tokens of one forward pass.
         first_stage: of the candidates before reranking.
         sidecars: suffix of a file beside the result to its content.
+        relevance_level: the lowest grade that binary metrics counted as relevant.
     """
 
     main_metric: str
@@ -55,13 +56,14 @@ class Found:
     token_budget: int | None = None
     first_stage: FirstStageScores | None = None
     sidecars: Mapping[str, object] = field(default_factory=dict)
+    relevance_level: int = 1
 
 
 def measure_first_stage(measurement: Measurement) -> Found:
     """The first stage alone: as candidates to rerank, or as retrieval from the whole corpus."""
     data, reranking = measurement.data, measurement.task == "reranking"
     run = data.candidates if reranking else data.first_stage_run
-    scores = score_run(data.collection.qrels, run)
+    scores = score_run(data.collection.qrels, run, relevance_level=data.collection.relevance_level)
     first_stage = _first_stage_scores(data, scores, scores if data.first_stage_is_ordered else None)
     return _found(data, run, scores, scores.aggregate, first_stage=first_stage if reranking else None)
 
@@ -155,12 +157,22 @@ def measure_task(measurement: TaskMeasurement, model: UnimodelForExp1, advance: 
         token_budget=used_budget(subject, model.device, model.reduced_budget),
         first_stage=_GIVEN if reranking else None,
         sidecars={".mteb.json": outcome.mteb_json},
+        relevance_level=outcome.relevance_level,
     )
 
 
 def _found(data: LoadedDataset, run: Run, scores: Scores, aggregate: dict[str, float], **facts: Any) -> Found:
     collection = data.collection
-    return Found(data.dataset.main_metric, aggregate, collection.qrels, collection.queries, run, scores, **facts)
+    return Found(
+        data.dataset.main_metric,
+        aggregate,
+        collection.qrels,
+        collection.queries,
+        run,
+        scores,
+        relevance_level=collection.relevance_level,
+        **facts,
+    )
 
 
 def _first_stage_scores(data: LoadedDataset, scores: Scores, first_stage: Scores | None) -> FirstStageScores:

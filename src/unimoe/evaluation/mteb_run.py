@@ -45,6 +45,7 @@ class TaskOutcome:
         mteb_json: MTEB's own result, as JSON values; what is not a number (nAUC of equal scores) is null.
         items: texts encoded, or pairs scored.
         seconds: MTEB's evaluation time: scoring by the model, ranking, measuring.
+        relevance_level: the lowest grade that binary metrics of ``scores`` counted as relevant.
     """
 
     dataset: str
@@ -58,6 +59,7 @@ class TaskOutcome:
     mteb_json: dict[str, Any]
     items: int
     seconds: float
+    relevance_level: int = 1
 
     @property
     def ranked_scores(self) -> Scores:
@@ -130,7 +132,7 @@ def evaluate_task(
         DataError: an embedding or a score is not finite; the task has no data or no judged query.
     """
     with random_state_kept(), _quiet():
-        from unimoe.evaluation.mteb_tasks import Rankings, for_one_run, query_texts, run_task
+        from unimoe.evaluation.mteb_tasks import CollectionTask, Rankings, for_one_run, query_texts, run_task
 
         task = for_one_run(task)
         before, rankings = counted.done if counted else 0, Rankings(task)
@@ -141,7 +143,8 @@ def evaluate_task(
                 f"{task.metadata.name}: {main} is not a number; the embeddings of its texts may be all equal"
             )
         run, qrels = rankings.run, rankings.qrels
-        scores = score_run(qrels, run) if qrels else None
+        level = task.relevance_level if isinstance(task, CollectionTask) else 1  # MTEB knows no other
+        scores = score_run(qrels, run, relevance_level=level) if qrels else None
         return TaskOutcome(
             dataset=task.metadata.name,
             task_type=str(task.metadata.type),
@@ -154,6 +157,7 @@ def evaluate_task(
             mteb_json=json.loads(result.model_dump_json()),
             items=(counted.done if counted else 0) - before,
             seconds=result.evaluation_time or 0.0,
+            relevance_level=level,
         )
 
 

@@ -47,6 +47,7 @@ class CollectionTask(AbsTaskRetrieval):
     ) -> None:
         self.metadata = _metadata(collection, published)
         self.ignore_identical_ids = exclude_self
+        self.relevance_level = collection.relevance_level
         super().__init__()
         self.dataset = {_SUBSET: {collection.split: _split_data(collection)}}
         self.data_loaded = True  # MTEB neither downloads anything nor, after the evaluation, unloads it

@@ -140,7 +140,7 @@ def evaluate_reranking_suite(
     missing: list[str] = []
     for dataset in chosen:
         try:
-            outcomes[dataset.collection] = _rerank(unimodel, LoadedDataset(dataset), config)
+            outcomes[dataset.name] = _rerank(unimodel, LoadedDataset(dataset), config)
         except UnavailableError as error:
             missing.append(str(error))
     if not outcomes:
@@ -193,9 +193,10 @@ def rerank_collection(
         query_id: {document_id: gaps[query_id, document_id] for document_id in candidates.get(query_id, {})}
         for query_id in collection.queries
     }
-    first_stage = score_run(collection.qrels, candidates) if ordered else None
+    level = collection.relevance_level
+    first_stage = score_run(collection.qrels, candidates, relevance_level=level) if ordered else None
     reduced = min(filter(None, processes.each(model.reduced_budget or 0)), default=None)
-    scores = score_run(collection.qrels, run)
+    scores = score_run(collection.qrels, run, relevance_level=level)
     return RerankingOutcome(run, scores, first_stage, len(gaps), scored.seconds, reduced)
 
 
@@ -211,7 +212,7 @@ def _rerank(model: UnimodelForExp1, data: LoadedDataset, config: Experiment) -> 
 
 
 def _suite(chosen: Sequence[Dataset], outcomes: dict[str, RerankingOutcome], missing: list[str]) -> SuiteOutcome:
-    main = {dataset.collection: dataset.main_metric for dataset in chosen if dataset.collection in outcomes}
+    main = {dataset.name: dataset.main_metric for dataset in chosen if dataset.name in outcomes}
     after = {name: outcomes[name].scores.aggregate for name in main}
     before = {name: first.aggregate for name in main if (first := outcomes[name].first_stage)}
     return SuiteOutcome(outcomes, suite_averages(main, after), suite_averages(main, before), missing)

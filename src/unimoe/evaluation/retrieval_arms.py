@@ -103,7 +103,7 @@ class DatasetArms:
         return ArmOnDataset(
             arm=name,
             seed=trained.seed if trained else None,
-            dataset=self._dataset.collection,
+            dataset=self._dataset.name,
             main_metric=self._dataset.main_metric,
             identity=identity,
             hashes=hashes | (retriever.hashes if encodes else {}),

@@ -186,7 +186,7 @@ def evaluate_retrieval(
 
 def score_retrieval(collection: Collection, run: Run, config: DenseConfig) -> Scores:
     """The measures of a run over a collection, whoever made the run; see ``RetrievalOutcome``."""
-    return score_run(collection.qrels, run, retrieval_metrics(config))
+    return score_run(collection.qrels, run, retrieval_metrics(config), collection.relevance_level)
 
 
 def retrieval_metrics(config: DenseConfig) -> tuple[str, ...]:

@@ -133,6 +133,7 @@ class RetrievalResults:
             items=outcome.texts,
             seconds=outcome.seconds,
             token_budget=measured.token_budget,
+            relevance_level=collection.relevance_level,
         )
         result = result_of(
             found,

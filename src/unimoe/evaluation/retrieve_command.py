@@ -13,7 +13,8 @@ from unimoe.console import Steps, stderr, stdout
 from unimoe.data.catalog import UnavailableError, load_collection, refuse_unknown
 from unimoe.data.collection import Collection
 from unimoe.errors import UsageError
-from unimoe.evaluation.dataset_names import collections_of
+from unimoe.evaluation.dataset_names import collections_of, refuse_equal_names
+from unimoe.evaluation.level_notes import collection_note
 from unimoe.evaluation.retrieval_arms import DatasetArms, bm25_engine
 from unimoe.evaluation.retrieval_eval import RetrievalOutcome, dense_collection
 from unimoe.evaluation.retrieval_results import TASK, ArmOnDataset, RetrievalResults
@@ -84,7 +85,9 @@ def run_retrieval(request: RetrievalRequest, device: torch.device) -> RetrievalR
             stderr.print(f"not available: {error}", style="yellow", soft_wrap=True)
             continue
         if problems := collection.problems.summary():
-            stderr.print(f"{dataset.collection}: {problems}", style="dim", soft_wrap=True)
+            stderr.print(f"{dataset.name}: {problems}", style="dim", soft_wrap=True)
+        if note := collection_note(dataset.collection, collection):
+            stderr.print(f"warning: {note}", style="yellow", soft_wrap=True)
         data = dense_collection(collection, experiment.retrieval, request.max_queries)
         arms = list(DatasetArms(experiment, dataset, data, retriever))
         done = [results.is_done(measured) for measured, _, _ in arms]  # so that a taken place is found out at once
@@ -94,7 +97,7 @@ def run_retrieval(request: RetrievalRequest, device: torch.device) -> RetrievalR
             else:
                 _measure(results, measured, data.test, size, measure, steps)
             _report(results.path(measured))
-        keys.append(f"{TASK}/{dataset.collection}")
+        keys.append(f"{TASK}/{dataset.name}")
     names = [retriever.name, *([retriever.fused_name] if fused else [])]
     return RetrievalReport(names, keys, len(datasets) - len(keys))
 
@@ -133,7 +136,7 @@ def _datasets(request: RetrievalRequest) -> list[Dataset]:
     """The collections by name, each once.
 
     Raises:
-        UsageError: no such collection, or one is named with two splits.
+        UsageError: no such collection, one is named with two splits, or two have one name in results.
     """
     if not request.datasets:
         raise UsageError("--datasets is empty; name collections, for example --datasets scifact,nfcorpus")
@@ -145,6 +148,7 @@ def _datasets(request: RetrievalRequest) -> list[Dataset]:
                 f"{collection} is named with the splits {splits[collection]} and {split}; "
                 "search them one after the other, into two output folders"
             )
+    refuse_equal_names(splits)
     evaluation = request.config.evaluation
     return [
         Dataset(

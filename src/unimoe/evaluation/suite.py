@@ -8,6 +8,7 @@ from unimoe.console import Steps, stderr
 from unimoe.data.catalog import UnavailableError
 from unimoe.errors import MissingPartError
 from unimoe.evaluation.evaluator import Evaluator
+from unimoe.evaluation.level_notes import collection_note
 from unimoe.evaluation.measurement import Measurement
 from unimoe.evaluation.mteb_measurement import TaskMeasurement
 from unimoe.evaluation.subjects import Subject
@@ -69,7 +70,9 @@ def load_reporting(dataset: Dataset) -> LoadedDataset:
     if not data.first_stage_is_ordered:
         oddities.append(f"{data.first_stage} is in no order: no scores of its own")
     if oddities:
-        stderr.print(f"{dataset.collection}: {'; '.join(oddities)}", style="dim", soft_wrap=True)
+        stderr.print(f"{dataset.name}: {'; '.join(oddities)}", style="dim", soft_wrap=True)
+    if note := collection_note(dataset.collection, data.collection):
+        stderr.print(f"warning: {note}", style="yellow", soft_wrap=True)
     return data
 
 

@@ -10,9 +10,9 @@ from typing import Literal, get_args
 from unimoe.config import BM25Config, Experiment
 from unimoe.data.catalog import BEIR_NAMES, CQADUPSTACK, NANOBEIR, load_collection, refuse_unknown
 from unimoe.data.collection import Collection
-from unimoe.data.names import set_name
+from unimoe.data.names import result_name, set_name
 from unimoe.errors import UsageError, did_you_mean
-from unimoe.evaluation.dataset_names import collections_of
+from unimoe.evaluation.dataset_names import collections_of, refuse_equal_names
 from unimoe.io import hash_json
 from unimoe.retrieval.first_stage import Candidates, FirstStage
 from unimoe.trec import Run, head
@@ -36,7 +36,7 @@ class Dataset:
     """One collection, and how much of it is scored.
 
     Attributes:
-        collection: its name in the catalogue, and in results.
+        collection: its name in the catalogue.
         split: the split scored.
         depth: first-stage candidates reranked per query.
         queries: judged queries scored, a fixed sample; null for all.
@@ -54,6 +54,11 @@ class Dataset:
     bm25: BM25Config
     max_queries: int | None = None
     first_stage: str = "bm25s"
+
+    @cached_property
+    def name(self) -> str:
+        """What results, captions and file names call it."""
+        return result_name(self.collection)
 
     @property
     def exclude_self(self) -> bool:
@@ -122,7 +127,8 @@ def chosen_datasets(experiment: Experiment, names: Iterable[str], max_queries: i
         max_queries: score at most this many queries of each.
 
     Raises:
-        UsageError: no such collection, or one is named with two splits, whose results would take each other's place.
+        UsageError: no such collection, one is named with two splits, or two have one name in results, where they would
+            take each other's place.
     """
     evaluation = experiment.evaluation
     splits: dict[str, str] = {}
@@ -133,6 +139,7 @@ def chosen_datasets(experiment: Experiment, names: Iterable[str], max_queries: i
                 f"{collection} is named with the splits {splits[collection]} and {split}; "
                 "evaluate them one after the other, into two output folders"
             )
+    refuse_equal_names(splits)
     return [
         Dataset(
             collection=collection,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from unimoe.description import sidecar_path
 from unimoe.evaluation.measurement import drilldown
 from unimoe.evaluation.measuring import Found
 from unimoe.io import write_json
@@ -59,6 +60,7 @@ def result_of(
         identity=identity,
         training=training,
         config=dict(config),
+        relevance_level=found.relevance_level,
         provenance=collect_provenance(
             device=device,
             dtype=dtype,
@@ -84,8 +86,18 @@ def write_found(output_dir: Path, result: EvalResult, found: Found) -> EvalResul
         write_run(run_path(*place), found.run, result.config_name)
         # So that any tool can score the runs.
         name = safe_name(f"{result.dataset}-{result.identity.split}")
-        write_qrels(output_dir / "qrels" / f"{name}.qrels", found.qrels)
+        _write_judgments(output_dir / "qrels" / f"{name}.qrels", result.dataset, found)
     for suffix, content in found.sidecars.items():
         write_json(result_path(*place).with_suffix(suffix), content)
     write_result(output_dir, result, drilldown(found.queries, found.qrels, found.run) if found.scores else None)
     return result
+
+
+def _write_judgments(path: Path, dataset: str, found: Found) -> None:
+    """Write judgments, and beside graded ones from which grade on the result counted them."""
+    write_qrels(path, found.qrels)
+    graded = any(grade > 1 for grades in found.qrels.values() for grade in grades.values())
+    if graded or found.relevance_level != 1:
+        write_json(sidecar_path(path), {"relevance_level": found.relevance_level})
+    else:
+        sidecar_path(path).unlink(missing_ok=True)

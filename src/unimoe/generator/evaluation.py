@@ -148,7 +148,7 @@ def measure(config: BiEncoderConfig, splits: Splits, retrievers: Sequence[Retrie
             step.outcome = f"recall_cap@10 {result.aggregate['recall_cap@10']:.4f}"
         for note in outcome.notes:
             stderr.print(note, style="dim", soft_wrap=True)
-    return f"{TASK}/{config.collection}"
+    return f"{TASK}/{dataset.name}"
 
 
 def report(config: BiEncoderConfig, before: Retriever, key: str) -> None:

@@ -17,6 +17,7 @@ from unimoe.analysis.summaries.arms import mean_cell, signed_cell
 from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.config.biencoder import BiEncoderConfig
 from unimoe.config.files import parse_config
+from unimoe.data.names import result_name
 from unimoe.errors import UsageError, did_you_mean
 from unimoe.generator.evaluation import base_retriever, measure, trained_retriever
 from unimoe.generator.jobs import train
@@ -118,7 +119,8 @@ def dev_table(base: BiEncoderConfig, tried: Tried, best: str) -> Table:
     )
     return Table(
         name="configurations",
-        caption=f"{base.dev.metric} × 100 on the dev queries of {base.collection}, before training and at its best",
+        caption=f"{base.dev.metric} × 100 on the dev queries of {result_name(base.collection)}, before training and "
+        "at its best",
         columns=("configuration", "before", "after", "delta", "epoch", "s"),
         groups=(RowGroup("configurations", rows),),
         notes=(f"Tuned with seed {TUNING_SEED}. Epoch 0: training helped nowhere. s: of the steps alone.",),
@@ -133,7 +135,8 @@ def _test_table(config: BiEncoderConfig, splits: Splits, key: str, before: str, 
     rows.insert(1, _recall_row(config, splits, before, seeds))
     return Table(
         name="test",
-        caption=f"Scores × 100 on the test queries of {config.collection} before and after, mean over {seeds} seeds",
+        caption=f"Scores × 100 on the test queries of {result_name(config.collection)} before and after, "
+        f"mean over {seeds} seeds",
         columns=("metric", "before", "after", "delta", "low", "high", "p"),
         groups=(RowGroup(f"{before} → {config.arm} ({deltas[0].queries:,} queries)", tuple(rows)),),
         notes=(
@@ -157,8 +160,8 @@ def _recall_row(config: BiEncoderConfig, splits: Splits, before: str, seeds: int
     folder, metric = Path(config.output_dir), "recall@10"
 
     def scores(arm: str, seed: int | None) -> list[float]:
-        run = read_run(run_path(folder, arm, seed, "retrieval", config.collection))
-        found = score_run(splits.test.qrels, run, [metric]).per_query[metric]
+        run = read_run(run_path(folder, arm, seed, "retrieval", result_name(config.collection)))
+        found = score_run(splits.test.qrels, run, [metric], splits.test.relevance_level).per_query[metric]
         return [found[query_id] for query_id in sorted(found)]
 
     first = np.array(scores(before, None))

@@ -3,7 +3,7 @@
 bm25s           Lucene's BM25
 rank_bm25       rank_bm25's BM25Okapi, over the same tokens
 official        MS MARCO's top1000.dev: in no order, so it can only be taken whole
-run:PATH        a TREC run; ``{dataset}`` in the path stands for the collection's name, as in the names of result files
+run:PATH        a TREC run; ``{dataset}`` in the path becomes the collection's name in the names of result files
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from unimoe.config import BM25Config
 from unimoe.data.catalog import available
 from unimoe.data.collection import Collection
 from unimoe.data.msmarco import TOP1000, msmarco_files, read_top1000
+from unimoe.data.names import result_name
 from unimoe.errors import DataError, UsageError
 from unimoe.io import hash_file
 from unimoe.results import safe_name
@@ -66,7 +67,7 @@ class FirstStage:
             UsageError: ``official``, and the collection has no ``top1000.dev``.
         """
         if self.setting.startswith("run:"):
-            return Path(self.setting.removeprefix("run:").replace("{dataset}", safe_name(self.dataset)))
+            return Path(self.setting.removeprefix("run:").replace("{dataset}", safe_name(result_name(self.dataset))))
         return self._official_file() if self.setting == "official" else None
 
     def refuse_impossible(self, collection: Collection) -> None:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from unimoe.data.collection import Collection
+from unimoe.data.names import result_name
 from unimoe.errors import DataError, InputError
 from unimoe.io import hash_json
 from unimoe.models.cross_encoder import score_pairs
@@ -22,7 +23,7 @@ class RerankingSet:
     """A collection with the candidates to be reranked.
 
     Attributes:
-        name: as results call it.
+        name: in the catalogue.
         collection: queries, judgments and corpus.
         candidates: query id to ``{document id: first-stage score}``.
         first_stage: where they come from, with parameters.
@@ -32,6 +33,11 @@ class RerankingSet:
     collection: Collection
     candidates: Run
     first_stage: str
+
+    @cached_property
+    def dataset(self) -> str:
+        """What results call it."""
+        return result_name(self.name)
 
     @property
     def pairs(self) -> int:

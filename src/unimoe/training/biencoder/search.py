@@ -52,13 +52,13 @@ def dev_collection(dev: Collection, config: DevConfig, threshold: int) -> Collec
             raise UsageError(f"dev.pool: {error}") from None
     qrels = from_grade(dev.qrels, threshold)
     judged = {key: text for key, text in dev.queries.items() if key in qrels}
-    return Collection(dev.name, dev.split, dev.corpus, judged, qrels)
+    return replace(dev, queries=judged, qrels=qrels)
 
 
 def dev_score(source: Source, dev: Collection, metric: str, advance: Advance | None = None) -> float:
     """The mean of a metric on dev, by the search and the measures of evaluation."""
     run = found_by(source, dev.queries, dev, _DEPTH, advance)
-    return score_run(dev.qrels, run, [metric]).aggregate[metric]
+    return score_run(dev.qrels, run, [metric], dev.relevance_level).aggregate[metric]
 
 
 def found_by(

@@ -34,7 +34,8 @@ class DevEvaluator(BaseEvaluator):
         found: dict[str, float] = {}
         means = []
         for data in self._sets:
-            scores = score_run(data.collection.qrels, rerank(model, data, self._batch_size), _METRICS).aggregate
+            run, level = rerank(model, data, self._batch_size), data.collection.relevance_level
+            scores = score_run(data.collection.qrels, run, _METRICS, level).aggregate
             found |= {f"{data.name}_{metric}": scores[metric] for metric in _METRICS}
             means.append(scores["ndcg@10"])
         return found | {MEAN: sum(means) / len(means)}

@@ -51,6 +51,7 @@ class PoolSet:
         qrels: the judgments.
         without_positive: queries with no relevant document in their pool, sorted. They count in dev and test, where no
             head can do anything about them; training leaves them out.
+        relevance_level: the lowest grade that binary metrics count as relevant.
     """
 
     name: str
@@ -65,6 +66,7 @@ class PoolSet:
     ranks: Tensor
     qrels: Mapping[str, Mapping[str, int]]
     without_positive: list[str]
+    relevance_level: int = 1
 
     def __len__(self) -> int:
         """Number of queries."""
@@ -166,6 +168,7 @@ def pool_set(
         ranks=ranks,
         qrels={query_id: collection.qrels[query_id] for query_id in kept},
         without_positive=lacking,
+        relevance_level=collection.relevance_level,
     )
 
 

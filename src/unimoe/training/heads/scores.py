@@ -28,13 +28,14 @@ def evaluate_head(weight: Tensor, pools: PoolSet, config: TrainConfig) -> Scores
         DataError: a score is not finite.
     """
     metrics = tuple(dict.fromkeys((main_metric(config), *DEFAULT_METRICS)))
-    return score_run(pools.qrels, pools.run(pool_scores(weight, pools, config)), metrics)
+    return score_run(pools.qrels, pools.run(pool_scores(weight, pools, config)), metrics, pools.relevance_level)
 
 
 def chosen_by(weight: Tensor, pools: PoolSet, config: TrainConfig) -> float:
     """The main metric alone."""
     metric = main_metric(config)
-    return score_run(pools.qrels, pools.run(pool_scores(weight, pools, config)), [metric]).aggregate[metric]
+    run = pools.run(pool_scores(weight, pools, config))
+    return score_run(pools.qrels, run, [metric], pools.relevance_level).aggregate[metric]
 
 
 @torch.no_grad()
