@@ -40,7 +40,8 @@ def compared(places: tuple[Path, Path, Path]) -> str:
 
 
 def dataset(places: tuple[Path, Path, Path]) -> str:
-    return f"path:{places[0]}"
+    """What results call the collection."""
+    return places[0].name
 
 
 def test_table_and_verdict_are_printed_and_written(places: tuple[Path, Path, Path], compared: str) -> None:
@@ -86,7 +87,7 @@ def test_every_arm_is_an_ordinary_result(places: tuple[Path, Path, Path], compar
 def test_the_run_scores_what_the_result_says(places: tuple[Path, Path, Path], compared: str) -> None:
     path = result_path(places[1], "infonce", 0, "reranking", dataset(places))
     runs = path.parents[2] / "runs" / "reranking" / f"{path.stem}.trec"
-    (qrels,) = (places[1] / "qrels").iterdir()
+    (qrels,) = (places[1] / "qrels").glob("*.qrels")
     scores = score_run(read_qrels(qrels), read_run(runs), ["ndcg@10"])
     assert scores.per_query["ndcg@10"] == pytest.approx(read_result(path).per_query)
 

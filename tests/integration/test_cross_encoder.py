@@ -18,6 +18,7 @@ from unimoe.comparison.cross_encoder import CrossEncoderData, load_cross_encoder
 from unimoe.config.cross_encoder import CrossEncoderConfig, CrossEncoderModelConfig
 from unimoe.config.dense import BUNDLED_ENCODER
 from unimoe.config.files import config_root, load_config, parse_config
+from unimoe.data.names import result_name
 from unimoe.errors import DataError, MissingPartError, UsageError
 from unimoe.metrics import score_run
 from unimoe.models.cross_encoder import find_cross_encoder, load_cross_encoder, new_cross_encoder, score_pairs
@@ -87,7 +88,7 @@ def done(places: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) ->
 
 class TestTraining:
     def test_leaves_results_that_the_analysis_reads(self, done: CrossEncoderConfig) -> None:
-        results, dataset = load_all_results(Path(done.output_dir)), done.lists.source
+        results, dataset = load_all_results(Path(done.output_dir)), result_name(done.lists.source)
         assert set(results) == {"bm25", "cross_encoder"}
         place = (Path(done.output_dir), "cross_encoder", 3, "reranking", dataset)
         result = read_result(result_path(*place))
@@ -124,7 +125,7 @@ class TestTraining:
         assert score_run(dev.collection.qrels, run).aggregate["ndcg@10"] == pytest.approx(best)
 
     def test_what_is_done_is_skipped(self, done: CrossEncoderConfig, capsys: pytest.CaptureFixture[str]) -> None:
-        path = result_path(Path(done.output_dir), "cross_encoder", 3, "reranking", done.lists.source)
+        path = result_path(Path(done.output_dir), "cross_encoder", 3, "reranking", result_name(done.lists.source))
         before = path.stat().st_mtime_ns
         train_and_evaluate(done, CPU)
         assert path.stat().st_mtime_ns == before
@@ -247,7 +248,7 @@ def test_losses_are_compared(places: tuple[Path, Path], tmp_path: Path, capsys: 
     printed = capsys.readouterr().out
     assert "plistmle_sum_identity" in printed
     results = load_all_results(tmp_path)
-    key = f"reranking/{base.lists.source}"
+    key = f"reranking/{result_name(base.lists.source)}"
     assert results.seeds("listmle", key) == (0, 1)
     assert {path.suffix for path in (tmp_path / "analysis").glob("losses-*")} == {".csv", ".md", ".tex"}
     losses.compare_losses(base, ["listmle", losses.REFERENCE], [0, 1], CPU)

@@ -176,8 +176,8 @@ class TestPools:
 
     def test_ms_marco_with_the_shipped_settings(self, data: Path, tmp_path: Path) -> None:
         folder = write_msmarco(tmp_path / "passages", SMALL)
-        name = f"path:{folder}"
-        ended = retrieve(data, tmp_path / "out", "--config", "retrieval/seed002", datasets=f"{name}@dev")
+        name = folder.name
+        ended = retrieve(data, tmp_path / "out", "--config", "retrieval/seed002", datasets=f"path:{folder}@dev")
         assert ended.returncode == 0, ended.stderr
         found = result(tmp_path / "out", ARMS[1], name)
         assert (found.main_metric, found.identity.split, found.identity.pool) == ("mrr@10", "dev", None)

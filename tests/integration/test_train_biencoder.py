@@ -16,6 +16,7 @@ from support.tiny_encoders import load
 
 import unimoe
 from unimoe.analysis.logs import read_logs
+from unimoe.data.names import result_name
 from unimoe.errors import DataError, UsageError
 from unimoe.metrics import score_run
 from unimoe.results import read_result, result_path
@@ -194,7 +195,7 @@ class TestCommand:
         assert "encoder → biencoder (18 queries)" in " ".join(first.stdout.split())
         second = self.train(tmp_path, "--seed", "1", *frozen_base)
         assert second.returncode == 0, second.stderr
-        name = toy_keys(tmp_path)["collection"]
+        name = result_name(toy_keys(tmp_path)["collection"])
         found = read_result(result_path(tmp_path / "out", "biencoder", 1, "retrieval", name))
         assert found.identity.checkpoint == "best"
         assert found.training is not None

@@ -1,0 +1,232 @@
+"""Measures of ir_measures and relevance levels: by hand, by named oracles, and as they were before there were any."""
+
+from __future__ import annotations
+
+import shutil
+from hashlib import sha256
+from math import log2
+from pathlib import Path
+from random import Random
+
+import ir_measures
+import pytest
+import pytrec_eval
+
+from unimoe.errors import DataError
+from unimoe.metrics import canonical_metric, score_run
+from unimoe.run_scores import score_run_file
+from unimoe.trec import Qrels, Run, read_qrels, read_run
+
+needs_perl = pytest.mark.skipif(shutil.which("perl") is None, reason="gdeval is a Perl script")
+
+# Ranking: b (grade 1), e (not judged), a (grade 3), d (grade 0); c (grade 2) was not found.
+GRADES = {"a": 3, "b": 1, "c": 2, "d": 0}
+RANKING = {"b": 0.9, "e": 0.8, "a": 0.7, "d": 0.6}
+
+
+@pytest.mark.parametrize(
+    ("metric", "at_1", "at_2"),
+    [
+        # relevant at level 1: a, b and c, of which b comes first and a third; at level 2: a and c, a third
+        ("map", (1 + 2 / 3) / 3, (1 / 3) / 2),
+        ("map@2", 1 / 3, 0),
+        ("mrr", 1, 1 / 3),
+        ("mrr@2", 1, 0),
+        ("recall@3", 2 / 3, 1 / 2),
+        ("recall_cap@1", 1, 0),
+        ("recall_cap@3", 2 / 3, 1 / 2),
+        ("p@3", 2 / 3, 1 / 3),
+        ("Success@1", 1, 0),
+        ("Success@3", 1, 1),
+        ("Rprec", 2 / 3, 0 / 2),
+        ("SetP", 2 / 4, 1 / 4),
+        ("SetR", 2 / 3, 1 / 2),
+        ("SetF", 2 / (4 / 2 + 3 / 2), 2 / (4 / 1 + 2 / 1)),
+        # d alone is judged and not relevant, below both; at level 2 b is too, above a: 1 - 1/2 of two
+        ("Bpref", 2 / 3, (1 / 2) / 2),
+        ("IPrec@0.1", 1, 1 / 3),
+        # precision at a: 1/3 of its own and 2/3 of what is above, of which half is judged, all of it relevant or none
+        ("infAP", (1 + 1 / 3 + 2 / 3 * 1 / 2) / 3, (1 / 3) / 2),
+        # the name fixes the level
+        ("AP(rel=1)", (1 + 2 / 3) / 3, (1 + 2 / 3) / 3),
+        ("AP(rel=2)", (1 / 3) / 2, (1 / 3) / 2),
+        ("RR(rel=3)@3", 1 / 3, 1 / 3),
+        ("R(rel=2)@3", 1 / 2, 1 / 2),
+        # a persistence of .8 leaves .2 for each place, of .5 a half
+        ("RBP(rel=1)", 0.2 * (1 + 0.8**2), 0.2 * (1 + 0.8**2)),
+        ("RBP(rel=2)", 0.2 * 0.8**2, 0.2 * 0.8**2),
+        ("RBP(rel=2,p=0.5)", 0.5 * 0.5**2, 0.5 * 0.5**2),
+        ("NumRet(rel=2)", 1, 1),
+        # grades themselves
+        ("Judged@2", 1 / 2, 1 / 2),
+        ("Judged@10", 3 / 4, 3 / 4),
+        ("NumRet", 4, 4),
+        ("ndcg@10", (1 + 3 / 2) / (3 + 2 / log2(3) + 1 / 2), (1 + 3 / 2) / (3 + 2 / log2(3) + 1 / 2)),
+        # stops at b with probability (2 - 1)/16, at a with (8 - 1)/16
+        pytest.param("ERR@20", 1 / 16 + 15 / 16 * 7 / 16 / 3, 1 / 16 + 15 / 16 * 7 / 16 / 3, marks=needs_perl),
+        pytest.param("ERR@2", 1 / 16, 1 / 16, marks=needs_perl),
+    ],
+)
+def test_one_query_by_hand_at_two_levels(metric: str, at_1: float, at_2: float) -> None:
+    for level, expected in ((1, at_1), (2, at_2)):
+        scores = score_run({"q": GRADES}, {"q": RANKING}, [metric], level)
+        assert scores.per_query[metric]["q"] == pytest.approx(expected, abs=6e-6), level
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [("map", 5 / 9 / 3), ("Judged@10", 3 / 4 / 3), ("Success@1", 1 / 3), ("Compat", None), ("RBP(rel=1)", 0.328 / 3)],
+)
+def test_a_query_that_the_run_lacks_counts_0(metric: str, expected: float | None) -> None:
+    qrels = {"q": GRADES, "empty": {"a": 1}, "absent": {"a": 1}}
+    scores = score_run(qrels, {"q": RANKING, "empty": {}, "unjudged": {"a": 1.0}}, [metric])
+    assert list(scores.per_query[metric]) == ["q", "empty", "absent"]
+    assert scores.per_query[metric]["empty"] == scores.per_query[metric]["absent"] == 0.0
+    assert expected is None or scores.aggregate[metric] == pytest.approx(expected)
+
+
+def test_counts_are_summed_over_all_judged_queries_as_trec_eval_c_does() -> None:
+    qrels, run = {"q": GRADES, "r": {"a": 1}, "absent": {"a": 1}}, {"q": RANKING, "r": {"a": 1.0}}
+    scores = score_run(qrels, run, ["NumRet", "NumRet(rel=1)", "NumRel", "NumQ"])
+    assert scores.aggregate == {"NumRet": 5, "NumRet(rel=1)": 3, "NumRel": 5, "NumQ": 3}
+
+
+def test_other_libraries_see_ties_as_trec_eval_breaks_them() -> None:
+    scores = score_run({"q": {"a": 1, "b": 2}}, {"q": {"a": 1.0, "b": 1.0}}, ["RBP(rel=2)", "p@1", "Judged@1"])
+    assert scores.aggregate["RBP(rel=2)"] == pytest.approx(0.2)  # b goes before a
+    assert scores.aggregate["p@1"] == 1.0
+
+
+def test_negative_grades_are_not_judged_where_a_measure_knows_of_that() -> None:
+    # Of b and c alone, c is judged and not relevant, below a; with b at 0, b is that too, above it.
+    ranking = {"b": 3.0, "a": 2.0, "c": 1.0}
+    assert score_run({"q": {"a": 1, "b": -1, "c": 0}}, {"q": ranking}, ["Bpref"]).aggregate["Bpref"] == 1.0
+    assert score_run({"q": {"a": 1, "b": 0, "c": 0}}, {"q": ranking}, ["Bpref"]).aggregate["Bpref"] == 0.0
+    assert score_run({"q": {"a": -1}}, {"q": ranking}, ["Bpref"]).aggregate["Bpref"] == 0.0
+
+
+@needs_perl
+def test_err_refuses_grades_it_is_not_defined_for() -> None:
+    with pytest.raises(DataError, match="metric 'ERR@20' is defined for grades up to 4, and query 'r' has grade 5"):
+        score_run({"q": {"a": 4}, "r": {"a": 5}}, {"q": {"a": 1.0}}, ["ERR@20"])
+
+
+def random_fixture() -> tuple[Qrels, Run]:
+    """Thirty queries with ties, unjudged documents and negative grades; one lacks, one holds nothing relevant."""
+    number = Random(20).random
+    qrels: Qrels = {}
+    run: Run = {}
+    for query in range(30):
+        documents = [f"d{int(number() * 400)}" for _ in range(150)]
+        qrels[f"q{query}"] = {document: int(number() * 5) - 1 for document in documents[:40]}
+        run[f"q{query}"] = {document: round(number() * 30) / 8 for document in documents[20:]}
+    qrels["q7"] = dict.fromkeys(qrels["q7"], 0)
+    qrels["q9"] = dict.fromkeys(qrels["q9"], -1)
+    del run["q3"], qrels["q4"]
+    run["q5"] = {}
+    return qrels, run
+
+
+BEFORE = {
+    "ndcg@10": 0.0736343502684324,
+    "ndcg": 0.2925468475856743,
+    "ndcg@3": 0.08739419138779657,
+    "mrr": 0.2467159277504105,
+    "mrr@10": 0.23407224958949097,
+    "mrr@3": 0.1781609195402299,
+    "map": 0.09535015295291487,
+    "map@5": 0.011343455653412745,
+    "recall@100": 0.5111812691214325,
+    "recall@5": 0.0196159534170701,
+    "recall_cap@10": 0.10689655172413794,
+    "recall_cap@3": 0.1264367816091954,
+    "p@5": 0.09655172413793105,
+    "p@1": 0.06896551724137931,
+}
+"""What the code computed when pytrec_eval was all it knew."""
+
+
+def test_nothing_has_moved_by_a_bit() -> None:
+    qrels, run = random_fixture()
+    scores = score_run(qrels, run, tuple(BEFORE))
+    assert scores.aggregate == BEFORE
+    words = [
+        f"{metric} {q} {value.hex()}" for metric, values in scores.per_query.items() for q, value in values.items()
+    ]
+    found = sha256(" ".join(words).encode()).hexdigest()
+    assert found == "9f5f3b85b22091324d046be28b32ee146b08532ebb7c0e01efcaee697bbb4840"
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_binary_measures_are_what_pytrec_eval_says_at_that_level(level: int) -> None:
+    qrels, run = random_fixture()
+    names = {"map": "map", "recall@100": "recall_100", "p@5": "P_5", "mrr": "recip_rank", "Rprec": "Rprec"}
+    plain = {query: {document: max(0, grade) for document, grade in grades.items()} for query, grades in qrels.items()}
+    measures = {"map", "recall.100", "P.5", "recip_rank", "Rprec"}
+    complete = {query: run.get(query, {}) for query in plain}
+    oracle = pytrec_eval.RelevanceEvaluator(plain, measures, relevance_level=level).evaluate(complete)
+    scores = score_run(qrels, run, tuple(names), level)
+    for metric, name in names.items():
+        assert scores.per_query[metric] == {query: oracle[query][name] for query in qrels}
+        fixed = {"map": "AP", "recall@100": "R", "p@5": "P", "mrr": "RR"}.get(metric)
+        if fixed:  # the same, written out, whatever the level that is asked for
+            _, at, cutoff = metric.partition("@")
+            written = f"{fixed}(rel={level}){at}{cutoff}"
+            assert score_run(qrels, run, [written]).per_query[written] == scores.per_query[metric]
+
+
+MEASURES = (
+    "nDCG@10", "AP", "R@100", "P@5", "RR", "RR@10", "Success@5", "Rprec", "Bpref", "SetF", "SetAP", "IPrec@0.1",
+    "Judged@10", "NumRet", "NumRel", "RBP(rel=2)", "RBP(rel=1,p=0.9)", "Compat", "nDCG(judged_only=True)@10",
+    "nDCG(gains={1:0,2:5})@10", "BPM(max_rel=3)@10", "SDCG(max_rel=3)@10",
+    pytest.param("ERR@20", marks=needs_perl), pytest.param("nDCG(dcg='exp-log2')@10", marks=needs_perl),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("name", MEASURES)
+def test_measures_are_what_ir_measures_says(name: str, level: int) -> None:
+    number = Random(3).random
+    grades = {str(query): {f"d{n}": int(number() * 4) for n in range(60)} for query in range(20)}
+    run = {str(query): {f"d{n}": number() for n in range(20, 150)} for query in range(18)}  # without ties; two lack
+    measure = ir_measures.parse_measure(name)
+    metric = canonical_metric(name)
+    if "rel" in measure.SUPPORTED_PARAMS and "rel" not in measure.params and name not in ("NumRet", "NumRel"):
+        measure = measure(rel=level)
+    if name == "NumRel" and level == 2:
+        pytest.skip("nothing computes it")
+    scores = score_run(grades, run, [name], level)
+    found = {value.query_id: value.value for value in ir_measures.iter_calc([measure], grades, run)}
+    if name == "NumRel":  # trec_eval -c counts the documents of queries that the run lacks
+        found = {query: sum(grade > 0 for grade in grades[query].values()) for query in grades}
+        assert scores.aggregate[metric] == sum(found.values())
+    else:
+        expected = ir_measures.calc_aggregate([measure], grades, run)[measure]
+        assert scores.aggregate[metric] == pytest.approx(expected, rel=0, abs=1e-9)
+    assert scores.per_query[metric] == pytest.approx(found, rel=0, abs=1e-12)
+
+
+DL19_BM25 = {
+    "map": (0.2993, 0.2476),
+    "mrr@10": (0.8233, 0.7024),
+    "recall@100": (0.4531, 0.4910),
+    "ndcg@10": (0.5058, 0.5058),
+    "Judged@10": (1.0, 1.0),
+}
+
+
+def test_trec_dl_at_both_levels(unimoe_data: Path) -> None:
+    pool = unimoe_data / "trec-dl19-passage-pool"
+    run_path, qrels_path = pool / "runs" / "bm25.trec", pool / "qrels" / "full.tsv"
+    qrels, run = read_qrels(qrels_path), read_run(run_path)
+    for place, level in enumerate((1, 2)):
+        found = score_run_file(run_path, qrels_path, list(DL19_BM25), relevance_level=level)
+        assert found.relevance_level == level
+        expected = {metric: values[place] for metric, values in DL19_BM25.items()}
+        assert found.aggregate == pytest.approx(expected, abs=5e-5)
+        oracle = pytrec_eval.RelevanceEvaluator(qrels, {"map", "recall.100"}, relevance_level=level).evaluate(run)
+        assert found.per_query["map"] == {query: oracle[query]["map"] for query in qrels}
+        assert found.per_query["recall@100"] == {query: oracle[query]["recall_100"] for query in qrels}
+    assert found.notes == []
+    (note,) = score_run_file(run_path, qrels_path).notes
+    assert note.startswith("grades up to 3 in full.tsv: mrr@10, map, recall@100 count grade 1 as relevant; TREC DL")

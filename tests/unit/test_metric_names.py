@@ -1,0 +1,193 @@
+"""Names of metrics: one for each, whatever the spelling, and a line for each that is none."""
+
+from __future__ import annotations
+
+import ir_measures
+import pytest
+from pydantic import BaseModel
+
+from unimoe.config.base import MetricName
+from unimoe.errors import UsageError
+from unimoe.metrics import canonical_metric, computable_metrics, is_binary, level_note, metric_cutoff, score_run
+
+
+@pytest.mark.parametrize(
+    ("name", "canonical", "cutoff", "binary"),
+    [
+        ("ndcg@10", "ndcg@10", 10, False),
+        ("nDCG@10", "ndcg@10", 10, False),
+        ("NDCG@10", "ndcg@10", 10, False),
+        ("nDCG(dcg='log2')@10", "ndcg@10", 10, False),
+        ("ndcg_cut_10", "ndcg@10", 10, False),
+        ("ndcg_cut.10", "ndcg@10", 10, False),
+        ("ndcg", "ndcg", None, False),
+        ("RR", "mrr", None, True),
+        ("MRR@10", "mrr@10", 10, True),
+        ("recip_rank", "mrr", None, True),
+        ("AP", "map", None, True),
+        ("MAP@5", "map@5", 5, True),
+        ("map_cut_10", "map@10", 10, True),
+        ("R@100", "recall@100", 100, True),
+        ("recall_100", "recall@100", 100, True),
+        ("P_10", "p@10", 10, True),
+        ("Precision@5", "p@5", 5, True),
+        ("recall_cap@10", "recall_cap@10", 10, True),
+        ("success_5", "Success@5", 5, True),
+        ("bpref", "Bpref", None, True),
+        ("Rprec", "Rprec", None, True),
+        ("AP(rel=2)", "AP(rel=2)", None, False),
+        ("AP(rel=1)", "AP(rel=1)", None, False),  # map may mean another level
+        ("R(rel=2)@100", "R(rel=2)@100", 100, False),
+        ("RBP(rel=2)", "RBP(rel=2)", None, False),
+        ("RBP(p=0.9,rel=2)", "RBP(rel=2,p=0.9)", None, False),
+        ("ERR@20", "ERR@20", 20, False),
+        ("Judged@10", "Judged@10", 10, False),
+        ("NumRet", "NumRet", None, False),  # means all documents, not those of some grade
+        ("NumRelRet", "NumRet(rel=1)", None, False),
+        ("IPrec@0.1", "IPrec@0.1", None, True),
+        ("nDCG(judged_only=True)@10", "nDCG(judged_only=True)@10", 10, False),
+        ("nDCG(gains={2: 1, 1: 0})@10", "nDCG(gains={1:0,2:1})@10", 10, False),
+    ],
+)
+def test_one_name_for_every_metric(name: str, canonical: str, cutoff: int | None, binary: bool) -> None:
+    assert (canonical_metric(name), metric_cutoff(name), is_binary(name)) == (canonical, cutoff, binary)
+    assert canonical_metric(canonical) == canonical
+
+
+@pytest.mark.parametrize("name", ["Success@5", "SetF(beta=0.5)", "RBP(rel=2,p=0.9)", "P(judged_only=True)@5", "Compat"])
+def test_others_are_spelled_as_ir_measures_does(name: str) -> None:
+    assert canonical_metric(name) == str(ir_measures.parse_measure(name))
+
+
+def test_scores_hold_each_metric_once_by_its_canonical_name() -> None:
+    asked = ("nDCG@10", "recip_rank", "ndcg@10", "RR", "Success@1", "success_1")
+    assert computable_metrics(asked) == ("ndcg@10", "mrr", "Success@1")
+    scores = score_run({"q": {"a": 1}}, {"q": {"a": 1.0}}, asked)
+    assert list(scores.aggregate) == list(scores.per_query) == ["ndcg@10", "mrr", "Success@1"]
+
+
+USE = (
+    "; use ndcg@K, mrr, mrr@K, map, map@K, recall@K, recall_cap@K or p@K, "
+    "or a measure of ir_measures such as RBP(rel=2), ERR@20 or Judged@10"
+)
+WHOLE = "it must be a whole number from 1 to 9999999"
+
+REFUSED = {
+    "ndgc@10": f"unknown metric 'ndgc@10' (did you mean 'ndcg@10'?){USE}",
+    "ndgc_cut_10": f"unknown metric 'ndgc_cut_10' (did you mean 'ndcg_cut_10'?){USE}",
+    "ndcg@1٣": f"unknown metric 'ndcg@1٣' (did you mean 'ndcg@10'?){USE}",
+    "nDCG@1٣": f"unknown metric 'nDCG@1٣' (did you mean 'nDCG@10'?){USE}",
+    "recall": f"unknown metric 'recall' (did you mean 'recall@10'?){USE}",
+    "judged@10": f"unknown metric 'judged@10' (did you mean 'Judged@10'?){USE}",
+    "Succes@5": f"unknown metric 'Succes@5' (did you mean 'Success@5'?){USE}",
+    "ndcg@10 ": f"unknown metric 'ndcg@10 ' (did you mean 'ndcg@10'?){USE}",
+    "hits@1": f"unknown metric 'hits@1'{USE}",
+    "": f"unknown metric ''{USE}",
+    '__import__("os")': f"unknown metric '__import__(\"os\")'{USE}",
+    "ndcg@99999999": f"unknown metric 'ndcg@99999999'{USE}",
+    "nDCG@99999999": f"metric 'nDCG@99999999': cutoff=99999999 will not do; {WHOLE}",
+    "nDCG@0": f"metric 'nDCG@0': cutoff=0 will not do; {WHOLE}",
+    "nDCG@1.5": f"metric 'nDCG@1.5': cutoff=1.5 will not do; {WHOLE}",
+    "P": "metric 'P': cutoff is missing; write P@10",
+    "IPrec": "metric 'IPrec': recall is missing; write IPrec@0.1",
+    "IPrec@2": "metric 'IPrec@2': recall=2 will not do; it must be a number from 0 to 1",
+    "IPrec@0.123": (
+        "metric 'IPrec@0.123': recall=0.123 has more than two decimals, which trec_eval does not tell apart; round it"
+    ),
+    "AP(foo=2)": "metric 'AP(foo=2)': AP has no parameter 'foo'; it has cutoff, rel, judged_only",
+    "AP(re=2)": "metric 'AP(re=2)': AP has no parameter 're' (did you mean 'rel'?); it has cutoff, rel, judged_only",
+    "AP(rel=0)": f"metric 'AP(rel=0)': rel=0 will not do; {WHOLE}",
+    "AP(rel=True)": f"metric 'AP(rel=True)': rel=True will not do; {WHOLE}",
+    "AP(rel='2')": f"metric \"AP(rel='2')\": rel='2' will not do; {WHOLE}",
+    "AP(2)": "metric 'AP(2)': its parameters cannot be read; write them as in RBP(rel=2,p=0.9)",
+    "AP(rel=f)": "metric 'AP(rel=f)': its parameters cannot be read; write them as in RBP(rel=2,p=0.9)",
+    "AP(rel=2,rel=3)": "metric 'AP(rel=2,rel=3)': a parameter is given twice; write it once",
+    "P(cutoff=5)@10": "metric 'P(cutoff=5)@10': cutoff is given twice; write it once, after the @",
+    "RBP(p=2)": "metric 'RBP(p=2)': p=2 will not do; it must be a number from 0.001 to 0.999",
+    "RBP": "metric 'RBP': nothing computes it as written; it needs a rel",
+    "ERR": "metric 'ERR': nothing computes it as written; it needs a cutoff",
+    "NumRel(rel=2)": "metric 'NumRel(rel=2)': nothing computes it as written; it needs rel=1",
+    "RR(judged_only=True)@5": "metric 'RR(judged_only=True)@5': nothing computes it as written; it needs no cutoff",
+    "nDCG(dcg='x')": "metric \"nDCG(dcg='x')\": dcg='x' will not do; it must be a quoted word: 'log2', 'exp-log2'",
+    "nDCG(gains={1:-1})": (
+        "metric 'nDCG(gains={1:-1})': gains={1: -1} will not do; "
+        "it must be a mapping of grades to gains such as {1: 0, 2: 1}"
+    ),
+    "BPM@10": "metric 'BPM@10': max_rel is missing; write BPM(max_rel=...)",
+    "BPM(max_rel=2,min_rel=2)@10": (
+        "metric 'BPM(max_rel=2,min_rel=2)@10': min_rel=2 is not below max_rel=2; raise max_rel to the highest grade"
+    ),
+    "alpha_nDCG@10": (
+        "metric 'alpha_nDCG@10': alpha_nDCG needs judgments by subtopic, and qrels here have none; use another measure"
+    ),
+    "Accuracy": "metric 'Accuracy': ir_measures leaves out queries on which it is not defined; use another measure",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_metric_is_answered_in_one_line(name: str) -> None:
+    for refusing in (canonical_metric, metric_cutoff, is_binary):
+        with pytest.raises(UsageError) as refused:
+            refusing(name)
+        assert str(refused.value) == REFUSED[name]
+
+
+class TestWhatIsMissing:
+    @pytest.mark.parametrize(
+        ("name", "provider", "line"),
+        [
+            (
+                "ERR@20",
+                "gdeval",
+                "metric 'ERR@20' needs what is not installed: gdeval (Install perl, see <https://www.perl.org>)",
+            ),
+            (
+                "RBP(rel=2)",
+                "cwl_eval",
+                "metric 'RBP(rel=2)' needs what is not installed: cwl_eval (pip install ir-measures[cwl_eval])",
+            ),
+        ],
+    )
+    def test_a_library(self, monkeypatch: pytest.MonkeyPatch, name: str, provider: str, line: str) -> None:
+        monkeypatch.setattr(ir_measures.providers.registry[provider], "_is_available", False)
+        with pytest.raises(UsageError) as refused:
+            score_run({"q": {"a": 1}}, {}, [name])
+        assert str(refused.value) == line
+
+    def test_a_measure_at_a_level(self) -> None:
+        assert computable_metrics(["NumRel"], 1) == ("NumRel",)
+        with pytest.raises(UsageError, match="metric 'NumRel': nothing computes it at relevance level 2; leave it out"):
+            computable_metrics(["NumRel"], 2)
+
+    @pytest.mark.parametrize("level", [0, -1])
+    def test_a_level_below_1(self, level: int) -> None:
+        with pytest.raises(UsageError, match=f"relevance level {level} makes every document relevant; use at least 1"):
+            score_run({"q": {"a": 1}}, {}, ["map"], level)
+
+
+class TestLevelNote:
+    def test_names_the_metrics_that_grade_1_counts_in(self) -> None:
+        note = level_note(
+            ("nDCG@10", "mrr@10", "AP", "AP(rel=2)"), {"q": {"a": 3, "b": 1}}, None, where="x.qrels", mend="say it"
+        )
+        assert note == (
+            "grades up to 3 in x.qrels: mrr@10, map count grade 1 as relevant; TREC DL counts from 2: say it"
+        )
+
+    @pytest.mark.parametrize(
+        ("metrics", "grade", "stated"),
+        [(("map",), 1, None), (("map",), 3, 1), (("map",), 3, 2), (("ndcg@10", "AP(rel=1)"), 3, None), ((), 3, None)],
+    )
+    def test_is_silent_where_grades_or_metrics_or_a_stated_level_leave_no_doubt(
+        self, metrics: tuple[str, ...], grade: int, stated: int | None
+    ) -> None:
+        assert level_note(metrics, {"q": {"a": grade}}, stated, where="x", mend="y") is None
+
+
+def test_a_key_of_a_config_holds_the_canonical_name() -> None:
+    class Choice(BaseModel):
+        metric: MetricName
+
+    assert Choice(metric="ndcg_cut_10").metric == "ndcg@10"
+    with pytest.raises(ValueError, match="unknown metric 'ndgc@10'"):
+        Choice(metric="ndgc@10")
