@@ -39,6 +39,10 @@ def compared(places: tuple[Path, Path, Path]) -> str:
     return done.stdout
 
 
+def source(places: tuple[Path, Path, Path]) -> str:
+    return f"path:{places[0]}"
+
+
 def dataset(places: tuple[Path, Path, Path]) -> str:
     """What results call the collection."""
     return places[0].name
@@ -108,7 +112,7 @@ def test_again_nothing_is_trained(places: tuple[Path, Path, Path], compared: str
     before = {path: path.stat().st_mtime_ns for path in places[1].rglob("*.safetensors")}
     results = {path: path.read_bytes() for path in places[1].glob("*/seed_*/results/*/*.json")}
     done = call_script(
-        "compare_methods.py", "--task", dataset(places), "--methods", METHODS, "--output-dir", places[1], *FAST,
+        "compare_methods.py", "--task", source(places), "--methods", METHODS, "--output-dir", places[1], *FAST,
         UNIMOE_CACHE=str(places[2]),
     )  # fmt: skip
     assert done.returncode == 0
@@ -119,7 +123,7 @@ def test_again_nothing_is_trained(places: tuple[Path, Path, Path], compared: str
 
 def test_other_settings_are_refused_in_the_same_folder(places: tuple[Path, Path, Path], compared: str) -> None:
     done = call_script(
-        "compare_methods.py", "--task", dataset(places), "--methods", METHODS, "--output-dir", places[1], *FAST,
+        "compare_methods.py", "--task", source(places), "--methods", METHODS, "--output-dir", places[1], *FAST,
         "--set", "head_output_size=8", UNIMOE_CACHE=str(places[2]),
     )  # fmt: skip
     assert_refused(done, 3, "is of another training", "choose another output_dir")
@@ -127,7 +131,7 @@ def test_other_settings_are_refused_in_the_same_folder(places: tuple[Path, Path,
 
 def test_another_margin_is_another_gate(places: tuple[Path, Path, Path], compared: str) -> None:
     done = call_script(
-        "compare_methods.py", "--task", dataset(places), "--methods", METHODS, "--output-dir", places[1], *FAST,
+        "compare_methods.py", "--task", source(places), "--methods", METHODS, "--output-dir", places[1], *FAST,
         "--margin", "0.02", UNIMOE_CACHE=str(places[2]),
     )  # fmt: skip
     assert_refused(done, 3, "gates.yaml registers another gate")
@@ -142,7 +146,7 @@ def test_the_analysis_takes_the_folder(places: tuple[Path, Path, Path], compared
 
 def test_flatness(places: tuple[Path, Path, Path], compared: str) -> None:
     done = call_script(
-        "compare_methods.py", "flatness", "--task", dataset(places), "--methods", METHODS, "--output-dir", places[1],
+        "compare_methods.py", "flatness", "--task", source(places), "--methods", METHODS, "--output-dir", places[1],
         *FAST, UNIMOE_CACHE=str(places[2]),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -164,7 +168,7 @@ def test_flatness(places: tuple[Path, Path, Path], compared: str) -> None:
 def test_bad_input_is_one_line(
     places: tuple[Path, Path, Path], tmp_path: Path, arguments: tuple[str, ...], code: int, words: tuple[str, ...]
 ) -> None:
-    given: list[str | Path] = ["--task", dataset(places), "--output-dir", tmp_path, *arguments]
+    given: list[str | Path] = ["--task", source(places), "--output-dir", tmp_path, *arguments]
     assert_refused(call_script("compare_methods.py", *given, UNIMOE_CACHE=str(places[2])), code, *words)
     assert not [*tmp_path.rglob("*.json")]
 
