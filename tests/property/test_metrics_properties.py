@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from unimoe.metrics import DEFAULT_METRICS, score_run
 from unimoe.trec import ranked
 
+BINARY = ("mrr@3", "map", "recall@5", "recall_cap@5", "p@5", "Success@3", "Rprec", "Bpref")
+
 documents = st.sampled_from([f"d{number}" for number in range(15)])
 queries = st.sampled_from(["q1", "q2", "q3"])
 # Few distinct values and some that differ in float64 only, so that ties are common.
@@ -79,3 +81,10 @@ def test_ranking_by_grade_is_ideal(qrels: Qrels) -> None:
     run = {q: {d: float(grade) for d, grade in grades.items()} for q, grades in qrels.items()}
     for query_id, value in score_run(qrels, run, ["ndcg"]).per_query["ndcg"].items():
         assert value == pytest.approx(1.0 if max(qrels[query_id].values()) > 0 else 0.0, abs=1e-12)
+
+
+@given(qrels_of_grades, runs, st.integers(1, 4))
+def test_a_level_is_the_same_as_lower_grades_made_0(qrels: Qrels, run: Run, level: int) -> None:
+    cut = {q: {d: grade if grade >= level or grade < 0 else 0 for d, grade in qrels[q].items()} for q in qrels}
+    assert score_run(qrels, run, BINARY, level) == score_run(cut, run, BINARY)
+    assert score_run(qrels, run, ["ndcg@10"], level) == score_run(qrels, run, ["ndcg@10"])

@@ -120,8 +120,8 @@ def _without_negative(qrels: Qrels) -> Qrels:
 
 def _plain(query_id: str, scores: Mapping[str, float]) -> dict[str, float]:
     """Return Python floats: pytrec_eval refuses numpy's and takes NaN in silence."""
-    plain = {document_id: float(score) for document_id, score in scores.items()}
-    for document_id, score in plain.items():
-        if not math.isfinite(score):
-            raise DataError(f"query {query_id!r}, document {document_id!r}: score {score} is not finite")
+    plain = dict(zip(scores, map(float, scores.values()), strict=True))
+    if not all(map(math.isfinite, plain.values())):
+        document_id, score = next((key, score) for key, score in plain.items() if not math.isfinite(score))
+        raise DataError(f"query {query_id!r}, document {document_id!r}: score {score} is not finite")
     return plain
