@@ -2,7 +2,8 @@
 
 A folder in BEIR layout may hold ``collection.json``, and a qrels file may have a file beside it that is named like it
 with ``.json`` behind, as in ``dl20.qrels.json``. Both hold ``{"name": "dl20", "relevance_level": 2}``, either key or
-both. What is written beside a qrels file goes before what its folder says.
+both. What is written beside a qrels file goes before what its folder says, and that before convention: the graded sets
+of ``GRADED_FROM_1`` need no file.
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from unimoe.io import read_model
 
 COLLECTION_FILE = "collection.json"
+
+GRADED_FROM_1 = frozenset(
+    {"apidocs", "dbpedia", "dbpedia-entity", "nfcorpus", "touche2020", "trec-covid", "treccovid", "webis-touche2020"}
+)
+"""Sets of several grades whose binary measures the field counts from 1, in lower case."""
 
 _MEND = 'write {"name": "dl20", "relevance_level": 2} with a name of your own and the lowest relevant grade'
 
@@ -43,10 +49,14 @@ def describe_collection(folder: Path) -> Description:
 
 
 def describe_qrels(path: Path) -> Description:
-    """Read what is stated of a qrels file: beside it, or by the collection whose ``qrels`` folder holds it.
+    """Read what is stated of a qrels file: beside it, by the collection whose ``qrels`` folder holds it, or by name.
 
     Args:
         path: of the qrels; the ``.gz`` of a packed file is no part of its sidecar's name.
+
+    Returns:
+        Name and level. Judgments of ``GRADED_FROM_1`` have level 1: the folder of a collection, or what an evaluation
+        exports, such as ``qrels/nfcorpus-test.qrels``.
 
     Raises:
         DataError: as in ``describe_collection``.
@@ -54,7 +64,11 @@ def describe_qrels(path: Path) -> Description:
     own = _read(sidecar_path(path))
     folder = path.absolute().parent
     whole = describe_collection(folder.parent) if folder.name == "qrels" else Description()
-    return Description(name=own.name or whole.name, relevance_level=own.relevance_level or whole.relevance_level)
+    level = own.relevance_level or whole.relevance_level
+    if level is None and folder.name == "qrels":
+        names = {folder.parent.name.lower(), path.name.rpartition("-")[0].lower()}
+        level = None if names.isdisjoint(GRADED_FROM_1) else 1
+    return Description(name=own.name or whole.name, relevance_level=level)
 
 
 def sidecar_path(path: Path) -> Path:

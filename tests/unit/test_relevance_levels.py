@@ -76,6 +76,20 @@ class TestStated:
         assert describe_qrels(tmp_path / "other.qrels") == Description()
 
     @pytest.mark.parametrize(
+        ("path", "level"),
+        [
+            ("nfcorpus/qrels/test.tsv", 1),
+            ("out/qrels/apidocs-test.qrels", 1),
+            ("out/qrels/NFCorpus-test.qrels.gz", 1),
+            ("out/qrels/webis-touche2020-test.qrels", 1),
+            ("out/qrels/mine-test.qrels", None),
+            ("nfcorpus-test.qrels", None),
+        ],
+    )
+    def test_graded_judgments_that_count_from_1_by_convention_need_no_file(self, path: str, level: int | None) -> None:
+        assert describe_qrels(Path(path)).relevance_level == level
+
+    @pytest.mark.parametrize(
         ("stated", "words"),
         [
             ({"relevance_level": 0}, "relevance_level: Input should be greater than or equal to 1"),
@@ -232,13 +246,11 @@ class TestResults:
         raw = make_result("joint_r8", 0, [0.5]).model_dump(exclude={"relevance_level"})
         assert EvalResult.model_validate(raw).relevance_level == 1
 
-    def test_exported_judgments_of_graded_collections_carry_the_level(self, tmp_path: Path) -> None:
+    def test_exported_judgments_carry_a_level_other_than_1(self, tmp_path: Path) -> None:
         result = make_result("joint_r8", 0, [0.5, 0.5], dataset="toy")
-        for level in (2, 1):
-            write_found(tmp_path, result, found(level))
-            assert json.loads((tmp_path / "qrels" / "toy-test.qrels.json").read_text()) == {"relevance_level": level}
-        binary = {query: dict.fromkeys(grades, 1) for query, grades in GRADED.qrels.items()}
-        write_found(tmp_path, result, replace(found(1), qrels=binary))
+        write_found(tmp_path, result, found(2))
+        assert json.loads((tmp_path / "qrels" / "toy-test.qrels.json").read_text()) == {"relevance_level": 2}
+        write_found(tmp_path, result, found(1))
         assert [path.name for path in (tmp_path / "qrels").iterdir()] == ["toy-test.qrels"]
 
     def test_results_of_different_levels_are_not_compared(self, tmp_path: Path) -> None:

@@ -6,11 +6,12 @@ import re
 
 from unimoe.data.beir_sets import SHORT_NAMES, canonical_name
 from unimoe.data.names import set_name
+from unimoe.description import GRADED_FROM_1
 
 TREC_DL = 2
 """The passage task of TREC Deep Learning counts "highly relevant" and "perfectly relevant", not "related"."""
 
-_CONVENTIONAL = frozenset({"apidocs", "cqadupstack", *SHORT_NAMES})
+_CONVENTIONAL = GRADED_FROM_1 | {"cqadupstack", *SHORT_NAMES}
 
 
 def known_level(collection: str, split: str) -> int | None:

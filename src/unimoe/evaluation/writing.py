@@ -86,18 +86,17 @@ def write_found(output_dir: Path, result: EvalResult, found: Found) -> EvalResul
         write_run(run_path(*place), found.run, result.config_name)
         # So that any tool can score the runs.
         name = safe_name(f"{result.dataset}-{result.identity.split}")
-        _write_judgments(output_dir / "qrels" / f"{name}.qrels", result.dataset, found)
+        _write_judgments(output_dir / "qrels" / f"{name}.qrels", found)
     for suffix, content in found.sidecars.items():
         write_json(result_path(*place).with_suffix(suffix), content)
     write_result(output_dir, result, drilldown(found.queries, found.qrels, found.run) if found.scores else None)
     return result
 
 
-def _write_judgments(path: Path, dataset: str, found: Found) -> None:
-    """Write judgments, and beside graded ones from which grade on the result counted them."""
+def _write_judgments(path: Path, found: Found) -> None:
+    """Write judgments, and beside them from which grade on they were counted, where that is not 1."""
     write_qrels(path, found.qrels)
-    graded = any(grade > 1 for grades in found.qrels.values() for grade in grades.values())
-    if graded or found.relevance_level != 1:
+    if found.relevance_level != 1:
         write_json(sidecar_path(path), {"relevance_level": found.relevance_level})
     else:
         sidecar_path(path).unlink(missing_ok=True)
