@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from ranx.statistical_tests import fisher_randomization_test
 from scipy.stats import bootstrap
 
-from unimoe.analysis.resampling import bootstrap_means, bootstrap_t, sign_flip_p
+from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
 from unimoe.models.processor import processor_name
 
 QUERIES, COMPARISONS, ITERATIONS, ROUNDS = 6_980, 6, 10_000, 5
@@ -108,9 +108,9 @@ def fastest_scipy(differences: Array) -> tuple[int, bool]:
 
 
 def peak_mib(differences: Array) -> float:
-    """The most memory that any of the three resamplings holds beyond its input, as tracemalloc counts it."""
+    """The most memory that either resampling holds beyond its input, as tracemalloc counts it."""
     tracemalloc.start()
-    for resampling in (bootstrap_means, bootstrap_t, sign_flip_p):
+    for resampling in (bootstrap_means, sign_flip_p):
         resampling(differences, ITERATIONS, 0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

@@ -1,202 +1,215 @@
-"""How often the 95 % interval of TIR covers the truth, and how often a label says PASS where it should not.
+"""How often 95 % intervals cover the truth, labels say PASS where they should not, and marks are false.
 
     uv run benchmarks/tir_coverage.py [--reps N]
 
-Simulated retrieval experiments: every query has a difficulty that both arms share, a part of its own under each arm,
-and noise that each training run draws anew; a training run also shifts all its scores by one number. Scores are cut to
-0 and 1, where many end, as nDCG@10 and MRR@10 do. The joint arm's mean is set so that the true TIR, over all seeds and
-queries there could be, is exactly the one asked for.
+The code that judges real results (``unimoe.analysis.statistics``, the label rule of an interference gate, the
+differences and Holm's correction of the comparison table) judges scores between 0 and 1 from ``simulated_arms.py``.
+Three tables: TIR on one dataset, TIR over a suite of five (mean of TIRs), and the comparison table of equal systems. On
+the same data stand Student's t over per-seed TIRs, and the bootstrap over queries with the runs as they are, by the
+normal limit it has at these sizes; beside the marks, a t test over queries with the runs as they are. A fourth table
+says where intervals fall short, by the share of the variance that lies in few seeds: it draws mean squares instead of
+scores, which are then independent and chi-squared, and the JSON does not count it.
 
-Compared on the same data: the crossed interval (``unimoe.analysis.crossed``, what verdicts use), Student's t over
-per-seed TIRs, and the bootstrap over queries with the seeds as they are, by the normal limit it has at these sizes.
-
-A second table says where the crossed interval falls short: by the share of the variance that lies in few seeds. It
-draws mean squares instead of scores, which are then independent and chi-squared. The JSON counts the first table only.
+The JSON counts rows with three seeds or more on each side; ``*`` marks those with two. ``†`` marks rows whose intervals
+are so wide that a true TIR of 1 % is as good as the cutoff of 2 %, where the label's confidence of .90 allows up to
+10 % false PASS: their coverage counts, and their false PASS is a key of its own.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
-import platform
+import os
 import sys
 import time
-from collections import Counter
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import ndtr
+import scipy
+from threadpoolctl import threadpool_limits
 
-from unimoe.analysis.crossed import MeanSquares, crossed_interval, interval_from, linearised_tir, rule_label, seeds_mean
+from simulated_arms import MEAN, Kind
+from simulated_judgments import FEWEST, TRUTHS, Counts, Setting, covered_by_share, judge, mark
+from unimoe.models.processor import processor_name
 
-SEEDS = (3, 5, 10)
-QUERIES = (300, 648, 2_000, 6_980)
-DIFFERENCE_SDS = (0.25, 0.44, 0.60)
-TRUTHS = (0.0, 0.01, 0.02, 0.05)
-METHODS = ("crossed", "t over seeds", "query bootstrap")
+Found: TypeAlias = dict[Setting, Counts]
 
-MEAN, SCORE_SD, SEED_SD, RUN_SHARE = 0.6, 0.36, 0.003, 0.5
-"""Of a metric between 0 and 1: the specialist's mean, the sd of its scores over queries, and the sd of its mean over
-training runs. The last is the share of the variance between arms on one query that another training run draws anew."""
+RUNS = (
+    *((runs, True) for runs in ((2, 2), (3, 3), (5, 5), (10, 10))),
+    *((runs, False) for runs in ((2, 3), (3, 3), (3, 5), (5, 5), (10, 10))),
+)
+"""Training runs of specialist and joint arm, and whether they pair."""
 
-SHARE_SEEDS, SHARES, SHARE_QUERIES, SHARE_REPS = (2, 3, 5, 10), (0.0, 0.2, 0.4, 0.6, 0.8, 0.95), 2_000, 20_000
+FEW_RUNS = (((3, 3), True), ((3, 3), False), ((3, 5), False), ((5, 5), False))
 
-Z = 1.959963984540054
+ONE: tuple[tuple[Kind, float, float, int], ...] = (
+    ("graded", 0.44, 0.003, 300),
+    ("graded", 0.25, 0.003, 2_000),
+    ("graded", 0.44, 0.003, 6_980),
+    ("graded", 0.25, 0.01, 2_000),
+    ("graded", 0.25, 0.01, 6_980),
+    ("0/1", 0.60, 0.003, 648),
+    ("0/1", 0.44, 0.01, 2_000),
+)
+"""Scores, standard deviation of a query's difference over the mean, of an arm's mean over seeds, and queries."""
 
-Array: TypeAlias = NDArray[np.float64]
+WIDE: tuple[tuple[Kind, float, float, int], ...] = (
+    ("graded", 0.44, 0.02, 300),
+    ("graded", 0.25, 0.02, 6_980),
+    ("0/1", 0.60, 0.02, 2_000),
+)
 
-ByTruth: TypeAlias = dict[float, Counter[str]]
-"""True TIR to how many intervals covered it and how many labels were PASS."""
+SUITE_SIZES, SUITE_MEANS = (300, 323, 648, 1_000, 1_406), (0.65, 0.35, 0.40, 0.30, 0.50)
+"""As many queries as SciFact, NFCorpus, FiQA2018, SCIDOCS and ArguAna have."""
 
-Found: TypeAlias = dict[tuple[int, int, float], ByTruth]
-"""By seeds, queries, and sd of the difference."""
+MARK_SIZES, MARK_SYSTEMS, MARK_SHARE = (300, 2_000, 6_980), 4, 4
+"""A table of four systems and three datasets holds twelve rows: a fourth of the experiments tells as much."""
 
+MARK_ROWS = len(MARK_SIZES) * MARK_SYSTEMS
 
-@dataclass(frozen=True)
-class World:
-    """The normal variables behind the scores, before these are cut to 0 and 1.
+MARK_RUNS = ((3, True), (10, True), (3, False), (5, False), (0, False))
+"""Runs of each system and of the baseline; 0: systems with three against a baseline without seeds."""
 
-    Attributes:
-        difference_sd: standard deviation over queries of the difference between two runs, one of each arm, as a
-            fraction of the specialist's mean.
-    """
+SHARES, SHARE_REPS = (0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95), 5_000
+SHARE_GROUPS: dict[str, tuple[int, ...]] = {
+    **{f"{number} paired": (number,) for number in (2, 3, 5, 10)},
+    **{f"{first} v {second}": (first, second) for first, second in ((2, 2), (2, 3), (3, 3), (3, 5), (5, 5))},
+}
+"""Training runs of each group that varies by itself: one where seeds pair, two where they do not."""
 
-    difference_sd: float
-
-    @cached_property
-    def total_sd(self) -> float:
-        """Gives the scores the standard deviation ``SCORE_SD``."""
-        return float(brentq(lambda sd: cut_sd(self.centre(MEAN, sd), sd) - SCORE_SD, 0.05, 3.0))
-
-    @cached_property
-    def arm_sd(self) -> float:
-        """Of one arm's part of a query, own and drawn anew; found by simulation, the same numbers for every guess."""
-        normals = np.random.default_rng(0).standard_normal((3, 200_000))
-        centre = self.centre(MEAN, self.total_sd)
-
-        def excess(arm_sd: float) -> float:
-            shared = centre + math.sqrt(self.total_sd**2 - arm_sd**2) * normals[0]
-            difference = np.diff(np.clip(shared + arm_sd * normals[1:], 0.0, 1.0), axis=0)
-            return float(difference.std()) - self.difference_sd * MEAN
-
-        return float(brentq(excess, 0.0, self.total_sd))
-
-    @cached_property
-    def seed_sd(self) -> float:
-        """Moves an arm's mean score by ``SEED_SD``: scores that are cut do not move."""
-        centre = self.centre(MEAN, self.total_sd)
-        uncut = ndtr((1.0 - centre) / self.total_sd) - ndtr(-centre / self.total_sd)
-        return float(SEED_SD / uncut)
-
-    def centre(self, mean: float, sd: float | None = None) -> float:
-        """Where a normal variable must lie so that its cut values have this mean."""
-        sd = self.total_sd if sd is None else sd
-        return float(brentq(lambda centre: cut_moments(centre, sd)[0] - mean, -20.0, 20.0))
-
-    def draw(self, seeds: int, queries: int, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Both arms' scores before the cut, centred at 0, ``(seeds, queries)`` each."""
-        shared_variance = self.total_sd**2 - self.arm_sd**2 - self.seed_sd**2
-        shared = math.sqrt(shared_variance) * rng.standard_normal(queries)
-
-        def arm() -> Array:
-            own = self.arm_sd * math.sqrt(1.0 - RUN_SHARE) * rng.standard_normal(queries)
-            anew = self.arm_sd * math.sqrt(RUN_SHARE) * rng.standard_normal((seeds, queries))
-            return np.asarray(shared + own + anew + self.seed_sd * rng.standard_normal((seeds, 1)))
-
-        return arm(), arm()
+HEAD = ("Scores", "Queries", "sd(diff)/mean", "Seed sd", "Seeds")
 
 
-def cut_moments(centre: float, sd: float) -> tuple[float, float]:
-    """Mean and mean square of a normal variable cut to 0 and 1."""
-    low, high = -centre / sd, (1.0 - centre) / sd
-    inside = ndtr(high) - ndtr(low)
-    density_low, density_high = (math.exp(-(z**2) / 2.0) / math.sqrt(2.0 * math.pi) for z in (low, high))
-    above = 1.0 - ndtr(high)
-    mean = centre * inside + sd * (density_low - density_high) + above
-    square = (centre**2 + sd**2) * inside + sd * (centre * density_low - (1.0 + centre) * density_high) + above
-    return float(mean), float(square)
+def one_dataset() -> list[Setting]:
+    """Return the configurations of the first table."""
+    return [
+        Setting(kind, sd, seed_sd, (queries,), (MEAN,), runs, paired, wide)
+        for grid, numbers, wide in ((ONE, RUNS, False), (WIDE, FEW_RUNS, True))
+        for kind, sd, seed_sd, queries in grid
+        for runs, paired in numbers
+    ]
 
 
-def cut_sd(centre: float, sd: float) -> float:
-    """Standard deviation of a normal variable cut to 0 and 1."""
-    mean, square = cut_moments(centre, sd)
-    return math.sqrt(square - mean**2)
+def suites() -> list[Setting]:
+    """Return the configurations of the second table."""
+    return [
+        Setting("graded", 0.44, seed_sd, SUITE_SIZES, SUITE_MEANS, runs, paired)
+        for seed_sd in (0.003, 0.01)
+        for runs, paired in FEW_RUNS
+    ]
 
 
-def simulate(world: World, seeds: int, queries: int, reps: int, rng: np.random.Generator) -> ByTruth:
-    """Simulate ``reps`` experiments; all truths share their draws."""
-    counts: ByTruth = {truth: Counter() for truth in TRUTHS}
-    centres = {truth: world.centre(MEAN * (1.0 - truth)) for truth in TRUTHS}
-    for _ in range(reps):
-        raw_specialist, raw_joint = world.draw(seeds, queries, rng)
-        specialist = np.clip(raw_specialist + centres[0.0], 0.0, 1.0)
-        for truth, centre in centres.items():
-            counts[truth].update(outcomes(specialist, np.clip(raw_joint + centre, 0.0, 1.0), truth))
-    return counts
+def comparison_tables() -> list[Setting]:
+    """Return the configurations of the third table."""
+    means = (MEAN,) * len(MARK_SIZES)
+    return [
+        Setting("graded", 0.44, sd, MARK_SIZES, means, (runs, *(runs or FEWEST,) * MARK_SYSTEMS), paired)
+        for sd in (0.003, 0.02)
+        for runs, paired in MARK_RUNS
+    ]
 
 
-def outcomes(specialist: Array, joint: Array, truth: float) -> dict[str, bool]:
-    """Of one experiment: which intervals cover the truth, which labels are PASS."""
-    crossed = crossed_interval(specialist, joint)
-    by_seed = 1.0 - joint.mean(axis=1) / specialist.mean(axis=1)
-    fixed_queries = seeds_mean(by_seed)
-    if crossed is None or fixed_queries is None:
-        raise ValueError("a simulated experiment needs two seeds and two queries")
-    by_query = linearised_tir(*(arm.mean(axis=0, keepdims=True) for arm in (specialist, joint)))[0]
-    reach = Z * float(by_query.std()) / math.sqrt(len(by_query))
-    return {
-        "crossed": crossed.low <= truth <= crossed.high,
-        "t over seeds": fixed_queries.low <= truth <= fixed_queries.high,
-        "query bootstrap": abs(crossed.estimate - truth) <= reach,
-        "rule PASS": rule_label(float(by_seed.mean())) == "PASS",
-        "label PASS": crossed.label == "PASS",
-    }
+def tir_table(found: Found, reps: int) -> str:
+    """Return one row per configuration: coverage over all truths, and what says PASS by truth, in percent."""
+    covered = {"model": "model of variance", "t over seeds": "t over seeds", "queries": "query bootstrap"}
+    passed = [(what, truth) for what in ("estimate", "label") for truth in TRUTHS[:2]]
+    words = {"estimate": "estimate 2 % or more", "label": "label PASS"}
+    rows = [
+        [
+            *described(setting),
+            *(percent(coverage(counts, what), reps) for what in covered),
+            *(percent(counts[key], reps) for key in passed),
+        ]
+        for setting, counts in found.items()
+    ]
+    return table([*HEAD, *covered.values(), *(f"{words[what]} at {100 * truth:g} %" for what, truth in passed)], rows)
 
 
-def table(found: Found, reps: int) -> str:
-    """One row per configuration: coverage over all truths, PASS by truth, in percent."""
-    judged = [(judge, truth) for judge in ("rule", "label") for truth in TRUTHS[:2]]
-    wrong = [f"{judge} PASS at {100 * truth:g} %" for judge, truth in judged]
-    head = ["sd(diff)/mean", "Queries", "Seeds", *METHODS, *wrong]
-    lines = [f"| {' | '.join(head)} |", f"|{' --: |' * len(head)}"]
-    for (seeds, queries, sd), counts in found.items():
-        covered = [sum(c[m] for c in counts.values()) / (reps * len(TRUTHS)) for m in METHODS]
-        passed = [counts[truth][f"{judge} PASS"] / reps for judge, truth in judged]
-        cells = [f"{sd:.2f}", f"{queries:,}", str(seeds), *(f"{100 * share:.1f}" for share in (*covered, *passed))]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def coverage_by_share(seeds: int, share: float, rng: np.random.Generator) -> float:
-    """How often the crossed interval covers when seeds alone carry ``share`` of the variance of the mean."""
-    degrees = np.array([seeds - 1, SHARE_QUERIES - 1, (seeds - 1) * (SHARE_QUERIES - 1)])
-    by_query = seeds * (1.0 - RUN_SHARE) + RUN_SHARE
-    expected = np.array([by_query * share / (1.0 - share) + RUN_SHARE, by_query, RUN_SHARE])
-    true_sd = math.sqrt((expected[0] + by_query - RUN_SHARE) / (seeds * SHARE_QUERIES))
-    covered = 0
-    draws = expected * rng.chisquare(degrees, (SHARE_REPS, 3)) / degrees
-    for error, (seed, query, residual) in zip(rng.normal(0.0, true_sd, SHARE_REPS), draws, strict=True):
-        squares = MeanSquares(seed, query, residual, n_seeds=seeds, n_queries=SHARE_QUERIES)
-        found = interval_from(float(error), squares)
-        covered += found.low <= 0.0 <= found.high
-    return covered / SHARE_REPS
+def mark_table(found: Found, reps: int) -> str:
+    """Return one row per configuration: how often equal systems are marked, in percent."""
+    of = {"row": "single rows", "family": "tables with a mark, Holm", "query row": "single rows, t over queries"}
+    per_table = {"row": MARK_ROWS, "family": 1, "query row": MARK_ROWS}
+    rows = [
+        [*described(setting), *(percent(counts[what, 0.0], reps * per_table[what]) for what in of)]
+        for setting, counts in found.items()
+    ]
+    return table([*HEAD, *of.values()], rows)
 
 
 def share_table() -> str:
-    """One row per number of seeds: coverage of the crossed interval by what seeds carry, in percent."""
+    """Return coverage by the share of the variance that lies in seeds alone, one row per numbers of seeds."""
     rng = np.random.default_rng(1)
-    head = ["Seeds", *(f"{100 * share:g} %" for share in SHARES)]
+    rows = [
+        [name, *(percent(covered_by_share(groups, share, SHARE_REPS, rng), SHARE_REPS) for share in SHARES)]
+        for name, groups in SHARE_GROUPS.items()
+    ]
+    return table(["Seeds", *(f"{100 * share:g} %" for share in SHARES)], rows)
+
+
+def described(setting: Setting) -> list[str]:
+    """Return what is simulated as cells."""
+    first, second = setting.runs[0], setting.runs[-1]
+    seeds = f"{second} paired" if setting.paired else f"{first or 'none'} v {second}"
+    mark = "" if setting.enough else " *"
+    sizes = ", ".join(f"{size:,}" for size in setting.sizes)
+    sd = f"{setting.seed_sd:g}" + (" †" if setting.wide else "")
+    return [setting.kind, sizes, f"{setting.difference_sd:.2f}", sd, f"{seeds}{mark}"]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
     lines = [f"| {' | '.join(head)} |", f"|{' --: |' * len(head)}"]
-    for seeds in SHARE_SEEDS:
-        cells = [str(seeds), *(f"{100 * coverage_by_share(seeds, share, rng):.1f}" for share in SHARES)]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def coverage(counts: Counts, what: str) -> float:
+    """Return in how many experiments an interval covers the truth, averaged over truths."""
+    return sum(counts[what, truth] for truth in TRUTHS) / len(TRUTHS)
+
+
+def percent(count: float, of: float) -> str:
+    """Return a share in percent."""
+    return f"{100 * count / of:.1f}"
+
+
+def summary(tirs: Found, marks: Found, reps: int) -> dict[str, float]:
+    """Return the extremes over the configurations with seeds enough, in percent."""
+    held = {setting: counts for setting, counts in tirs.items() if setting.enough}
+    covered = {setting: coverage(counts, "model") for setting, counts in held.items()}
+    usual, wide = ([counts for setting, counts in held.items() if setting.wide is of] for of in (False, True))
+    marked = max(counts["row", 0.0] for counts in marks.values()) * MARK_SHARE / MARK_ROWS
+    counted = {
+        "coverage_min": min(covered.values()),
+        "coverage_max": max(covered.values()),
+        "false_pass_at_0": max(counts["label", 0.0] for counts in usual),
+        "false_pass_at_1": max(counts["label", 0.01] for counts in usual),
+        "false_pass_at_1_wide": max(counts["label", 0.01] for counts in wide),
+        "mark_false_rate_max": marked,
+        "unpaired_coverage_min": min(count for setting, count in covered.items() if not setting.paired),
+    }
+    return {key: round(100 * count / reps, 2) for key, count in counted.items()}
+
+
+def simulated(work: Callable[..., Counts], setting: Setting, reps: int, seed: np.random.SeedSequence) -> Counts:
+    """Simulate one configuration on one BLAS thread: other configurations have the other cores."""
+    with threadpool_limits(1):
+        return work(setting, reps, np.random.default_rng(seed))
+
+
+def simulate_all(groups: Sequence[tuple[Callable[..., Counts], list[Setting], int]]) -> list[Found]:
+    """Simulate groups of configurations on all cores; random numbers do not depend on how many there are."""
+    tasks = [(work, setting, reps) for work, settings, reps in groups for setting in settings]
+    start = time.perf_counter()
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        seeds = np.random.SeedSequence(0).spawn(len(tasks))
+        running = [pool.submit(simulated, *task, seed) for task, seed in zip(tasks, seeds, strict=True)]
+        for done, _ in enumerate(as_completed(running), start=1):
+            print(f"{done} of {len(tasks)} configurations, {time.perf_counter() - start:.0f} s", file=sys.stderr)
+    results = iter(running)
+    return [{setting: next(results).result() for setting in settings} for _, settings, _ in groups]
 
 
 def main() -> None:
@@ -204,28 +217,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--reps", type=int, default=2_000, help="simulated experiments per configuration")
     reps = parser.parse_args().reps
-    print(f"{platform.machine()}, numpy {np.__version__}, {reps:,} experiments per configuration")
+    of_marks = max(1, reps // MARK_SHARE)
     start = time.perf_counter()
-    found: Found = {}
-    worlds = {sd: World(sd) for sd in DIFFERENCE_SDS}
-    rngs = np.random.default_rng(0).spawn(len(SEEDS) * len(QUERIES) * len(DIFFERENCE_SDS))
-    for (sd, queries, seeds), rng in zip(itertools.product(DIFFERENCE_SDS, QUERIES, SEEDS), rngs, strict=True):
-        found[seeds, queries, sd] = simulate(worlds[sd], seeds, queries, reps, rng)
-        print(f"{len(found)} of {len(rngs)} configurations, {time.perf_counter() - start:.0f} s", file=sys.stderr)
-    print(f"\n{table(found, reps)}\n\n{share_table()}\n")
+    print(f"{processor_name()}, {os.cpu_count()} cores, numpy {np.__version__}, scipy {scipy.__version__}")
+    print(f"{reps:,} experiments per configuration, {of_marks:,} comparison tables")
+    groups = [(judge, one_dataset(), reps), (judge, suites(), reps), (mark, comparison_tables(), of_marks)]
+    one, suite, marks = simulate_all(groups)
+    print(f"\n{tir_table(one, reps)}\n\n{tir_table(suite, reps)}\n\n{mark_table(marks, of_marks)}\n\n{share_table()}\n")
+    for enough, words in ((False, "with two seeds"), (True, "with three or more")):
+        refused = [coverage(c, "refused") for s, c in {**one, **suite}.items() if s.enough is enough]
+        print(f"no interval {words}, since the denominator is too uncertain: at most {percent(max(refused), reps)} %")
     error = 100 * math.sqrt(0.95 * 0.05 / reps)
-    print(
-        f"percent; the standard error of a coverage is {error:.2f} points; {time.perf_counter() - start:.0f} s in all"
-    )
-    covered = [counts["crossed"] for by_truth in found.values() for counts in by_truth.values()]
-    passed = {truth: max(by_truth[truth]["label PASS"] for by_truth in found.values()) for truth in TRUTHS}
-    summary = {
-        "coverage_min": min(covered),
-        "coverage_max": max(covered),
-        "false_pass_at_0": passed[0.0],
-        "false_pass_at_1": passed[0.01],
-    }
-    print(json.dumps({key: round(100 * count / reps, 2) for key, count in summary.items()}))
+    print(f"percent; standard error of a coverage {error:.2f} points; {time.perf_counter() - start:.0f} s in all")
+    print(json.dumps(summary({**one, **suite}, marks, reps)))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import typer
 
 from unimoe import console
 from unimoe.analysis.commands import analyze
-from unimoe.analysis.compare_command import SeveralValues, compare
+from unimoe.analysis.runs.command import SeveralValues, compare
 from unimoe.comparison.command import compare_heads, train_head
 from unimoe.comparison.cross_encoder_command import train_cross_encoder
 from unimoe.comparison.translator_command import compare_translators, train_translator

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 
 from unimoe.analysis.gates.definitions import Registration, load_gates
-from unimoe.analysis.gates.registration import REGISTERED, register, unmet
+from unimoe.analysis.gates.registration import REGISTERED, own_gates, register, registered_in, unmet
 from unimoe.checkpoint import first_difference, folder_name
 from unimoe.config import Experiment
 from unimoe.config.base import Dtype
@@ -21,17 +21,21 @@ from unimoe.console import Steps, stderr
 from unimoe.errors import DataError
 from unimoe.evaluation.dev_eval import DevEvaluation
 from unimoe.evaluation.evaluator import Evaluator
+from unimoe.evaluation.mteb_names import mteb_name
 from unimoe.evaluation.subjects import ZERO_SHOT_ARM, Subject, first_stage_subject, trained_subject, zero_shot_subject
 from unimoe.evaluation.suite import load_reporting, measurements, take
-from unimoe.evaluation.tiers import LoadedDataset, tier_datasets
+from unimoe.evaluation.tiers import LoadedDataset, TierName, tier_datasets
 from unimoe.io import lock, read_json, write_json
 from unimoe.models.bench import ModelBench
 from unimoe.models.device import choose_dtype, release_memory
-from unimoe.results import arm_dir
+from unimoe.results import Task, arm_dir
 from unimoe.training.gradient.examples import TrainingData, load_training_data
 from unimoe.training.gradient.trainer import StepReport, train_arm
 
 _PINNED = "experiment.json"
+
+_LATER_TIERS: tuple[TierName, ...] = ("fast", "nano", "full")
+"""What a checkpoint may be evaluated on after the experiment, in the same folder and under the same gates."""
 
 SMOKE_CAVEAT = "smoke run: a few steps, one seed"
 
@@ -51,19 +55,12 @@ class ExperimentRun:
     def __init__(self, experiment: Experiment, device: torch.device, given: Sequence[str] = ()) -> None:
         self.experiment = experiment
         self._output_dir = Path(experiment.output_dir)
-        gates = load_gates(Path(experiment.gates)) if experiment.gates else None
+        gates = matching_gates(experiment)
         self.bench = ModelBench(experiment, device, pinned_dtype(experiment, device))
-        if gates:
-            self._register(gates)
-        self._evaluator = Evaluator(self._output_dir, given)
-
-    def _register(self, gates: Registration) -> None:
-        if not register(gates, self._output_dir):
+        if gates.gates and not register(gates, self._output_dir) and gates.path is not None:
             late = f"{self._output_dir} has results and no {REGISTERED}: too late to register {gates.path}"
             stderr.print(f"{late}; verdicts --gates judges by it all the same", soft_wrap=True)
-        arms = [*self.experiment.arms, "bm25", "first_stage", ZERO_SHOT_ARM]
-        for warning in unmet(gates, arms, self.experiment.seeds):
-            stderr.print(f"note: {warning}", soft_wrap=True)
+        self._evaluator = Evaluator(self._output_dir, given)
 
     def train_and_evaluate(self) -> None:
         """Baselines first, then seed by seed, so that the first seed's comparison is complete early.
@@ -122,6 +119,33 @@ class ExperimentRun:
         per_arm = {"rank_only": 1, "emb_only": 2, "joint": 2}
         trained = sum(1 + per_arm[arm.task] * len(datasets) for arm in self.experiment.arms.values())
         return sum(len(subject.tasks) for subject in baselines) * len(datasets) + trained * len(self.experiment.seeds)
+
+
+def matching_gates(experiment: Experiment) -> Registration:
+    """Return the gates that will judge an experiment: those its config names, else the rule's for its own arms.
+
+    Raises:
+        DataError: the gate file is malformed, or names an arm, a seed or a dataset that the experiment does not have:
+            the experiment would end without a verdict.
+    """
+    (bundled,) = tier_datasets(experiment, "bundled")
+    output_dir = Path(experiment.output_dir)
+    if not experiment.gates:
+        here = registered_in(output_dir)
+        return here or own_gates(experiment.arms, [bundled.name], bundled.main_metric, experiment.seeds)
+    gates = load_gates(Path(experiment.gates))
+    later = {d.name for tier in _LATER_TIERS for d in tier_datasets(experiment, tier)}
+    datasets: dict[Task, set[str]] = {
+        "reranking": {bundled.name} | later,
+        "embedding": {bundled.name, *filter(None, map(mteb_name, later))},
+        "retrieval": {bundled.name},
+    }
+    arms = [*experiment.arms, "bm25", "first_stage", ZERO_SHOT_ARM]
+    for lacking in unmet(gates, arms, experiment.seeds, datasets):
+        if SMOKE_CAVEAT not in experiment.caveats:
+            raise DataError(lacking)
+        stderr.print(f"note: {lacking}", soft_wrap=True)
+    return gates
 
 
 def smoke_version(experiment: Experiment) -> Experiment:

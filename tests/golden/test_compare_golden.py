@@ -1,25 +1,21 @@
-"""``unimoe compare`` against numbers worked by hand, ``evaluate-run`` and pytrec_eval."""
+"""``unimoe compare`` against numbers worked by hand, ``evaluate-run``, pytrec_eval and scipy."""
 
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import pytrec_eval
-from support.results import make_result, simulate
+from scipy import stats
 from support.runs import one_relevant, random_qrels, random_run, run_with_ranks, write_arms
 from support.scripts import call_script
 
 import unimoe
-from unimoe.analysis.crossed import crossed_interval
-from unimoe.analysis.drilldown import drill_down
-from unimoe.analysis.from_runs import ComparedRuns, compare_runs
-from unimoe.analysis.interference import compute_interference_metrics
-from unimoe.analysis.loading import Pair, Results
-from unimoe.analysis.run_files import RunFiles
+from unimoe.analysis.compare import compare
 from unimoe.trec import Qrels, Run
 
 
@@ -31,56 +27,46 @@ def call(*arguments: str | Path) -> dict[str, Any]:
 
 
 class TestWorkedByHand:
-    """Reciprocal ranks of one relevant document, two seeds.
+    """Reciprocal ranks of one relevant document, two seeds, eight queries.
 
-    Specialist: q1 1 1, q2 1/2 1, q3 1 1, q4 1/4 1/4; means 1, 3/4, 1, 1/4, their sum 3.
-    Joint: q1 1 1, q2 1/4 1/4, q3 1/2 1/2, q4 1/2 1/2; means 1, 1/4, 1/2, 1/2, their sum 9/4.
+    Specialist: q1 to q6 rank 1, 1; q7 ranks 2, 1; q8 ranks 4, 4: sums of the seeds 6.75 and 7.25, mean 7/8.
+    Joint: q1 rank 1; q2 to q7 rank 2; q8 rank 1: sum 5, mean 5/8. TIR = (7 - 5) / 7 = 2/7.
     """
 
     @pytest.fixture
-    def compared(self, tmp_path: Path) -> ComparedRuns:
-        def run(*ranks: int) -> Run:
-            return run_with_ranks(dict(zip(("q1", "q2", "q3", "q4"), ranks, strict=True)))
+    def found(self, tmp_path: Path) -> dict[str, Any]:
+        def run(*ranks: int, tail: float = 0.0) -> Run:
+            return run_with_ranks({f"q{i}": rank for i, rank in enumerate(ranks, start=1)}, tail=tail)
 
-        # The two joint runs differ behind the relevant document only, so that they are not the same run twice.
-        joint = [run(1, 4, 2, 2), {q: s | {"d10": -1.0} for q, s in run(1, 4, 2, 2).items()}]
-        arms = write_arms(tmp_path, one_relevant("q1", "q2", "q3", "q4"), [run(1, 2, 1, 4), run(1, 1, 1, 4)], joint)
-        files = RunFiles(specialist=tuple(arms[0]), joint=tuple(arms[1]), qrels=arms[2], metric="recip_rank")
-        return compare_runs(files, tmp_path)
+        specialist = [run(1, 1, 1, 1, 1, 1, 2, 4), run(1, 1, 1, 1, 1, 1, 1, 4)]
+        joint = [run(1, 2, 2, 2, 2, 2, 2, 1, tail=tail) for tail in (0.0, 0.5)]
+        a, b, q = write_arms(tmp_path, one_relevant(*(f"q{i}" for i in range(1, 9))), specialist, joint)
+        return call("compare", "--specialist", *a, "--joint", *b, "--qrels", q, "--metric", "recip_rank", "--json")
 
-    def test_tir(self, compared: ComparedRuns) -> None:
-        (item,) = compute_interference_metrics(compared.results).measured
-        assert item.metric == "mrr"
-        assert item.specialist == pytest.approx((2.75 / 4, 3.25 / 4))
-        assert item.joint == pytest.approx((2.25 / 4, 2.25 / 4))
-        assert item.per_seed == pytest.approx((0.5 / 2.75, 1.0 / 3.25))
-        assert item.crossed is not None
-        assert item.crossed.estimate == pytest.approx(0.25)
+    def test_tir_is_the_ratio_of_means(self, found: dict[str, Any]) -> None:
+        (gate,) = found["gates"]["gates"]
+        assert found["datasets"]["retrieval/q"]["metric"] == "mrr"
+        assert gate["runs"] == {
+            "specialist": [pytest.approx(6.75 / 8), pytest.approx(7.25 / 8)],
+            "joint": [pytest.approx(5 / 8)] * 2,
+        }
+        assert gate["interval"]["value"] == pytest.approx(2 / 7)
+        assert gate["by_seed"] == {}  # numbers of run files are no training seeds
+        assert gate["std"] is None
 
-    def test_shares_of_the_queries(self, compared: ComparedRuns) -> None:
-        cases = drill_down(compared.results, compared.pair, "q")
-        assert [case.query_id for case in cases] == ["q2", "q3", "q4"]
-        assert [case.share for case in cases] == pytest.approx([0.5 / 3, 0.5 / 3, -0.25 / 3])
-        assert [case.difference for case in cases] == pytest.approx([-0.5, -0.5, 0.25])
-        assert cases[0].specialist_ranks == {"rel": (2, 1)}
-        assert cases[0].joint_ranks == {"rel": (4, 4)}
-
-
-def test_shares_sum_to_the_tir_of_the_means() -> None:
-    specialist, joint = simulate(3, 500, 0.03, rng=np.random.default_rng(5))
-    arms = {"rank_only_r8": specialist, "joint_r8": joint}
-    items = [make_result(arm, seed, row) for arm, rows in arms.items() for seed, row in enumerate(rows)]
-    pair = Pair("reranking", "rank_only_r8", "joint_r8")
-    cases = drill_down(Results(Path("outputs"), items), pair, "apidocs", limit=500)
-    crossed = crossed_interval(specialist, joint)
-    assert crossed is not None
-    assert sum(case.share for case in cases) == pytest.approx(crossed.estimate, abs=1e-9)
-    assert sum(case.difference for case in cases) / 500 == pytest.approx(joint.mean() - specialist.mean(), abs=1e-9)
+    def test_shares_of_the_queries(self, found: dict[str, Any]) -> None:
+        cases = {case["query_id"]: case for case in found["drilldown"]}
+        assert found["drilldown"][0]["query_id"] == "q8"
+        assert "q1" not in cases
+        shares = {"q8": -0.75 / 7, "q7": 0.25 / 7} | {f"q{i}": 0.5 / 7 for i in range(2, 7)}
+        assert {name: case["share"] for name, case in cases.items()} == pytest.approx(shares)
+        assert cases["q7"]["first_ranks"] == {"rel": [2, 1]}
+        assert cases["q7"]["second_ranks"] == {"rel": [2, 2]}
 
 
-def means_by_pytrec_eval(qrels: Qrels, run: Run, measure: str) -> float:
+def by_pytrec_eval(qrels: Qrels, run: Run, measure: str) -> dict[str, float]:
     evaluated = pytrec_eval.RelevanceEvaluator(qrels, {measure}).evaluate(run)
-    return float(np.mean([scores[measure] for scores in evaluated.values()]))
+    return {query_id: scores[measure] for query_id, scores in evaluated.items()}
 
 
 @pytest.mark.parametrize(
@@ -92,28 +78,75 @@ def test_generated_runs_score_as_in_evaluate_run_and_pytrec_eval(tmp_path: Path,
     arms = [[random_run(qrels, noise, rng, depth=120) for _ in range(2)] for noise in (1.0, 2.0)]
     a, b, q = write_arms(tmp_path, qrels, *arms)
     found = call("compare", "--specialist", *a, "--joint", *b, "--qrels", q, "--metric", measure, "--json")
+    scores = {(run["system"], run["seed"]): run["scores"] for run in found["runs"]}
     means = []
     for arm, paths, runs in (("specialist", a, arms[0]), ("joint", b, arms[1])):
         for seed, (path, run) in enumerate(zip(paths, runs, strict=True)):
-            scores = found["runs"][arm][seed]["scores"]
-            assert scores[house] == pytest.approx(means_by_pytrec_eval(qrels, run, measure), abs=1e-12)
-            assert scores == call("evaluate-run", path, q, "--json")["aggregate"]
-            means.append(scores[house])
-    by_hand = [(means[0] - means[2]) / means[0], (means[1] - means[3]) / means[1]]
-    assert found["tir"]["per_seed"] == pytest.approx(by_hand, abs=1e-12)
-    assert found["tir"]["mean"] == pytest.approx(np.mean(by_hand), abs=1e-12)
+            expected = by_pytrec_eval(qrels, run, measure)
+            assert scores[arm, seed][house] == pytest.approx(np.mean(list(expected.values())), abs=1e-12)
+            assert scores[arm, seed] == call("evaluate-run", path, q, "--json")["aggregate"]
+            means.append(scores[arm, seed][house])
+    tir = 1.0 - (means[2] + means[3]) / (means[0] + means[1])
+    assert found["gates"]["gates"][0]["interval"]["value"] == pytest.approx(tir, abs=1e-12)
+
+
+class TestAsPeersDo:
+    """PyTerrier's ``Experiment`` and ranx: per-query scores by trec_eval, a paired t test, Holm's correction."""
+
+    @pytest.fixture(scope="class")
+    def qrels(self) -> Qrels:
+        return random_qrels(40, np.random.default_rng(5))
+
+    @pytest.fixture(scope="class")
+    def runs(self, qrels: Qrels) -> dict[str, Run]:
+        rng = np.random.default_rng(6)
+        return {name: random_run(qrels, noise, rng) for name, noise in (("bm25", 2.0), ("tasb", 1.8), ("mono", 1.1))}
+
+    def test_single_runs_have_the_paired_t_test(self, qrels: Qrels, runs: dict[str, Run]) -> None:
+        found = compare(runs, qrels, baseline="bm25")
+        scores = {name: list(by_pytrec_eval(qrels, run, "ndcg_cut_10").values()) for name, run in runs.items()}
+        for row in found.test_rows:
+            expected = stats.ttest_rel(scores[row["system"]], scores[row["baseline"]])
+            assert row["p"] == pytest.approx(expected.pvalue, rel=1e-9)
+            interval = expected.confidence_interval(0.95)
+            assert (row["low"], row["high"]) == pytest.approx((interval.low, interval.high), rel=1e-9)
+            gaps = np.subtract(scores[row["system"]], scores[row["baseline"]])
+            assert (row["wins"], row["losses"]) == ((gaps > 1e-12).sum(), (gaps < -1e-12).sum())
+            assert row["holds_for"] == "queries"
+
+    def test_seeds_add_their_variance(self, qrels: Qrels) -> None:
+        """Two arms of three runs, the crossed variance worked out with numpy alone."""
+        rng = np.random.default_rng(8)
+        arms = {name: [random_run(qrels, noise, rng) for _ in range(3)] for name, noise in (("a", 1.5), ("b", 1.3))}
+        (row,) = compare(arms, qrels).test_rows
+        scores = [
+            np.array([list(by_pytrec_eval(qrels, run, "ndcg_cut_10").values()) for run in runs])
+            for runs in arms.values()
+        ]
+        n, variance = len(qrels), float((scores[1].mean(axis=0) - scores[0].mean(axis=0)).var(ddof=1)) / len(qrels)
+        for block in scores:
+            left = block - block.mean(axis=1, keepdims=True) - block.mean(axis=0) + block.mean()
+            residual = float((left**2).sum()) / ((len(block) - 1) * (n - 1))
+            variance += float(block.mean(axis=1).var(ddof=1)) / len(block) - residual / (n * len(block))
+        floor = max(variance, sum(float(b.mean(axis=1).var(ddof=1)) / len(b) for b in scores))
+        half = (row["high"] - row["low"]) / 2
+        freedom = compare(arms, qrels).comparisons[0].difference.degrees_of_freedom
+        assert row["holds_for"] == "seeds and queries"
+        assert half >= stats.t.ppf(0.975, freedom) * math.sqrt(floor) * (1 - 1e-9)
 
 
 def test_real_runs_score_what_is_known_of_them(unimoe_data: Path) -> None:
     pool = unimoe_data / "trec-dl19-passage-pool"
     runs = [pool / "runs" / f"{name}.trec" for name in ("splade_p_p_ensemble_distil", "d_bert_kd_tasb")]
-    found = call("compare", "--specialist", *runs, "--joint", pool / "runs" / "bm25.trec",
-                 "--qrels", pool / "qrels" / "full.tsv", "--json")  # fmt: skip
-    joint = found["runs"]["joint"][0]["scores"]["ndcg@10"]
-    assert joint == pytest.approx(0.5058, abs=5e-5)
-    first = call("evaluate-run", runs[0], pool / "qrels" / "full.tsv", "--json")["aggregate"]["ndcg@10"]
-    assert found["tir"]["per_seed"] == pytest.approx([(first - joint) / first], abs=1e-12)
-    assert found["tir"]["left_out"] == ["specialist seed 2"]
-    assert found["tir"]["interval"] is None
-    assert found["queries"] == 43
-    assert found["paired_tests"][0]["p"] < 0.001
+    qrels = pool / "qrels" / "full.tsv"
+    found = call("compare", "--specialist", *runs, "--joint", pool / "runs" / "bm25.trec", "--qrels", qrels, "--json")
+    scores = {(run["system"], run["seed"]): run["scores"]["ndcg@10"] for run in found["runs"]}
+    assert scores["joint", 0] == pytest.approx(0.5058, abs=5e-5)
+    assert scores["specialist", 1] == call("evaluate-run", runs[0], qrels, "--json")["aggregate"]["ndcg@10"]
+    (gate,) = found["gates"]["gates"]
+    means = [(scores["specialist", 0] + scores["specialist", 1]) / 2, scores["joint", 0]]
+    assert gate["interval"]["value"] == pytest.approx(1 - means[1] / means[0], abs=1e-12)
+    assert gate["label"] == "INCONCLUSIVE"
+    assert "one seed of joint" in gate["why"]
+    assert found["comparisons"][0]["queries"] == 43
+    assert found["comparisons"][0]["p"] < 0.001

@@ -250,6 +250,10 @@ def test_losses_are_compared(places: tuple[Path, Path], tmp_path: Path, capsys: 
     results = load_all_results(tmp_path)
     key = f"reranking/{result_name(base.lists.source)}"
     assert results.seeds("listmle", key) == (0, 1)
+    assert results.seeds_pair(("listmle", losses.REFERENCE), [key])  # the same lists, and so the same batches
+    table = losses.losses_table(results, key, ["listmle", losses.REFERENCE])
+    assert "corrected by Holm over all differences of this table" in " ".join(table.notes)
+    assert len(table.columns) == len(table.groups[0].rows[0]) == len(table.groups[0].rows[-1])
     assert {path.suffix for path in (tmp_path / "analysis").glob("losses-*")} == {".csv", ".md", ".tex"}
     losses.compare_losses(base, ["listmle", losses.REFERENCE], [0, 1], CPU)
     assert capsys.readouterr().out == printed

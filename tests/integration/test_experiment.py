@@ -55,8 +55,8 @@ class TestMainJob:
     def test_ends_with_verdict_report_and_the_next_command(self, finished: tuple[Path, Done]) -> None:
         output_dir, done = finished
         assert done.returncode == 0, done.stderr
-        assert "Reranking on apidocs: joint_r8 against rank_only_r8" in done.stdout
-        assert "Embedding on apidocs: joint_r8 against emb_only_r8" in done.stdout
+        assert "INCONCLUSIVE: reranking.joint_r8" in done.stdout
+        assert "INCONCLUSIVE: embedding.joint_r8" in done.stdout
         assert done.stdout.rstrip().splitlines()[-1].startswith("Next:   uv run scripts/evaluate.py --checkpoint")
         assert (output_dir / "analysis" / "report.md").is_file()
         assert f"Report: {output_dir / 'analysis' / 'report.html'}" in done.stdout
@@ -112,7 +112,7 @@ class TestMainJob:
         more = run(config, output_dir, "--set", "seeds=[0, 1, 7]")
         assert more.returncode == 0, more.stderr
         assert (output_dir / "joint_r8" / "seed_7" / "results" / "embedding" / "apidocs.json").is_file()
-        assert "3 seeds" in more.stdout
+        assert "left out, not registered: rank_only_r8 seed 7, joint_r8 seed 7" in " ".join(more.stdout.split())
 
     def test_other_settings_in_the_same_folder_are_refused(self, config: Path, finished: tuple[Path, Done]) -> None:
         output_dir, _ = finished

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,12 @@ from support.gates import INTERFERENCE, gate_file
 from support.results import make_result, write_experiment
 from support.scripts import call_script
 
+from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.registration import REGISTERED
 from unimoe.config import Experiment
 from unimoe.config.files import load_experiment
 from unimoe.errors import DataError
-from unimoe.experiment import ExperimentRun, smoke_version
+from unimoe.experiment import ExperimentRun, matching_gates, smoke_version
 from unimoe.results import write_result
 
 CPU = torch.device("cpu")
@@ -28,8 +30,63 @@ def experiment(tmp_path: Path) -> Experiment:
     return tiny_experiment(tmp_path).model_copy(update={"gates": str(path)})
 
 
-def test_the_bundled_experiment_names_the_shipped_gate() -> None:
-    assert load_experiment(Path("experiments/bundled")).gates == "gates/kill_gate"
+def test_an_experiment_without_gates_registers_its_own(tmp_path: Path) -> None:
+    experiment = tiny_experiment(tmp_path)
+    assert experiment.gates is None
+    ExperimentRun(experiment, CPU)
+    registered = load_gates(Path(experiment.output_dir) / REGISTERED)
+    assert [(name, gate.datasets, gate.seeds) for name, gate in registered.gates.items()] == [
+        ("reranking.joint_r8", ["apidocs"], [0, 1]),
+        ("embedding.joint_r8", ["apidocs"], [0, 1]),
+    ]
+    ExperimentRun(experiment.model_copy(update={"seeds": [0, 1, 2]}), CPU)  # more seeds do not move what counts
+    assert load_gates(Path(experiment.output_dir) / REGISTERED) == registered
+
+
+def test_a_copied_config_gets_gates_for_its_own_dataset(tmp_path: Path) -> None:
+    bundled = load_experiment(
+        Path("experiments/bundled"), [f"output_dir={tmp_path}", "evaluation.bundled.collection=mine"]
+    )
+    assert [gate.datasets for gate in matching_gates(bundled).gates.values()] == [["mine"], ["mine"]]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"datasets": ["apidoc"]}, "names reranking/apidoc, on which this experiment is not evaluated (did you mean"),
+        ({"datasets": ["apidoc"]}, "or leave 'gates' out of the config for gates of its own"),
+        ({"joint": "joint_r9"}, "names arm 'joint_r9', which this experiment does not have (did you mean 'joint_r8'?)"),
+        ({"seeds": [0, 7]}, "registers seed 7, which this experiment does not train"),
+        ({"specialist_must_beat": "zero"}, "names arm 'zero', which this experiment does not have"),
+    ],
+)
+def test_gates_that_cannot_match_are_refused_before_anything_is_written(
+    tmp_path: Path, change: dict[str, object], words: str
+) -> None:
+    path = gate_file(tmp_path, kill=INTERFERENCE | change)
+    experiment = tiny_experiment(tmp_path).model_copy(update={"gates": str(path)})
+    with pytest.raises(DataError, match=re.escape(words)) as refused:
+        ExperimentRun(experiment, CPU)
+    assert str(refused.value).startswith(f"{path}: gate 'kill' ")
+    assert not Path(experiment.output_dir).exists()
+    mended = gate_file(tmp_path, kill=INTERFERENCE)  # in the same folder, at once
+    ExperimentRun(experiment.model_copy(update={"gates": str(mended)}), CPU)
+
+
+def test_a_gate_may_wait_for_a_tier_that_is_evaluated_later(tmp_path: Path) -> None:
+    path = gate_file(
+        tmp_path,
+        rank=INTERFERENCE | {"datasets": ["scifact", "fiqa"]},
+        embed=INTERFERENCE | {"task": "embedding", "specialist": "emb_only_r8", "datasets": ["SciFact", "NFCorpus"]},
+    )
+    ExperimentRun(tiny_experiment(tmp_path).model_copy(update={"gates": str(path)}), CPU)
+
+
+def test_the_declaration_of_paired_seeds_is_fixed_with_the_experiment(tmp_path: Path) -> None:
+    experiment = tiny_experiment(tmp_path)
+    ExperimentRun(experiment, CPU)
+    with pytest.raises(DataError, match="an experiment with another paired_seeds"):
+        ExperimentRun(experiment.model_copy(update={"paired_seeds": True}), CPU)
 
 
 def test_the_gates_are_there_before_any_result(experiment: Experiment) -> None:
@@ -42,8 +99,9 @@ def test_the_gates_are_there_before_any_result(experiment: Experiment) -> None:
 
 def test_other_gates_in_the_same_folder_are_refused(experiment: Experiment) -> None:
     ExperimentRun(experiment, CPU)
+    other = gate_file(Path(experiment.output_dir).parent, kill=INTERFERENCE | {"seeds": [0, 1], "pass_at": 0.05})
     with pytest.raises(DataError, match="registers other gates"):
-        ExperimentRun(experiment.model_copy(update={"gates": "gates/kill_gate"}), CPU)
+        ExperimentRun(experiment.model_copy(update={"gates": str(other)}), CPU)
 
 
 def test_a_malformed_gate_file_stops_before_anything_is_written(experiment: Experiment) -> None:
@@ -54,7 +112,6 @@ def test_a_malformed_gate_file_stops_before_anything_is_written(experiment: Expe
 
 
 def test_a_folder_from_before_gates_goes_on_without(experiment: Experiment, capsys: pytest.CaptureFixture[str]) -> None:
-    ExperimentRun(experiment.model_copy(update={"gates": None}), CPU)
     write_result(Path(experiment.output_dir), make_result("joint_r8", 0, [0.5, 0.6]))
     ExperimentRun(experiment, CPU)
     assert not (Path(experiment.output_dir) / REGISTERED).exists()
@@ -71,7 +128,8 @@ def test_gates_that_a_smoke_run_cannot_meet_do_not_fail_its_analysis(tmp_path: P
     gate_file(tmp_path, kill=INTERFERENCE | {"seeds": [0, 1]}, look=INTERFERENCE)
     done = call_script("analyze_results.py", "--output-dir", tmp_path, "--iterations", "50")
     assert done.returncode == 0, done.stderr
-    assert "kill not judged: " in done.stdout
-    assert "no results of both arms for seed 1; the gate registers its seeds" in " ".join(done.stdout.split())
-    assert "look ADVISORY INCONCLUSIVE (these seeds and queries cannot decide" in done.stdout
+    said = " ".join(done.stdout.split())
+    assert "NOT JUDGED: " in said
+    assert "no result of rank_only_r8 for seed 1; the gate registers its seeds" in said
+    assert "ADVISORY INCONCLUSIVE: look" in said
     assert call_script("analyze_results.py", "verdicts", "--output-dir", tmp_path).returncode == 3

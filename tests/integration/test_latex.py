@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from support.large_experiments import QUERIES, large_results
 from support.results import make_result, without_queries, write_experiment
+from support.tables import all_tables
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import (
     Results,
     load_all_results,
 )
-from unimoe.analysis.report import write_tables
 
 pytestmark = pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex; .ci/run installs it")
 
@@ -30,7 +30,7 @@ PREAMBLE = r"""
 \let\shrink\resizebox
 \renewcommand\resizebox[3]{\sbox\measured{#3}\typeout{width \the\wd\measured}\shrink{#1}{#2}{\usebox\measured}}
 """
-"""Times, whose T1 fonts come with every TeX; and each table's width before it shrinks, told to the log."""
+"""Times, whose T1 fonts come with every TeX; and each table's width before it shrinks, written to the log."""
 
 TOLERANCE = 5.0
 """Points by which a line may stick out."""
@@ -47,8 +47,10 @@ HOSTILE = (
 
 
 def tex_files(results: Results) -> list[Path]:
-    write_tables(Analysis(results, iterations=200))
-    return sorted((results.output_dir / "analysis" / "tables").glob("*.tex"))
+    folder = results.output_dir / "tables"
+    for table in all_tables(Analysis(results, iterations=200)):
+        table.write(folder)
+    return sorted(folder.glob("*.tex"))
 
 
 def compile_document(files: Sequence[Path], layout: str, folder: Path) -> str:

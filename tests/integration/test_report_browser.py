@@ -18,7 +18,9 @@ from support.results import make_result, query_ids, simulate
 from unimoe.analysis import drilldown, figures
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.drilldown import MOST_CASES, QueryCase, drill_down
-from unimoe.analysis.loading import Pair, Results, load_all_results
+from unimoe.analysis.gates.definitions import Gate
+from unimoe.analysis.gates.findings import Finding
+from unimoe.analysis.loading import Results, load_all_results
 from unimoe.analysis.report import write_report
 from unimoe.results import DrillDown, QueryDetail, Task, write_result
 
@@ -168,6 +170,16 @@ def test_without_javascript_there_is_a_table(open_report: Open) -> None:
     assert page.locator("main table").count() >= 5
 
 
+def test_the_first_screen_tells_the_finding_and_shows_it(open_report: Open) -> None:
+    page = open_report(viewport={"width": 1280, "height": 900})
+    places = [page.locator(chosen).first.bounding_box() for chosen in (".headlines li", "#findings svg", ".card")]
+    tops = [box["y"] for box in places if box]
+    assert tops == sorted(tops)
+    assert tops[1] < 900
+    assert page.locator(".headlines li").count() == page.locator(".card").count() == 2
+    assert "joint_<img" in page.locator(".headlines").inner_text()
+
+
 NUMBERS = {"Specialist": 3, "Joint": 4, "Difference": 5, "Adds to TIR": 6}
 
 
@@ -256,7 +268,7 @@ def test_text_can_be_read(open_report: Open, scheme: str) -> None:
     page.evaluate("for (const details of document.querySelectorAll('details')) details.open = true")
     for chosen in (
         "p", "h1", "h2", "h3", "a", "dt", "dd", "td", "th", "caption", "figcaption", "summary", "button", "label",
-        ".badge", ".action", ".notes li", ".spread", ".gauge text", "figure text",
+        ".badge", ".action", ".headlines li", ".kind", ".notes li", ".spread", ".gauge text", "figure text",
     ):  # fmt: skip
         contrasts = page.locator(chosen).evaluate_all(CONTRAST)
         assert not contrasts or min(contrasts) >= 4.5, chosen
@@ -286,10 +298,10 @@ def test_a_full_tier_stays_small_and_sorts(open_report: Open, tmp_path: Path, mo
     relevant = {f"document-{i}-of-a-long-name": 1 for i in range(40)}
     ranks: dict[str, tuple[int | None, ...]] = dict.fromkeys(relevant, (123, 4567, None))
 
-    def with_long_texts(results: Results, pair: Pair, dataset: str, limit: int) -> tuple[QueryCase, ...]:
-        cases = drill_down(results, pair, dataset, limit=limit)
+    def with_long_texts(results: Results, gate: Gate, found: Finding, limit: int) -> tuple[QueryCase, ...]:
+        cases = drill_down(results, gate, found, limit)
         text = "word " * 400
-        return tuple(replace(c, text=text, relevant=relevant, specialist_ranks=ranks, joint_ranks=ranks) for c in cases)
+        return tuple(replace(c, text=text, relevant=relevant, first_ranks=ranks, second_ranks=ranks) for c in cases)
 
     monkeypatch.setattr(drilldown, "drill_down", with_long_texts)
     monkeypatch.setattr(figures, "save", lambda _, stem: stem)  # the page holds SVG; files of figures cost time only

@@ -65,8 +65,8 @@ class TestResults:
         assert all(line.startswith(start) for line, start in zip(lines[:6], starts, strict=True))
         assert all(Path(line.rpartition("  ")[2]).is_file() for line in lines[:6])
         table = " ".join(" ".join(lines[6:]).split())
-        assert "retrieval/toy: bm25 → all-minilm-l6-v2 (8 queries)" in table
-        assert "retrieval/other: bm25 → all-minilm-l6-v2+bm25 (5 queries)" in table
+        assert "retrieval/toy: all-minilm-l6-v2 (after) against bm25 (before), 8 queries" in table
+        assert "retrieval/other: all-minilm-l6-v2+bm25 (after) against bm25 (before), 5 queries" in table
         assert "recall_cap@10" in table
         assert "toy: depth 100, but the corpus holds 30" in ended.stderr
         assert "unjudged queries: 1" in ended.stderr
@@ -207,8 +207,8 @@ class TestBefore:
     def test_an_arm_measured_earlier(self, data: Path, tmp_path: Path) -> None:
         retrieve(data, tmp_path, "--name", "before")
         ended = retrieve(data, tmp_path, "--name", "after", "--before", "before")
-        assert "retrieval/toy: before → after (8 queries)" in ended.stdout
-        assert "bm25 → after" not in ended.stdout
+        assert "retrieval/toy: after (after) against before (before), 8 queries" in ended.stdout
+        assert "after (after) against bm25" not in ended.stdout
 
     def test_an_unknown_one_is_refused_before_any_work(self, data: Path, tmp_path: Path) -> None:
         refused = retrieve(data, tmp_path, "--before", "bm52")
@@ -276,7 +276,7 @@ class TestBadInput:
         assert "not available: " in ended.stderr
         assert "ir_datasets:vaswani" in ended.stderr
         assert ended.stderr.splitlines()[-1].endswith("done, without 1 of the collections asked for (named above)")
-        assert "retrieval/toy: bm25 → all-minilm-l6-v2" in ended.stdout
+        assert "retrieval/toy: all-minilm-l6-v2 (after) against bm25 (before)" in ended.stdout
 
     def test_an_empty_corpus(self, tmp_path: Path) -> None:
         folder = write_invented(tmp_path / "data" / "toy", COLLECTION)

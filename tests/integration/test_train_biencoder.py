@@ -192,7 +192,7 @@ class TestCommand:
         frozen_base = ("--set", f"freeze_base={frozen}")
         first = self.train(tmp_path, "--seed", "0", *frozen_base)
         assert first.returncode == 0, first.stderr
-        assert "encoder → biencoder (18 queries)" in " ".join(first.stdout.split())
+        assert "biencoder (after) against encoder (before), 18 queries" in " ".join(first.stdout.split())
         second = self.train(tmp_path, "--seed", "1", *frozen_base)
         assert second.returncode == 0, second.stderr
         name = result_name(toy_keys(tmp_path)["collection"])

@@ -10,7 +10,9 @@ from html.parser import HTMLParser
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unimoe.analysis.formats import p_text, signed
 from unimoe.analysis.tables import Cell, RowGroup, Table, escape_latex
+from unimoe.analysis.tables.cells import short_names
 
 names = st.one_of(
     st.text(min_size=1, max_size=30),
@@ -55,3 +57,22 @@ def test_latex_of_a_name_has_no_command_of_its_own(name: str) -> None:
     rest = re.sub(r"\\(?:text[a-z]+|allowbreak|[SP])(?:\{\}|(?=\{))|\\[{}$&%#_]|\$-\$|\$\\[a-z]+\$", "", latex)
     assert not set(rest) & set('\\$&%#_^~<>|"`')
     assert rest.count("{") == rest.count("}")
+
+
+@given(st.lists(st.text(alphabet="ab/", min_size=1, max_size=60), max_size=8), st.integers(8, 40))
+def test_short_names_are_as_many_as_the_names(drawn: list[str], width: int) -> None:
+    short = short_names(drawn, width)
+    assert len(set(short.values())) == len(set(drawn))
+    assert all(short[name] == name for name in drawn if len(name) <= width)
+
+
+@given(st.floats(-100, 100), st.integers(0, 4))
+def test_a_sign_is_true_and_zero_has_none(number: float, digits: int) -> None:
+    text = signed(number, digits)
+    assert float(text) == round(number, digits)
+    assert (text[0] in "+-") == (float(text) != 0.0)
+
+
+@given(st.one_of(st.floats(1e-4, 1), st.floats(0.0499, 0.0501)))
+def test_a_p_value_as_text_is_significant_where_the_number_is(p: float) -> None:
+    assert (float(p_text(p)) < 0.05) == (p < 0.05)

@@ -46,6 +46,15 @@ def both(specialist: Matrix, joint: Matrix, **given: Any) -> Results:
 
 
 def constant_gap(gap: float, seeds: int = 3) -> Results:
-    """Joint minus rank_only is ``gap`` for every seed and query, so that labels hold with certainty."""
+    """Joint minus rank_only is ``gap`` for every seed and query: nothing varies."""
     base = np.tile(np.linspace(0.3, 0.7, 20), (seeds, 1))
     return both(base, base + gap)
+
+
+def clear_gap(gap: float, seeds: int = 3, **given: Any) -> Results:
+    """Joint minus rank_only is ``gap`` but for a tenth of a point, so that labels hold with confidence."""
+    rng = np.random.default_rng(0)
+    base = np.tile(np.linspace(0.3, 0.7, 20), (seeds, 1))
+    noise = rng.normal(0.0, 0.0005, (2, seeds, 20))
+    noise -= noise.mean(axis=(1, 2), keepdims=True)
+    return both(base + noise[0], base + gap + noise[1], **given)

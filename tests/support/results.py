@@ -23,7 +23,7 @@ def query_ids(n: int) -> list[str]:
 def make_result(
     config_name: str,
     seed: int | None,
-    scores: Sequence[float] | Mapping[str, float],
+    scores: Sequence[float] | NDArray[np.float64] | Mapping[str, float],
     *,
     task: Task = "reranking",
     dataset: str = "apidocs",
@@ -34,8 +34,9 @@ def make_result(
     metric: str = "ndcg@10",
     task_type: str | None = None,
     main_score: float | None = None,
+    paired_seeds: bool = False,
 ) -> EvalResult:
-    """``main_score`` is MTEB's own, beside the main metric."""
+    """``main_score`` is MTEB's own, beside the main metric; ``paired_seeds`` is what the experiment declares."""
     per_query = dict(scores) if isinstance(scores, Mapping) else dict(zip(query_ids(len(scores)), scores, strict=True))
     per_query = {query_id: float(score) for query_id, score in per_query.items()}
     mean = math.fsum(per_query.values()) / len(per_query)
@@ -66,7 +67,7 @@ def make_result(
         caveats=list(caveats),
         identity=Identity(**(facts | dict(identity or {}))),
         training=training,
-        config={"name": "bundled"},
+        config={"name": "bundled"} | ({"paired_seeds": True} if paired_seeds else {}),
         provenance=make_provenance(hashes),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +10,21 @@ import numpy as np
 from unimoe.trec import Qrels, Run, write_qrels, write_run
 
 
-def run_with_ranks(ranks: Mapping[str, int | None], depth: int = 10) -> Run:
-    """A run that places the document ``rel`` of each query at a rank, or nowhere; the others are ``d1``, ``d2`` ..."""
+def run_with_ranks(ranks: Mapping[str, int | None], depth: int = 10, tail: float = 0.0) -> Run:
+    """A run that places the document ``rel`` of each query at a rank, or nowhere; the others are ``d1``, ``d2`` ...
+
+    Args:
+        ranks: by query.
+        depth: documents of each query.
+        tail: added to the score of each query's last document: no two seeds are one run, and no metric sees it.
+    """
     run: Run = {}
     for query_id, rank in ranks.items():
         order = [f"d{place}" for place in range(1, depth + 1)]
         if rank is not None:
             order[rank - 1] = "rel"
         run[query_id] = {document_id: float(depth - place) for place, document_id in enumerate(order)}
+        run[query_id][order[-1]] -= tail
     return run
 
 
@@ -50,3 +57,38 @@ def write_arms(
             write_run(path, run, tag=path.stem)
     write_qrels(folder / "q.tsv", qrels)
     return paths[0], paths[1], folder / "q.tsv"
+
+
+SYSTEMS = {"bm25": (2.0, 1), "splade": (1.6, 1), "colbert": (1.3, 3), "mono": (0.9, 3)}
+"""Four systems: the noise of their rankings, and their number of runs."""
+
+
+def write_systems(
+    folder: Path, datasets: Mapping[str, int], systems: Mapping[str, tuple[float, int]] = SYSTEMS, seed: int = 3
+) -> dict[str, Qrels]:
+    """Write ``{dataset}.qrels``, and ``{dataset}/{system}.trec`` or ``{dataset}/{system}-seed1.trec`` and so on.
+
+    Args:
+        folder: where.
+        datasets: number of queries by name.
+        systems: noise and number of runs by name.
+        seed: of the random numbers.
+
+    Returns:
+        The judgments.
+    """
+    rng = np.random.default_rng(seed)
+    written = {}
+    for dataset, queries in datasets.items():
+        qrels = written[dataset] = random_qrels(queries, rng)
+        write_qrels(folder / f"{dataset}.qrels", qrels)
+        for system, (noise, runs) in systems.items():
+            stems = [system] if runs == 1 else [f"{system}-seed{number}" for number in range(1, runs + 1)]
+            for stem in stems:
+                write_run(folder / dataset / f"{stem}.trec", random_run(qrels, noise, rng), tag=system)
+    return written
+
+
+def dataset_options(folder: Path, datasets: Sequence[str]) -> list[str]:
+    """The options of a comparison of what ``write_systems`` wrote."""
+    return ["--dataset", *(f"{dataset}={folder / f'{dataset}.qrels'}" for dataset in datasets)]

@@ -9,8 +9,9 @@ import pytest
 from support.results import make_result, without_queries
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.compare import compute_interference_metrics, generate_comparison_table, load_all_results
-from unimoe.analysis.verdict import verdict_block
+from unimoe.analysis.compare import generate_comparison_table
+from unimoe.analysis.gates.output import gate_lines
+from unimoe.analysis.loading import load_all_results
 from unimoe.errors import DataError, UsageError
 from unimoe.results import EvalResult, write_result
 
@@ -107,7 +108,8 @@ class TestAllowedByName:
             write_result(tmp_path, make_result("joint_r8", seed, SCORES, dataset="other"))
         results = load_all_results(tmp_path, ["depth"])
         assert any("allowed by name: depth" in note for note in generate_comparison_table(results).notes)
-        assert "allowed by name: depth" in " ".join(verdict_block(Analysis(results)).split())
+        analysis = Analysis(results)
+        assert "allowed by name: depth" in " ".join(gate_lines(analysis.registration, analysis.outcomes).split())
         assert [len(r.caveats) for r in results.measured("reranking/other")] == [0, 0]
 
     @pytest.mark.parametrize(
@@ -126,6 +128,33 @@ class TestAllowedByName:
             load_all_results(tmp_path, ["query"])
 
 
+class TestDuplicates:
+    """One checkpoint under three seeds is one seed; it was taken without a word, while compare refused it."""
+
+    def write(self, folder: Path, *contents: str, part: str = "checkpoint") -> None:
+        for seed, content in enumerate(contents):
+            write_result(folder, make_result("joint_r8", seed, SCORES, hashes={part: content}))
+
+    @pytest.mark.parametrize("part", ["checkpoint", "run"])
+    def test_one_content_under_two_seeds_is_refused(self, tmp_path: Path, part: str) -> None:
+        self.write(tmp_path, "aaaa", "bbbb", "aaaa", part=part)
+        assert refusal(tmp_path) == (
+            f"{KEY}: joint_r8 seed 0, joint_r8 seed 2 are one {part}, content hash aaaa; keep one of them, or train "
+            "the other seeds, or compare all the same with --allow duplicates"
+        )
+
+    def test_it_can_be_allowed_and_is_then_a_caveat(self, tmp_path: Path) -> None:
+        self.write(tmp_path, "aaaa", "aaaa")
+        (caveat,) = load_all_results(tmp_path, ["duplicates"]).caveats
+        assert caveat.endswith("are one checkpoint, content hash aaaa (allowed by name: duplicates)")
+
+    def test_other_contents_other_arms_and_arms_without_seeds_are_none(self, tmp_path: Path) -> None:
+        self.write(tmp_path, "aaaa", "bbbb")
+        write_result(tmp_path, make_result("rank_only_r8", 0, SCORES, hashes={"checkpoint": "aaaa"}))
+        write_result(tmp_path, make_result("zero_shot", None, SCORES, hashes={"run": "cccc"}))
+        assert load_all_results(tmp_path).caveats == ()
+
+
 class TestOtherQueries:
     def test_are_cut_to_those_that_all_share_and_the_rest_is_listed(self, tmp_path: Path) -> None:
         write_result(tmp_path, make_result("joint_r8", 0, {"a": 0.1, "b": 0.2, "c": 0.6}))
@@ -138,9 +167,9 @@ class TestOtherQueries:
         assert results["joint_r8"][0][KEY] == {"ndcg@10": pytest.approx(0.4), "mrr@10": pytest.approx(0.2)}
         assert results.scores("rank_only_r8", KEY, [0]).tolist() == [[0.4, 0.8]]
         assert results.scores("rank_only_r8", KEY, [0], "mrr@10").tolist() == [[0.2, 0.4]]
-        (item,) = compute_interference_metrics(results).measured
-        assert item.mean == pytest.approx((0.6 - 0.4) / 0.6)
-        assert item.queries == 2
+        (item,) = Analysis(results).interference
+        assert item.found.value == pytest.approx((0.6 - 0.4) / 0.6)
+        assert item.found.queries == 2
 
     def test_what_is_cut_is_a_whole_result_still(self, tmp_path: Path) -> None:
         write_result(tmp_path, make_result("joint_r8", 0, SCORES))

@@ -8,26 +8,34 @@ from pathlib import Path
 import matplotlib.image
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
+from scipy.stats import ttest_1samp
+from support.gates import BASE, INTERFERENCE, both, gate_file, measured
 from support.large_experiments import large_results, write_conflict_log
-from support.results import make_result, write_experiment
+from support.results import make_result, simulate, write_experiment
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import Results, generate_plots, load_all_results
-from unimoe.analysis.crossed import crossed_mean
 from unimoe.analysis.figures import Drawing, all_figures, save, to_svg
-from unimoe.analysis.figures.differences import sorted_differences, stairs
-from unimoe.analysis.figures.losses import loss_figure
-from unimoe.analysis.figures.power_curve import QUERIES, power_curves
+from unimoe.analysis.figures.curves import loss_figure
+from unimoe.analysis.figures.forest import gate_groups
+from unimoe.analysis.figures.gates import QUERIES, power_curves, sorted_differences, stairs
 from unimoe.analysis.figures.scores import score_panels
-from unimoe.analysis.figures.style import FONT_SIZE, ONE_COLUMN, TWO_COLUMNS, fit, looks, text_width
-from unimoe.analysis.interference import compute_interference_metrics
-from unimoe.analysis.loading import Pair, Seed
+from unimoe.analysis.figures.style import FONT_SIZE, ONE_COLUMN, TWO_COLUMNS, fit, fit_all, looks, text_width
+from unimoe.analysis.gates.definitions import load_gates
+from unimoe.analysis.gates.output import interval_text
+from unimoe.analysis.gates.wording import shown
+from unimoe.analysis.loading import Seed
 from unimoe.analysis.logs import Log
+from unimoe.analysis.statistics.estimates import Linear, estimate
+from unimoe.analysis.statistics.variance import moments
 from unimoe.errors import DataError
 from unimoe.io import append_jsonl
+from unimoe.results import EvalResult
 
 HOSTILE = r"a$\frac{$_b% & <script>\x{#000000}"
 SMALL = {"quora": 60, "scifact": 30, "trec-covid": 8}
@@ -66,6 +74,24 @@ def xs(line: Line2D) -> list[float]:
 
 def ys(line: Line2D) -> list[float]:
     return np.asarray(line.get_ydata(), dtype=np.float64).tolist()  # type: ignore[no-any-return]
+
+
+def marked(axes: Axes, marker: str) -> list[float]:
+    return [xs(line)[0] for line in axes.lines if line.get_marker() == marker]
+
+
+def segments(axes: Axes) -> list[tuple[float, float]]:
+    """Ends of the horizontal lines in black: the intervals."""
+    held = [artist for artist in axes.collections if isinstance(artist, LineCollection)]
+    black = [artist for artist in held if np.asarray(artist.get_color())[0].tolist() == [0.0, 0.0, 0.0, 1.0]]
+    return [
+        (float(ends[0, 0]), float(ends[1, 0])) for artist in black for ends in map(np.asarray, artist.get_segments())
+    ]
+
+
+def simulated(dataset: str, tir: float, n: int = 200, rng: np.random.Generator | None = None) -> list[EvalResult]:
+    own, joint = simulate(3, n, tir, rng=rng or np.random.default_rng(4))
+    return measured("rank_only_r8", own, dataset) + measured("joint_r8", joint, dataset)
 
 
 def test_every_figure_is_drawn_as_png_and_pdf(results: Results, tmp_path: Path) -> None:
@@ -148,15 +174,17 @@ def test_svgs_take_the_colour_of_the_page(svgs: dict[str, str]) -> None:
 
 
 def test_hostile_names_are_drawn_as_text(tmp_path: Path) -> None:
-    rows = ([0.5, 0.4], [0.6, 0.3])
-    arms = (f"rank_only {HOSTILE}", f"joint {HOSTILE}")
-    items = [make_result(arm, seed, row, dataset=HOSTILE) for arm in arms for seed, row in enumerate(rows)]
-    results = Results(tmp_path, items, pairs=[Pair("reranking", *arms)])
-    drawn = {drawing.name: drawing for drawing in all_figures(Analysis(results))}
-    assert {"tir-forest", "scores-reranking", "differences-reranking"} <= drawn.keys()
+    own, joint = simulate(2, 20, 0.1, rng=np.random.default_rng(0))
+    items = [
+        make_result(f"{word}_{HOSTILE}", seed, row, dataset=HOSTILE)
+        for word, matrix in (("rank_only", own), ("joint", joint))
+        for seed, row in enumerate(matrix)
+    ]
+    drawn = {drawing.name: drawing for drawing in all_figures(Analysis(Results(tmp_path, items)))}
+    assert {"tir-forest", "scores-reranking", "differences-reranking", "power-reranking"} <= drawn.keys()
     for name, drawing in drawn.items():
         found = [element.text or "" for element in ET.fromstring(to_svg(drawing.figure, name)).iter()]
-        assert any(HOSTILE[:12] in text for text in found)
+        assert any(HOSTILE[:7] in text or HOSTILE[-7:] in text for text in found), name
         assert save(drawing.figure, tmp_path / name).exists()
 
 
@@ -164,12 +192,17 @@ def test_bars_are_means_lines_are_intervals_and_dots_are_seeds(tmp_path: Path) -
     matrix = np.array([[0.1, 0.3], [0.3, 0.5], [0.4, 0.8]])
     results = Results(tmp_path, [make_result("joint_r8", seed, row) for seed, row in enumerate(matrix)])
     (axes,) = next(all_figures(Analysis(results))).figure.axes
-    interval = crossed_mean(100 * matrix)
-    assert interval is not None
+    interval = estimate(moments([[100 * matrix]], [(0,)]), Linear(np.ones((1, 1)))).interval
     assert axes.patches[0].get_width() == pytest.approx(40.0)  # type: ignore[attr-defined]
     assert xs(axes.lines[0]) == pytest.approx([20.0, 40.0, 60.0])
     drawn = axes.collections[0].get_segments()[0]  # type: ignore[attr-defined]
-    assert drawn[:, 0] == pytest.approx([interval.low, interval.high])
+    assert drawn[:, 0] == pytest.approx(interval)
+
+
+def test_one_run_has_the_interval_of_t_over_queries(tmp_path: Path) -> None:
+    scores = np.array([0.1, 0.4, 0.8, 0.5])
+    score = score_panels(Results(tmp_path, [make_result("bm25", None, scores)]), "reranking")[0].scores["bm25"]
+    assert score.interval == pytest.approx(100 * np.array(ttest_1samp(scores, 0.0).confidence_interval(0.95)))
 
 
 def test_the_overview_has_a_row_per_dataset_and_a_point_per_arm(tmp_path: Path) -> None:
@@ -202,38 +235,109 @@ def test_losses_are_drawn_by_part_where_a_log_has_parts() -> None:
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["ranking loss", "joint loss", "embedding loss"]
 
 
-def test_the_forest_shows_estimates_intervals_cutoffs_and_labels(tmp_path: Path) -> None:
-    results = large_results(tmp_path, SMALL, seeds=3)
-    measured = compute_interference_metrics(results).measured
-    figure = next(all_figures(Analysis(results))).figure
-    (axes,) = figure.axes
-    squares = [xs(line)[0] for line in axes.lines if line.get_marker() == "s"]
-    assert squares == pytest.approx([100 * item.crossed.estimate for item in measured if item.crossed])
-    assert sum(line.get_marker() == "D" for line in axes.lines) == 4  # two ways of averaging, two tasks
-    seen = words(figure)
-    assert {"FAIL (below 1 %) ", "MARGINAL", " PASS (from 2 %)"} <= set(seen)
-    assert next(text for text in seen if "[" in text).startswith(f"{squares[0]:.2f} [")
+def test_the_forest_shows_what_the_judgments_hold(tmp_path: Path) -> None:
+    analysis = Analysis(large_results(tmp_path, SMALL, seeds=3))
+    drawing = next(all_figures(analysis))
+    assert drawing.leads
+    (axes,) = drawing.figure.axes
+    rows = [found for item in analysis.judgments for found in item.rows]
+    assert marked(axes, "s") == pytest.approx([100 * found.value for found in rows])
+    assert marked(axes, "D") == pytest.approx([100 * item.found.value for item in analysis.judgments])
+    drawn = [ends for ends in segments(axes) if ends[0] != ends[1]]
+    expected = [found.estimate.interval for item in analysis.judgments for found in (*item.rows, item.found)]
     low, high = axes.get_xlim()
-    assert low < min(0.0, *squares)
-    assert high > max(3.0, *squares)
+    assert drawn == [pytest.approx((max(low, 100 * a), min(high, 100 * b))) for a, b in filter(None, expected)]
+    seen = words(drawing.figure)
+    for item in analysis.judgments:
+        for found in (*item.rows, item.found):
+            assert f"{shown(item.gate, found.value).removesuffix(' %')} {interval_text(item, found)}" in seen
+            assert any(text.startswith(found.label) for text in seen)
+    assert low < min(0.0, *marked(axes, "s"))
+    assert high > max(*marked(axes, "s"))
 
 
-def test_one_seed_gives_a_forest_without_intervals_and_no_power_curve(tmp_path: Path) -> None:
-    results = Results(tmp_path, [make_result(arm, 0, [0.5, 0.6]) for arm in ("rank_only_r8", "joint_r8")])
-    drawn = {drawing.name: drawing.figure for drawing in all_figures(Analysis(results))}
+def test_each_gate_has_its_own_cutoffs(tmp_path: Path) -> None:
+    held = [r for dataset, tir in (("a", 0.05), ("b", 0.0)) for r in simulated(dataset, tir)]
+    wide = INTERFERENCE | {"datasets": ["a"], "pass_at": 0.1, "fail_below": 0.08, "confidence": 0.8}
+    narrow = INTERFERENCE | {"datasets": ["b"], "pass_at": 0.03, "fail_below": 0.03}
+    equal = BASE | {"kind": "equivalence", "margin": 0.02, "datasets": ["a"]}
+    equal |= {"system": "joint_r8", "baseline": "rank_only_r8"}
+    analysis = Analysis(Results(tmp_path, held), load_gates(gate_file(tmp_path, wide=wide, narrow=narrow, equal=equal)))
+    drawn = {drawing.name: drawing for drawing in all_figures(analysis)}
+    groups = gate_groups(analysis.judgments, looks(analysis.results))
+    names = {item.name: group.cutoffs for item, group in zip(analysis.judgments, groups, strict=True)}
+    assert names["wide"] == pytest.approx([8.0, 10.0])
+    assert names["narrow"] == pytest.approx([3.0])
+    assert names["equal"] == pytest.approx([-2.0, 2.0])
+    seen = words(drawn["tir-forest"].figure)
+    assert {"FAIL below 8 %", "PASS from 10 %", "FAIL below 3 %", "PASS from 3 %"} <= set(seen)
+    assert {"FAIL below -2 points", "PASS", "FAIL above 2 points"} <= set(words(drawn["difference-forest"].figure))
+    assert drawn["difference-forest"].leads
+
+
+def test_an_arrow_says_that_an_interval_goes_on(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    datasets = {"large": 2_000, "larger": 3_000, "tiny": 7}
+    held = [result for name, n in datasets.items() for result in simulated(name, 0.02, n, rng)]
+    (axes,) = next(all_figures(Analysis(Results(tmp_path, held)))).figure.axes
+    arrows = [line for line in axes.lines if line.get_marker() in ("<", ">")]
+    assert arrows
+    assert {xs(line)[0] for line in arrows} <= set(axes.get_xlim())
+
+
+def test_one_seed_is_drawn_and_decides_and_plans_nothing(tmp_path: Path) -> None:
+    rows = np.linspace(0.3, 0.8, 12), np.linspace(0.2, 0.8, 12)
+    items = [make_result(arm, 0, row) for arm, row in zip(("rank_only_r8", "joint_r8"), rows, strict=True)]
+    analysis = Analysis(Results(tmp_path, items))
+    drawn = {drawing.name: drawing.figure for drawing in all_figures(analysis)}
     assert set(drawn) == {"tir-forest", "scores-reranking", "differences-reranking"}
-    assert "FAIL (rule alone)" in words(drawn["tir-forest"])
+    assert "INCONCLUSIVE" in words(drawn["tir-forest"])
+
+
+def test_a_value_that_cannot_be_computed_has_no_point(tmp_path: Path) -> None:
+    analysis = Analysis(both([[0.0] * 12] * 2, [[0.1] * 6 + [0.0] * 6] * 2))
+    figure = next(all_figures(analysis)).figure
+    assert "not computable" in words(figure)
+    assert marked(figure.axes[0], "s") == []
+
+
+def test_systems_without_roles_lead_with_their_scores_and_are_compared(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    base = rng.uniform(0.2, 0.6, 80)
+    scores = {"alpha": base, "beta": base + rng.normal(0.1, 0.05, 80), "bm25": base + rng.normal(0.0, 0.05, 80)}
+    items = [make_result(arm, None, row, identity={"checkpoint": "none"}) for arm, row in scores.items()]
+    analysis = Analysis(Results(tmp_path, items), iterations=10)
+    drawn = list(all_figures(analysis))
+    assert [drawing.name for drawing in drawn] == ["scores-reranking", "comparisons"]
+    assert not drawn[0].leads
+    (axes,) = drawn[1].figure.axes
+    assert marked(axes, "s") == pytest.approx([100 * c.delta for c in analysis.comparisons])
+    assert sum(text.endswith(" *") for text in words(drawn[1].figure)) == 2
 
 
 def test_differences_are_sorted_counted_and_keep_their_mean(results: Results, drawings: dict[str, Drawing]) -> None:
-    item = compute_interference_metrics(results).measured[0]
-    differences = sorted_differences(results, item)
+    item = Analysis(results).interference[0]
+    differences = sorted_differences(results, item.gate, item.found)
     assert list(differences) == sorted(differences, reverse=True)
-    assert differences.mean() == pytest.approx(100 * item.delta)
+    assert differences.mean() == pytest.approx(100 * item.found.delta)
     wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
     assert f"won {wins}, tied {len(differences) - wins - losses}, lost {losses}" in words(
         drawings["differences-reranking"].figure
     )
+
+
+def test_arms_with_other_seeds_are_averaged_each_over_its_own(tmp_path: Path) -> None:
+    own, joint = simulate(3, 30, 0.1, rng=np.random.default_rng(0))
+    results = Results(
+        tmp_path,
+        [
+            *measured("rank_only_r8", own),
+            *(make_result("joint_r8", seed + 3, row) for seed, row in enumerate(joint[:2])),
+        ],
+    )
+    (item,) = Analysis(results).judgments
+    expected = np.sort(joint[:2].mean(axis=0) - own.mean(axis=0))[::-1]
+    assert sorted_differences(results, item.gate, item.found) == pytest.approx(100 * expected)
 
 
 def test_many_queries_are_drawn_in_few_steps_with_the_same_mean() -> None:
@@ -244,16 +348,17 @@ def test_many_queries_are_drawn_in_few_steps_with_the_same_mean() -> None:
 
 
 def test_power_curves_pass_through_the_interval_at_hand(tmp_path: Path) -> None:
-    results = large_results(tmp_path, SMALL, seeds=3)
-    curve = power_curves(compute_interference_metrics(results).measured)[0]
-    figure = next(drawing.figure for drawing in all_figures(Analysis(results)) if drawing.name == "power-reranking")
+    analysis = Analysis(large_results(tmp_path, SMALL, seeds=3))
+    curve = power_curves(analysis.judgments)[0]
+    figure = next(drawing.figure for drawing in all_figures(analysis) if drawing.name == "power-reranking")
     lines = {line.get_linestyle(): line for line in figure.axes[0].lines if len(xs(line)) > 2}
     assert set(lines) == {"-", "--", ":"}
     assert ys(lines["-"]) == pytest.approx(curve.half_widths(3))
     now = next(line for line in figure.axes[0].lines if line.get_marker() == "o")
-    assert ys(now) == pytest.approx([50 * (curve.crossed.high - curve.crossed.low)])
+    assert ys(now) == pytest.approx([50 * (curve.interval[1] - curve.interval[0])])
     at_hand = np.interp(np.log(60), np.log(QUERIES), np.log(curve.half_widths(3)))
     assert np.exp(at_hand) == pytest.approx(ys(now)[0], rel=0.02)
+    assert curve.distance == pytest.approx(100 * min(abs(curve.found.value - cutoff) for cutoff in (0.01, 0.02)))
 
 
 def test_conflicts_are_averaged_over_seeds_and_drawn_by_layer_and_step(tmp_path: Path) -> None:
@@ -291,8 +396,17 @@ def test_a_cut_last_line_of_conflicts_is_dropped(tmp_path: Path) -> None:
 def test_long_text_is_cut_to_its_room() -> None:
     assert fit("short", 2.0) == "short"
     cut = fit("x" * 200, 1.0)
-    assert cut.endswith("…")
+    assert "…" in cut
     assert text_width(cut) <= 1.0
+
+
+def test_long_names_are_not_cut_where_they_differ() -> None:
+    paths = [f"/data/of/somebody/{'long/' * 9}collection-{part}" for part in ("one", "two")]
+    shown = fit_all(paths, 1.5)
+    assert all(name.endswith(part) for name, part in zip(shown.values(), ("one", "two"), strict=True))
+    assert max(map(text_width, shown.values())) <= 1.5
+    alike = [f"{'a' * 60}{middle}{'b' * 60}" for middle in "xy"]
+    assert len(set(fit_all(alike, 1.0).values())) == 2
 
 
 def conflict(cosine: float = 0.1, layer: int | str = 0) -> dict[str, object]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support.results import make_result, without_queries, write_experiment
 
-from unimoe.analysis.compare import load_all_results
+from unimoe.analysis.loading import Results, load_all_results
 from unimoe.errors import DataError
 from unimoe.io import read_json, write_json
 from unimoe.results import DrillDown, QueryDetail, write_result
@@ -185,3 +185,29 @@ class TestWithoutQueries:
         found = load_all_results(tmp_path, only={("joint_r8", "reranking/apidocs")})
         assert found.everything == found.results
         assert len(found.results) == 1
+
+
+class TestPairing:
+    """Equal seed numbers make no pair unless the experiment declares it, in every result."""
+
+    ARMS = ("rank_only_r8", "joint_r8")
+
+    def of(self, *declared: bool) -> bool:
+        items = [
+            make_result(arm, seed, SCORES, paired_seeds=pair)
+            for arm, pair in zip(self.ARMS, declared, strict=True)
+            for seed in (0, 1)
+        ]
+        return Results(Path("out"), items).seeds_pair(self.ARMS, ["reranking/apidocs"])
+
+    def test_the_declaration_must_stand_in_every_result(self) -> None:
+        assert self.of(True, True)
+        assert not self.of(True, False)
+        assert not self.of(False, False)
+
+    def test_arms_without_seeds_make_no_pair_and_need_no_declaration(self) -> None:
+        untrained = make_result("zero_shot", None, SCORES)
+        assert not Results(Path("out"), [untrained]).seeds_pair(["zero_shot"], ["reranking/apidocs"])
+        declared = make_result("joint_r8", 0, SCORES, paired_seeds=True)
+        both = Results(Path("out"), [untrained, declared])
+        assert both.seeds_pair(["zero_shot", "joint_r8"], ["reranking/apidocs"])

@@ -11,19 +11,19 @@ import pytest
 from support.gates import INTERFERENCE, gate_file
 from support.results import make_result, write_experiment
 
-from unimoe.analysis import across, drilldown, interference, significance
+from unimoe.analysis import comparisons, drilldown
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.gates import judging
 from unimoe.analysis.gates.definitions import load_gates
+from unimoe.analysis.gates.output import gate_lines
 from unimoe.analysis.gates.registration import REGISTERED
 from unimoe.analysis.loading import Results, load_all_results
 from unimoe.analysis.report import write_report
-from unimoe.analysis.verdict import verdict_block
 from unimoe.errors import DataError
 
 
 def test_the_parts_of_a_command_share_what_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two pairs of arms on two datasets each: four TIRs, two numbers across, two gates, four tests of significance."""
+    """Two pairs of arms on two datasets each: two gates, checks and drill-downs on four datasets."""
     write_experiment(tmp_path, queries=12)
     extra = load_all_results(tmp_path).results
     results = Results(tmp_path, [*extra, *(r.model_copy(update={"dataset": "other"}) for r in extra)])
@@ -38,32 +38,31 @@ def test_the_parts_of_a_command_share_what_is_computed(tmp_path: Path, monkeypat
 
         monkeypatch.setattr(module, name, counting)
 
-    counted(interference, "crossed_interval")
-    counted(across, "tir_across_by_seed")
     counted(judging, "judge")
-    counted(significance, "bootstrap_t")
+    counted(comparisons, "bootstrap_means")
     counted(drilldown, "drill_down")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})  # on one core figures are drawn here, and counted
     analysis = Analysis(results, iterations=50)
     write_report(analysis)
-    assert "across 2 datasets" in verdict_block(analysis)
+    assert "By dataset" in gate_lines(analysis.registration, analysis.outcomes)
     assert len(analysis.outcomes) == 2
-    assert calls == {"crossed_interval": 4, "tir_across_by_seed": 4, "judge": 2, "bootstrap_t": 4, "drill_down": 4}
+    assert calls == {"judge": 2, "bootstrap_means": 4, "drill_down": 4}
 
 
 class TestGates:
     def test_those_given_come_before_those_of_the_folder(self, tmp_path: Path) -> None:
         results = Results(tmp_path, [make_result("joint_r8", 0, [0.5])])
-        assert Analysis(results).registration.path is None
+        assert Analysis(results).registration is None
         (tmp_path / "other").mkdir()
         given = load_gates(gate_file(tmp_path / "other", mine=INTERFERENCE))
         gate_file(tmp_path, theirs=INTERFERENCE)
-        assert list(Analysis(results).registration.gates) == ["theirs"]
-        assert list(Analysis(results, given).registration.gates) == ["mine"]
+        for analysis, name in ((Analysis(results), "theirs"), (Analysis(results, given), "mine")):
+            assert analysis.registration is not None
+            assert list(analysis.registration.gates) == [name]
 
     def test_a_broken_file_is_an_error_when_gates_are_asked_for(self, tmp_path: Path) -> None:
         (tmp_path / REGISTERED).write_text("gates: []", encoding="utf-8")
         analysis = Analysis(Results(tmp_path, [make_result("joint_r8", 0, [0.5])]))
-        assert analysis.metrics.measured == ()
+        assert analysis.comparisons == ()
         with pytest.raises(DataError, match=REGISTERED):
             _ = analysis.outcomes

@@ -15,16 +15,17 @@ from pydantic import ValidationError
 from support.heads import topics_folder, toy_config, toy_data
 from torch import Tensor
 
-from unimoe.analysis.corrections import holm
+from unimoe.analysis.analysis import Analysis
+from unimoe.analysis.comparisons import difference
 from unimoe.analysis.gates.judging import judge_all
 from unimoe.analysis.loading import Results, load_all_results
-from unimoe.analysis.resampling import sign_flip_p
+from unimoe.analysis.statistics.corrections import holm
 from unimoe.comparison import search
 from unimoe.comparison.arms import ARMS, LARGEST_GRID, Comparison, changed
 from unimoe.comparison.flatness import disturbed, flatness_table, robustness
 from unimoe.comparison.gate import register_gate
 from unimoe.comparison.memory import step_peak_bytes
-from unimoe.comparison.methods import Chosen, MethodComparison
+from unimoe.comparison.methods import Chosen, MethodComparison, shares_seeds
 from unimoe.comparison.overlap import known_queries, overlap_table
 from unimoe.comparison.pareto import mean_diversity, pareto
 from unimoe.comparison.table import method_table
@@ -59,7 +60,7 @@ def data(place: Path, base: TrainConfig) -> HeadData:
 
 @pytest.fixture(scope="module")
 def finished(base: TrainConfig, data: HeadData) -> tuple[MethodComparison, dict[str, Chosen]]:
-    comparison = Comparison(base=base, methods=METHODS, settings=2, seeds=[0, 1], resamples=200)
+    comparison = Comparison(base=base, methods=METHODS, settings=2, seeds=[0, 1])
     compared = MethodComparison(comparison, data)
     return compared, compared.run()
 
@@ -115,15 +116,16 @@ class TestArms:
 class TestGate:
     def test_it_is_the_one_that_the_analysis_judges(self, finished: Finished) -> None:
         results = load_all_results(finished[0].output_dir)
-        from unimoe.analysis.analysis import Analysis
-
         registration = Analysis(results).registration
+        assert registration is not None
         assert registration.path == finished[0].output_dir / "gates.yaml"
         (outcome,) = judge_all(results, registration)
         key = results.dataset_keys[0]
         arms = [results.scores(arm, key, [0, 1]).mean() for arm in ("eggroll", "infonce")]
         assert outcome.found.value == pytest.approx(arms[0] - arms[1])  # type: ignore[union-attr]
-        assert not outcome.notes  # type: ignore[union-attr]  # no result is older than the gate
+        assert outcome.found.paired  # type: ignore[union-attr]
+        (note,) = outcome.notes  # type: ignore[union-attr]  # no result is older than the gate
+        assert note.startswith("two seeds of eggroll and infonce")
 
     def test_other_gates_are_refused(self, finished: Finished) -> None:
         other = finished[0].comparison.model_copy(update={"margin": 0.05})
@@ -141,10 +143,20 @@ class TestGate:
         assert "too late to register" in capsys.readouterr().err
 
 
+def with_noise(results: Results) -> Results:
+    """The same with other scores by query."""
+    rng = np.random.default_rng(0)
+    changed = [
+        r.model_copy(update={"per_query": {q: float(rng.uniform(0.2, 0.8)) for q in sorted(r.per_query)}})
+        for r in results.results
+    ]
+    return Results(results.output_dir, changed)
+
+
 class TestTable:
     def test_numbers_are_those_of_the_results(self, finished: Finished) -> None:
         compared, chosen = finished
-        results = load_all_results(compared.output_dir)
+        results = with_noise(load_all_results(compared.output_dir))  # so short a training changes no ranking
         table = method_table(results, compared.comparison, chosen, [])
         rows = {row[0].text: dict(zip(table.columns, row, strict=True)) for row in table.groups[0].rows}
         assert [*rows] == METHODS
@@ -152,12 +164,21 @@ class TestTable:
         scores = {name: results.scores(name, key, results.seeds(name, key) or [None]) for name in METHODS}
         for name in METHODS:
             assert rows[name]["test"].value == pytest.approx(100 * scores[name].mean())
-        against = [name for name in METHODS if name != "infonce"]
-        differences = np.column_stack([scores[n].mean(0) - scores["infonce"].mean(0) for n in against])
-        p_values = holm(sign_flip_p(differences, 200, 0).tolist())
-        for name, p in zip(against, p_values, strict=True):
-            assert rows[name]["p"].value == pytest.approx(p)
+        asked = [(n, b) for b in ("infonce", "zero_shot") for n in METHODS if n != b]
+        found = {
+            (name, other): difference(scores[name], scores[other], paired="zero_shot" not in (name, other))
+            for name, other in asked
+        }
+        tested = [pair for pair in asked if not found[pair][1]]
+        assert tested == asked
+        p_values = holm([found[pair][0].p or 0.0 for pair in tested])
+        for (name, other), p in zip(tested, p_values, strict=True):
+            assert rows[name]["p" if other == "infonce" else "p "].value == pytest.approx(p)
+            assert rows[name]["vs InfoNCE" if other == "infonce" else "vs zero-shot"].value == pytest.approx(
+                100 * found[name, other][0].value
+            )
         assert rows["infonce"]["p"].value is None
+        assert "corrected by Holm over all differences of this table" in " ".join(table.notes)
         assert rows["zero_shot"]["s"].value is None
         assert rows["eggroll"]["weights kB"].value == round(4 * 16 * 24 / 1e3)
 
@@ -205,7 +226,7 @@ class TestOverlap:
     def test_without_any_new_document_there_is_nothing_to_say(self, finished: Finished, data: HeadData) -> None:
         compared, _ = finished
         table = overlap_table(load_all_results(compared.output_dir), compared.comparison, data.splits, METHODS)
-        assert {row[4].text for row in table.groups[0].rows} == {"–"}
+        assert {cell.text for row in table.groups[0].rows for cell in row[5:]} == {"–"}
 
 
 def test_the_test_queries_are_scored_by_a_finished_training_alone(finished: Finished, data: HeadData) -> None:
@@ -307,3 +328,21 @@ def test_results_of_another_comparison_are_refused(finished: Finished) -> None:
     )
     with pytest.raises(DataError, match="experiment differs"):
         Results(finished[0].output_dir, [*results.results, other])
+
+
+class TestPairing:
+    """Seeds pair where a seed gives two methods the same first weights and the same order of queries."""
+
+    def test_trainings_of_one_seed_share_both(self, finished: Finished) -> None:
+        compared, chosen = finished
+        first, second = (compared.trainer(name, chosen[name].config, 1) for name in ("infonce", "eggroll"))
+        assert torch.equal(first.initial(), second.initial())
+        assert [first.batch(step) for step in range(5)] == [second.batch(step) for step in range(5)]
+
+    def test_results_declare_it_but_for_the_recipe_with_other_first_weights(
+        self, finished: Finished, base: TrainConfig
+    ) -> None:
+        results = load_all_results(finished[0].output_dir)
+        assert results.seeds_pair(("eggroll", "infonce"), results.dataset_keys)
+        pairs = {name: shares_seeds(arm.settings(base, 1)[0][1], base) for name, arm in ARMS.items()}
+        assert [name for name, shared in pairs.items() if not shared] == ["seed_recipe"]

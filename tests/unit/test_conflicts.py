@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unimoe.analysis.figures.conflict_log import Conflict
+from unimoe.analysis.figures.conflicts import Conflict
 from unimoe.config.losses import LOSS_NAMES, LossConfig, LossName
 from unimoe.config.training import ArmConfig
 from unimoe.training.gradient.aggregation import Aggregation, Task, make_aggregation

@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.gates import INTERFERENCE, both, constant_gap, measured, register, results
+from support.gates import INTERFERENCE, clear_gap, register, results
+from support.results import make_result
 
 from unimoe.analysis.gates.judging import Judgment, Refusal, exit_code, judge, judge_all
 from unimoe.analysis.gates.output import gate_lines, gates_as_json
 
-PASSING = [[0.6] * 4] * 2, [[0.5] * 4] * 2
-
 
 def only(folder: Path, *, advisory: bool = True, **change: Any) -> Judgment | Refusal:
-    """The gate with a change, judged on two seeds of apidocs at a TIR of 20 %."""
-    (outcome,) = judge_all(constant_gap(-0.1, seeds=2), register(folder, **INTERFERENCE | change), advisory=advisory)
+    """The gate with a change, judged on three seeds of apidocs at a TIR of 20 %."""
+    (outcome,) = judge_all(clear_gap(-0.1), register(folder, **INTERFERENCE | change), advisory=advisory)
     return outcome
 
 
@@ -32,12 +31,12 @@ def test_datasets_without_results_are_refused_unless_a_look_is_asked_for(tmp_pat
     assert looked.advisory == ("a look ahead was asked for", "no result yet on scifact, fiqa")
 
 
-def test_seeds_without_results_likewise(tmp_path: Path) -> None:
-    assert isinstance(only(tmp_path, advisory=False, seeds=[0, 1, 2, 3]), Refusal)
-    looked = only(tmp_path, seeds=[0, 1, 2, 3])
+def test_so_are_seeds_without_results(tmp_path: Path) -> None:
+    assert isinstance(only(tmp_path, advisory=False, seeds=[0, 1, 2, 3, 4]), Refusal)
+    looked = only(tmp_path, seeds=[0, 1, 2, 3, 4])
     assert isinstance(looked, Judgment)
-    assert looked.seeds == (0, 1)
-    assert looked.advisory[1] == "no result yet of seed 2, 3"
+    assert looked.found.seeds == ((0, 1, 2), (0, 1, 2))
+    assert looked.advisory[1] == "no result yet of seed 3, 4"
 
 
 def test_a_complete_gate_stays_advisory_when_a_look_was_asked_for(tmp_path: Path) -> None:
@@ -58,27 +57,23 @@ def test_nothing_to_look_at_is_refused(tmp_path: Path, change: dict[str, Any], w
 
 def test_results_unfit_for_decisions_neither_pass_nor_stop(tmp_path: Path) -> None:
     registration = register(tmp_path, **INTERFERENCE)
-    smoke = judge(both(*PASSING, caveats=["smoke run"]), registration, "it")
+    smoke = judge(clear_gap(-0.1, caveats=["smoke run"]), registration, "it")
     assert (smoke.label, smoke.advisory, exit_code([smoke])) == ("PASS", ("smoke run",), 12)
-    cut = judge(both(*PASSING, identity={"max_queries": 4}), registration, "it")
+    cut = judge(clear_gap(-0.1, identity={"max_queries": 4}), registration, "it")
     assert (cut.advisory, exit_code([cut])) == (("4 queries of a larger set",), 12)
 
 
 def test_caveats_of_other_datasets_do_not_matter(tmp_path: Path) -> None:
-    found = results(
-        measured("rank_only_r8", PASSING[0]),
-        measured("joint_r8", PASSING[1]),
-        measured("joint_r8", PASSING[1], "scifact", caveats=["smoke run"]),
-    )
+    other = make_result("joint_r8", 0, [0.5, 0.6], dataset="scifact", caveats=["smoke run"])
+    found = results([*clear_gap(-0.1).results, other])
     assert judge(found, register(tmp_path, **INTERFERENCE), "it").advisory == ()
 
 
 def test_it_is_said_in_text_and_in_json(tmp_path: Path) -> None:
     registration = register(tmp_path, **INTERFERENCE)
-    outcomes = judge_all(both(*PASSING, caveats=["smoke run"]), registration)
+    outcomes = judge_all(clear_gap(-0.1, caveats=["smoke run"]), registration)
     text = gate_lines(registration, outcomes)
-    assert "\nADVISORY, it: interference" in text
+    assert "ADVISORY PASS: it" in text
     assert "Advisory smoke run: this neither passes nor stops a project" in " ".join(text.split())
-    assert text.endswith("Exit code 12: it ADVISORY PASS")
-    said = gates_as_json(registration, outcomes)
+    said = gates_as_json(registration, outcomes, outcomes)
     assert (said["exit_code"], said["gates"][0]["advisory"]) == (12, ["smoke run"])

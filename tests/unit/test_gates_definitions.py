@@ -35,8 +35,8 @@ def test_the_hash_follows_the_content(tmp_path: Path) -> None:
         ({"kind": "interferenc"}, ["gates.it.kind", "did you mean 'interference'?"]),
         ({"joint": "rank_only_r8"}, ["gates.it", "both arms are 'rank_only_r8'"]),
         ({"datasets": []}, ["gates.it.datasets"]),
-        ({"datasets": ["a", "a"]}, ["gates.it.datasets", "'a' stands twice"]),
-        ({"seeds": [0, 1, 1]}, ["gates.it.seeds", "1 stands twice"]),
+        ({"datasets": ["a", "a"]}, ["gates.it.datasets", "'a' is listed twice"]),
+        ({"seeds": [0, 1, 1]}, ["gates.it.seeds", "1 is listed twice"]),
         ({"pass_at": "2 %"}, ["gates.it.pass_at", "number"]),
     ],
 )
@@ -53,9 +53,16 @@ def test_what_decides_has_to_be_written_down(tmp_path: Path, missing: str) -> No
         register(tmp_path, **{key: value for key, value in INTERFERENCE.items() if key != missing})
 
 
-def test_a_margin_of_zero_is_no_claim(tmp_path: Path) -> None:
+def test_a_margin_of_zero_is_a_claim_but_for_equivalence(tmp_path: Path) -> None:
+    for kind in ("superiority", "non_inferiority"):
+        assert register(tmp_path, **DIFFERENCE | {"kind": kind, "margin": 0.0}).gates["it"].cutoffs == (0.0,)
     with pytest.raises(DataError, match=r"gates\.it\.margin"):
-        register(tmp_path, **DIFFERENCE | {"kind": "superiority", "margin": 0.0})
+        register(tmp_path, **DIFFERENCE | {"kind": "equivalence", "margin": 0.0})
+
+
+def test_cutoffs_ascend_and_without_room_for_marginal_there_is_one(tmp_path: Path) -> None:
+    assert register(tmp_path, **INTERFERENCE).gates["it"].cutoffs == (0.01, 0.02)
+    assert register(tmp_path, **INTERFERENCE | {"fail_below": 0.02}).gates["it"].cutoffs == (0.02,)
 
 
 def test_an_unreadable_date_is_refused(tmp_path: Path) -> None:

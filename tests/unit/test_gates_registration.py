@@ -6,13 +6,11 @@ import pytest
 from support.gates import INTERFERENCE, both, gate_file, measured, register, results
 from support.results import make_result
 
-from unimoe.analysis.gates.definitions import load_gates
-from unimoe.analysis.gates.judging import judge, judge_all
+from unimoe.analysis.analysis import Analysis
+from unimoe.analysis.gates.definitions import InterferenceGate, load_gates
 from unimoe.analysis.gates.output import gate_lines, gates_as_json
-from unimoe.analysis.gates.registration import REGISTERED, default_gates, registered_in, unmet, unregistered
+from unimoe.analysis.gates.registration import REGISTERED, default_gates, own_gates, registered_in, unmet
 from unimoe.analysis.gates.registration import register as register_in
-from unimoe.analysis.interference import compute_interference_metrics
-from unimoe.analysis.loading import Pair, Results
 from unimoe.errors import DataError
 from unimoe.results import write_result
 
@@ -50,12 +48,19 @@ class TestCopy:
 
 
 def test_what_an_experiment_will_not_have_is_said_beforehand(tmp_path: Path) -> None:
-    registration = register(tmp_path, **INTERFERENCE | {"joint": "joint_r9", "seeds": [0, 1, 2]})
-    assert list(unmet(registration, ["rank_only_r8", "joint_r8"], [0])) == [
-        "gate 'it' names arm 'joint_r9', which is none of this experiment's (did you mean 'joint_r8'?)",
-        "gate 'it' registers seed 1, 2, which this experiment does not train",
+    registration = register(
+        tmp_path, **INTERFERENCE | {"joint": "joint_r9", "seeds": [0, 1, 2], "specialist_must_beat": "zero_shot"}
+    )
+    file = tmp_path / "gates.yaml"
+    assert list(unmet(registration, ["rank_only_r8", "joint_r8"], [0], {"reranking": ["apidoc"]})) == [
+        f"{file}: gate 'it' names arm 'joint_r9', which this experiment does not have (did you mean 'joint_r8'?)",
+        f"{file}: gate 'it' names arm 'zero_shot', which this experiment does not have",
+        f"{file}: gate 'it' registers seed 1, 2, which this experiment does not train",
+        f"{file}: gate 'it' names reranking/apidocs, on which this experiment is not evaluated (did you mean 'apidoc'?)"
+        "; write its own dataset, or leave 'gates' out of the config for gates of its own",
     ]
-    assert not list(unmet(registration, ["rank_only_r8", "joint_r9"], [0, 1, 2]))
+    arms = ["rank_only_r8", "joint_r9", "zero_shot"]
+    assert not list(unmet(registration, arms, [0, 1, 2], {"reranking": ["apidocs"]}))
 
 
 class TestDefaults:
@@ -67,47 +72,67 @@ class TestDefaults:
                 for dataset, metric in (("scifact", "ndcg@10"), ("msmarco", "map"), ("fiqa", "ndcg@10"))
             )
         )
-        gates = default_gates(compute_interference_metrics(found))
+        gates = default_gates(found).gates
         assert {name: gate.datasets for name, gate in gates.items()} == {
             "reranking.joint_r8-ndcg@10": ["fiqa", "scifact"],
             "reranking.joint_r8-map": ["msmarco"],
         }
         assert {gate.metric for gate in gates.values()} == {"ndcg@10", "map"}
 
-    def test_two_specialists_of_one_joint_arm_have_gates_of_their_own(self) -> None:
-        arms = [result for arm in ("a <b>", "b|c", "both") for result in measured(arm, TWO_SEEDS)]
-        pairs = [Pair("reranking", "a <b>", "both"), Pair("reranking", "b|c", "both")]
-        gates = default_gates(compute_interference_metrics(Results(Path("out"), arms, pairs=pairs)))
-        assert list(gates) == ["reranking.both-a <b>", "reranking.both-b|c"]
+    def test_each_way_of_joint_training_has_its_gate(self) -> None:
+        arms = ("rank_only_r8", "joint_r8", "joint_r8_pcgrad")
+        gates = default_gates(results(*(measured(arm, TWO_SEEDS) for arm in arms))).gates
+        assert {name: gate.arms for name, gate in gates.items()} == {
+            "reranking.joint_r8": ("rank_only_r8", "joint_r8"),
+            "reranking.joint_r8_pcgrad": ("rank_only_r8", "joint_r8_pcgrad"),
+        }
 
-    def test_they_are_called_not_registered(self) -> None:
-        found = both(TWO_SEEDS, TWO_SEEDS)
-        registration = unregistered(compute_interference_metrics(found))
-        outcomes = judge_all(found, registration)
-        assert "not registered" in gate_lines(registration, outcomes).splitlines()[0]
-        said = gates_as_json(registration, outcomes)
+    def test_they_say_that_they_are_not_registered_and_decide_nothing(self) -> None:
+        analysis = Analysis(both(TWO_SEEDS, TWO_SEEDS))
+        assert analysis.registration is None
+        (judgment,) = analysis.judgments
+        assert not judgment.registered
+        text = gate_lines(analysis.registration, analysis.outcomes)
+        assert text.startswith("No gates were registered before the results; the rule's own cutoffs are used")
+        said = gates_as_json(analysis.registration, analysis.outcomes, analysis.decisive)
         assert (said["file"], said["hash"], said["registered"]) == (None, None, None)
-        assert [gate["label"] for gate in said["gates"]] == ["FAIL"]
+        assert [gate["label"] for gate in said["gates"]] == ["INCONCLUSIVE"]
 
     def test_without_a_pair_there_is_none(self) -> None:
-        assert default_gates(compute_interference_metrics(results(measured("joint_r8", TWO_SEEDS)))) == {}
+        assert default_gates(results(measured("joint_r8", TWO_SEEDS))).gates == {}
 
-
-def test_the_forums_of_cqadupstack_count_once(tmp_path: Path) -> None:
-    """Two forums at TIR 20 % and 0 % with the same specialist are one dataset at 10 %; with another at 0 %: 5 %."""
-    scores = {"cqadupstack/android": (0.5, 0.4), "cqadupstack/gis": (0.5, 0.5), "scifact": (0.8, 0.8)}
-    found = results(
-        *(
-            measured(arm, [[pair[side]] * 4] * 2, dataset)
-            for side, arm in enumerate(("rank_only_r8", "joint_r8"))
-            for dataset, pair in scores.items()
+    def test_what_a_file_leaves_out_is_judged_by_its_cutoffs(self, tmp_path: Path) -> None:
+        found = results(
+            *(measured(arm, TWO_SEEDS, dataset) for arm in ("rank_only_r8", "joint_r8") for dataset in ("apidocs", "b"))
         )
-    )
-    registration = register(tmp_path, **INTERFERENCE | {"datasets": list(scores)})
-    judgment = judge(found, registration, "it")
-    assert judgment.found.value == pytest.approx(0.05)
-    assert judgment.unregistered == pytest.approx(0.05 / 1.3)
-    assert [row.left_out for row in judgment.stability.rows if row.kind == "dataset"] == [
-        "cqadupstack",
-        "scifact",
-    ]
+        registration = register(tmp_path, **INTERFERENCE | {"pass_at": 0.1, "fail_below": 0.08, "seeds": [0, 1]})
+        (gate,) = default_gates(found, registration).gates.values()
+        assert isinstance(gate, InterferenceGate)
+        assert (gate.datasets, gate.cutoffs, gate.seeds) == (["b"], (0.08, 0.1), None)
+        analysis = Analysis(found, registration)
+        assert [item.registered for item in analysis.judgments] == [True, False]
+        assert [item.name for item in analysis.decisive] == ["it"]
+
+
+class TestOwnGates:
+    """An experiment that names no gates gets gates for its own arms and datasets, before the first step."""
+
+    ARMS = ("zero_shot", "bm25", "rank_only_r8", "emb_only_r8", "joint_r8")
+
+    def test_one_for_each_pair_that_requires_a_specialist_that_has_learnt(self) -> None:
+        own = own_gates(self.ARMS, ["scifact"], "ndcg@10", [0, 1, 2])
+        assert list(own.gates) == ["reranking.joint_r8", "embedding.joint_r8"]
+        for gate in own.gates.values():
+            assert isinstance(gate, InterferenceGate)
+            assert (gate.datasets, gate.seeds, gate.specialist_must_beat) == (["scifact"], [0, 1, 2], "zero_shot")
+
+    def test_they_are_registered_with_the_time_and_stay(self, tmp_path: Path) -> None:
+        own = own_gates(self.ARMS, ["scifact"], "ndcg@10", [0, 1])
+        assert register_in(own, tmp_path / "out")
+        there = registered_in(tmp_path / "out")
+        assert there is not None
+        assert there.gates == own.gates
+        assert there.registered is not None
+        before = (tmp_path / "out" / REGISTERED).read_bytes()
+        assert register_in(own_gates(self.ARMS, ["fiqa"], "ndcg@10", [0]), tmp_path / "out")
+        assert (tmp_path / "out" / REGISTERED).read_bytes() == before

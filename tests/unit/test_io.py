@@ -203,3 +203,8 @@ def test_the_cache_can_be_moved(tmp_cache: Path) -> None:
     folder = io.cache_dir("bm25", "scifact")
     assert folder == tmp_cache / "bm25" / "scifact"
     assert folder.is_dir()
+
+
+def test_what_json_lacks_becomes_null_at_any_depth() -> None:
+    value = {"a": [1.5, float("inf"), {"b": (float("nan"), None, "x", 3)}], "c": True}
+    assert io.finite(value) == {"a": [1.5, None, {"b": [None, None, "x", 3]}], "c": True}

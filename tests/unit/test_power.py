@@ -8,162 +8,142 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.variances import known
 
-from unimoe.analysis.crossed import MeanSquares
-from unimoe.analysis.power import (
+from unimoe.analysis.statistics.power import (
     Aim,
+    at_size,
     decides_sentence,
     half_width,
     plan,
-    precision,
     settle_sentence,
-    settles,
     smallest_distance,
 )
+from unimoe.analysis.statistics.variance import Terms
 from unimoe.errors import UsageError
 
 MANY_MORE = 10**12
 
-mean_squares = st.builds(
-    MeanSquares,
-    seed=st.floats(1e-6, 10.0),
-    query=st.floats(1e-6, 10.0),
-    residual=st.floats(1e-6, 10.0),
-    n_seeds=st.integers(2, 10),
-    n_queries=st.integers(2, 2_000),
-)
-seed_counts = st.integers(2, 200)
+RULE = Aim(cutoffs=(0.01, 0.02), confidence=0.90)
+
+components = st.floats(1e-6, 10.0)
+paired = st.builds(known, components, components, components, st.integers(2, 10), st.integers(2, 2_000))
 query_counts = st.integers(2, 10**5)
 estimates = st.floats(-0.5, 0.5)
 
 
-@given(mean_squares, seed_counts, query_counts, st.integers(0, 100), st.integers(0, 10**6))
+@st.composite
+def terms(draw: st.DrawFn) -> Terms:
+    """Of two arms whose seeds pair, or of two whose runs vary apart and differ in number."""
+    first = draw(paired)
+    if draw(st.booleans()):
+        return first
+    second = known(draw(components), 0.0, draw(components), draw(st.integers(2, 10)), int(first.queries[0]))
+    return Terms(
+        query=first.query + second.query,
+        run=np.concatenate([first.run, second.run]),
+        residual=np.concatenate([first.residual, second.residual]),
+        queries=first.queries,
+        runs=first.runs + second.runs,
+    )
+
+
+@given(terms(), st.integers(2, 200), query_counts, st.integers(0, 100), st.integers(0, 10**6))
 def test_more_seeds_or_queries_never_raise_the_standard_error(
-    squares: MeanSquares, seeds: int, queries: int, more_seeds: int, more_queries: int
+    found: Terms, seeds: int, queries: int, more_seeds: int, more_queries: int
 ) -> None:
-    error, _ = precision(squares, seeds, queries)
-    larger, freedom = precision(squares, seeds + more_seeds, queries + more_queries)
-    assert larger <= error * (1 + 1e-9)
-    assert freedom >= min(seeds + more_seeds, queries + more_queries) - 1
+    fewer, larger = at_size(found, seeds, queries), at_size(found, seeds + more_seeds, queries + more_queries)
+    assert larger.error <= fewer.error * (1 + 1e-9)
+    assert larger.freedom >= min(*larger.runs, *larger.queries) - 1 - 1e-9
 
 
-@given(mean_squares, seed_counts, query_counts, st.floats(1.0, 100.0))
+@given(terms())
+def test_the_same_sizes_leave_everything_as_it_is(found: Terms) -> None:
+    same = at_size(found, min(found.runs), sum(found.queries))
+    assert same.variance == pytest.approx(found.variance)
+    assert same.freedom == pytest.approx(found.freedom)
+
+
+@given(terms(), st.integers(2, 200), query_counts, st.floats(1.0, 100.0))
 def test_the_error_and_the_interval_have_the_unit_of_the_estimate(
-    squares: MeanSquares, seeds: int, queries: int, scale: float
+    found: Terms, seeds: int, queries: int, scale: float
 ) -> None:
     factor = scale**2
-    scaled = replace(
-        squares, seed=factor * squares.seed, query=factor * squares.query, residual=factor * squares.residual
-    )
-    assert half_width(scaled, seeds, queries) == pytest.approx(scale * half_width(squares, seeds, queries))
-    aim = Aim()
-    near, far = (smallest_distance(each, seeds, queries, aim) for each in (squares, scaled))
+    scaled = Terms(factor * found.query, factor * found.run, factor * found.residual, found.queries, found.runs)
+    assert half_width(scaled, seeds, queries) == pytest.approx(scale * half_width(found, seeds, queries))
+    near, far = (smallest_distance(each, seeds, queries, RULE) for each in (found, scaled))
     assert far == pytest.approx(scale * near)
 
 
-@given(mean_squares, estimates, seed_counts, query_counts, st.integers(0, 500), st.integers(0, 10**6))
-def test_more_seeds_or_queries_never_unsettle(
-    squares: MeanSquares, estimate: float, seeds: int, queries: int, more_seeds: int, more_queries: int
-) -> None:
-    if settles(squares, estimate, seeds, queries, Aim()):
-        assert settles(squares, estimate, seeds + more_seeds, queries + more_queries, Aim())
-
-
-@settings(max_examples=25)
-@given(mean_squares, estimates, st.floats(0.5, 0.98), st.floats(0.5, 0.98), st.floats(0.0, 0.01))
+@settings(max_examples=20, deadline=None)
+@given(terms(), estimates, st.floats(0.5, 0.98), st.floats(0.5, 0.98), st.floats(0.0, 0.01))
 def test_asking_for_more_never_needs_less(
-    squares: MeanSquares, estimate: float, confidence: float, power: float, more: float
+    found: Terms, estimate: float, confidence: float, power: float, more: float
 ) -> None:
-    less = plan(squares, estimate, Aim(confidence=confidence, power=power))
-    for aim in (Aim(confidence=confidence + more, power=power), Aim(confidence=confidence, power=power + more)):
-        asked = plan(squares, estimate, aim)
+    less = plan(found, estimate, replace(RULE, confidence=confidence, power=power))
+    for step in ((more, 0.0), (0.0, more)):
+        asked = plan(found, estimate, replace(RULE, confidence=confidence + step[0], power=power + step[1]))
         assert (asked.queries or MANY_MORE) >= (less.queries or MANY_MORE)
         assert (asked.seeds or MANY_MORE) >= (less.seeds or MANY_MORE)
         assert asked.decides >= less.decides
 
 
-@settings(max_examples=25)
-@given(mean_squares, estimates)
-def test_the_grid_needs_no_more_of_either_than_either_alone(squares: MeanSquares, estimate: float) -> None:
-    found = plan(squares, estimate)
-    cells = [s * n for s, n in ((squares.n_seeds, found.queries), (found.seeds, squares.n_queries)) if s and n]
+@settings(max_examples=20, deadline=None)
+@given(terms(), estimates)
+def test_the_grid_needs_no_more_of_either_than_either_alone(found: Terms, estimate: float) -> None:
+    planned = plan(found, estimate, RULE)
+    seeds, queries = planned.at_hand
+    cells = [s * n for s, n in ((seeds, planned.queries), (planned.seeds, queries)) if s and n]
     if cells:
-        assert found.grid is not None
-        assert squares.n_seeds <= found.grid[0]
-        assert squares.n_queries <= found.grid[1]
-        assert found.grid[0] * found.grid[1] <= min(cells)
+        assert planned.grid is not None
+        assert planned.grid[0] >= seeds
+        assert planned.grid[1] >= queries
+        assert planned.grid[0] * planned.grid[1] <= min(cells)
 
 
 def test_more_queries_can_widen_the_interval_when_seeds_are_few() -> None:
     # Why a plan looks at the limits too: t with 2 degrees of freedom is 4.30, and with 5 it is 2.57.
-    squares = MeanSquares(seed=0.05, query=0.2, residual=0.02, n_seeds=3, n_queries=300)
-    widths = half_width(squares, 3, [300, 3_000, math.inf])
-    assert widths[1] < widths[0]
-    assert widths[1] < widths[2]
-    aim = Aim(cutoffs=(0.02,), confidence=0.975, power=0.5)
-    estimate = 0.02 + 1.01 * float(widths[1])
-    assert not settles(squares, estimate, 3, 3_000, aim)
-    assert settles(squares, 0.02 + 1.01 * float(widths[2]), 3, 3_000, aim)
+    found = known(seed=0.00008, query=0.12, residual=0.02, seeds=3, queries=300)
+    first, second, limit = (half_width(found, 3, queries) for queries in (300, 3_000, 1e15))
+    assert second < first
+    assert second < limit
 
 
 def test_never_where_the_other_factor_alone_leaves_too_much() -> None:
-    seeds_vary = MeanSquares(seed=1.0, query=0.02, residual=0.02, n_seeds=3, n_queries=1_000)
-    found = plan(seeds_vary, 0.03)
-    assert found.queries is None
-    assert found.decides_with_any_queries > 0.01
-    assert found.seeds is not None
-    queries_vary = MeanSquares(seed=0.02, query=0.2, residual=0.02, n_seeds=3, n_queries=100)
-    found = plan(queries_vary, 0.03)
-    assert found.seeds is None
-    assert found.decides_with_any_seeds > 0.01
-    assert found.queries is not None
+    seeds_vary = plan(known(seed=0.001, query=0.0, residual=0.02, seeds=3, queries=1_000), 0.03, RULE)
+    assert seeds_vary.queries is None
+    assert seeds_vary.decides_with_any_queries > 0.01
+    assert seeds_vary.seeds is not None
+    queries_vary = plan(known(seed=0.0, query=0.06, residual=0.02, seeds=3, queries=100), 0.03, RULE)
+    assert queries_vary.seeds is None
+    assert queries_vary.decides_with_any_seeds > 0.01
+    assert queries_vary.queries is not None
 
 
 @pytest.mark.parametrize("cutoff", [0.01, 0.02])
 def test_on_a_cutoff_nothing_ever_settles(cutoff: float) -> None:
-    found = plan(MeanSquares(seed=0.03, query=0.1, residual=0.02, n_seeds=3, n_queries=300), cutoff)
+    found = plan(known(seed=0.00003, query=0.03, residual=0.02, seeds=3, queries=300), cutoff, RULE)
     assert (found.settled, found.seeds, found.queries, found.grid) == (False, None, None, None)
 
 
 def test_what_is_settled_needs_nothing_more() -> None:
-    squares = MeanSquares(seed=0.02, query=0.05, residual=0.02, n_seeds=3, n_queries=1_000)
-    found = plan(squares, 0.10)
+    found = plan(known(seed=0.0, query=0.01, residual=0.02, seeds=3, queries=1_000), 0.10, RULE)
     assert (found.settled, found.seeds, found.queries, found.grid) == (True, 3, 1_000, (3, 1_000))
 
 
-def test_arms_that_differ_by_a_factor_are_settled_wherever_they_stand() -> None:
-    exact = MeanSquares(seed=0.0, query=0.0, residual=0.0, n_seeds=2, n_queries=5)
-    found = plan(exact, 0.02)
-    assert found.settled
-    assert (found.decides, found.decides_with_any_queries) == (0.0, 0.0)
-    error, freedom = precision(exact, 2, 5)
-    assert (float(error), float(freedom)) == (0.0, math.inf)
-
-
-def test_the_price_of_a_seed_moves_the_grid_towards_queries() -> None:
-    squares = MeanSquares(seed=0.06, query=0.1, residual=0.05, n_seeds=3, n_queries=500)
-    free = plan(squares, 0.028).grid
-    dear = plan(squares, 0.028, seed_cost=100_000.0).grid
-    assert free is not None
-    assert dear is not None
-    assert dear[0] < free[0]
-    assert dear[1] > free[1]
+def test_arms_without_seeds_ask_for_queries_alone() -> None:
+    only_queries = Terms(np.array([0.04 / 300]), np.zeros(0), np.zeros((0, 1)), (300,), ())
+    found = plan(only_queries, 0.03, RULE)
+    assert (found.at_hand, found.seeds) == ((0, 300), None)
+    assert found.queries is not None
+    assert settle_sentence(found) == f"about {found.queries:,} queries"
 
 
 def test_a_region_holds_its_lower_end() -> None:
-    aim = Aim()
-    assert aim.region(0.0099) == (-math.inf, 0.01)
-    assert aim.region(0.01) == (0.01, 0.02)
-    assert aim.region(0.02) == (0.02, math.inf)
-    assert Aim(cutoffs=(-0.005,)).region(0.0) == (-0.005, math.inf)
-
-
-def test_sizes_broadcast() -> None:
-    squares = MeanSquares(seed=0.05, query=0.2, residual=0.02, n_seeds=3, n_queries=300)
-    widths = half_width(squares, np.array([[3], [5]]), [100, 200, 400])
-    assert widths.shape == (2, 3)
-    assert widths[1, 2] == half_width(squares, 5, 400)
-    assert settles(squares, 0.1, np.array([[3], [5]]), [100, 200, 400], Aim()).shape == (2, 3)
+    assert RULE.region(0.0099) == (-math.inf, 0.01)
+    assert RULE.region(0.01) == (0.01, 0.02)
+    assert RULE.region(0.02) == (0.02, math.inf)
+    assert Aim(cutoffs=(-0.005,), confidence=0.9).region(0.0) == (-0.005, math.inf)
 
 
 @pytest.mark.parametrize(
@@ -177,20 +157,19 @@ def test_sizes_broadcast() -> None:
 )
 def test_refuses_what_no_gate_can_ask(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        Aim(**wrong)
+        replace(RULE, **wrong)
 
 
-@pytest.mark.parametrize("costs", [(-1.0, 1.0), (0.0, 0.0)])
-def test_refuses_costs_that_leave_the_cheapest_open(costs: tuple[float, float]) -> None:
-    squares = MeanSquares(seed=0.05, query=0.2, residual=0.02, n_seeds=3, n_queries=300)
-    with pytest.raises(UsageError, match="costs"):
-        plan(squares, 0.1, None, *costs)
+def test_refuses_a_plan_for_one_query() -> None:
+    with pytest.raises(UsageError, match="2 or more"):
+        at_size(known(0.1, 0.1, 0.1, 3, 300), 3, 1)
 
 
 def test_two_one_sided_tests_ask_for_less_than_both_sides_at_once() -> None:
-    squares = MeanSquares(seed=0.03, query=0.1, residual=0.02, n_seeds=3, n_queries=300)
-    equivalence = plan(squares, 0.0, Aim(cutoffs=(-0.01, 0.01), one_sided=True))
-    between = plan(squares, 0.0, Aim(cutoffs=(-0.01, 0.01)))
+    found = known(seed=0.00003, query=0.03, residual=0.02, seeds=3, queries=300)
+    cutoffs = (-0.01, 0.01)
+    equivalence = plan(found, 0.0, Aim(cutoffs, 0.90, one_sided=True))
+    between = plan(found, 0.0, Aim(cutoffs, 0.90))
     assert equivalence.grid is not None
     assert between.grid is not None
     assert equivalence.grid[0] * equivalence.grid[1] < between.grid[0] * between.grid[1]
@@ -198,25 +177,25 @@ def test_two_one_sided_tests_ask_for_less_than_both_sides_at_once() -> None:
 
 class TestSentences:
     def test_never_is_said_in_words(self) -> None:
-        found = plan(MeanSquares(seed=1.0, query=0.02, residual=0.02, n_seeds=3, n_queries=1_000), 0.03)
+        found = plan(known(seed=0.001, query=0.0, residual=0.02, seeds=3, queries=1_000), 0.03, RULE)
         said = settle_sentence(found)
         assert f"about {found.seeds:,} seeds with these 1,000 queries" in said
         assert "never by queries alone" in said
 
     def test_on_a_cutoff_the_reason_is_given(self) -> None:
-        found = plan(MeanSquares(seed=0.03, query=0.1, residual=0.02, n_seeds=3, n_queries=300), 0.02)
+        found = plan(known(seed=0.00003, query=0.03, residual=0.02, seeds=3, queries=300), 0.02, RULE)
         assert "too near a cutoff" in settle_sentence(found)
 
     def test_what_is_settled_asks_for_nothing(self) -> None:
-        found = plan(MeanSquares(seed=0.02, query=0.05, residual=0.02, n_seeds=3, n_queries=1_000), 0.1)
+        found = plan(known(seed=0.0, query=0.01, residual=0.02, seeds=3, queries=1_000), 0.1, RULE)
         assert settle_sentence(found) == "these 3 seeds x 1,000 queries settle it"
 
     def test_the_fast_tier_and_both_limits_are_named(self) -> None:
-        found = plan(MeanSquares(seed=0.05, query=0.2, residual=0.02, n_seeds=3, n_queries=300), 0.03)
+        found = plan(known(seed=0.0001, query=0.06, residual=0.02, seeds=3, queries=300), 0.03, RULE)
         said = decides_sentence(found)
         assert f"only what lies {100 * found.decides:.2f} points or more from a cutoff" in said
         assert f"the fast tier's 1,271 queries {100 * found.decides_in_fast_tier:.2f}" in said
 
     def test_a_variance_estimated_as_none_gives_no_limit_rather_than_zero(self) -> None:
-        found = plan(MeanSquares(seed=0.01, query=0.2, residual=0.02, n_seeds=3, n_queries=300), 0.03)
+        found = plan(known(seed=0.0, query=0.06, residual=0.02, seeds=3, queries=300), 0.03, RULE)
         assert "with any number of queries no limit seen" in decides_sentence(found)

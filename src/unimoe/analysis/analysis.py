@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
-from unimoe.analysis.across import Across, compute_across
+from unimoe.analysis.comparisons import ITERATIONS, Comparison, Question, compare_arms
 from unimoe.analysis.drilldown import QueryCase, drill_down_all
-from unimoe.analysis.gates.definitions import Registration
+from unimoe.analysis.gates.definitions import InterferenceGate, Registration
 from unimoe.analysis.gates.judging import Judgment, Refusal, judge_all
-from unimoe.analysis.gates.registration import registered_in, unregistered
-from unimoe.analysis.interference import InterferenceMetrics, compute_interference_metrics
-from unimoe.analysis.loading import Pair, Results
-from unimoe.analysis.significance import ITERATIONS, Comparison, compute_significance
+from unimoe.analysis.gates.registration import default_gates, registered_in
+from unimoe.analysis.loading import Results
+from unimoe.analysis.missing import NotComputable, missing_pairs
 
 
 class Analysis:
     """One set of results and what is computed from it; an answer is computed when it is first asked for, then kept.
 
-    The commands, the verdict, the tables, the figures and the report of one run share one of these, so that they
-    cannot disagree and nothing is computed twice.
+    The commands, the tables, the figures and the report of one run share one of these, so that they cannot disagree
+    and nothing is computed twice.
 
     Attributes:
         results: what ``load_all_results`` returned.
-        gates: the gates that were given; None where the output folder decides.
-        alpha: intervals of the paired tests have level ``1 - alpha``.
-        iterations: bootstrap resamples and permutations.
-        seed: of the random numbers.
+        iterations: bootstrap resamples and permutations of the checks beside the model's tests.
+        seed: of their random numbers.
     """
 
     def __init__(
@@ -33,54 +31,62 @@ class Analysis:
         results: Results,
         gates: Registration | None = None,
         *,
-        alpha: float = 0.05,
+        questions: Sequence[Question] | None = None,
         iterations: int = ITERATIONS,
         seed: int = 0,
     ) -> None:
+        """Take results, gates that replace those registered in their folder, and what to compare if not by names."""
         self.results = results
-        self.gates = gates
-        self.alpha = alpha
         self.iterations = iterations
         self.seed = seed
+        self._given = gates
+        self._questions = questions
 
     @cached_property
-    def metrics(self) -> InterferenceMetrics:
-        """TIR of every pair of arms on every dataset."""
-        return compute_interference_metrics(self.results)
-
-    @cached_property
-    def across(self) -> tuple[Across, ...]:
-        """TIR across datasets."""
-        return compute_across(self.results, self.metrics)
-
-    @cached_property
-    def comparisons(self) -> tuple[Comparison, ...]:
-        """The paired tests.
-
-        Raises:
-            UsageError: ``alpha`` outside (0, 1), or no iterations.
-        """
-        return compute_significance(self.results, self.alpha, self.iterations, self.seed)
-
-    @cached_property
-    def registration(self) -> Registration:
-        """The gates to judge by: those given, else those registered in the output folder, else the rule's.
+    def registration(self) -> Registration | None:
+        """The gates given, else those registered in the output folder; None where a file registers none.
 
         Raises:
             DataError: the output folder's gate file is malformed.
         """
-        return self.gates or registered_in(self.results.output_dir) or unregistered(self.metrics)
+        return self._given or registered_in(self.results.output_dir)
 
     @cached_property
     def outcomes(self) -> tuple[Judgment | Refusal, ...]:
-        """What the gates of ``registration`` say.
+        """Every judgment of this analysis: of the registered gates, then of the rule's gates for what they leave out.
 
         Raises:
             DataError: the output folder's gate file is malformed.
         """
-        return judge_all(self.results, self.registration)
+        registered = () if self.registration is None else judge_all(self.results, self.registration)
+        return (*registered, *judge_all(self.results, default_gates(self.results, self.registration)))
 
     @cached_property
-    def cases(self) -> dict[tuple[Pair, str], tuple[QueryCase, ...]]:
-        """The queries that carry each TIR, by pair of arms and dataset."""
-        return drill_down_all(self.results, self.metrics)
+    def decisive(self) -> tuple[Judgment | Refusal, ...]:
+        """The outcomes that count for an exit code: those of registered gates, or all where no file registers any."""
+        return self.outcomes if self.registration is None else self.outcomes[: len(self.registration.gates)]
+
+    @cached_property
+    def judgments(self) -> tuple[Judgment, ...]:
+        """The outcomes that are judgments."""
+        return tuple(outcome for outcome in self.outcomes if isinstance(outcome, Judgment))
+
+    @cached_property
+    def interference(self) -> tuple[Judgment, ...]:
+        """The judgments of a joint arm against its specialist."""
+        return tuple(item for item in self.judgments if isinstance(item.gate, InterferenceGate))
+
+    @cached_property
+    def missing(self) -> tuple[NotComputable, ...]:
+        """Every pair of a specialist and a joint arm that has no TIR, and why."""
+        return missing_pairs(self.results)
+
+    @cached_property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """The paired comparisons of arms: one family of tests."""
+        return compare_arms(self.results, self._questions, iterations=self.iterations, seed=self.seed)
+
+    @cached_property
+    def cases(self) -> dict[tuple[str, str], tuple[QueryCase, ...]]:
+        """The queries that contribute most to each judged difference, by name of the gate and dataset."""
+        return drill_down_all(self.results, self.judgments)

@@ -6,14 +6,15 @@ import json
 from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unimoe.console import print_error, stderr, stdout
 from unimoe.errors import UsageError
 
-KILL_GATE = Path("gates/kill_gate")
+if TYPE_CHECKING:
+    from unimoe.analysis.gates.definitions import Registration
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -40,8 +41,8 @@ def analyze(
     gates: Annotated[
         Path | None,
         typer.Option(
-            help="verdicts: a gate file, or the name of a shipped one. By default the one registered in the "
-            "experiment's folder, else gates/kill_gate."
+            help="A gate file, or the name of a shipped one. By default the one registered in the experiment's folder, "
+            "else the rule's gates."
         ),
     ] = None,
     advisory: Annotated[
@@ -52,7 +53,8 @@ def analyze(
         list[str] | None,
         typer.Option(
             help="Compare arms although this differs between them: queries (those all share are then compared), "
-            "candidates, metrics, max_queries, depth, collections. May be repeated; becomes a caveat everywhere."
+            "candidates, metrics, max_queries, depth, collections, duplicates. May be repeated; becomes a caveat "
+            "everywhere."
         ),
     ] = None,
 ) -> None:
@@ -64,9 +66,9 @@ def analyze(
     """
     if part is Part.VERDICTS:
         raise typer.Exit(judge_gates(output_dir, gates, advisory=advisory, as_json=as_json, allow=allow or ()))
-    if gates or advisory or as_json:
-        raise UsageError("--gates, --advisory and --json belong to verdicts: analyze_results.py verdicts --gates FILE")
-    _analyze(part, output_dir, iterations, seed, allow or ())
+    if advisory or as_json:
+        raise UsageError("--advisory and --json belong to verdicts: analyze_results.py verdicts --json")
+    _analyze(part, output_dir, gates, iterations, seed, allow or ())
 
 
 def judge_gates(
@@ -77,11 +79,11 @@ def judge_gates(
     as_json: bool = False,
     allow: Collection[str] = (),
 ) -> int:
-    """Print what the gates say of an output folder; gates that cannot be judged are errors on stderr.
+    """Print what the gates find in an output folder; gates that cannot be judged are errors on stderr.
 
     Args:
         output_dir: the experiment's folder.
-        gates: a gate file; None for the one registered in the folder, else the shipped kill gate.
+        gates: a gate file; None for the one registered in the folder, else the rule's gates.
         advisory: judge gates on those of their datasets and seeds that have results.
         as_json: print one JSON object in place of lines.
         allow: what may differ between arms, as in ``load_all_results``.
@@ -92,52 +94,84 @@ def judge_gates(
     Raises:
         DataError: the gate file or the results cannot be read, or results do not belong side by side.
     """
-    from unimoe.analysis.gates.definitions import load_gates
     from unimoe.analysis.gates.judging import Judgment, Refusal, exit_code, judge_all
-    from unimoe.analysis.gates.output import gate_lines, gates_as_json
-    from unimoe.analysis.gates.registration import registered_in
+    from unimoe.analysis.gates.output import exit_line, gate_lines, gates_as_json
+    from unimoe.analysis.gates.registration import default_gates
     from unimoe.analysis.loading import load_all_results
 
-    here = registered_in(output_dir)
-    registration = load_gates(gates) if gates else here or load_gates(KILL_GATE)
-    if here and here.content_hash != registration.content_hash:
-        stderr.print(f"note: {here.path} registers other gates, hash {here.content_hash}", soft_wrap=True)
-    wanted = {(arm, f"{g.task}/{d}") for g in registration.gates.values() for d in g.datasets for arm in g.arms}
-    outcomes = judge_all(load_all_results(output_dir, allow, only=wanted), registration, advisory=advisory)
+    registration = _gates(output_dir, gates)
+    results = load_all_results(output_dir, allow, only=None if registration is None else _needed(registration))
+    judged_by = default_gates(results) if registration is None else registration
+    outcomes = judge_all(results, judged_by, advisory=advisory)
     if as_json:
-        stdout.out(json.dumps(gates_as_json(registration, outcomes), ensure_ascii=False, allow_nan=False))
-    elif any(isinstance(outcome, Judgment) for outcome in outcomes):
-        stdout.out(gate_lines(registration, outcomes))
+        found = gates_as_json(registration, outcomes, outcomes)
+        stdout.out(json.dumps(found, ensure_ascii=False, allow_nan=False))
+    elif judged := [item for item in outcomes if isinstance(item, Judgment)]:
+        stdout.out(f"{gate_lines(registration, judged)}\n\n{exit_line(outcomes)}")
     for outcome in outcomes:
         if isinstance(outcome, Refusal):
             print_error(outcome.error)
+    if not outcomes:
+        why = "no gates are registered, and no joint arm has a specialist beside it"
+        stderr.print(f"{output_dir}: {why}; give --gates FILE", soft_wrap=True)
     return exit_code(outcomes)
 
 
-def _analyze(part: Part, output_dir: Path, iterations: int, seed: int, allow: Collection[str]) -> None:
+def _gates(output_dir: Path, gates: Path | None) -> Registration | None:
+    """Return the gates to judge by, with a note where the folder registers others; None where there are none."""
+    from unimoe.analysis.gates.definitions import load_gates
+    from unimoe.analysis.gates.registration import registered_in
+
+    here = registered_in(output_dir)
+    if gates is None:
+        return here
+    given = load_gates(gates)
+    if here and here.content_hash != given.content_hash:
+        stderr.print(f"note: {here.path} registers other gates, hash {here.content_hash}", soft_wrap=True)
+    return given
+
+
+def _needed(registration: Registration) -> set[tuple[str, str]]:
+    """Return the arms and ``task/dataset`` keys that the gates need, baselines of their specialists included."""
+    gates = registration.gates.values()
+    return {(arm, f"{gate.task}/{dataset}") for gate in gates for dataset in gate.datasets for arm in gate.needed}
+
+
+def _analyze(
+    part: Part, output_dir: Path, gates: Path | None, iterations: int, seed: int, allow: Collection[str]
+) -> None:
     from unimoe.analysis import report
     from unimoe.analysis.analysis import Analysis
-    from unimoe.analysis.gates.output import gate_summary
+    from unimoe.analysis.gates.output import gate_lines
     from unimoe.analysis.loading import load_all_results
-    from unimoe.analysis.summaries import generate_comparison_table, mteb_table
-    from unimoe.analysis.verdict import verdict_block
+    from unimoe.analysis.report.systems import systems_headlines
+    from unimoe.analysis.tables.mteb import mteb_table
+    from unimoe.analysis.tables.scores import generate_comparison_table
 
     results = load_all_results(output_dir, allow)
-    analysis = Analysis(results, iterations=iterations, seed=seed)
+    analysis = Analysis(results, _gates(output_dir, gates) if gates else None, iterations=iterations, seed=seed)
     if part is Part.TABLES:
         for table in report.write_tables(analysis):
             stdout.print(table.to_rich(), crop=False)
         stderr.print(f"tables: {output_dir / report.SUBFOLDER / 'tables'}", soft_wrap=True)
-    elif part is Part.FIGURES:
+        return
+    if part is Part.FIGURES:
         for path in report.write_figures(analysis):
             stdout.print(str(path), soft_wrap=True)
+        return
+    path = report.write_report(analysis)
+    if part is Part.ALL:
+        for table in (generate_comparison_table(results, analysis.comparisons), mteb_table(results)):
+            if table.groups:
+                stdout.print(table.to_rich(), crop=False)
+    if analysis.outcomes:
+        stdout.print(f"\n{gate_lines(analysis.registration, analysis.outcomes)}", soft_wrap=True)
     else:
-        path = report.write_report(analysis)
-        if part is Part.ALL:
-            for table in (generate_comparison_table(results), mteb_table(results)):
-                if table.groups:
-                    stdout.print(table.to_rich(), crop=False)
-        stdout.print(verdict_block(analysis), soft_wrap=True)
-        if analysis.registration.path is not None:
-            stdout.print(f"\n{gate_summary(analysis.registration, analysis.outcomes)}", soft_wrap=True)
-        stdout.print(f"\nReport: {path} (or {path.with_suffix('.md').name} beside it)", soft_wrap=True)
+        for line in systems_headlines(results, analysis.comparisons):
+            stdout.print(line, soft_wrap=True)
+    for absent in analysis.missing:
+        place = f" on {absent.dataset}" if absent.dataset else ""
+        stdout.print(f"No TIR of {absent.pair.task}{place}: {absent.reason}", soft_wrap=True)
+    for caveat in results.caveats:
+        stdout.print(f"Caveat: {caveat}", soft_wrap=True)
+    stdout.print(f"\nReport: {path} (or {path.with_suffix('.md').name} beside it)", soft_wrap=True)

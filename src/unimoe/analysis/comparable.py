@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -23,6 +22,7 @@ ALLOWANCES = {
     "max_queries": "queries cut to another number",
     "depth": "another number of candidates per query",
     "collections": "another collection or split of the same name",
+    "duplicates": "one checkpoint, or one run, under several seeds of an arm",
 }
 """The differences that can be allowed by name, and what each means."""
 
@@ -39,10 +39,6 @@ class _Rule:
     null_agrees: bool = False
 
 
-def _hash(part: str, result: EvalResult) -> str | None:
-    return result.provenance.hashes.get(part)
-
-
 _ONE_FOLDER = (
     _Rule("experiment", attrgetter("identity.experiment")),
     _Rule("base model", attrgetter("identity.base_model"), null_agrees=True),  # BM25 has none
@@ -56,14 +52,16 @@ _ONE_DATASET = (
     _Rule("split", attrgetter("identity.split"), "collections"),
     _Rule("pool", attrgetter("identity.pool"), "candidates"),
     _Rule("max_queries", attrgetter("identity.max_queries"), "max_queries"),
-    _Rule("collection hash", partial(_hash, "collection"), "collections", null_agrees=True),
-    _Rule("candidates hash", partial(_hash, "candidates"), "candidates", null_agrees=True),
+    _Rule(
+        "collection hash", lambda result: result.provenance.hashes.get("collection"), "collections", null_agrees=True
+    ),
+    _Rule("candidates hash", lambda result: result.provenance.hashes.get("candidates"), "candidates", null_agrees=True),
 )
 _WHERE_RERANKED = (  # elsewhere the first stage is the system under test
     _Rule("first_stage", attrgetter("identity.first_stage"), "candidates"),
     _Rule("depth", attrgetter("identity.depth"), "depth"),
 )
-_TRAINED = (_Rule("checkpoint", attrgetter("identity.checkpoint")),)
+_CHECKPOINT = _Rule("checkpoint", attrgetter("identity.checkpoint"))
 
 
 def comparable(where: str, results: Sequence[EvalResult], allow: Collection[str] = ()) -> list[EvalResult]:
@@ -102,7 +100,7 @@ def _on_one_dataset(key: str, results: list[EvalResult], allow: Collection[str])
     rules = (*_ONE_DATASET, *(_WHERE_RERANKED if results[0].task == "reranking" else ()))
     caveats = [_agrees(rule, key, results, allow) for rule in rules]
     trained = [r for r in results if r.identity.checkpoint != "none"]
-    caveats += [_agrees(rule, key, trained, allow) for rule in _TRAINED]
+    caveats += [_agrees(_CHECKPOINT, key, trained, allow), _repeated(key, results, allow)]
     results = _on_one_metric(key, results)
     if any(r.per_query.keys() != results[0].per_query.keys() for r in results):
         if "queries" not in allow:
@@ -110,7 +108,9 @@ def _on_one_dataset(key: str, results: list[EvalResult], allow: Collection[str])
         results, caveat = _on_shared_queries(key, results)
         caveats.append(caveat)
     found = [caveat for caveat in caveats if caveat]
-    return [r.model_copy(update={"caveats": [*r.caveats, *found]}) for r in results] if found else results
+    if not found:
+        return results
+    return [r.model_copy(update={"caveats": list(dict.fromkeys([*r.caveats, *found]))}) for r in results]
 
 
 def _agrees(rule: _Rule, where: str, results: Iterable[EvalResult], allow: Collection[str]) -> str | None:
@@ -131,6 +131,30 @@ def _agrees(rule: _Rule, where: str, results: Iterable[EvalResult], allow: Colle
     )
 
 
+def _repeated(key: str, results: Iterable[EvalResult], allow: Collection[str]) -> str | None:
+    """Refuse one checkpoint or run under two seeds of an arm, which fakes a seed.
+
+    Returns:
+        The repetition as a caveat where it is allowed, None where there is none.
+    """
+    holders: dict[tuple[str, str, str], list[str]] = {}
+    for result in results:
+        for what in ("checkpoint", "run"):
+            content = result.provenance.hashes.get(what)
+            if content is not None and result.seed is not None:
+                holders.setdefault((result.config_name, what, content), []).append(name_of(result))
+    found = "; ".join(
+        f"{_some(names, 4)} are one {what}, content hash {content}"
+        for (_, what, content), names in holders.items()
+        if len(names) > 1
+    )
+    if not found:
+        return None
+    if "duplicates" in allow:
+        return f"{key}: {found} (allowed by name: duplicates)"
+    raise DataError(f"{key}: {found}; keep one of them, or train the other seeds{_or_allow('duplicates')}")
+
+
 def _on_one_metric(key: str, results: list[EvalResult]) -> list[EvalResult]:
     """With the main metric that most have, of those that all hold, by query where there are queries."""
     usual = [metric for metric, _ in Counter(r.main_metric for r in results).most_common()]
@@ -143,15 +167,21 @@ def _on_one_metric(key: str, results: list[EvalResult]) -> list[EvalResult]:
     if chosen is None:
         held = "holds by query" if results[0].per_query else "holds"
         raise DataError(f"{key}: no main metric ({', '.join(usual)}) that every result {held}; evaluate again")
-    return [_with_main_metric(r, chosen) for r in results]
+    return [with_main_metric(r, chosen) for r in results]
 
 
-def _with_main_metric(result: EvalResult, metric: str) -> EvalResult:
+def with_main_metric(result: EvalResult, metric: str) -> EvalResult:
+    """Return a result with another of its metrics as the main one.
+
+    Raises:
+        DataError: it does not hold the metric by query.
+    """
     if not result.per_query:
         return result.model_copy(update={"main_metric": metric})
+    per_query = result.metric(metric)
     others = {result.main_metric: by_query_id(result.per_query), **result.per_query_metrics}
     others.pop(metric)
-    changed = {"main_metric": metric, "per_query": result.metric(metric), "per_query_metrics": others}
+    changed = {"main_metric": metric, "per_query": per_query, "per_query_metrics": others}
     return result if metric == result.main_metric else result.model_copy(update=changed)
 
 

@@ -1,8 +1,10 @@
 """The public functions of the analysis: load an output folder, then ask.
 
     results = load_all_results("outputs")
-    compute_interference_metrics(results).measured[0].rule
+    compute_interference_metrics(results)[0].found.estimate.interval
     generate_comparison_table(results).to_latex()
+
+or compare runs from anywhere: ``compare({"bm25": "bm25.trec", "mono": ["mono-1.trec", ...]}, "qrels.txt").frame()``.
 
 Light to import: no torch, no pandas, no pyplot, no scipy.stats.
 """
@@ -12,19 +14,52 @@ from __future__ import annotations
 from pathlib import Path
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.interference import compute_interference_metrics
+from unimoe.analysis.comparisons import Comparison, compare_arms
+from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.loading import Results, load_all_results
-from unimoe.analysis.significance import compute_significance
-from unimoe.analysis.summaries import generate_comparison_table
+from unimoe.analysis.runs.systems import SystemComparison, compare
+from unimoe.analysis.tables.scores import generate_comparison_table
 
 __all__ = [
     "Results",
+    "SystemComparison",
+    "compare",
     "compute_interference_metrics",
     "compute_significance",
     "generate_comparison_table",
     "generate_plots",
     "load_all_results",
 ]
+
+
+def compute_interference_metrics(results: Results) -> tuple[Judgment, ...]:
+    """Judge every joint arm against its specialist: reranking against rank_only, embedding against emb_only.
+
+    Args:
+        results: what ``load_all_results`` returned; pairs without results are left out.
+
+    Returns:
+        A judgment for each gate: those registered in the folder, and the rule's gates for every other pair of arms.
+        ``judgment.rows`` holds the finding on each dataset, ``judgment.found`` that over all of them.
+
+    Raises:
+        DataError: the folder's gate file is malformed.
+    """
+    return Analysis(results).interference
+
+
+def compute_significance(results: Results, iterations: int = 10_000, seed: int = 0) -> tuple[Comparison, ...]:
+    """Compare arms in pairs: trained arms with their baselines, joint arms with specialists, systems with each other.
+
+    Args:
+        results: what ``load_all_results`` returned.
+        iterations: resamples and permutations of the checks beside each test.
+        seed: of their random numbers.
+
+    Raises:
+        UsageError: no iterations.
+    """
+    return compare_arms(results, iterations=iterations, seed=seed)
 
 
 def generate_plots(results: Results, output_path: Path | str) -> tuple[Path, ...]:

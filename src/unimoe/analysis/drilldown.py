@@ -1,15 +1,17 @@
-"""The queries that carry a TIR: what each adds to it, its text, and where its relevant documents were ranked."""
+"""The queries that contribute most to a difference: their share in it, text, and ranks of relevant documents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from unimoe.analysis.interference import MIN_SPECIALIST, InterferenceMetrics
-from unimoe.analysis.loading import Pair, Results
+from unimoe.analysis.gates.definitions import Gate, InterferenceGate
+from unimoe.analysis.gates.findings import Finding
+from unimoe.analysis.gates.judging import Judgment
+from unimoe.analysis.loading import Results, Seed
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.errors import DataError
 from unimoe.results import EvalResult, QueryDetail, read_query_details, result_path
@@ -32,28 +34,29 @@ Ranks = dict[str, tuple[int | None, ...]]
 
 @dataclass(frozen=True)
 class QueryCase:
-    """One query of a pair of arms.
+    """One query under the two arms of a gate.
 
     Attributes:
-        text: empty where no sidecar tells it.
-        specialist: mean of the main metric over the seeds both arms have; ``joint`` likewise.
-        difference: joint minus specialist.
-        share: what the query adds to the TIR of the means: ``(specialist - joint) / (n * mean of specialist)``. Over
-            all queries the shares sum to that TIR; one is negative where the joint arm is ahead.
+        text: empty where no sidecar holds it.
+        first: mean of the gate's metric over the seeds of the first arm: the specialist, or the system.
+        second: the same of the joint arm, or the baseline.
+        difference: what the gate's text calls a gain: joint minus specialist, or system minus baseline.
+        share: the query's part of the gate's value on this dataset: ``(specialist - joint) / (n * mean of specialist)``
+            of TIR, ``(system - baseline) / n`` of a difference. Over all queries the parts sum to the value.
         relevant: grade of each relevant document.
-        specialist_ranks: empty where the sidecar of a seed cannot be read; ``joint_ranks`` likewise.
+        first_ranks: ranks under the first arm; empty where the sidecar of a seed cannot be read, as ``second_ranks``.
         unread: why texts or ranks are missing, a line for each sidecar; the same for all cases of a drill-down.
     """
 
     query_id: str
     text: str
-    specialist: float
-    joint: float
+    first: float
+    second: float
     difference: float
     share: float
     relevant: dict[str, int]
-    specialist_ranks: Ranks
-    joint_ranks: Ranks
+    first_ranks: Ranks
+    second_ranks: Ranks
     unread: tuple[str, ...]
 
 
@@ -61,136 +64,126 @@ class DetailedResults(Results):
     """Results that hold the details of their queries themselves; no sidecars lie beside them.
 
     Attributes:
-        details: by arm and seed, for the only dataset there is.
+        details: by arm, seed and ``task/dataset``.
     """
 
     def __init__(
         self,
         output_dir: Path,
         results: Iterable[EvalResult],
-        pairs: Iterable[Pair],
-        details: Mapping[tuple[str, int], Details],
+        details: Mapping[tuple[str, Seed, str], Details],
+        allow: Collection[str] = (),
     ) -> None:
-        super().__init__(output_dir, results, pairs=pairs)
+        """Take results that have been read, with the details of their queries."""
+        super().__init__(output_dir, results, allow=allow)
         self.details = dict(details)
 
 
-def drill_down(results: Results, pair: Pair, dataset: str, limit: int = LIMIT) -> tuple[QueryCase, ...]:
-    """The queries that carry most of a TIR, losses and wins alike, the largest difference first.
+def drill_down(results: Results, gate: Gate, found: Finding, limit: int = LIMIT) -> tuple[QueryCase, ...]:
+    """Return the queries with the largest differences, losses and wins alike, the largest first.
 
-    Reads each sidecar of the pair once. One that is missing or broken is named in ``unread``, and the queries are
-    shown without what it would have told.
+    Reads each sidecar of the arms once. One that is missing or broken is named in ``unread``, and the queries are shown
+    without what it would have held.
 
     Args:
         results: what ``load_all_results`` returned.
-        pair: the arms.
-        dataset: its name.
+        gate: which arms and metric.
+        found: what the gate found on one dataset.
         limit: queries at most.
 
     Returns:
-        Queries on which the arms differ; none where TIR is not computable.
+        Queries on which the arms differ.
     """
-    key = f"{pair.task}/{dataset}"
-    theirs = results.seeds(pair.joint, key)
-    seeds = tuple(seed for seed in results.seeds(pair.specialist, key) if seed in theirs)
-    if not seeds:
-        return ()
-    by_seed = results.scores(pair.specialist, key, seeds)
-    if by_seed.mean(axis=1).min() < MIN_SPECIALIST:
-        return ()
-    specialist, joint = by_seed.mean(axis=0), results.scores(pair.joint, key, seeds).mean(axis=0)
-    differences = np.round(joint - specialist, 12)  # a tie, but for the rounding of an average
-    largest_first = np.argsort(-np.abs(differences), kind="stable")[:limit]
-    chosen = [int(i) for i in largest_first if differences[i] != 0.0]
-    query_ids = sorted(results.measured(key, pair.specialist)[0].per_query)
-    known = _known(results, pair, dataset, seeds, [query_ids[i] for i in chosen])
-    whole = len(differences) * float(specialist.mean())
-    return tuple(
-        _case(query_ids[i], float(specialist[i]), float(joint[i]), float(differences[i]), whole, known) for i in chosen
+    key = f"{gate.task}/{found.datasets[0]}"
+    first, second = (
+        results.scores(arm, key, seeds, gate.metric).mean(axis=0)
+        for arm, seeds in zip(gate.arms, found.seeds, strict=True)
     )
+    is_tir = isinstance(gate, InterferenceGate)
+    differences = np.round(second - first if is_tir else first - second, 12)  # a tie, except for an average's rounding
+    whole = -len(differences) * float(first.mean()) if is_tir else float(len(differences))
+    largest_first = np.argsort(-np.abs(differences), kind="stable")[:limit]
+    chosen = [int(i) for i in largest_first if differences[i] != 0.0 and whole]
+    query_ids = sorted(results.measured(key, gate.arms[0])[0].per_query)
+    by_arm, unread = _details(results, gate, found, [query_ids[i] for i in chosen])
+    known = next((details for of_arm in by_arm for details in of_arm if details is not None), {})
+    cases = []
+    for i in chosen:
+        detail = known.get(query_ids[i])
+        relevant = dict(detail.relevant) if detail else {}
+        first_ranks, second_ranks = (_ranks(of_arm, query_ids[i], relevant) for of_arm in by_arm)
+        case = QueryCase(
+            query_id=query_ids[i],
+            text=detail.text if detail else "",
+            first=float(first[i]),
+            second=float(second[i]),
+            difference=float(differences[i]),
+            share=float(differences[i]) / whole,
+            relevant=relevant,
+            first_ranks=first_ranks,
+            second_ranks=second_ranks,
+            unread=unread,
+        )
+        cases.append(case)
+    return tuple(cases)
 
 
-def drill_down_all(results: Results, metrics: InterferenceMetrics) -> dict[tuple[Pair, str], tuple[QueryCase, ...]]:
-    """The drill-down of every TIR by pair of arms and dataset, each with its part of ``MOST_CASES``."""
-    measured = metrics.measured
-    limit = MOST_CASES // max(1, len(measured))
-    return {(item.pair, item.dataset): drill_down(results, item.pair, item.dataset, limit) for item in measured}
+def drill_down_all(results: Results, judgments: Sequence[Judgment]) -> dict[tuple[str, str], tuple[QueryCase, ...]]:
+    """Return the drill-down of every judgment by gate and dataset, each with its part of ``MOST_CASES``."""
+    rows = [(item, found) for item in judgments for found in item.rows]
+    limit = MOST_CASES // max(1, len(rows))
+    return {(item.name, found.datasets[0]): drill_down(results, item.gate, found, limit) for item, found in rows}
 
 
-def drilldown_table(cases: Sequence[QueryCase], heading: str, limit: int = _TOP) -> Table:
-    """The first queries of a drill-down for a terminal or a page.
+def drilldown_table(cases: Sequence[QueryCase], gate: Gate, limit: int = _TOP) -> Table:
+    """Return the first queries of a drill-down as a table.
 
     Args:
         cases: what ``drill_down`` returned.
-        heading: which arms and dataset.
+        gate: whose arms they compare.
         limit: rows at most.
     """
     rows = tuple(_row(case) for case in cases[:limit])
+    first, second = gate.arms
+    heading = f"{second} against {first}" if isinstance(gate, InterferenceGate) else f"{first} against {second}"
     notes = (
-        "Share: what the query adds to TIR, in points; the shares of all queries sum to the TIR of the means. "
-        "First relevant: rank of the first relevant document under the specialist and the joint arm, seed by seed; "
+        "Share: the query's part of the value, in points; the parts of all queries sum to it. "
+        f"First relevant: rank of the first relevant document under {first} and under {second}, seed by seed; "
         f"{ABSENT} where none was ranked, ? where that is not known.",
         *_unread_notes(cases),
     )
     return Table(
         name="drilldown",
-        caption=f"The queries that carry the TIR: the {len(rows)} with the largest differences, scores × 100",
-        columns=("Query", "Specialist", "Joint", "Difference", "Share", "First relevant"),
+        caption=f"The {len(rows)} queries with the largest differences, scores × 100",
+        columns=("Query", first, second, "Difference", "Share", "First relevant"),
         groups=(RowGroup(heading, rows),) if rows else (),
         notes=notes,
     )
 
 
-@dataclass(frozen=True)
-class _Known:
-    """What the sidecars of a pair tell; ``by_arm`` holds None for a seed whose sidecar cannot be read."""
-
-    by_arm: tuple[tuple[Details | None, ...], ...]
-    unread: tuple[str, ...]
-
-
-def _known(results: Results, pair: Pair, dataset: str, seeds: Sequence[int], query_ids: Sequence[str]) -> _Known:
-    by_arm, unread = [], []
-    for arm in (pair.specialist, pair.joint):
-        of_arm: list[Details | None] = []
-        for seed in seeds:
-            try:
-                of_arm.append(_details(results, pair, dataset, arm, seed, query_ids))
-            except DataError as error:
-                of_arm.append(None)
-                unread.append(str(error))
-        by_arm.append(tuple(of_arm))
-    return _Known(tuple(by_arm), tuple(unread))
-
-
 def _details(
-    results: Results, pair: Pair, dataset: str, arm: str, seed: int, query_ids: Sequence[str]
-) -> dict[str, QueryDetail]:
-    if isinstance(results, DetailedResults):
-        return {query_id: results.details[arm, seed][query_id] for query_id in query_ids}
-    return read_query_details(result_path(results.output_dir, arm, seed, pair.task, dataset), query_ids)
-
-
-def _case(query_id: str, specialist: float, joint: float, difference: float, whole: float, known: _Known) -> QueryCase:
-    read = next((details for of_arm in known.by_arm for details in of_arm if details is not None), None)
-    relevant = dict(read[query_id].relevant) if read else {}
-    specialist_ranks, joint_ranks = (_ranks(of_arm, query_id, relevant) for of_arm in known.by_arm)
-    return QueryCase(
-        query_id=query_id,
-        text=read[query_id].text if read else "",
-        specialist=specialist,
-        joint=joint,
-        difference=difference,
-        share=-difference / whole,
-        relevant=relevant,
-        specialist_ranks=specialist_ranks,
-        joint_ranks=joint_ranks,
-        unread=known.unread,
-    )
+    results: Results, gate: Gate, found: Finding, query_ids: Sequence[str]
+) -> tuple[list[list[Details | None]], tuple[str, ...]]:
+    """Return what is known of queries by arm and seed, None for a sidecar that cannot be read, and why it cannot."""
+    by_arm: list[list[Details | None]] = []
+    unread = []
+    for arm, seeds in zip(gate.arms, found.seeds, strict=True):
+        by_arm.append([])
+        for seed in seeds:
+            if isinstance(results, DetailedResults):
+                by_arm[-1].append(results.details[arm, seed, f"{gate.task}/{found.datasets[0]}"])
+                continue
+            path = result_path(results.output_dir, arm, seed, gate.task, found.datasets[0])
+            try:
+                by_arm[-1].append(read_query_details(path, query_ids))
+            except DataError as error:
+                by_arm[-1].append(None)
+                unread.append(str(error))
+    return by_arm, tuple(unread)
 
 
 def _ranks(of_arm: Sequence[Details | None], query_id: str, relevant: Iterable[str]) -> Ranks:
-    """Empty where a seed is unknown: None stands for a document that was not ranked, and must not mean both."""
+    """Empty where a seed is unknown: None is a document that was not ranked, and must not mean both."""
     by_seed = [details[query_id].ranks for details in of_arm if details is not None]
     if len(by_seed) < len(of_arm):
         return {}
@@ -200,12 +193,12 @@ def _ranks(of_arm: Sequence[Details | None], query_id: str, relevant: Iterable[s
 def _row(case: QueryCase) -> tuple[Cell, ...]:
     text = " ".join(case.text.split())
     short = text if len(text) <= _TEXT_SHOWN else f"{text[: _TEXT_SHOWN - 3].rstrip()}..."
-    numbers = [100 * value for value in (case.specialist, case.joint, case.difference, case.share)]
+    numbers = [100 * value for value in (case.first, case.second, case.difference, case.share)]
     return (
         Cell(f"{case.query_id}: {short}" if short else case.query_id),
         *(Cell(f"{value:.2f}", value=value) for value in numbers[:2]),
         *(Cell(f"{value:+.2f}", value=value) for value in numbers[2:]),
-        Cell(" → ".join(_first_ranks(ranks) or "?" for ranks in (case.specialist_ranks, case.joint_ranks))),
+        Cell(" → ".join(_first_ranks(ranks) or "?" for ranks in (case.first_ranks, case.second_ranks))),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -14,21 +13,12 @@ from unimoe.analysis.comparable import comparable, name_of
 from unimoe.analysis.logs import Log, read_logs
 from unimoe.errors import DataError
 from unimoe.io import find_files
-from unimoe.results import TASKS, EvalResult, Task, by_query_id, read_result, result_path, safe_name, seed_name
+from unimoe.results import TASKS, EvalResult, by_query_id, read_result, result_path, safe_name, seed_name
 
 Seed: TypeAlias = int | None
 """A training seed; null for arms that have none, such as BM25 and zero-shot."""
 
 _SIDECARS = (".queries.json", ".mteb.json")
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A specialist and a joint arm: the same name behind the task word, or one that goes on from the specialist's."""
-
-    task: Task
-    specialist: str
-    joint: str
 
 
 class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
@@ -41,7 +31,6 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
             there: they take part in no test, interval, gate or drill-down, and stand in no list of ``results``.
         everything: both together.
         logs: training logs by arm and seed.
-        pairs: which arms are compared, where their names do not say; empty where they do.
     """
 
     def __init__(
@@ -49,7 +38,6 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
         output_dir: Path,
         results: Iterable[EvalResult],
         logs: Mapping[tuple[str, Seed], Log] | None = None,
-        pairs: Iterable[Pair] = (),
         allow: Collection[str] = (),
     ) -> None:
         """Take results that have been read; ``allow`` as in ``load_all_results``.
@@ -63,7 +51,6 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
         self.results = tuple(r for r in self.everything if r.per_query)
         self.without_queries = tuple(r for r in self.everything if not r.per_query)
         self.logs = dict(logs or {})
-        self.pairs = tuple(pairs)
         self._typed = {(r.config_name, r.seed, r.key): r for r in self.everything}
         if len(self._typed) < len(self.everything):
             raise DataError(f"{output_dir}: two results claim the same arm, seed, task and dataset")
@@ -109,6 +96,15 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
     def seeds(self, config_name: str, key: str) -> tuple[int, ...]:
         """The training seeds of an arm that were measured on one ``task/dataset``, ascending."""
         return tuple(r.seed for r in self.measured(key, config_name) if r.seed is not None)
+
+    def seeds_pair(self, arms: Iterable[str], keys: Iterable[str]) -> bool:
+        """Return whether the experiment declares that equal seeds of some arms make a pair on these keys.
+
+        The declaration is ``paired_seeds`` in the config of every result: the arms of one seed then share the order of
+        the data and the initial weights. Equal seed numbers alone do not make two training runs a pair.
+        """
+        of_arms = [r for key in keys for arm in arms for r in self.measured(key, arm) if r.seed is not None]
+        return bool(of_arms) and all(r.config.get("paired_seeds") is True for r in of_arms)
 
     def scores(
         self, config_name: str, key: str, seeds: Sequence[Seed], metric: str | None = None
@@ -186,28 +182,22 @@ def _chosen(paths: Sequence[Path], only: Collection[tuple[str, str]]) -> list[Pa
 
 
 def _read(output_dir: Path, paths: Iterable[Path]) -> list[EvalResult]:
+    """Read result files; refuse two for one measurement, and a file at another place than its content says."""
+    read = [(path, read_result(path)) for path in paths]
     files: dict[tuple[str, Seed, str], Path] = {}
-    results = []
-    for path in paths:
-        result = read_result(path)
-        claim = (result.config_name, result.seed, result.key)
-        if claim in files:
+    for path, result in read:
+        other = files.setdefault((result.config_name, result.seed, result.key), path)
+        if other != path:
             raise DataError(
-                f"{path} and {files[claim]} both claim to be {name_of(result)} on {result.key}; remove one of them"
+                f"{path} and {other} both claim to be {name_of(result)} on {result.key}; remove one of them"
             )
-        files[claim] = path
-        results.append(result)
-    for result, path in zip(results, files.values(), strict=True):
-        _refuse_misplaced(output_dir, path, result)
-    return results
-
-
-def _refuse_misplaced(output_dir: Path, path: Path, result: EvalResult) -> None:
-    expected = result_path(output_dir, result.config_name, result.seed, result.task, result.dataset)
-    if path != expected:
-        raise DataError(
-            f"{path} says it is {name_of(result)} on {result.key}, which belongs at {expected}; move it there"
-        )
+    for path, result in read:
+        expected = result_path(output_dir, result.config_name, result.seed, result.task, result.dataset)
+        if path != expected:
+            raise DataError(
+                f"{path} says it is {name_of(result)} on {result.key}, which belongs at {expected}; move it there"
+            )
+    return [result for _, result in read]
 
 
 def _keys(results: Iterable[EvalResult]) -> tuple[str, ...]:

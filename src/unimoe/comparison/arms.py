@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
 
-from unimoe.config.base import Count, Name, Positive, Section
+from unimoe.config.base import Name, Positive, Section
 from unimoe.config.heads import TrainConfig, seed_recipe
 from unimoe.errors import did_you_mean
 
@@ -122,7 +122,6 @@ class Comparison(Section):
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)] = [0, 1, 2, 3, 4]  # noqa: RUF012
     tuning_seed: Annotated[int, Field(ge=0, lt=2**31)] = 100
     margin: Positive = 0.01
-    resamples: Count = 10_000
     caveats: list[str] = []  # noqa: RUF012
 
     @model_validator(mode="after")

@@ -112,8 +112,19 @@ def report(
     dataset: RerankingSet,
     given: Sequence[str],
     step: Step,
+    *,
+    paired: bool = False,
 ) -> tuple[EvalResult, EvalResult]:
-    """The results of the first stage and of a trained cross-encoder on one set."""
+    """Write the results of the first stage and of a trained cross-encoder on one set.
+
+    Args:
+        training: finished.
+        manifest: of its checkpoint.
+        dataset: what is reranked.
+        given: options given by hand, for provenance.
+        step: whose bar moves.
+        paired: declare that trainings of one seed share the order of the data and the first weights.
+    """
     config = training.config
     model = TrainedCrossEncoder(
         folder=training.checkpoint_dir,
@@ -124,7 +135,7 @@ def report(
         weights_hash=manifest.weights_hash,
         max_length=config.model.max_length,
         training=manifest.training,
-        config=manifest.config,
+        config=manifest.config | ({"paired_seeds": True} if paired else {}),
     )
     reporting = Reporting(
         output_dir=Path(config.output_dir),

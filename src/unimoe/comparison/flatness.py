@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unimoe.analysis.summaries.arms import signed_cell
 from unimoe.analysis.tables import Cell, RowGroup, Table
+from unimoe.analysis.tables.cells import signed_cell
 from unimoe.comparison.methods import Chosen, MethodComparison
 from unimoe.config.heads import TrainConfig
 from unimoe.console import Steps

@@ -96,8 +96,8 @@ def _print_methods(results: Results, compared: Comparison, chosen: Mapping[str, 
     folder = results.output_dir / ANALYSIS
     _print_table(method_table(results, compared, chosen, data.notes), folder)
     _print_table(overlap_table(results, compared, data.splits, list(chosen)), folder)
-    analysis = Analysis(results, iterations=compared.resamples)
-    if analysis.registration.path is not None:
+    analysis = Analysis(results)
+    if analysis.registration is not None:
         stdout.print(f"\n{verdict(analysis)}", soft_wrap=True)
     stdout.print(f"\nMore:   unimoe analyze --output-dir {results.output_dir}", soft_wrap=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,25 +10,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unimoe.analysis.corrections import holm
 from unimoe.analysis.loading import Results, load_all_results
-from unimoe.analysis.resampling import sign_flip_p
-from unimoe.analysis.summaries.arms import caveat_notes, marked, mean_cell, signed_cell
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
-from unimoe.comparison.cross_encoder import fit, load_cross_encoder_data, report, training_of
-from unimoe.comparison.overlap import p_cell
+from unimoe.analysis.tables.cells import caveat_notes, marked, mean_cell, signed_cell
+from unimoe.analysis.tables.differences import NO_DIFFERENCE, TESTED, Arms, differences, pair_up
+from unimoe.comparison.cross_encoder import CrossEncoderData, fit, load_cross_encoder_data, report, training_of
 from unimoe.config.cross_encoder import CrossEncoderConfig
 from unimoe.config.files import parse_config
 from unimoe.config.losses import Activation, LossConfig
 from unimoe.console import Steps, stderr, stdout
 from unimoe.errors import UsageError, did_you_mean
+from unimoe.training.cross_encoder.lists import fit_for
 
 FIRST_STAGE = "bm25"
 REFERENCE = "plistmle_sum_identity"
 """The default that was merged upstream; the others are set against it too."""
 
 METRICS = ("map", "mrr@10", "ndcg@10")
-_RESAMPLES = 10_000
+_TESTED_METRIC = "ndcg@10"
 
 _Scores = NDArray[np.float64]
 
@@ -94,6 +93,7 @@ def compare_losses(
         stderr.print(f"note: {note}", soft_wrap=True)
     if not data.test:
         raise UsageError("evaluation.test is empty, and the lists' source has no test split; name a collection")
+    alike = _trained_alike(base, arms, data)
     steps = Steps(len(seeds) * len(arms))
     for seed in seeds:  # a killed comparison has whole seeds to show
         for arm in arms:
@@ -101,7 +101,8 @@ def compare_losses(
             size = training.steps + sum(one.pairs for one in data.test)
             with steps.step(f"{arm}, seed {seed}", size) as step:
                 manifest = fit(training, step)
-                found = [report(training, manifest, one, given, step)[1] for one in data.test]
+                paired = arm in alike
+                found = [report(training, manifest, one, given, step, paired=paired)[1] for one in data.test]
                 step.outcome = ", ".join(f"{one.dataset} {100 * one.aggregate['ndcg@10']:.2f}" for one in found)
     results = load_all_results(Path(base.output_dir))
     for one in data.test:
@@ -112,7 +113,7 @@ def compare_losses(
 
 
 def losses_table(results: Results, key: str, arms: Sequence[str]) -> Table:
-    """One row per loss: three metrics with deltas to the first stage, and paired tests on nDCG@10.
+    """Return one row per loss: three metrics with deltas to the first stage, and paired tests on nDCG@10.
 
     Args:
         results: those of the comparison's folder.
@@ -120,56 +121,65 @@ def losses_table(results: Results, key: str, arms: Sequence[str]) -> Table:
         arms: which losses.
     """
     runs = {arm: results.seeds(arm, key) for arm in arms}
-    before = {metric: results.scores(FIRST_STAGE, key, [None], metric)[0] for metric in METRICS}
+    before = {metric: results.scores(FIRST_STAGE, key, [None], metric) for metric in METRICS}
     scores = {metric: {arm: results.scores(arm, key, runs[arm], metric) for arm in arms} for metric in METRICS}
-    averaged = {arm: rows.mean(axis=0) for arm, rows in scores["ndcg@10"].items()}
-    against_first = _p_values(averaged, before["ndcg@10"])
-    reference = averaged.get(REFERENCE)
-    others = {arm: row for arm, row in averaged.items() if arm != REFERENCE}
-    against_reference = _p_values(others, reference) if reference is not None and others else {}
     means = {metric: marked([_mean(rows) for rows in scores[metric].values()]) for metric in METRICS}
+    tested = scores[_TESTED_METRIC] | {FIRST_STAGE: before[_TESTED_METRIC]}
+    found = differences(
+        {
+            (arm, other): Arms(tested[arm], tested[other], pair_up(results, key, arm, other))
+            for other in (FIRST_STAGE, REFERENCE)
+            for arm in arms
+            if other in tested and arm != other
+        }
+    )
     rows = []
     for place, arm in enumerate(arms):
         cells = [Cell(arm), Cell(str(len(runs[arm])))]
         for metric in METRICS:
             delta = float(scores[metric][arm].mean() - before[metric].mean())
             cells += [means[metric][place], signed_cell(100.0 * delta)]
-        cells.append(p_cell(against_first[arm]))
-        if arm in against_reference and reference is not None:
-            delta = float((averaged[arm] - reference).mean())
-            cells += [signed_cell(100.0 * delta), p_cell(against_reference[arm])]
-        else:
-            cells += [Cell(ABSENT), Cell(ABSENT)]
+        cells += found[arm, FIRST_STAGE].cells[1:]
+        cells += found[arm, REFERENCE].cells if (arm, REFERENCE) in found else NO_DIFFERENCE
         rows.append(tuple(cells))
     first = [Cell(FIRST_STAGE), Cell(ABSENT)]
     for metric in METRICS:
-        first += [_mean(before[metric][None]), Cell(ABSENT)]
-    rows.append((*first, Cell(ABSENT), Cell(ABSENT), Cell(ABSENT)))
+        first += [_mean(before[metric]), Cell(ABSENT)]
+    rows.append((*first, *[Cell(ABSENT)] * 5))
     seeds = max(map(len, runs.values()))
     return Table(
         name=f"losses-{key.partition('/')[2].replace(':', '-').replace('/', '-')}",
-        caption=f"Losses of a cross-encoder on {key}: {len(before['ndcg@10']):,} test queries, {seeds} seeds.",
+        caption=f"Losses of a cross-encoder on {key}: {before[_TESTED_METRIC].shape[1]:,} test queries, {seeds} seeds.",
         columns=(
-            "loss", "seeds", "MAP", "Δ", "MRR@10", "Δ ", "nDCG@10", "Δ  ", "p", f"vs {REFERENCE}", "p ",
+            "loss", "seeds", "MAP", "Δ", "MRR@10", "Δ ", "nDCG@10", "Δ  ", "interval", "p", f"vs {REFERENCE}",
+            "interval ", "p ",
         ),
         groups=(RowGroup("", tuple(rows)),),
         notes=(
-            "Scores x 100, mean over seeds ± SD; Δ: difference to the first stage (BM25).",
-            "p: sign-flip test over queries of nDCG@10 averaged over seeds, against the first stage, and against the "
-            "reference; corrected by Holm over the losses of each column. The tests take these seeds as they are.",
+            "Scores x 100, mean over seeds ± SD; Δ: difference to the first stage (BM25). Intervals and p are of "
+            "nDCG@10, against the first stage and against the reference.",
+            f"{TESTED}Seeds pair between losses that train on the same lists, in the same order, from the same first "
+            "weights.",
             *caveat_notes(results),
         ),
         title="Losses",
     )  # fmt: skip
 
 
+def _trained_alike(base: CrossEncoderConfig, arms: Sequence[str], data: CrossEncoderData) -> set[str]:
+    """Return the arms that learn from the very lists that the reference learns from.
+
+    A seed gives these the same first weights and the same order of lists; a loss that cannot use some lists has other
+    batches from the first step on.
+    """
+
+    def content(arm: str) -> str:
+        return fit_for(configured(base, arm, 0).loss, data.lists).content_hash
+
+    reference = content(REFERENCE)
+    return {arm for arm in arms if content(arm) == reference}
+
+
 def _mean(scores: _Scores) -> Cell:
-    """The mean over seeds of scores by seed and query."""
+    """Return the mean over seeds of scores by seed and query."""
     return mean_cell((100.0 * scores.mean(axis=1)).tolist())
-
-
-def _p_values(averaged: Mapping[str, _Scores], base: _Scores) -> dict[str, float]:
-    """Holm's p of each loss's mean difference to ``base``."""
-    differences = np.column_stack([row - base for row in averaged.values()])
-    differences[np.abs(differences) < 1e-12] = 0.0  # a tie, but for the rounding of an average
-    return dict(zip(averaged, holm(sign_flip_p(differences, _RESAMPLES, seed=0).tolist()), strict=True))

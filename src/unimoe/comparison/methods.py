@@ -200,7 +200,11 @@ def measurement_of(trainer: EGGROLLTrainer, comparison: Comparison) -> HeadMeasu
         metric=main_metric(config),
         first_stage=data.first_stage,
         depth=config.pools.depth,
-        config={"comparison": comparison.model_dump(), "training": config.model_dump()},
+        config={
+            "comparison": comparison.model_dump(),
+            "training": config.model_dump(),
+            "paired_seeds": shares_seeds(config, comparison.base),
+        },
         device=describe_device(trainer.device),
         seconds=time.perf_counter() - start,
         encoder=data.encoder,
@@ -209,6 +213,15 @@ def measurement_of(trainer: EGGROLLTrainer, comparison: Comparison) -> HeadMeasu
         training=None if untrained else budget,
         caveats=tuple(comparison.caveats),
     )
+
+
+def shares_seeds(config: TrainConfig, base: TrainConfig) -> bool:
+    """Return whether a seed gives a training the first weights and the order of queries that it gives the base.
+
+    Every epoch's order hangs on the seed alone, and so do the first weights of one kind and size.
+    """
+    keys = ("init", "head_output_size", "batch_size", "num_steps")
+    return all(getattr(config, key) == getattr(base, key) for key in keys)
 
 
 def _fit(trainer: EGGROLLTrainer, step: Step) -> dict[str, float]:

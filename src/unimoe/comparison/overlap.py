@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.analysis.corrections import holm
 from unimoe.analysis.loading import Results
-from unimoe.analysis.resampling import sign_flip_p
-from unimoe.analysis.summaries.arms import marked, mean_cell, signed_cell
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
+from unimoe.analysis.tables.cells import marked, mean_cell
+from unimoe.analysis.tables.differences import NO_DIFFERENCE, TESTED, Arms, differences, pair_up
 from unimoe.comparison.arms import ARMS, Comparison
 from unimoe.data.names import result_name
 from unimoe.training.heads.splits import Splits
@@ -47,44 +46,40 @@ def overlap_table(results: Results, comparison: Comparison, splits: Splits, name
     key = f"reranking/{dataset}"
     scores = {name: results.scores(name, key, results.seeds(name, key) or [None]) for name in names}
     known = np.isin(sorted(splits.test.qrels), known_queries(splits))
-    parts = {"known": known, "new": ~known}
-    columns = {part: _columns(scores, places, comparison.resamples) for part, places in parts.items()}
+    parts = {part: places for part, places in {"known": known, "new": ~known}.items() if places.any()}
+    found = differences(
+        {
+            (name, part): Arms(own[:, places], scores[BASELINE][:, places], pair_up(results, key, name, BASELINE))
+            for part, places in parts.items()
+            for name, own in scores.items()
+            if BASELINE in scores and name != BASELINE
+        }
+    )
     ordered = [name for name in ARMS if name in names]
+    means = {part: _means(scores, ordered, places) for part, places in parts.items()}
+
+    def cells(name: str, part: str) -> tuple[Cell, ...]:
+        if part not in parts:
+            return Cell(ABSENT), *NO_DIFFERENCE
+        return means[part][name], *(found[name, part].cells if (name, part) in found else NO_DIFFERENCE)
+
     return Table(
         name="documents",
         caption=f"ndcg@{base.ndcg_k} on {dataset} by whether training knew a document that the test query looks for.",
-        columns=("method", "known", "vs zero-shot", "p", "new", "vs zero-shot ", "p "),
-        groups=(RowGroup("", tuple((Cell(n), *columns["known"][n], *columns["new"][n]) for n in ordered)),),
+        columns=("method", "known", "vs zero-shot", "interval", "p", "new", "vs zero-shot ", "interval ", "p "),
+        groups=(RowGroup("", tuple((Cell(n), *cells(n, "known"), *cells(n, "new")) for n in ordered)),),
         notes=(
             f"known: the {known.sum():,} test queries with a relevant document that is relevant to a training query "
-            f"too; new: the other {(~known).sum():,}. Scores x 100, mean over seeds ± SD. p: sign-flip test over "
-            "queries of scores averaged over seeds, corrected by Holm within a column.",
+            f"too; new: the other {(~known).sum():,}. Scores x 100, mean over seeds ± SD.",
+            f"{TESTED}Zero-shot has no seeds.",
         ),
         title="Known and new documents",
     )
 
 
-def _columns(
-    scores: Mapping[str, NDArray[np.float64]], places: NDArray[np.bool_], iterations: int
-) -> dict[str, tuple[Cell, Cell, Cell]]:
-    """Of each method: score, difference from the baseline, p; absent where there are no such queries."""
-    nothing = (Cell(ABSENT), Cell(ABSENT), Cell(ABSENT))
-    if not places.any():
-        return dict.fromkeys(scores, nothing)
-    chosen = {name: values[:, places] for name, values in scores.items()}
-    cells = marked([mean_cell([100.0 * float(row.mean()) for row in values]) for values in chosen.values()])
-    found = {name: (cell, Cell(ABSENT), Cell(ABSENT)) for name, cell in zip(chosen, cells, strict=True)}
-    others = [name for name in chosen if name != BASELINE]
-    if BASELINE in chosen and others:
-        before = chosen[BASELINE].mean(axis=0)
-        differences = np.column_stack([chosen[name].mean(axis=0) - before for name in others])
-        differences[np.abs(differences) < 1e-12] = 0.0  # a tie, but for the rounding of an average
-        p_values = holm(sign_flip_p(differences, iterations, seed=0).tolist())
-        for name, delta, p in zip(others, 100.0 * differences.mean(axis=0), p_values, strict=True):
-            found[name] = (found[name][0], signed_cell(delta), p_cell(p))
-    return found
-
-
-def p_cell(p: float) -> Cell:
-    """A p-value with three digits."""
-    return Cell("<.001" if p < 0.001 else f"{p:.3f}".removeprefix("0"), value=p)
+def _means(
+    scores: Mapping[str, NDArray[np.float64]], names: Sequence[str], places: NDArray[np.bool_]
+) -> dict[str, Cell]:
+    """Return the score of each method on some of the queries."""
+    cells = [mean_cell([100.0 * float(row.mean()) for row in scores[name][:, places]]) for name in names]
+    return dict(zip(names, marked(cells), strict=True))

@@ -10,8 +10,8 @@ import matplotlib as mpl
 
 from unimoe.analysis.figures.files import save
 from unimoe.analysis.figures.style import STYLE
-from unimoe.analysis.summaries.arms import count_cell
 from unimoe.analysis.tables import Cell, RowGroup, Table
+from unimoe.analysis.tables.cells import count_cell
 from unimoe.comparison.arms import changed
 from unimoe.comparison.heat_map import Grid, heat_map
 from unimoe.config.heads import TrainConfig

@@ -8,15 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.analysis.corrections import holm
-from unimoe.analysis.crossed import CrossedInterval, crossed_mean, queries_mean
 from unimoe.analysis.loading import Results
-from unimoe.analysis.resampling import sign_flip_p
-from unimoe.analysis.summaries.arms import caveat_notes, count_cell, marked, mean_cell, signed_cell
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
+from unimoe.analysis.tables.cells import caveat_notes, count_cell, marked, mean_cell, signed_cell
+from unimoe.analysis.tables.differences import (
+    NO_DIFFERENCE,
+    TESTED,
+    Arms,
+    Difference,
+    differences,
+    mean_interval,
+    pair_up,
+)
 from unimoe.comparison.arms import ARMS, Comparison
 from unimoe.comparison.methods import TRAINING_FILE, Chosen
-from unimoe.comparison.overlap import p_cell
 from unimoe.data.names import result_name
 from unimoe.io import read_json
 from unimoe.results import arm_dir
@@ -24,20 +29,18 @@ from unimoe.results import arm_dir
 BASELINES = ("infonce", "zero_shot")
 
 _COLUMNS = (
-    "method", "train", "dev", "test", "95 % interval", "gap", "vs InfoNCE", "p", "vs zero-shot", "p ", "s", "peak MB",
-    "weights kB", "setting",
+    "method", "train", "dev", "test", "95 % interval", "gap", "vs InfoNCE", "interval", "p", "vs zero-shot",
+    "interval ", "p ", "s", "peak MB", "weights kB", "setting",
 )  # fmt: skip
 
 _NOTES = (
     "Scores x 100. train, test: mean over seeds ± SD; dev: the setting's one tuning run, chosen by it. Interval of the "
     "test mean for other seeds and other queries (over queries alone where there is no seed). gap: train minus test.",
-    "vs: difference of test means; p: sign-flip test over queries of scores averaged over seeds, corrected by Holm for "
-    "the methods against this baseline. It takes these seeds as they are; the gate's interval does not.",
+    f"vs: difference of test means. {TESTED}Seeds pair where two methods share the order of the training queries and "
+    "the first weights, as all but seed_recipe do.",
     "s: seconds of the training's steps, median over seeds. peak MB: what torch holds within a step beside weights and "
     "data. weights kB: what the weights between steps occupy, an optimizer's moments not counted.",
 )
-
-_Scores = Mapping[str, NDArray[np.float64]]
 
 
 def method_table(results: Results, comparison: Comparison, chosen: Mapping[str, Chosen], notes: Sequence[str]) -> Table:
@@ -54,11 +57,18 @@ def method_table(results: Results, comparison: Comparison, chosen: Mapping[str, 
     key, metric = f"reranking/{dataset}", f"ndcg@{base.ndcg_k}"
     names = [name for name in ARMS if name in chosen]
     scores = {name: results.scores(name, key, results.seeds(name, key) or [None]) for name in names}
-    against = {baseline: _against(scores, baseline, comparison.resamples) for baseline in BASELINES}
+    found = differences(
+        {
+            (name, baseline): Arms(scores[name], scores[baseline], pair_up(results, key, name, baseline))
+            for baseline in BASELINES
+            for name in names
+            if baseline in scores and name != baseline
+        }
+    )
     records = {name: _records(results, name, key) for name in names}
     test = marked([mean_cell([100.0 * float(row.mean()) for row in scores[name]]) for name in names])
     rows = [
-        _row(name, scores[name], cell, records[name], chosen[name], [against[b].get(name) for b in BASELINES])
+        _row(name, scores[name], cell, records[name], chosen[name], [found.get((name, b)) for b in BASELINES])
         for name, cell in zip(names, test, strict=True)
     ]
     seeds, queries = len(comparison.seeds), next(iter(scores.values())).shape[1]
@@ -80,20 +90,20 @@ def _row(
     test: Cell,
     records: Sequence[Mapping[str, Any]],
     chosen: Chosen,
-    against: Sequence[tuple[float, float] | None],
+    against: Sequence[Difference | None],
 ) -> tuple[Cell, ...]:
     train = [100.0 * record["train"] for record in records]
     gap = float(np.mean(train)) - 100.0 * float(scores.mean())
     peaks = [record["peak_bytes"] for record in records if record["peak_bytes"] is not None]
     trained = bool(peaks)
-    compared = [cell for pair in against for cell in _difference(pair)]
+    compared = [cell for found in against for cell in (found.cells if found else NO_DIFFERENCE)]
     setting = ", ".join(f"{knob} {value:g}" for knob, value in chosen.knobs.items())
     return (
         Cell(name),
         mean_cell(train),
         mean_cell([100.0 * max(tried["val"] for tried in chosen.tried)] if chosen.tried else []),
         test,
-        _interval_cell(crossed_mean(scores) if len(scores) > 1 else queries_mean(scores[0])),
+        mean_interval(scores),
         signed_cell(gap),
         *compared,
         _number(float(np.median([record["seconds"] for record in records])), 1) if trained else Cell(ABSENT),
@@ -101,32 +111,6 @@ def _row(
         count_cell(round(records[0]["weight_bytes"] / 1e3)) if trained else Cell(ABSENT),
         Cell(setting or ABSENT),
     )
-
-
-def _against(scores: _Scores, baseline: str, iterations: int) -> dict[str, tuple[float, float]]:
-    """Difference of means in points and Holm's p of each method against one; empty where the baseline was left out."""
-    if baseline not in scores:
-        return {}
-    others = [name for name in scores if name != baseline]
-    if not others:
-        return {}
-    differences = np.column_stack([scores[name].mean(axis=0) - scores[baseline].mean(axis=0) for name in others])
-    differences[np.abs(differences) < 1e-12] = 0.0  # a tie, but for the rounding of an average
-    p_values = holm(sign_flip_p(differences, iterations, seed=0).tolist())
-    return dict(zip(others, zip(100.0 * differences.mean(axis=0), p_values, strict=True), strict=True))
-
-
-def _difference(pair: tuple[float, float] | None) -> tuple[Cell, Cell]:
-    if pair is None:
-        return Cell(ABSENT), Cell(ABSENT)
-    difference, p = pair
-    return signed_cell(difference), p_cell(p)
-
-
-def _interval_cell(interval: CrossedInterval | None) -> Cell:
-    if interval is None:
-        return Cell(ABSENT)
-    return Cell(f"{100.0 * interval.low:.1f} to {100.0 * interval.high:.1f}")
 
 
 def _number(value: float, digits: int) -> Cell:

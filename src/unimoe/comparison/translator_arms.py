@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
 
-from unimoe.config.base import Count, Name, Positive, Section
+from unimoe.config.base import Name, Positive, Section
 from unimoe.config.files import parse_config
 from unimoe.config.translator import MODELS, TranslatorConfig
 from unimoe.errors import UsageError, did_you_mean
@@ -119,7 +119,6 @@ class TranslatorComparison(Section):
     test: Annotated[float, Field(gt=0, lt=1)] = 0.25
     split_seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     margin: Positive = 0.01
-    resamples: Count = 10_000
     caveats: list[str] = []  # noqa: RUF012
 
     @model_validator(mode="after")

@@ -136,8 +136,8 @@ def compare(part: Part, request: Request) -> None:
     chosen = run.compare()
     results = load_all_results(folder)
     _print_table(model_table(run, results, chosen), folder)
-    analysis = Analysis(results, iterations=compared.resamples)
-    if analysis.registration.path is not None:
+    analysis = Analysis(results)
+    if analysis.registration is not None:
         stdout.print(f"\n{verdict(analysis)}", soft_wrap=True)
     stdout.print(f"\nMore:   unimoe analyze --output-dir {folder}", soft_wrap=True)
 

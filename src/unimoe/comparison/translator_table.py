@@ -8,13 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.analysis.corrections import holm
-from unimoe.analysis.crossed import CrossedInterval, crossed_mean, queries_mean
 from unimoe.analysis.loading import Results
-from unimoe.analysis.resampling import sign_flip_p
-from unimoe.analysis.summaries.arms import caveat_notes, count_cell, marked, mean_cell, signed_cell
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
-from unimoe.comparison.overlap import p_cell
+from unimoe.analysis.tables.cells import caveat_notes, count_cell, marked, mean_cell
+from unimoe.analysis.tables.differences import NO_DIFFERENCE, TESTED, Arms, differences, mean_interval, pair_up
 from unimoe.comparison.translator_arms import BASELINE, COMPONENTS, TranslatorComparison
 from unimoe.comparison.translator_speed import BATCH
 from unimoe.comparison.translators import TRAINING_FILE, Chosen, TranslatorRun
@@ -35,8 +32,8 @@ _ROW_COLUMNS = (
 _FIRED = ("queue_negatives", "mined_negatives", "extra_positives", "past_predictions", "same_image_pairs")
 
 _INTERVALS = (
-    "Intervals are for other seeds and other images: captions of one image are one observation, and scores are "
-    "averaged over them first. p: sign-flip test over images of scores averaged over seeds, corrected by Holm."
+    f"{TESTED}Queries are images here: captions of one image are one observation, and scores are averaged over them "
+    "first. Seeds pair: each splits the training images anew, the same way for every arm."
 )
 
 
@@ -50,7 +47,7 @@ def model_table(run: TranslatorRun, results: Results, chosen: Mapping[str, Chose
     """
     comparison, names = run.comparison, list(chosen)
     scores = {name: _by_image(results, comparison, name, run.test) for name in names}
-    against = _against(scores, BASELINE, comparison.resamples)
+    against = _against(results, comparison, scores, BASELINE)
     mrr = marked([_mean(results, comparison, name, "mrr") for name in names])
     rows = []
     for name, cell in zip(names, mrr, strict=True):
@@ -64,10 +61,10 @@ def model_table(run: TranslatorRun, results: Results, chosen: Mapping[str, Chose
                 Cell(name),
                 mean_cell([] if dev is None else [100.0 * dev]),
                 cell,
-                _interval(_crossed(scores[name])),
+                mean_interval(scores[name]),
                 *others,
                 *ranks,
-                *against.get(name, (Cell(ABSENT), Cell(ABSENT), Cell(ABSENT))),
+                *against.get(name, NO_DIFFERENCE),
                 count_cell(records[0]["parameters"]),
                 _number(records[0]["weight_bytes"] / 1e6, 2),
                 _number(float(np.median([record["seconds"] for record in records])), 1),
@@ -95,14 +92,14 @@ def ablation_table(run: TranslatorRun, results: Results, names: Sequence[str]) -
     """One row per switched component, with how often components had something to do, per training."""
     comparison = run.comparison
     scores = {name: _by_image(results, comparison, name, run.test) for name in names}
-    against = _against(scores, names[0], comparison.resamples)
+    against = _against(results, comparison, scores, names[0])
     mrr = marked([_mean(results, comparison, name, "mrr") for name in names])
     rows = []
     for name, cell in zip(names, mrr, strict=True):
         records = _records(results, comparison, name)
         fired = [round(float(np.mean([record["fired"].get(key, 0) for record in records]))) for key in _FIRED]
         epoch = float(np.mean([record["best_epoch"] for record in records]))
-        difference = against.get(name, (Cell(ABSENT), Cell(ABSENT), Cell(ABSENT)))
+        difference = against.get(name, NO_DIFFERENCE)
         rows.append((Cell(name), cell, *difference, *map(count_cell, fired), _number(epoch, 1)))
     return Table(
         name="ablation",
@@ -147,30 +144,16 @@ def _by_image(results: Results, comparison: TranslatorComparison, name: str, tes
     return np.array([np.bincount(image_of, weights=row) / counts for row in by_caption])
 
 
-def _against(scores: Mapping[str, Scores], baseline: str, resamples: int) -> dict[str, tuple[Cell, Cell, Cell]]:
-    """Difference to a baseline, its interval and Holm's p, by arm; empty where the baseline was left out."""
-    others = [name for name in scores if name != baseline]
-    if baseline not in scores or not others:
-        return {}
-    differences = {name: scores[name] - scores[baseline] for name in others}
-    means = np.column_stack([differences[name].mean(axis=0) for name in others])
-    means[np.abs(means) < 1e-12] = 0.0  # a tie, but for the rounding of an average
-    p_values = holm(sign_flip_p(means, resamples, seed=0).tolist())
-    return {
-        name: (signed_cell(100.0 * float(values.mean())), _interval(_crossed(values), signed=True), p_cell(p))
-        for (name, values), p in zip(differences.items(), p_values, strict=True)
+def _against(
+    results: Results, comparison: TranslatorComparison, scores: Mapping[str, Scores], baseline: str
+) -> dict[str, tuple[Cell, Cell, Cell]]:
+    """Return difference to a baseline, its interval and p, by arm; empty where the baseline was left out."""
+    asked = {
+        name: Arms(own, scores[baseline], pair_up(results, _key(comparison), name, baseline))
+        for name, own in scores.items()
+        if baseline in scores and name != baseline
     }
-
-
-def _crossed(values: Scores) -> CrossedInterval | None:
-    return crossed_mean(values) if len(values) > 1 else queries_mean(values[0])
-
-
-def _interval(interval: CrossedInterval | None, *, signed: bool = False) -> Cell:
-    if interval is None:
-        return Cell(ABSENT)
-    form = "+.1f" if signed else ".1f"
-    return Cell(f"{100.0 * interval.low:{form}} to {100.0 * interval.high:{form}}")
+    return {name: found.cells for name, found in differences(asked).items()}
 
 
 def _mean(results: Results, comparison: TranslatorComparison, name: str, metric: str, factor: float = 100.0) -> Cell:

@@ -144,7 +144,11 @@ class TranslatorRun:
                 split="test",
                 pairs=self.test,
                 translator=translator,
-                config={"comparison": comparison.model_dump(), "training": config.model_dump()},
+                config={
+                    "comparison": comparison.model_dump(),
+                    "training": config.model_dump(),
+                    "paired_seeds": True,  # a seed decides which images every arm is trained on
+                },
                 device=trainer.device.type,
                 encoder=source.encoder,
                 prompt=source.prompt,

@@ -137,14 +137,18 @@ class Experiment(Section):
 
     Attributes:
         name: stands in every result; ``output_dir`` holds one experiment.
-        gates: a gate file, or the name of a shipped one. ``run_experiment`` copies it into ``output_dir`` before there
-            are scores, and the analysis judges by that copy.
+        paired_seeds: declares that the arms of one seed share the order of the data and the initial weights, so that
+            seeds pair in every interval; it is part of every result. Without it seeds are independent.
+        gates: a gate file, or the name of a shipped one; null for the rule's gates, one for each joint arm and task.
+            ``run_experiment`` puts them into ``output_dir`` before there are scores, and the analysis judges by that
+            copy.
         caveats: why results are unfit for decisions, copied into every one of them.
     """
 
     name: Name
     output_dir: str = "outputs"
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
+    paired_seeds: bool = False
     model: ModelConfig
     prompt: PromptConfig = PromptConfig()
     lora: LoraConfig = LoraConfig()

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from unimoe.analysis.before_after import ArmDelta, compare_arms
 from unimoe.analysis.loading import load_all_results
-from unimoe.analysis.resampling import sign_flip_p
-from unimoe.analysis.significance import ITERATIONS
-from unimoe.analysis.summaries.arms import mean_cell, signed_cell
+from unimoe.analysis.statistics.variance import Array
 from unimoe.analysis.tables import Cell, RowGroup, Table
+from unimoe.analysis.tables.cells import caveat_notes, mean_cell, signed_cell
+from unimoe.analysis.tables.differences import TESTED, Arms, Difference, differences
 from unimoe.config.biencoder import BiEncoderConfig
 from unimoe.config.files import parse_config
 from unimoe.data.names import result_name
@@ -129,34 +128,33 @@ def dev_table(base: BiEncoderConfig, tried: Tried, best: str) -> Table:
 
 def _test_table(config: BiEncoderConfig, splits: Splits, key: str, before: str, seeds: int) -> Table:
     results = load_all_results(Path(config.output_dir))
-    wanted = ["recall_cap@10", "ndcg@10", "mrr@10", "recall@100"]
-    deltas = compare_arms(results, before, config.arm, wanted, keys=[key])
-    rows = [_delta_row(delta) for delta in deltas]
-    rows.insert(1, _recall_row(config, splits, before, seeds))
+
+    def held(metric: str) -> tuple[Array, Array]:
+        first = results.scores(before, key, [None], metric)
+        return first, results.scores(config.arm, key, range(seeds), metric)
+
+    scores = {"recall_cap@10": held("recall_cap@10"), "recall@10": _recall(config, splits, before, seeds)}
+    scores |= {metric: held(metric) for metric in ("ndcg@10", "mrr@10", "recall@100")}
+    compared = differences({metric: Arms(second, first, paired=False) for metric, (first, second) in scores.items()})
+    rows = [_row(metric, first, second, compared[metric]) for metric, (first, second) in scores.items()]
+    queries = scores["recall@10"][0].shape[1]
     return Table(
         name="test",
         caption=f"Scores × 100 on the test queries of {result_name(config.collection)} before and after, "
         f"mean over {seeds} seeds",
-        columns=("metric", "before", "after", "delta", "low", "high", "p"),
-        groups=(RowGroup(f"{before} → {config.arm} ({deltas[0].queries:,} queries)", tuple(rows)),),
-        notes=(
-            "p: sign-flip test over queries of scores averaged over seeds; low, high: 95 % bootstrap-t interval over "
-            "queries. Both are of one row alone.",
-        ),
+        columns=("metric", "before", "after", "delta", "interval", "p"),
+        groups=(RowGroup(f"{before} → {config.arm} ({queries:,} queries)", tuple(rows)),),
+        notes=(f"{TESTED}{before} has no seeds.", *caveat_notes(results)),
     )
 
 
-def _delta_row(delta: ArmDelta) -> tuple[Cell, ...]:
-    return (
-        Cell(delta.metric),
-        *(mean_cell([100 * value]) for value in (delta.before_mean, delta.after_mean)),
-        *(signed_cell(100 * value) for value in (delta.delta, delta.low, delta.high)),
-        Cell(f"{delta.p:.4f}", value=delta.p),
-    )
+def _row(metric: str, first: Array, second: Array, found: Difference) -> tuple[Cell, ...]:
+    means = (mean_cell([100 * float(rows.mean())]) for rows in (first, second))
+    return Cell(metric), *means, *found.cells
 
 
-def _recall_row(config: BiEncoderConfig, splits: Splits, before: str, seeds: int) -> tuple[Cell, ...]:
-    """Recall@10 as trec_eval has it, which results do not hold, from the runs."""
+def _recall(config: BiEncoderConfig, splits: Splits, before: str, seeds: int) -> tuple[Array, Array]:
+    """Return recall@10 as trec_eval has it, which results do not hold, from the runs: ``(seeds, queries)`` each."""
     folder, metric = Path(config.output_dir), "recall@10"
 
     def scores(arm: str, seed: int | None) -> list[float]:
@@ -164,10 +162,4 @@ def _recall_row(config: BiEncoderConfig, splits: Splits, before: str, seeds: int
         found = score_run(splits.test.qrels, run, [metric], splits.test.relevance_level).per_query[metric]
         return [found[query_id] for query_id in sorted(found)]
 
-    first = np.array(scores(before, None))
-    second = np.mean([scores(config.arm, seed) for seed in range(seeds)], axis=0)
-    p = float(sign_flip_p((second - first)[:, None], ITERATIONS, seed=0)[0])
-    means = [100 * float(values.mean()) for values in (first, second)]
-    empty = (Cell(""), Cell(""))
-    cells = (mean_cell([means[0]]), mean_cell([means[1]]), signed_cell(means[1] - means[0]), *empty)
-    return Cell(metric), *cells, Cell(f"{p:.4f}", value=p)
+    return np.array([scores(before, None)]), np.array([scores(config.arm, seed) for seed in range(seeds)])

@@ -10,52 +10,59 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from unimoe.analysis.across import Across
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.crossed_bootstrap import crossed_bootstrap_tir, percentile_interval
-from unimoe.analysis.figures.conflict_curves import conflict_rate_figure, norm_ratio_figure
-from unimoe.analysis.figures.conflict_log import read_conflict_logs
-from unimoe.analysis.figures.conflicts import conflict_figure
-from unimoe.analysis.figures.differences import difference_figure
+from unimoe.analysis.figures.conflicts import conflict_figure, read_conflict_logs
+from unimoe.analysis.figures.curves import conflict_rate_figure, loss_figure, norm_ratio_figure
 from unimoe.analysis.figures.files import save, to_svg
-from unimoe.analysis.figures.forest import Row, forest_figure, tir_row
-from unimoe.analysis.figures.losses import loss_figure
-from unimoe.analysis.figures.power_curve import power_curves, power_figure
+from unimoe.analysis.figures.forest import comparison_groups, forest_figure, gate_groups
+from unimoe.analysis.figures.gates import difference_figure, power_curves, power_figure
 from unimoe.analysis.figures.scores import overview_figure, score_figure, score_panels
 from unimoe.analysis.figures.style import STYLE, Look, looks
-from unimoe.analysis.interference import Interference
-from unimoe.analysis.loading import Pair, Results
-from unimoe.analysis.summaries import caveat_notes
+from unimoe.analysis.gates.definitions import InterferenceGate
+from unimoe.analysis.tables.cells import caveat_notes
 from unimoe.results import TASKS, Task
 
 __all__ = ["Drawing", "all_figures", "save", "save_all", "to_svg"]
 
-RESAMPLES = 1_000
-"""Of the bootstrap in the forest plot, which no verdict rests on."""
+_MOST_COMPARISONS = 60
+"""Rows of a figure of comparisons: more are for the table."""
 
-_INTERVAL = "95 % interval over seeds and queries (over queries alone where there is one run)"
-_FOREST = (
-    "TIR against its two cutoffs. Square: one dataset; diamond: all datasets of a pair; thick line: 95 % interval over "
-    "seeds and queries, an arrow where it goes on; thin grey line: the crossed bootstrap's, too short with few seeds. "
-    "The label with confidence stands at the right."
+_LEADING = ("tir-forest", "difference-forest")
+"""The figures that show what the analysis found."""
+
+_Plan: TypeAlias = tuple[str, str, Callable[[], Figure]]
+"""A figure's name, its caption, and what draws it."""
+
+_INTERVAL = "95 % interval for other seeds and queries (over queries alone where there is one run)"
+_ROWS = (
+    "Square: one dataset; diamond: all datasets of a gate; line: 95 % interval, with an arrow where it goes on beyond "
+    "the figure. At the right the label, and the confidence that it has."
+)
+_FOREST = f"What the joint arm loses, against the cutoffs of each gate. {_ROWS}"
+_DIFFERENCE_FOREST = f"System minus baseline, against the margins of each gate. {_ROWS}"
+_COMPARISONS = (
+    "Each two systems compared on the same queries. Line: 95 % interval of their difference, for other queries, and "
+    "for other seeds of systems with several. p: corrected by Holm for all rows; *: significant."
 )
 _SCORES = (
-    "Scores on {task}. Bar and number: mean over seeds; dots: seeds; line: "
-    f"{_INTERVAL}. Arms answer the same queries, so that lines may overlap where arms differ: the forest plot compares."
+    f"Scores on {{task}}. Bar and number: mean over seeds; dots: seeds; line: {_INTERVAL}. Arms answer the same "
+    "queries, so that lines may overlap where arms differ: compare arms by their differences."
 )
-_OVERVIEW = f"Scores on {{task}}, a row per dataset. Point: mean over seeds; line: {_INTERVAL}."
+_OVERVIEW = f"Scores on {{task}}, a row for each dataset. Point: mean over seeds; line: {_INTERVAL}."
 _DIFFERENCES = (
-    "What each query of {task} gains (above 0) or loses (below) under the joint arm: joint minus specialist, averaged "
-    "over seeds, sorted. Where there are many queries, neighbours are averaged; the area is the mean difference."
+    "What each query of {task} gains (above 0) or loses (below): joint minus specialist, or system minus baseline, "
+    "each averaged over its own seeds, sorted. Where there are many queries, neighbours are averaged; the area is the "
+    "mean difference."
 )
 _POWER = (
-    "How much more data would help on {task}: half of the 95 % interval of TIR to expect at a number of queries, for "
-    "the seeds there are and for 5 and 10. Where a curve is below the grey line, the interval no longer reaches the "
-    "cutoff nearest to the present estimate. A plan from few seeds, not a promise."
+    "How much more data would help on {task}: half of the 95 % interval to expect at a number of queries, for the "
+    "seeds there are and for 5 and 10. Where a curve is below the grey line, the interval no longer reaches the cutoff "
+    "of its gate nearest to the present estimate. A plan from estimated variances, not a promise."
 )
 _LOSSES = "Training losses. Thick: mean over seeds; thin: seeds; running mean over a twentieth of the steps."
 _CONFLICTS = (
@@ -81,11 +88,13 @@ class Drawing:
         name: file stem, unique among the figures of an analysis.
         caption: what is shown and how to read it.
         figure: drawn, to be saved.
+        leads: whether it shows what the analysis found, and so comes before everything else.
     """
 
     name: str
     caption: str
     figure: Figure
+    leads: bool = False
 
 
 def all_figures(analysis: Analysis) -> Iterator[Drawing]:
@@ -94,9 +103,9 @@ def all_figures(analysis: Analysis) -> Iterator[Drawing]:
     Raises:
         DataError: a damaged log of gradient conflicts.
     """
-    for draw in _planned(analysis):
+    for name, caption, draw in _planned(analysis):
         with mpl.rc_context(STYLE):
-            drawing = draw()
+            drawing = Drawing(name, caption, draw(), leads=name in _LEADING)
         yield drawing
 
 
@@ -105,61 +114,40 @@ def save_all(analysis: Analysis, folder: Path) -> tuple[Path, ...]:
     return tuple(save(drawing.figure, folder / drawing.name) for drawing in all_figures(analysis))
 
 
-def _planned(analysis: Analysis) -> Iterator[Callable[[], Drawing]]:
-    results, measured = analysis.results, analysis.metrics.measured
+def _planned(analysis: Analysis) -> Iterator[_Plan]:
+    results, notes = analysis.results, caveat_notes(analysis.results)
     conflicts = read_conflict_logs(results.output_dir)
     seen = looks({*results, *(arm for arm, _ in [*results.logs, *conflicts])})
-    notes = caveat_notes(results)
-    if measured:
-        yield partial(_forest, results, measured, analysis.across, seen)
+    others = [item for item in analysis.judgments if not isinstance(item.gate, InterferenceGate)]
+    if analysis.interference:  # a forest in percent, and one in points: they have no axis in common
+        label = "TIR: share of the specialist's score that the joint arm loses (%); below 0 it gains"
+        yield "tir-forest", _FOREST, partial(forest_figure, gate_groups(analysis.interference, seen), label, notes)
+    if others:
+        label = "system minus baseline, points (score x 100)"
+        yield "difference-forest", _DIFFERENCE_FOREST, partial(forest_figure, gate_groups(others, seen), label, notes)
     for task in TASKS:
-        yield from _of_task(results, task, [item for item in measured if item.pair.task == task], seen)
+        for name, caption, draw in _of_task(analysis, task, seen, notes):
+            yield f"{name}-{task}", caption.format(task=task), draw
+    compared = analysis.comparisons if not analysis.judgments else ()
+    if 0 < len(compared) <= _MOST_COMPARISONS:
+        label = "difference, points (score x 100)"
+        yield "comparisons", _COMPARISONS, partial(forest_figure, comparison_groups(compared, seen), label, notes)
     if any(results.logs.values()):
-        yield lambda: Drawing("loss-curves", _LOSSES, loss_figure(results.logs, seen, notes))
+        yield "loss-curves", _LOSSES, partial(loss_figure, results.logs, seen, notes)
     if conflicts:
-        yield lambda: Drawing("gradient-conflicts", _CONFLICTS, conflict_figure(conflicts, notes))
-        yield lambda: Drawing("conflict-rate", _CONFLICT_RATE, conflict_rate_figure(conflicts, seen, notes))
-        yield lambda: Drawing("norm-ratio", _NORM_RATIO, norm_ratio_figure(conflicts, seen, notes))
+        yield "gradient-conflicts", _CONFLICTS, partial(conflict_figure, conflicts, notes)
+        yield "conflict-rate", _CONFLICT_RATE, partial(conflict_rate_figure, conflicts, seen, notes)
+        yield "norm-ratio", _NORM_RATIO, partial(norm_ratio_figure, conflicts, seen, notes)
 
 
-def _of_task(
-    results: Results, task: Task, items: Sequence[Interference], seen: Mapping[str, Look]
-) -> Iterator[Callable[[], Drawing]]:
-    notes = caveat_notes(results)
-    shown = score_panels(results, task)
+def _of_task(analysis: Analysis, task: Task, seen: Mapping[str, Look], notes: Sequence[str]) -> Iterator[_Plan]:
+    items = [item for item in analysis.judgments if item.gate.task == task]
+    shown = score_panels(analysis.results, task)
     if shown:
-        yield lambda: Drawing(f"scores-{task}", _SCORES.format(task=task), score_figure(shown, seen, notes))
+        yield "scores", _SCORES, partial(score_figure, shown, seen, notes)
     if len(shown) > 1:
-        yield lambda: Drawing(f"overview-{task}", _OVERVIEW.format(task=task), overview_figure(shown, seen, notes))
+        yield "overview", _OVERVIEW, partial(overview_figure, shown, seen, notes)
     if items:
-        yield lambda: Drawing(
-            f"differences-{task}", _DIFFERENCES.format(task=task), difference_figure(results, items, seen, notes)
-        )
+        yield "differences", _DIFFERENCES, partial(difference_figure, analysis.results, items, seen, notes)
     if curves := power_curves(items):
-        yield lambda: Drawing(f"power-{task}", _POWER.format(task=task), power_figure(curves, seen, notes))
-
-
-def _forest(
-    results: Results, measured: Sequence[Interference], across: Sequence[Across], seen: Mapping[str, Look]
-) -> Drawing:
-    groups: dict[Pair, list[Row]] = {}
-    for item in measured:
-        row = tir_row(item.dataset, item, check=_bootstrap_interval(results, item))
-        groups.setdefault(item.pair, []).append(row)
-    for suite in across:
-        metric = f" ({suite.metric})" if sum(other.pair == suite.pair for other in across) > 1 else ""
-        groups[suite.pair] += [
-            tir_row(f"mean of TIRs{metric}", suite.mean_of_tirs, several=True),
-            tir_row(f"TIR of means{metric}", suite.tir_of_means, several=True),
-        ]
-    return Drawing("tir-forest", _FOREST, forest_figure(groups, seen, caveat_notes(results)))
-
-
-def _bootstrap_interval(results: Results, item: Interference) -> tuple[float, float] | None:
-    """In percent; None with one seed, where the interval over seeds is missing too."""
-    if item.crossed is None:
-        return None
-    key = f"{item.pair.task}/{item.dataset}"
-    specialist, joint = (results.scores(arm, key, item.seeds) for arm in (item.pair.specialist, item.pair.joint))
-    low, high = percentile_interval(crossed_bootstrap_tir(specialist, joint, RESAMPLES, seed=0))
-    return 100.0 * low, 100.0 * high
+        yield "power", _POWER, partial(power_figure, curves, seen, notes)

@@ -1,9 +1,10 @@
-"""Gradient conflicts: cosine between the two tasks' gradients, by layer and step."""
+"""Gradient conflicts: the log of how far the two tasks' gradients agree, and its map by layer and step."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,52 +13,93 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from unimoe.analysis.figures.conflict_log import Conflict
-from unimoe.analysis.figures.style import TWO_COLUMNS, add_notes, fit, notes_height, text_width
+from unimoe.analysis.arms import arm_order
+from unimoe.analysis.figures.style import TWO_COLUMNS, add_axes, fit, sheet, text_width
 from unimoe.analysis.loading import Seed
-from unimoe.analysis.summaries import arm_order
+from unimoe.analysis.tables.cells import gathered
+from unimoe.errors import DataError
+from unimoe.io import find_files
 
 QUANTITIES = {"cosine": "cosine", "cosine_corrected": "cosine, corrected for noise"}
 
 # Hue tells the sign in colour, and lightness never falls from -1 to 1, so that conflict is dark in grey.
 _COLOURS = LinearSegmentedColormap.from_list("conflict", ["#4D1600", "#C4540A", "#BDBDBD", "#A5D8F6", "#F4FBFF"])
 
+
+class Conflict(BaseModel):
+    """One line of ``gradient_conflicts.jsonl``; what cannot be computed, such as a cosine with a zero vector, is null.
+
+    Attributes:
+        layer: its number, or its name.
+        cosine: between the gradients of ranking and embedding.
+        cosine_self_rank: between those of two independent ranking batches of that size; noise alone brings it below 1.
+            Estimated from two disjoint halves of the batch: their cosine ``c`` makes ``2 c / (1 + c)``, where it is
+            above 0.
+        cosine_self_embed: the same of the embedding batch.
+        cosine_corrected: ``cosine / sqrt(cosine_self_rank * cosine_self_embed)``; null where either is not above 0.
+        magnitude_similarity: ``2 |a| |b| / (|a|^2 + |b|^2)``.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+
+    step: int
+    layer: int | str
+    cosine: float | None
+    cosine_self_rank: float | None
+    cosine_self_embed: float | None
+    cosine_corrected: float | None
+    norm_rank: float | None
+    norm_embed: float | None
+    magnitude_similarity: float | None
+
+
+def read_conflict_logs(output_dir: Path) -> dict[tuple[str, Seed], tuple[Conflict, ...]]:
+    """Read the conflicts of every arm and seed of an output folder, ``*/seed_*/logs/gradient_conflicts.jsonl``.
+
+    Raises:
+        DataError: a line that is no such record, by file and line.
+    """
+    logs: dict[tuple[str, Seed], tuple[Conflict, ...]] = {}
+    for path in find_files(output_dir, "*/seed_*/logs/gradient_conflicts.jsonl") if output_dir.exists() else ():
+        seed = path.parts[-3].removeprefix("seed_")
+        if seed.isdecimal() and (log := _read(path)):
+            logs[path.parts[-4], int(seed)] = log
+    return logs
+
+
 Log = Sequence[Conflict]
 
 
 def conflict_figure(logs: Mapping[tuple[str, Seed], Log], notes: Sequence[str] = ()) -> Figure:
-    """A row of two heat maps per arm, raw and corrected for noise: mean over seeds, conflict dark."""
-    arms = sorted({arm for arm, _ in logs}, key=arm_order)
-    maps = {arm: [log for (other, _), log in logs.items() if other == arm] for arm in arms}
+    """Draw two heat maps for each arm, raw and corrected for noise: mean over seeds, conflict dark."""
+    maps = gathered((arm, log) for (arm, _), log in logs.items())
+    arms = sorted(maps, key=arm_order)
     grids = [(arm, quantity, *conflict_grid(maps[arm], quantity)) for arm in arms for quantity in QUANTITIES]
     names = [fit(str(layer), 1.2) for _, _, _, layers, _ in grids for layer in layers]
     left, between, right, gap = max(map(text_width, names)) + 0.25, 0.15, 0.85, 0.5
-    bottom = 0.36 + notes_height(notes, TWO_COLUMNS)
     heights = [min(3.0, max(1.3, 0.12 * len(layers))) for _, _, _, layers, _ in grids[::2]]
-    total = 0.3 + sum(heights) + gap * (len(arms) - 1) + bottom
+    figure, top = sheet(TWO_COLUMNS, sum(heights) + gap * (len(arms) - 1), above=0.3, below=0.36, notes=notes)
     limit = max((float(np.nanmax(np.abs(grid))) for *_, grid in grids if not np.isnan(grid).all()), default=1.0)
     scale = ScalarMappable(Normalize(-limit or -1.0, limit or 1.0), _COLOURS)
-    figure = Figure(figsize=(TWO_COLUMNS, total))
     width = (TWO_COLUMNS - left - between - right) / 2
     for i, (arm, quantity, steps, layers, grid) in enumerate(grids):
         row, column = divmod(i, 2)
-        floor = total - 0.3 - sum(heights[: row + 1]) - gap * row
-        x = left + column * (width + between)
-        axes = figure.add_axes((x / TWO_COLUMNS, floor / total, width / TWO_COLUMNS, heights[row] / total))
+        floor = top - sum(heights[: row + 1]) - gap * row
+        axes = add_axes(figure, left + column * (width + between), floor, width, heights[row])
         _draw_grid(axes, steps, layers, grid, scale)
         axes.tick_params(labelleft=column == 0)
         axes.set_ylabel("layer" if column == 0 else "")
         axes.set_title(fit(f"{arm}: {QUANTITIES[quantity]}", width), loc="left")
         axes.set_xlabel("step" if row == len(arms) - 1 else "")
-    bar = (TWO_COLUMNS - right + 0.12) / TWO_COLUMNS, bottom / total, 0.12 / TWO_COLUMNS, heights[-1] / total
-    figure.colorbar(scale, cax=figure.add_axes(bar), ticks=MaxNLocator(5), label="conflict < 0 < agreement")
-    add_notes(figure, notes)
+    bar = add_axes(figure, TWO_COLUMNS - right + 0.12, floor, 0.12, heights[-1])
+    figure.colorbar(scale, cax=bar, ticks=MaxNLocator(5), label="conflict < 0 < agreement")
     return figure
 
 
 def conflict_grid(logs: Sequence[Log], quantity: str) -> tuple[NDArray[np.int64], list[int | str], NDArray[np.float64]]:
-    """Mean over seeds of one quantity.
+    """Average one quantity over seeds.
 
     Returns:
         Steps ascending; layers in their natural order; ``(layers, steps)``, NaN where no seed has a value.
@@ -76,6 +118,27 @@ def conflict_grid(logs: Sequence[Log], quantity: str) -> tuple[NDArray[np.int64]
     return np.array(steps), layers, grid
 
 
+def _read(path: Path) -> tuple[Conflict, ...]:
+    """Read one record for each step and layer; a resumed run's repetition replaces the first one.
+
+    A last line without an end is what a killed run leaves, and is dropped.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from None
+    records: dict[tuple[int, int | str], Conflict] = {}
+    for number, line in enumerate(text.split("\n")[:-1], start=1):
+        try:
+            record = Conflict.model_validate_json(line)
+        except ValidationError as error:
+            first = error.errors()[0]
+            what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first["loc"] else first["msg"]
+            raise DataError(f"{path}:{number}: not a record of gradient conflicts ({what}); remove the line") from None
+        records[record.step, record.layer] = record
+    return tuple(records.values())
+
+
 def _draw_grid(
     axes: Axes, steps: NDArray[np.int64], layers: Sequence[int | str], grid: NDArray[np.float64], scale: ScalarMappable
 ) -> None:
@@ -88,7 +151,7 @@ def _draw_grid(
 
 
 def _edges(steps: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Borders half-way between steps; a single step is one wide."""
+    """Return the borders half-way between steps; a single step is one wide."""
     if len(steps) == 1:
         return np.array([steps[0] - 0.5, steps[0] + 0.5])
     middles = (steps[1:] + steps[:-1]) / 2
@@ -96,6 +159,6 @@ def _edges(steps: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _natural(layer: int | str) -> tuple[bool, list[tuple[int, str]]]:
-    """Numbers by value, also within names, so that layer 10 follows layer 9."""
+    """Return a sort key: numbers by value, also within names, so that layer 10 follows layer 9."""
     parts = re.split(r"(\d+)", str(layer))
     return isinstance(layer, str), [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]

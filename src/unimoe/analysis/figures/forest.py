@@ -1,127 +1,243 @@
-"""TIR against its two cutoffs: a row per dataset, its interval as a line."""
+"""Estimates with their intervals against cutoffs: a row for each dataset, a group for each gate or set of systems."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from unimoe.analysis.crossed import FAIL_BELOW, PASS_AT
-from unimoe.analysis.figures.style import (
-    NEUTRAL,
-    TWO_COLUMNS,
-    Look,
-    add_notes,
-    fit,
-    notes_height,
-    page,
-    text_width,
-)
-from unimoe.analysis.interference import TirEstimate
-from unimoe.analysis.loading import Pair
+from unimoe.analysis.comparisons import Comparison
+from unimoe.analysis.figures.style import NEUTRAL, TWO_COLUMNS, Look, add_axes, fit, fit_all, sheet, text_width
+from unimoe.analysis.formats import signed
+from unimoe.analysis.gates.definitions import EquivalenceGate, Gate, InterferenceGate, Label
+from unimoe.analysis.gates.findings import Finding, region_of
+from unimoe.analysis.gates.judging import Judgment
+from unimoe.analysis.gates.output import WAYS, interval_text
+from unimoe.analysis.gates.wording import amount, shares, shown
+from unimoe.analysis.statistics.estimates import Estimate
+from unimoe.analysis.tables.cells import gathered
 
 PITCH = 0.17
 """Height of a row, in inches."""
 
+_NAME = 1.6
+"""Room for the name of a row, in inches."""
+
+_NUMBERS = 1.38
+"""Room for an estimate and its interval."""
+
+_SHADES: dict[Label, float] = {"PASS": 0.34, "MARGINAL": 0.16}
+
+
+@dataclass(frozen=True)
+class Region:
+    """A stretch of the axis between two cutoffs; its outer ends may be infinite.
+
+    Attributes:
+        name: shown above the rows; empty for none.
+        shade: of grey, 0 to 1.
+    """
+
+    low: float
+    high: float
+    name: str = ""
+    shade: float = 0.0
+
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the forest, in percent.
+    """One line of the forest, in percent or points.
 
     Attributes:
         name: the dataset, or how several were put together.
-        estimate: of TIR.
-        interval: its 95 % interval over seeds and queries; None where it cannot be had.
-        label: the verdict in words.
-        check: a second interval, of the crossed bootstrap.
-        several: the row stands for several datasets.
+        value: NaN where there is none.
+        interval: of 95 %; None where it cannot be had.
+        numbers: value and interval as text.
+        label: what was decided.
+        look: of the arm in question.
+        several: whether the row is about several datasets.
     """
 
     name: str
-    estimate: float
+    value: float
     interval: tuple[float, float] | None
+    numbers: str
     label: str
-    check: tuple[float, float] | None = None
+    look: Look
     several: bool = False
 
 
-def tir_row(name: str, found: TirEstimate, *, several: bool = False, check: tuple[float, float] | None = None) -> Row:
-    """The row of one TIR; without an interval the rule's label stands alone and says so."""
-    if found.crossed is None:
-        return Row(name, 100.0 * found.mean, None, f"{found.rule} (rule alone)", check, several)
-    interval = 100.0 * found.crossed.low, 100.0 * found.crossed.high
-    return Row(name, 100.0 * found.crossed.estimate, interval, found.crossed.label, check, several)
+@dataclass(frozen=True)
+class Group:
+    """Rows that share their cutoffs."""
+
+    heading: str
+    regions: tuple[Region, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def cutoffs(self) -> list[float]:
+        """Borders of the regions, ascending."""
+        return [region.high for region in self.regions[:-1]]
 
 
-def forest_figure(groups: Mapping[Pair, Sequence[Row]], looks: Mapping[str, Look], notes: Sequence[str] = ()) -> Figure:
-    """Rows by pair of arms, the three regions named above, numbers and labels at the right."""
-    rows = [row for group in groups.values() for row in group]
-    names = [fit(row.name, 1.5) for row in rows]
-    left, right = max(1.0, max(map(text_width, names)) + 0.2), 2.15
-    lines = len(rows) + 1.5 * len(groups) - 0.5
-    bottom = notes_height(notes, TWO_COLUMNS) + 0.36
-    height = 0.42 + PITCH * lines + bottom
-    figure, axes = page(TWO_COLUMNS, height, left=left, right=right, top=0.42, bottom=bottom)
-    axes.set_xlim(limits(rows))
+def gate_groups(items: Sequence[Judgment], looks: Mapping[str, Look]) -> list[Group]:
+    """Return a group for each judgment, with the cutoffs of its own gate."""
+    names = fit_all((found.datasets[0] for item in items for found in item.rows), _NAME)
+    return [_of_gate(item, names, looks) for item in items]
+
+
+def comparison_groups(comparisons: Sequence[Comparison], looks: Mapping[str, Look]) -> list[Group]:
+    """Return a group for each dataset, a row for each two systems."""
+    rows = gathered(
+        (f"{c.key}, {c.metric} ({c.queries:,} queries)", _of_comparison(c, looks[c.system])) for c in comparisons
+    )
+    regions = (Region(-math.inf, 0.0), Region(0.0, math.inf))
+    return [Group(heading, regions, tuple(of_place)) for heading, of_place in rows.items()]
+
+
+def forest_figure(groups: Sequence[Group], xlabel: str, notes: Sequence[str] = ()) -> Figure:
+    """Draw rows by group, the regions of each group named above its rows, numbers and labels at the right."""
+    rows = [row for group in groups for row in group.rows]
+    widest = max(text_width(fit(row.name, _NAME)) for row in rows)
+    left, right = max(1.0, widest + 0.2), _NUMBERS + max(text_width(row.label) for row in rows) + 0.15
+    named = [any(region.name for region in group.regions) for group in groups]
+    lines = len(rows) + sum(2.5 if names else 1.5 for names in named) - 0.5
+    figure, top = sheet(TWO_COLUMNS, PITCH * lines, above=0.1, below=0.36, notes=notes)
+    axes = add_axes(figure, left, top - PITCH * lines, TWO_COLUMNS - left - right, PITCH * lines)
+    axes.set_xlim(limits(groups))
     axes.set_ylim(lines - 0.5, -0.5)
-    _name_regions(axes)
     line, ticks = 0.0, {}
-    for pair, group in groups.items():
-        heading = fit(f"{pair.task}: {pair.joint} against {pair.specialist}", TWO_COLUMNS - 0.2)
+    for group, names in zip(groups, named, strict=True):
+        heading = fit(group.heading, TWO_COLUMNS - 0.2)
         axes.annotate(heading, (0.0, line), xycoords=("axes fraction", "data"), xytext=(4.0 - 72.0 * left, 0.0),
                       textcoords="offset points", va="center")  # fmt: skip
-        _draw_regions(axes, line + 0.5, line + len(group) + 0.5)
-        for place, row in enumerate(group, start=1):
-            _draw_row(axes, line + place, row, looks[pair.joint])
-            ticks[line + place] = fit(row.name, 1.5)
-        line += len(group) + 1.5
+        if names:
+            line += 1.0
+            _name_regions(axes, line, group)
+        _draw_regions(axes, line + 0.5, line + len(group.rows) + 0.5, group)
+        for place, row in enumerate(group.rows, start=1):
+            _draw_row(axes, line + place, row)
+            ticks[line + place] = fit(row.name, _NAME)
+        line += len(group.rows) + 1.5
     axes.set_yticks(list(ticks), list(ticks.values()))
     axes.tick_params(axis="y", length=0.0)
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel("TIR: share of the specialist's score that the joint arm loses (%); negative is synergy")
-    add_notes(figure, notes)
+    axes.set_xlabel(xlabel)
     return figure
 
 
-def limits(rows: Sequence[Row]) -> tuple[float, float]:
-    """What the axis shows: every estimate, both cutoffs, and intervals unless they are far longer than most.
+def limits(groups: Sequence[Group]) -> tuple[float, float]:
+    """Return what the axis shows: every estimate and cutoff, and intervals unless they are far longer than most.
 
     One dataset with a handful of queries would otherwise squeeze all others to a dot.
     """
-    ends = np.array([row.interval or (row.estimate, row.estimate) for row in rows])
-    reach = 3.0 * float(np.median(ends[:, 1] - ends[:, 0])) / 2.0
-    estimates = [row.estimate for row in rows]
-    low = max(float(ends[:, 0].min()), min(estimates) - max(reach, 1.0))
-    high = min(float(ends[:, 1].max()), max(estimates) + max(reach, 1.0))
-    low, high = min(low, 100.0 * FAIL_BELOW - 1.0), max(high, 100.0 * PASS_AT + 1.0)
+    rows = [row for group in groups for row in group.rows if not math.isnan(row.value)]
+    cutoffs = [cutoff for group in groups for cutoff in group.cutoffs]
+    values = [row.value for row in rows] or cutoffs
+    ends = np.array([row.interval or (row.value, row.value) for row in rows] or [(min(cutoffs), max(cutoffs))])
+    reach = max(3.0 * float(np.median(ends[:, 1] - ends[:, 0])) / 2.0, 1.0)
+    low = min(max(float(ends[:, 0].min()), min(values) - reach), min(cutoffs) - 1.0)
+    high = max(min(float(ends[:, 1].max()), max(values) + reach), max(cutoffs) + 1.0)
     margin = 0.04 * (high - low)
     return low - margin, high + margin
 
 
-def _name_regions(axes: Axes) -> None:
-    fail, pass_ = 100.0 * FAIL_BELOW, 100.0 * PASS_AT
-    names = ((fail, "right", f"FAIL (below {fail:g} %) ", 2), (pass_, "left", f" PASS (from {pass_:g} %)", 2),
-             ((fail + pass_) / 2, "center", "MARGINAL", 12))  # fmt: skip
-    for x, align, name, rise in names:
-        axes.annotate(name, (x, 1.0), xycoords=("data", "axes fraction"), xytext=(0, rise),
-                      textcoords="offset points", ha=align, va="bottom")  # fmt: skip
+def _of_gate(item: Judgment, names: Mapping[str, str], looks: Mapping[str, Look]) -> Group:
+    gate, look = item.gate, looks[item.gate.sides[0]]
+    rows = [_row(item, part, names[part.datasets[0]], look) for part in item.rows]
+    if item.parts:
+        across = WAYS[gate.across] if isinstance(gate, InterferenceGate) else "mean of datasets"
+        rows.append(_row(item, item.found, across, look, several=True))
+    return Group(_heading(item), tuple(_regions(gate)), tuple(rows))
 
 
-def _draw_regions(axes: Axes, top: float, bottom: float) -> None:
-    """Shades of grey that darken towards PASS, behind the rows of one group."""
+def _heading(item: Judgment) -> str:
+    gate, arms = item.gate, " against ".join(item.gate.sides)
+    which = f"gate {item.name}" if item.registered else "no registered gate"
+    return f"{gate.task}: {arms}, {gate.metric} ({which}{', advisory' if item.advisory else ''})"
+
+
+def _regions(gate: Gate) -> Iterator[Region]:
+    ends = [-math.inf, *gate.cutoffs, math.inf]
+    for low, high in pairwise(ends):
+        inside = high - 1.0 if low == -math.inf else low + 1.0 if high == math.inf else (low + high) / 2.0
+        label = region_of(gate, inside)
+        name: str = label
+        if low == -math.inf:
+            name = f"{label} below {amount(gate, high)}"
+        elif high == math.inf:
+            name = f"{label} {'above' if isinstance(gate, EquivalenceGate) else 'from'} {amount(gate, low)}"
+        yield Region(100.0 * low, 100.0 * high, name, _SHADES.get(label, 0.0))
+
+
+def _row(item: Judgment, found: Finding, name: str, look: Look, *, several: bool = False) -> Row:
+    number = shown(item.gate, found.value)
+    held = shares(found).get(found.label)
+    return Row(
+        name=name,
+        value=100.0 * found.value,
+        interval=_hundredfold(found.estimate),
+        numbers=number if math.isnan(found.value) else f"{number.rpartition(' ')[0]} {interval_text(item, found)}",
+        label=found.label if held is None else f"{found.label} {held}",
+        look=look,
+        several=several,
+    )
+
+
+def _of_comparison(c: Comparison, look: Look) -> Row:
+    ends = _hundredfold(c.difference)
+    text = f"[{signed(ends[0], keep_side=True)}, {signed(ends[1], keep_side=True)}]" if ends else "[no interval]"
+    return Row(
+        name=f"{c.system} \N{MINUS SIGN} {c.baseline}",
+        value=100.0 * c.delta,
+        interval=ends,
+        numbers=f"{signed(100.0 * c.delta)} {text}",
+        label="no test" if c.p_holm is None else f"p {c.p_holm:.4f}{' *' if c.significant else ''}",
+        look=look,
+    )
+
+
+def _hundredfold(found: Estimate) -> tuple[float, float] | None:
+    return found.interval and (100.0 * found.interval[0], 100.0 * found.interval[1])
+
+
+def _name_regions(axes: Axes, line: float, group: Group) -> None:
+    """Write the outer names beside their cutoffs, and an inner one where it fits."""
     low, high = axes.get_xlim()
-    cutoffs = [100.0 * FAIL_BELOW, 100.0 * PASS_AT]
-    for ends, alpha in ((cutoffs, 0.16), ([cutoffs[1], high], 0.34)):
-        axes.fill_between(ends, top, bottom, color=NEUTRAL, alpha=alpha, linewidth=0.0, zorder=0)
-    axes.vlines(cutoffs, top, bottom, color=NEUTRAL, linewidth=0.6)
-    if low < 0.0:
+    figure = axes.get_figure(root=True)
+    inches = axes.get_position().width * figure.get_figwidth() / (high - low) if figure else 0.0
+    for region in group.regions:
+        if math.isinf(region.low):
+            place, points, align = region.high, -3.0, "right"
+        elif math.isinf(region.high):
+            place, points, align = region.low, 3.0, "left"
+        elif text_width(region.name) < inches * (region.high - region.low):
+            place, points, align = (region.low + region.high) / 2.0, 0.0, "center"
+        else:
+            continue
+        axes.annotate(region.name, (place, line), xytext=(points, 0.0), textcoords="offset points", ha=align,
+                      va="center")  # fmt: skip
+
+
+def _draw_regions(axes: Axes, top: float, bottom: float, group: Group) -> None:
+    """Draw shades of grey, darkest for PASS, behind the rows of one group."""
+    low, high = axes.get_xlim()
+    for region in group.regions:
+        if region.shade:
+            ends = [max(low, region.low), min(high, region.high)]
+            axes.fill_between(ends, top, bottom, color=NEUTRAL, alpha=region.shade, linewidth=0.0, zorder=0)
+    axes.vlines(group.cutoffs, top, bottom, color=NEUTRAL, linewidth=0.6)
+    if low < 0.0 < high:
         axes.vlines(0.0, top, bottom, color=NEUTRAL, linewidth=0.6, linestyle=":")
 
 
-def _draw_row(axes: Axes, place: float, row: Row, look: Look) -> None:
+def _draw_row(axes: Axes, place: float, row: Row) -> None:
     low, high = axes.get_xlim()
     if row.interval:
         start, end = row.interval
@@ -129,12 +245,10 @@ def _draw_row(axes: Axes, place: float, row: Row, look: Look) -> None:
         for beyond, edge, arrow in ((start < low, low, "<"), (end > high, high, ">")):
             if beyond:
                 axes.plot([edge], [place], arrow, color="black", markersize=3.5, clip_on=False)
-    if row.check:
-        axes.hlines(place + 0.28, max(row.check[0], low), min(row.check[1], high), color=NEUTRAL, linewidth=0.8)
-    marker = "D" if row.several else "s"
-    axes.plot([row.estimate], [place], marker, color=look.colour, markersize=4.5, markeredgecolor="black",
-              markeredgewidth=0.5)  # fmt: skip
-    interval = f"[{row.interval[0]:.2f}, {row.interval[1]:.2f}]" if row.interval else "no interval"
-    for x, text in ((0.1, f"{row.estimate:.2f} {interval}"), (1.22, row.label)):
+    if not math.isnan(row.value):
+        marker = "D" if row.several else "s"
+        axes.plot([row.value], [place], marker, color=row.look.colour, markersize=4.5, markeredgecolor="black",
+                  markeredgewidth=0.5)  # fmt: skip
+    for x, text in ((0.1, row.numbers), (_NUMBERS + 0.08, row.label)):
         axes.annotate(text, (1.0, place), xycoords=("axes fraction", "data"), xytext=(72.0 * x, 0.0),
                       textcoords="offset points", va="center", annotation_clip=False)  # fmt: skip

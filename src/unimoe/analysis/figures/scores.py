@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,28 +13,22 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from unimoe.analysis.crossed import crossed_mean, queries_mean
+from unimoe.analysis.arms import arm_order
 from unimoe.analysis.figures.style import (
     NEUTRAL,
     ONE_COLUMN,
     Look,
-    add_legend,
-    add_notes,
+    add_axes,
     fit,
-    legend_height,
-    notes_height,
-    page,
+    fit_all,
     panel_width,
     panels,
+    sheet,
     text_width,
 )
 from unimoe.analysis.loading import Results
-from unimoe.analysis.summaries import arm_order
-
-INTERVAL = "95 % interval over seeds and queries (over queries alone where there is one run)"
-
-Bars = Mapping[str, "Score"]
-"""The scores of one dataset by arm."""
+from unimoe.analysis.statistics.estimates import Linear, estimate
+from unimoe.analysis.statistics.variance import moments
 
 
 @dataclass(frozen=True)
@@ -42,7 +37,7 @@ class Score:
 
     Attributes:
         runs: by seed; one number for arms without seeds.
-        interval: of 95 %; over queries alone where there is one run, None with one query.
+        interval: of 95 %, for other seeds and queries; over queries alone where there is one run, None with one query.
     """
 
     runs: tuple[float, ...]
@@ -61,16 +56,16 @@ class Score:
 
 @dataclass(frozen=True)
 class Panel:
-    """One dataset: its name, main metric, number of queries and scores."""
+    """One dataset: its name, main metric, number of queries, and scores by arm."""
 
     dataset: str
     metric: str
     queries: int
-    scores: Bars
+    scores: Mapping[str, Score]
 
 
 def score_panels(results: Results, task: str) -> list[Panel]:
-    """The scores of every dataset of a task."""
+    """Return the scores of every dataset of a task."""
     found = []
     for key in results.dataset_keys:
         measured = results.measured(key)
@@ -81,42 +76,40 @@ def score_panels(results: Results, task: str) -> list[Panel]:
 
 
 def score_figure(shown: Sequence[Panel], looks: Mapping[str, Look], notes: Sequence[str] = ()) -> Figure:
-    """A panel of bars per dataset on one scale: mean over seeds, its interval, a dot per seed."""
+    """Draw a panel of bars for each dataset on one scale: mean over seeds, its interval, a dot per seed."""
     arms = sorted({arm for panel in shown for arm in panel.scores}, key=arm_order, reverse=True)
-    names = [fit(arm, 1.1) for arm in arms]
-    left = max(map(text_width, names)) + 0.15
+    names = fit_all(arms, 1.1)
+    datasets = fit_all((panel.dataset for panel in shown), 1.3)
+    left = max(map(text_width, names.values())) + 0.15
     height = 0.08 + 0.15 * len(arms)
     figure, grid = panels(len(shown), height=height, left=left, xlabel=_label(shown), notes=notes)
     most = max(max(*score.runs, score.ends[1]) for panel in shown for score in panel.scores.values())
     several = len({panel.metric for panel in shown}) > 1
     for axes, panel in zip(grid, shown, strict=True):
         _draw_bars(axes, panel.scores, arms, looks)
-        axes.set_yticks(range(len(arms)), names)
+        axes.set_yticks(range(len(arms)), [names[arm] for arm in arms])
         axes.tick_params(axis="y", length=0.0)
         axes.set_ylim(-0.6, len(arms) - 0.4)
         room = 0.08 + text_width("00.0") + 0.05
         axes.set_xlim(0.0, max(most, 1e-9) * panel_width(axes) / (panel_width(axes) - room))
         axes.xaxis.set_major_locator(MaxNLocator(4))
         metric = f", {panel.metric}" if several else ""
-        axes.set_title(fit(f"{panel.dataset}{metric} (n = {panel.queries:,})", panel_width(axes)), loc="left")
+        axes.set_title(fit(f"{datasets[panel.dataset]}{metric} (n = {panel.queries:,})", panel_width(axes)), loc="left")
     return figure
 
 
 def overview_figure(shown: Sequence[Panel], looks: Mapping[str, Look], notes: Sequence[str] = ()) -> Figure:
-    """A row per dataset, in it a point per arm with its interval."""
+    """Draw a row for each dataset, in it a point for each arm with its interval."""
     arms = sorted({arm for panel in shown for arm in panel.scores}, key=arm_order)
-    legend = [_point_handle(arm, looks[arm]) for arm in arms]
-    names = [fit(panel.dataset, 1.1) for panel in shown]
-    room = legend_height(legend, ONE_COLUMN), notes_height(notes, ONE_COLUMN)
+    point: dict[str, Any] = {"linewidth": 1.0, "markersize": 4.0, "markeredgecolor": "black", "markeredgewidth": 0.4}
+    legend = [
+        Line2D([], [], color=looks[arm].colour, marker=looks[arm].marker, label=fit(arm, 2.4), **point) for arm in arms
+    ]
+    names = list(fit_all((panel.dataset for panel in shown), 1.1).values())
     pitch = 0.06 + 0.07 * len(arms)
-    figure, axes = page(
-        ONE_COLUMN,
-        room[0] + room[1] + 0.5 + pitch * len(shown),
-        left=max(map(text_width, names)) + 0.12,
-        right=0.1,
-        top=room[0] + 0.08,
-        bottom=room[1] + 0.38,
-    )
+    height, left = 0.04 + pitch * len(shown), max(map(text_width, names)) + 0.12
+    figure, top = sheet(ONE_COLUMN, height, above=0.08, below=0.38, legend=legend, notes=notes)
+    axes = add_axes(figure, left, top - height, ONE_COLUMN - left - 0.1, height)
     for row in range(0, len(shown), 2):
         axes.axhspan(row - 0.5, row + 0.5, color=NEUTRAL, alpha=0.12, linewidth=0.0)
     for i, arm in enumerate(arms):
@@ -126,14 +119,11 @@ def overview_figure(shown: Sequence[Panel], looks: Mapping[str, Look], notes: Se
         colour, marker = looks[arm].colour, looks[arm].marker
         low, high = zip(*(score.ends for score in scores), strict=True)
         axes.hlines(heights, low, high, color=colour, linewidth=1.0)
-        means = [score.mean for score in scores]
-        axes.plot(means, heights, marker, color=colour, markersize=4.0, markeredgecolor="black", markeredgewidth=0.4)
+        axes.plot([score.mean for score in scores], heights, marker, color=colour, **point)
     axes.set_yticks(range(len(shown)), names)
     axes.tick_params(axis="y", length=0.0)
     axes.set_ylim(len(shown) - 0.5, -0.5)
     axes.set_xlabel(_label(shown))
-    add_legend(figure, legend)
-    add_notes(figure, notes)
     return figure
 
 
@@ -144,11 +134,12 @@ def _label(shown: Sequence[Panel]) -> str:
 
 def _score(results: Results, key: str, arm: str) -> Score:
     matrix = 100.0 * results.scores(arm, key, [r.seed for r in results.measured(key, arm)])
-    interval = queries_mean(matrix[0]) if len(matrix) == 1 else crossed_mean(matrix)
-    return Score(tuple(matrix.mean(axis=1).tolist()), (interval.low, interval.high) if interval else None)
+    groups = [(0,)] if len(matrix) > 1 else []
+    mean = estimate(moments([[matrix]], groups), Linear(np.ones((1, 1))))
+    return Score(tuple(matrix.mean(axis=1).tolist()), mean.interval)
 
 
-def _draw_bars(axes: Axes, scores: Bars, arms: Sequence[str], looks: Mapping[str, Look]) -> None:
+def _draw_bars(axes: Axes, scores: Mapping[str, Score], arms: Sequence[str], looks: Mapping[str, Look]) -> None:
     places = [place for place, arm in enumerate(arms) if arm in scores]
     held = [scores[arms[place]] for place in places]
     its_looks = [looks[arms[place]] for place in places]
@@ -175,10 +166,3 @@ def _draw_bars(axes: Axes, scores: Bars, arms: Sequence[str], looks: Mapping[str
     for place, score in zip(places, held, strict=True):
         end = max(*score.runs, score.ends[1])
         axes.text(end, place, f"\N{NO-BREAK SPACE}{score.mean:.1f}", va="center")
-
-
-def _point_handle(arm: str, look: Look) -> Line2D:
-    return Line2D(
-        [], [], color=look.colour, marker=look.marker, linewidth=1.0, markersize=4.0, markeredgecolor="black",
-        markeredgewidth=0.4, label=fit(arm, 2.4),
-    )  # fmt: skip

@@ -8,7 +8,7 @@ points. Sizes are set in inches: automatic layout would draw every figure severa
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Literal
@@ -19,7 +19,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
-from unimoe.analysis.summaries import arm_order
+from unimoe.analysis.arms import arm_order
+from unimoe.analysis.tables.cells import short_names
 
 ONE_COLUMN, TWO_COLUMNS = 3.3, 6.9
 FONT = "DejaVu Sans"
@@ -54,6 +55,9 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,  # names may hold dollar signs
 }
+
+_SHORTEST = 8
+"""Characters that are left of a name."""
 
 Dashes = Literal["-", "--", "-.", ":"]
 _Parts = tuple[str, str, str, Dashes]
@@ -91,7 +95,7 @@ class Look:
 
 
 def looks(arms: Iterable[str]) -> dict[str, Look]:
-    """The look of each arm by its task word; further arms of the same word are lighter."""
+    """Return the look of each arm by its task word; further arms of the same word are lighter."""
     found: dict[str, Look] = {}
     used: dict[str, int] = {}
     others = 0
@@ -111,7 +115,7 @@ def looks(arms: Iterable[str]) -> dict[str, Look]:
 
 
 def text_width(text: str) -> float:
-    """Width of a line of text at the figures' font size, in inches."""
+    """Return the width of a line of text at the figures' font size, in inches."""
     font = get_font(findfont(FontProperties(family=FONT)))
     font.set_size(FONT_SIZE, 72.0)  # the object is matplotlib's own, which sets other sizes
     font.set_text(text, 0.0)
@@ -119,13 +123,25 @@ def text_width(text: str) -> float:
 
 
 def fit(text: str, width: float) -> str:
-    """The text on one line, its end cut where it is wider than ``width`` inches."""
+    """Return text on one line, cut in the middle where it is wider than ``width`` inches."""
     text = " ".join(text.split())
-    if text_width(text) <= width:
-        return text
-    while text and text_width(f"{text}…") > width:
-        text = text[:-1]
-    return f"{text}…"
+    kept = text
+    for letters in range(len(text) - 1, -1, -1):
+        if text_width(kept) <= width:
+            break
+        kept = f"{text[: (letters + 1) // 2]}…{text[len(text) - letters // 2 :]}"
+    return kept
+
+
+def fit_all(names: Iterable[str], width: float) -> dict[str, str]:
+    """Return each name on one line of about ``width`` inches, and different names never as one."""
+    names = list(dict.fromkeys(names))
+    longest = max(map(len, names), default=0)
+    for letters in range(longest, _SHORTEST, -1):
+        short = short_names(names, letters)
+        if all(text_width(cut) <= width for cut in short.values()):
+            return short
+    return short_names(names, _SHORTEST)
 
 
 def panels(
@@ -138,7 +154,7 @@ def panels(
     notes: Sequence[str] = (),
     legend: Sequence[Artist] = (),
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of ``n`` equal panels, up to three in a row, its legend above and its notes below them.
+    """Make a figure of ``n`` equal panels, up to three in a row, its legend above and its notes below them.
 
     Panels share their scales: only the outer ones have tick labels.
 
@@ -154,79 +170,88 @@ def panels(
     columns = min(n, 3)
     rows = ceil(n / columns)
     width = ONE_COLUMN if n == 1 else TWO_COLUMNS
-    top = legend_height(legend, width) + 0.2
     height = height or (0.95 if n > 3 else 1.4)
-    foot = notes_height(notes, width)
-    gap, between = 0.27, 0.14
-    total = top + rows * height + (rows - 1) * gap + 0.4 + foot
-    figure = Figure(figsize=(width, total))
+    gap, between, below = 0.27, 0.14, 0.4
+    content = rows * height + (rows - 1) * gap
+    figure, top = sheet(width, content, above=0.2, below=below, legend=legend, notes=notes)
     left += 1.2 * LINE if ylabel else 0.0
     across = (width - left - 0.2 - (columns - 1) * between) / columns
     axes = []
     for i in range(n):
         row, column = divmod(i, columns)
-        x, y = left + column * (across + between), total - top - height - row * (height + gap)
-        axes.append(figure.add_axes((x / width, y / total, across / width, height / total)))
+        floor = top - height - row * (height + gap)
+        axes.append(add_axes(figure, left + column * (across + between), floor, across, height))
         axes[-1].tick_params(labelleft=column == 0, labelbottom=i + columns >= n)
         for axis in (axes[-1].xaxis, axes[-1].yaxis):
             axis.set_label_coords(0.0, 0.0)  # there is none, yet its place would be worked out
-    figure.supxlabel(xlabel, y=(foot + 0.05) / total, va="bottom")
+    figure.supxlabel(xlabel, y=(top - content - below + 0.05) / figure.get_figheight(), va="bottom")
     figure.supylabel(ylabel, x=0.05 / width, ha="left")
-    add_legend(figure, legend)
-    add_notes(figure, notes)
     return figure, axes
 
 
 def page(width: float, height: float, *, left: float, right: float, top: float, bottom: float) -> tuple[Figure, Axes]:
-    """A figure with one pair of axes, margins in inches."""
+    """Make a figure with one pair of axes, margins in inches."""
     figure = Figure(figsize=(width, height))
-    box = (left / width, bottom / height, (width - left - right) / width, (height - top - bottom) / height)
-    return figure, figure.add_axes(box)
+    return figure, add_axes(figure, left, bottom, width - left - right, height - top - bottom)
 
 
 def panel_width(axes: Axes) -> float:
-    """Width of the axes, in inches."""
+    """Return the width of the axes, in inches."""
     figure = axes.get_figure(root=True)
     return float(axes.get_position().width * figure.get_figwidth()) if figure else 0.0
 
 
-def legend_height(handles: Sequence[Artist], width: float) -> float:
-    """Room that ``add_legend`` needs, in inches."""
-    return 0.95 * LINE * ceil(len(handles) / _legend_columns(handles, width)) + 0.05 if handles else 0.0
+def sheet(
+    width: float,
+    height: float,
+    *,
+    above: float,
+    below: float,
+    legend: Sequence[Artist] = (),
+    notes: Sequence[str] = (),
+) -> tuple[Figure, float]:
+    """Make a figure with a legend along its upper edge, in as many columns as fit, and notes along its lower edge.
 
+    Notes travel with the figure wherever it is pasted.
 
-def add_legend(figure: Figure, handles: Sequence[Artist]) -> None:
-    """A legend along the upper edge, in as many columns as fit."""
-    if handles:
-        columns = _legend_columns(handles, figure.get_figwidth())
-        corner = (0.05 / figure.get_figwidth(), 1.0 - 0.04 / figure.get_figheight())
+    Args:
+        width: of the figure, in inches, as all lengths.
+        height: of what will be drawn.
+        above: between the legend and that.
+        below: between that and the notes.
+        legend: labelled handles.
+        notes: sentences.
+
+    Returns:
+        The figure, and how far above its lower edge the drawing begins.
+    """
+    columns = _legend_columns(legend, width)
+    head = 0.95 * LINE * ceil(len(legend) / columns) + 0.05 if legend else 0.0
+    lines = [line for note in notes for line in textwrap.wrap(note, _letters(note, width - 0.2))]
+    foot = LINE * len(lines) + (0.05 if lines else 0.0)
+    total = head + above + height + below + foot
+    figure = Figure(figsize=(width, total))
+    if legend:
         figure.legend(
-            handles=list(handles), loc="upper left", bbox_to_anchor=corner, ncols=columns, columnspacing=1.0,
-            labelspacing=0.25, handlelength=2.4, handletextpad=0.5,
+            handles=list(legend), loc="upper left", bbox_to_anchor=(0.05 / width, 1.0 - 0.04 / total), ncols=columns,
+            columnspacing=1.0, labelspacing=0.25, handlelength=2.4, handletextpad=0.5,
         )  # fmt: skip
+    if lines:
+        figure.text(0.05 / width, 0.04 / total, "\n".join(lines), va="bottom", linespacing=1.2)
+    return figure, total - head - above
 
 
-def notes_height(notes: Collection[str], width: float) -> float:
-    """Room that ``add_notes`` needs, in inches."""
-    return LINE * len(_wrapped(notes, width)) + (0.05 if notes else 0.0)
-
-
-def add_notes(figure: Figure, notes: Collection[str]) -> None:
-    """Sentences along the lower edge, so that they travel with the figure wherever it is pasted."""
-    if notes:
-        text = "\n".join(_wrapped(notes, figure.get_figwidth()))
-        figure.text(0.05 / figure.get_figwidth(), 0.04 / figure.get_figheight(), text, va="bottom", linespacing=1.2)
-
-
-def _wrapped(notes: Collection[str], width: float) -> list[str]:
-    return [line for note in notes for line in textwrap.wrap(note, _letters(note, width - 0.2))]
+def add_axes(figure: Figure, left: float, bottom: float, width: float, height: float) -> Axes:
+    """Add axes at a place in inches."""
+    across, along = figure.get_size_inches()
+    return figure.add_axes((left / across, bottom / along, width / across, height / along))
 
 
 def _letters(text: str, width: float) -> int:
-    """How many letters of a text fit into ``width`` inches, on average."""
+    """Return how many letters of a text fit into ``width`` inches, on average."""
     return max(1, int(0.95 * width * len(text) / max(text_width(text), 1e-9)))
 
 
 def _legend_columns(handles: Sequence[Artist], width: float) -> int:
-    widest = max(text_width(str(handle.get_label())) for handle in handles)
+    widest = max((text_width(str(handle.get_label())) for handle in handles), default=0.0)
     return max(1, min(len(handles), int((width - 0.1) / (widest + 0.4))))

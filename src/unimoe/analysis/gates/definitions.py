@@ -1,7 +1,8 @@
 """What a gate file is: decisions written down before there are scores to look at.
 
 A gate names its arms, task, datasets, metric, cutoffs and confidence. Its four labels mean the same for every kind:
-PASS, the claim holds; FAIL, it does not; MARGINAL, between two cutoffs; INCONCLUSIVE, the results cannot decide.
+PASS, the claim holds; FAIL, it does not; MARGINAL, between two cutoffs; INCONCLUSIVE, the results cannot decide. The
+cutoffs of a gate are the only ones that any table, figure or sentence about its arms shows.
 """
 
 from __future__ import annotations
@@ -15,14 +16,19 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from unimoe.analysis.across import Averaging
-from unimoe.analysis.crossed import CONFIDENCE, FAIL_BELOW, PASS_AT, Label
-from unimoe.analysis.interference import Estimand
-from unimoe.config.base import Name, Positive, Section
+from unimoe.analysis.statistics.variance import Estimand
+from unimoe.config.base import MetricName, Name, Positive, Section
 from unimoe.config.files import explain, find_config, read_yaml
 from unimoe.errors import DataError, UsageError, did_you_mean
 from unimoe.io import hash_file
 from unimoe.results import Task
+
+Label = Literal["PASS", "FAIL", "MARGINAL", "INCONCLUSIVE"]
+Averaging = Literal["mean_of_tirs", "tir_of_means"]
+
+PASS_AT = 0.02
+FAIL_BELOW = 0.01
+CONFIDENCE = 0.90
 
 Below: TypeAlias = Callable[[float], float]
 """Confidence that the true value lies below a cutoff, 0 to 1."""
@@ -42,7 +48,7 @@ def _instant(value: Any) -> Any:
 def _distinct(values: list[Any]) -> list[Any]:
     twice = [value for value in dict.fromkeys(values) if values.count(value) > 1]
     if twice:
-        raise ValueError(f"{twice[0]!r} stands twice")
+        raise ValueError(f"{twice[0]!r} is listed twice")
     return values
 
 
@@ -54,15 +60,16 @@ class _Gate(Section):
 
     Attributes:
         datasets: one or more; with several, the value is their mean, in which CQADupStack's forums count once.
-        metric: a metric the results hold by query, for example ``ndcg@10``.
+        metric: a metric the results hold by query, in any spelling of the field: ``ndcg@10``, ``nDCG@10``.
         confidence: a label needs at least this much, else the gate is INCONCLUSIVE.
-        estimand: the value with other seeds and other queries, or with other seeds on exactly these queries.
-        seeds: exactly these training seeds; null for all that both arms have.
+        estimand: what the label holds for: other seeds and other queries, other queries with these very runs, or other
+            seeds on these very queries.
+        seeds: exactly these training seeds of each arm; null for all that an arm has.
     """
 
     task: Task
     datasets: Annotated[list[Text], Field(min_length=1), AfterValidator(_distinct)]
-    metric: Text
+    metric: MetricName
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = CONFIDENCE
     estimand: Estimand = "seeds_and_queries"
     seeds: Seeds | None = None
@@ -75,11 +82,15 @@ class InterferenceGate(_Gate):
         pass_at: a ratio, .02 for 2 %.
         fail_below: a ratio, at most ``pass_at``.
         across: with several datasets, the mean of their TIRs or the TIR of the arms' mean scores.
+        specialist_must_beat: an arm, usually zero_shot, that the specialist must beat with the gate's confidence for
+            any label but INCONCLUSIVE: a loss against a specialist that has learnt nothing means nothing. Null only
+            adds a caveat.
     """
 
     kind: Literal["interference"]
     specialist: Text
     joint: Text
+    specialist_must_beat: Text | None = None
     pass_at: Positive = PASS_AT
     fail_below: Positive = FAIL_BELOW
     across: Averaging = "mean_of_tirs"
@@ -97,6 +108,16 @@ class InterferenceGate(_Gate):
         return self.specialist, self.joint
 
     @property
+    def sides(self) -> tuple[str, str]:
+        """The arm in question, and the one that it is compared with."""
+        return self.joint, self.specialist
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Every arm whose results the gate needs."""
+        return (*self.arms, *([self.specialist_must_beat] if self.specialist_must_beat else []))
+
+    @property
     def cutoffs(self) -> tuple[float, ...]:
         """Ascending; one where there is no room for MARGINAL."""
         return tuple(sorted({self.fail_below, self.pass_at}))
@@ -112,7 +133,7 @@ class _DifferenceGate(_Gate):
 
     system: Text
     baseline: Text
-    margin: Positive
+    margin: Annotated[float, Field(ge=0)]
 
     @model_validator(mode="after")
     def _distinct_arms(self) -> _DifferenceGate:
@@ -123,6 +144,16 @@ class _DifferenceGate(_Gate):
     def arms(self) -> tuple[str, str]:
         """System, baseline."""
         return self.system, self.baseline
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """The arm in question, and the one that it is compared with."""
+        return self.arms
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Every arm whose results the gate needs."""
+        return self.arms
 
 
 class SuperiorityGate(_DifferenceGate):
@@ -159,6 +190,7 @@ class EquivalenceGate(_DifferenceGate):
     """System and baseline differ by at most ``margin`` either way: two one-sided tests (Schuirmann 1987)."""
 
     kind: Literal["equivalence"]
+    margin: Positive
 
     @property
     def cutoffs(self) -> tuple[float, ...]:

@@ -1,19 +1,32 @@
-"""A gate judged on loaded results: the rule's label, the label with confidence, and what a reader must know of both."""
+"""A gate judged on loaded results: value, interval, label, and what a reader must know to trust them.
+
+This is the one place where anything is judged. Tables, figures, the report, the terminal and exit codes show what a
+``Judgment`` holds and judge nothing themselves.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 
-from unimoe.analysis.crossed import CrossedInterval, Label
-from unimoe.analysis.gates.definitions import EquivalenceGate, Gate, InterferenceGate, Registration
-from unimoe.analysis.gates.scores import GateScores, collect, restricted
-from unimoe.analysis.gates.values import Finding, find, unregistered_value, value_of
-from unimoe.analysis.interference import MIN_SPECIALIST, unequal_budgets
-from unimoe.analysis.loading import Pair, Results, Seed
-from unimoe.analysis.power import Aim, PowerPlan, plan
-from unimoe.analysis.stability import Stability, stability_of
+from unimoe.analysis.arms import ZERO_SHOT
+from unimoe.analysis.gates.definitions import (
+    EquivalenceGate,
+    Gate,
+    InterferenceGate,
+    Label,
+    Registration,
+    SuperiorityGate,
+)
+from unimoe.analysis.gates.findings import Finding, find
+from unimoe.analysis.gates.scores import GateScores, collect, refuse_unknown_arm, restricted
+from unimoe.analysis.gates.stability import Stability, stability_of
+from unimoe.analysis.loading import Results, Seed
+from unimoe.analysis.statistics.estimates import LEVEL
+from unimoe.analysis.statistics.power import Aim, PowerPlan, plan
 from unimoe.errors import DataError
 from unimoe.results import EvalResult
 
@@ -28,34 +41,71 @@ class Judgment:
     """What a gate says of the results.
 
     Attributes:
-        gate: as it was judged: in an advisory look, with the datasets and seeds that have results.
-        seeds: the training seeds; ``(None,)`` where neither arm has any.
-        queries: of all datasets together.
-        found: value, interval and labels.
-        per_dataset: the value on each dataset.
-        unregistered: TIR across datasets by the way that was not registered; None for other kinds and one dataset.
-        plan: what would settle the gate; None without a crossed interval.
-        stability: what one seed or dataset less would change.
+        name: of the gate.
+        gate: as it was judged: in an advisory look, with the datasets that have results.
+        registered: whether a file registers the gate; the rule's own gates decide nothing.
+        found: value, interval and label, over all datasets of the gate.
+        parts: the same of each dataset with the seeds it has, where there are several.
+        otherwise: the value across datasets by the way that the gate does not take; None for one dataset and for
+            other kinds than interference.
+        learnt: whether the specialist beats zero-shot; None where there is no zero-shot result, or no specialist.
         advisory: why the judgment may neither pass nor stop a project; empty where it may.
         notes: what else a reader must know before trusting the label.
+        scores: what was judged.
     """
 
     name: str
     gate: Gate
-    seeds: tuple[Seed, ...]
-    queries: int
+    registered: bool
     found: Finding
-    per_dataset: dict[str, float]
-    unregistered: float | None
-    plan: PowerPlan | None
-    stability: Stability
+    parts: tuple[Finding, ...]
+    otherwise: float | None
+    learnt: Learnt | None
     advisory: tuple[str, ...]
     notes: tuple[str, ...]
+    scores: GateScores
 
     @property
     def label(self) -> Label:
         """The label with confidence."""
         return self.found.label
+
+    @property
+    def rows(self) -> tuple[Finding, ...]:
+        """What the gate found on each of its datasets."""
+        return self.parts or (self.found,)
+
+    @cached_property
+    def plan(self) -> PowerPlan | None:
+        """What would settle the gate; None without an interval, or where the seeds' variance is unknown."""
+        gate, found = self.gate, self.found.estimate
+        if found.terms is None or self.found.why or gate.estimand == "seeds":
+            return None
+        aim = Aim(gate.cutoffs, gate.confidence, one_sided=isinstance(gate, EquivalenceGate))
+        return plan(found.terms, found.value, aim)
+
+    @cached_property
+    def stability(self) -> Stability:
+        """What one seed or dataset less would change."""
+        return stability_of(self.gate, self.scores, self.found)
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """Whether a specialist has learnt anything: its comparison with an arm that was not trained.
+
+    Attributes:
+        baseline: the arm.
+        found: specialist minus baseline, in the metric's unit.
+    """
+
+    baseline: str
+    found: Finding
+
+    @property
+    def holds(self) -> bool:
+        """Whether the specialist beats the baseline with the gate's confidence."""
+        return self.found.label == "PASS"
 
 
 @dataclass(frozen=True)
@@ -81,7 +131,7 @@ def judge_all(
 
 
 def exit_code(outcomes: Iterable[Judgment | Refusal]) -> int:
-    """The worst outcome's code: 3 data error, 10 FAIL, 12 INCONCLUSIVE or advisory, 11 MARGINAL, 0 all PASS.
+    """Return the worst outcome's code: 3 data error, 10 FAIL, 12 INCONCLUSIVE or advisory, 11 MARGINAL, 0 all PASS.
 
     Without any gate nothing is decided: 12.
     """
@@ -93,7 +143,7 @@ def judge(results: Results, registration: Registration, name: str, *, advisory: 
     """Judge one gate.
 
     Raises:
-        DataError: an arm, dataset, seed or metric of the gate has no results, or its specialist scores nearly 0.
+        DataError: an arm, dataset, seed or metric of the gate has no results, or a ratio has no denominator.
     """
     gate = registration.gates[name]
     reasons: tuple[str, ...] = ()
@@ -101,28 +151,99 @@ def judge(results: Results, registration: Registration, name: str, *, advisory: 
         gate, missing = restricted(results, gate)
         reasons = ("a look ahead was asked for", *missing)
     scores = collect(results, gate)
-    if isinstance(gate, InterferenceGate):
-        _refuse_zero_specialist(gate, scores)
     used, left_out = _results_of(results, gate, scores.seeds)
-    found = find(gate, scores)
+    learnt = _learnt(results, gate)
+    found = _required(gate, find(gate, scores), learnt)
     return Judgment(
         name=name,
         gate=gate,
-        seeds=scores.seeds,
-        queries=scores.queries,
+        registered=registration.path is not None,
         found=found,
-        per_dataset={dataset: value_of(gate, scores.only_datasets([dataset])) for dataset in scores.by_dataset},
-        unregistered=unregistered_value(gate, scores),
-        plan=_plan(gate, found.interval),
-        stability=stability_of(gate, scores),
+        parts=tuple(_parts(results, gate)) if len(gate.datasets) > 1 else (),
+        otherwise=_otherwise(gate, scores),
+        learnt=learnt,
         advisory=(*reasons, *_unfit(used)),
         notes=(
             *_left_out(gate, left_out),
             *_older(registration, used),
-            *_budgets(results, gate, scores),
-            *_few(scores),
+            *unequal_budgets(results, gate, scores.seeds),
+            *_small(scores),
+            *_unpaired(results, gate, scores),
         ),
+        scores=scores,
     )
+
+
+def unequal_budgets(results: Results, gate: Gate, seeds: tuple[tuple[Seed, ...], ...]) -> Iterator[str]:
+    """Yield a warning where arms of an interference gate saw different numbers of examples of its task.
+
+    The arms are fair when the joint one saw as many examples of the task as the specialist.
+    """
+    if not isinstance(gate, InterferenceGate):
+        return
+    field = "ranking_examples" if gate.task == "reranking" else "embedding_examples"
+    seen: list[set[int]] = []
+    for arm, of_arm in zip(gate.arms, seeds, strict=True):
+        held = [results.result(arm, seed, f"{gate.task}/{d}") for d in gate.datasets for seed in of_arm]
+        seen.append({getattr(r.training, field) for r in held if r is not None and r.training is not None})
+    if all(seen) and seen[0] | seen[1] != seen[0] & seen[1]:
+        words = field.replace("_", " ")
+        counts = [" or ".join(f"{count:,}" for count in sorted(of_arm)) for of_arm in seen]
+        yield (
+            f"unequal training: {gate.specialist} saw {counts[0]} {words}, {gate.joint} {counts[1]}; "
+            "TIR measures the budget too"
+        )
+
+
+def _parts(results: Results, gate: Gate) -> Iterator[Finding]:
+    """Yield what each dataset says alone, with all the seeds it has: other datasets' seeds do not limit it."""
+    for dataset in gate.datasets:
+        alone = gate.model_copy(update={"datasets": [dataset]})
+        yield _required(gate, find(gate, collect(results, alone)), _learnt(results, alone))
+
+
+def _learnt(results: Results, gate: Gate) -> Learnt | None:
+    """Compare the specialist with an arm that was not trained, by a superiority gate without a margin.
+
+    Raises:
+        DataError: the gate requires a comparison for which there are no results.
+    """
+    if not isinstance(gate, InterferenceGate):
+        return None
+    baseline = gate.specialist_must_beat or ZERO_SHOT
+    if gate.specialist_must_beat:
+        refuse_unknown_arm(results, baseline)
+    keys = [f"{gate.task}/{dataset}" for dataset in gate.datasets]
+    if not gate.specialist_must_beat and not all(results.measured(key, baseline) for key in keys):
+        return None
+    asked = SuperiorityGate(
+        kind="superiority",
+        task=gate.task,
+        datasets=gate.datasets,
+        metric=gate.metric,
+        confidence=gate.confidence,
+        estimand=gate.estimand,
+        system=gate.specialist,
+        baseline=baseline,
+        margin=0.0,
+    )
+    return Learnt(baseline, find(asked, collect(results, asked)))
+
+
+def _required(gate: Gate, found: Finding, learnt: Learnt | None) -> Finding:
+    """Return the finding, INCONCLUSIVE where the gate requires a specialist that has learnt and it has not."""
+    if not isinstance(gate, InterferenceGate) or not gate.specialist_must_beat or learnt is None or learnt.holds:
+        return found
+    why = f"{gate.specialist} does not beat {learnt.baseline} with confidence, which the gate requires"
+    return replace(found, label="INCONCLUSIVE", why=found.why or why)
+
+
+def _otherwise(gate: Gate, scores: GateScores) -> float | None:
+    if not isinstance(gate, InterferenceGate) or len(scores.groups) == 1:
+        return None
+    other = "mean_of_tirs" if gate.across == "tir_of_means" else "tir_of_means"
+    value = find(gate.model_copy(update={"across": other}), scores).value
+    return value if math.isfinite(value) else None
 
 
 def _judged_or_refused(
@@ -141,29 +262,21 @@ def _exit_code(outcome: Judgment | Refusal) -> int:
     return EXIT_CODES["INCONCLUSIVE"] if outcome.advisory else EXIT_CODES[outcome.label]
 
 
-def _plan(gate: Gate, interval: CrossedInterval | None) -> PowerPlan | None:
-    if interval is None or interval.mean_squares is None:
-        return None
-    aim = Aim(gate.cutoffs, gate.confidence, one_sided=isinstance(gate, EquivalenceGate))
-    return plan(interval.mean_squares, interval.estimate, aim)
-
-
-def _refuse_zero_specialist(gate: InterferenceGate, scores: GateScores) -> None:
-    for dataset, (specialist, _) in scores.by_dataset.items():
-        if specialist.mean(axis=1).min() < MIN_SPECIALIST:
-            raise DataError(f"{gate.specialist} scores nearly 0 on {dataset}, and a ratio to it means nothing")
-
-
-def _results_of(results: Results, gate: Gate, seeds: tuple[Seed, ...]) -> tuple[list[EvalResult], list[EvalResult]]:
-    """The results of the gate's arms on its datasets: those judged, and those of other seeds."""
-    keys = [f"{gate.task}/{dataset}" for dataset in gate.datasets]
-    found = [result for key in keys for arm in gate.arms for result in results.measured(key, arm)]
-    used = [result for result in found if result.seed in (*seeds, None)]
-    return used, [result for result in found if result.seed not in (*seeds, None)]
+def _results_of(
+    results: Results, gate: Gate, seeds: tuple[tuple[Seed, ...], ...]
+) -> tuple[list[EvalResult], list[EvalResult]]:
+    """Return the results of the gate's arms on its datasets: those judged, and those of other seeds."""
+    used: list[EvalResult] = []
+    left_out: list[EvalResult] = []
+    for arm, of_arm in zip(gate.arms, seeds, strict=True):
+        for dataset in gate.datasets:
+            for result in results.measured(f"{gate.task}/{dataset}", arm):
+                (used if result.seed in of_arm else left_out).append(result)
+    return used, left_out
 
 
 def _unfit(used: list[EvalResult]) -> Iterator[str]:
-    """Results that are unfit for decisions, or of fewer queries than there are, decide nothing."""
+    """Yield why results decide nothing: they are unfit for decisions, or of fewer queries than there are."""
     yield from dict.fromkeys(caveat for result in used for caveat in result.caveats)
     cut = {result.identity.max_queries for result in used if not result.caveats} - {None}
     yield from (f"{limit} queries of a larger set" for limit in sorted(filter(None, cut)))
@@ -172,7 +285,11 @@ def _unfit(used: list[EvalResult]) -> Iterator[str]:
 def _left_out(gate: Gate, left_out: list[EvalResult]) -> Iterator[str]:
     names = dict.fromkeys(f"{result.config_name} seed {result.seed}" for result in left_out)
     if names:
-        why = "not registered" if gate.seeds else "the other arm or another dataset lacks the seed"
+        why = (
+            "not registered"
+            if gate.seeds
+            else "the other arm, with which seeds pair, or another dataset lacks the seed"
+        )
         yield f"left out, {why}: {', '.join(names)}"
 
 
@@ -189,19 +306,23 @@ def _older(registration: Registration, used: list[EvalResult]) -> Iterator[str]:
         )
 
 
-def _budgets(results: Results, gate: Gate, scores: GateScores) -> Iterator[str]:
-    if isinstance(gate, InterferenceGate) and scores.trained:
-        pair = Pair(gate.task, gate.specialist, gate.joint)
-        seeds = tuple(seed for seed in scores.seeds if seed is not None)
-        warnings = (unequal_budgets(results, pair, f"{gate.task}/{d}", seeds) for d in gate.datasets)
-        yield from dict.fromkeys(warning for of_dataset in warnings for warning in of_dataset)
-
-
-def _few(scores: GateScores) -> Iterator[str]:
-    """Degrees of freedom count all queries together; a dataset of few weighs as much as one of many."""
+def _small(scores: GateScores) -> Iterator[str]:
     few = [dataset for dataset, (first, _) in scores.by_dataset.items() if first.shape[1] < _FEW_QUERIES]
     if few and len(scores.by_dataset) > 1:
-        yield f"fewer than {_FEW_QUERIES} queries on {', '.join(few)}: the interval across datasets is too narrow"
+        yield f"fewer than {_FEW_QUERIES} queries on {', '.join(few)}: the interval across datasets is a rough one"
+    two = [arm for arm, seeds in zip(scores.arms, scores.seeds, strict=True) if len(seeds) == 2]
+    if two:
+        yield (
+            f"two seeds of {' and '.join(two)}: where seeds carry most of the variance, a {100 * LEVEL:g} % interval "
+            "from two seeds covers as little as 91 %; train a third"
+        )
+
+
+def _unpaired(results: Results, gate: Gate, scores: GateScores) -> Iterator[str]:
+    keys = [f"{gate.task}/{dataset}" for dataset in gate.datasets]
+    trained = all(seeds != (None,) for seeds in scores.seeds)
+    if trained and not scores.paired and results.seeds_pair(gate.arms, keys):
+        yield "the experiment declares that seeds pair, but its arms share fewer than two: they are judged unpaired"
 
 
 def _created(result: EvalResult) -> datetime:

@@ -1,161 +1,238 @@
-"""What gates said, as lines for people and as JSON for machines."""
+"""What gates found, as lines for people and as JSON for machines."""
 
 from __future__ import annotations
 
+import math
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from unimoe.analysis.crossed import CrossedInterval
-from unimoe.analysis.gates.definitions import InterferenceGate, Registration
-from unimoe.analysis.gates.judging import Judgment, Refusal, exit_code
-from unimoe.analysis.gates.wording import consequence, floored, shown
-from unimoe.analysis.interference import ESTIMANDS
-from unimoe.analysis.power import decides_sentence, settle_sentence
-from unimoe.analysis.verdict import filled, named_line
+from unimoe.analysis.formats import signed
+from unimoe.analysis.gates.definitions import Averaging, InterferenceGate, Registration
+from unimoe.analysis.gates.findings import Finding
+from unimoe.analysis.gates.judging import Judgment, Learnt, Refusal, exit_code
+from unimoe.analysis.gates.stability import Stability
+from unimoe.analysis.gates.wording import action, claim, confidences, headline, region, shares, shown
+from unimoe.analysis.statistics.power import decides_sentence, settle_sentence
+from unimoe.analysis.statistics.variance import ESTIMANDS
+from unimoe.io import finite
 
-_WITHOUT = {
-    "seeds_and_queries": "it needs two queries, and of trained arms two seeds",
-    "seeds": "it needs two training seeds",
-}
-_DATASETS_NAMED = 4
-_WAYS = {"mean_of_tirs": "mean of TIRs", "tir_of_means": "TIR of means"}
+WIDTH = 96
 
+WAYS: dict[Averaging, str] = {"mean_of_tirs": "mean of TIRs", "tir_of_means": "TIR of mean scores"}
 
-def gate_lines(registration: Registration, outcomes: Sequence[Judgment | Refusal]) -> str:
-    """The judged gates as text: which file judged, a paragraph each, and the exit code with its reason."""
-    paragraphs = [_paragraph(outcome) for outcome in outcomes if isinstance(outcome, Judgment)]
-    last = f"Exit code {exit_code(outcomes)}: {', '.join(labelled(outcome) for outcome in outcomes)}"
-    return "\n\n".join([origin(registration), *paragraphs, last])
+Outcomes = Sequence[Judgment | Refusal]
+
+_MOST_ROWS = 4
+"""Datasets of one gate beyond these get a line each: a full tier has 26 collections."""
 
 
-def gate_summary(registration: Registration, outcomes: Sequence[Judgment | Refusal]) -> str:
-    """A line per gate, for analyses that do more than judge: its label and what that means, or why it has none."""
-    lines = [
-        f"  {labelled(item)} ({meaning(item)})" if isinstance(item, Judgment) else f"  {labelled(item)}: {item.error}"
-        for item in outcomes
-    ]
-    return "\n".join([origin(registration), *lines])
+def gate_lines(registration: Registration | None, outcomes: Outcomes) -> str:
+    """Return the origin of the gates, then a paragraph for each, at most 96 columns wide."""
+    paragraphs = [filled(f"{origin(registration)}."), *(_paragraph(item) for item in outcomes)]
+    return "\n\n".join(paragraphs)
 
 
-def origin(registration: Registration) -> str:
-    """Which file judged, by its hash; or that none did."""
-    if registration.registered is None:
-        return "Gates: not registered; the default rule, chosen when there were scores"
-    when = registration.registered.isoformat()
-    return f"Gates: {registration.path}, hash {registration.content_hash}, registered {when}"
+def origin(registration: Registration | None) -> str:
+    """Say which file registered the gates, or that none did."""
+    if registration is None or registration.path is None or registration.registered is None:
+        return "No gates were registered before the results; the rule's own cutoffs are used, and they decide nothing"
+    when = registration.registered.isoformat().replace("+00:00", "Z")
+    return f"Gates of {registration.path}, registered {when}, hash {registration.content_hash}"
 
 
-def labelled(outcome: Judgment | Refusal) -> str:
-    """``kill PASS``, ``kill ADVISORY PASS`` or ``kill not judged``."""
-    if isinstance(outcome, Refusal):
-        return f"{outcome.name} not judged"
-    return f"{outcome.name} {'ADVISORY ' if outcome.advisory else ''}{outcome.label}"
-
-
-def meaning(item: Judgment) -> str:
-    """What the label with confidence means for the project."""
-    found = item.found
-    return consequence(item.gate, item.label, found.interval.estimate if found.interval else found.value)
-
-
-def gates_as_json(registration: Registration, outcomes: Sequence[Judgment | Refusal]) -> dict[str, Any]:
-    """The same as plain data: ratios and differences as fractions, null where something cannot be had."""
-    return {
-        "file": str(registration.path) if registration.path else None,
-        "hash": registration.content_hash,
-        "registered": registration.registered.isoformat() if registration.registered else None,
-        "exit_code": exit_code(outcomes),
-        "gates": [_as_json(outcome) for outcome in outcomes],
-    }
-
-
-def _paragraph(item: Judgment) -> str:
-    lines = [filled(heading(item)), *(named_line(name, text) for name, text in judgment_lines(item))]
-    return "\n".join(lines)
+def exit_line(outcomes: Outcomes) -> str:
+    """Return the exit code of some outcomes and the labels it comes from, in one line."""
+    labels = ", ".join(
+        f"{item.name} {'not judged' if isinstance(item, Refusal) else _label(item)}" for item in outcomes
+    )
+    return f"Exit code {exit_code(outcomes)}: {labels or 'no gate'}"
 
 
 def heading(item: Judgment) -> str:
-    """Which gate, and on what it was judged."""
-    gate, (first, second) = item.gate, item.gate.arms
-    arms = f"{second} against {first}" if isinstance(gate, InterferenceGate) else f"{first} against {second}"
-    few = len(gate.datasets) <= _DATASETS_NAMED
-    keys = (
-        ", ".join(f"{gate.task}/{d}" for d in gate.datasets) if few else f"{gate.task}, {len(gate.datasets)} datasets"
-    )
-    seeds = "no seeds" if item.seeds == (None,) else f"seeds {', '.join(map(str, item.seeds))}"
-    mark = "ADVISORY, " if item.advisory else ""
-    return f"{mark}{item.name}: {gate.kind}, {arms} on {keys} ({gate.metric}, {item.queries:,} queries, {seeds})"
+    """Return the label, and which gate it is of."""
+    return f"{_label(item)}: {item.name}"
 
 
 def judgment_lines(item: Judgment) -> Iterator[tuple[str, str]]:
-    """What a judgment says, as named lines."""
+    """Yield what a judgment says beyond its headline, as named lines."""
     gate, found = item.gate, item.found
     if item.advisory:
         yield "Advisory", f"{'; '.join(item.advisory)}: this neither passes nor stops a project"
-    by_seed = ", ".join(f"seed {s}: {shown(gate, v)}" for s, v in zip(item.seeds, found.per_seed, strict=True))
-    name = "TIR" if isinstance(gate, InterferenceGate) else "Difference"
-    yield name, shown(gate, found.value) + (f" ({by_seed})" if len(item.seeds) > 1 else "")
-    if len(item.per_dataset) > 1:
-        yield "By dataset", ", ".join(f"{dataset}: {shown(gate, v)}" for dataset, v in item.per_dataset.items())
-    if isinstance(gate, InterferenceGate) and item.unregistered is not None:
-        other = _WAYS["tir_of_means" if gate.across == "mean_of_tirs" else "mean_of_tirs"]
-        yield "Across datasets", f"{_WAYS[gate.across]}; the {other} is {shown(gate, item.unregistered)}"
-    yield "95 % interval", _interval(item)
-    yield "Rule", f"{found.rule} ({consequence(gate, found.rule, found.value)})"
-    yield "With confidence", _confident(item)
+    yield "Asked", f"{claim(gate)}, with confidence {gate.confidence:g}"
+    yield ("TIR" if isinstance(gate, InterferenceGate) else "Difference"), _value(item)
+    yield "Scores", _scores(item)
+    if found.confidence:
+        yield "Confidence", f"{confidences(found)}; a label needs {gate.confidence:g}"
+    yield "Action", action(item)
+    if len(item.rows) > 1:
+        yield "By dataset", "; ".join(f"{row.datasets[0]} {in_one_line(item, row)}" for row in item.rows)
+    if isinstance(gate, InterferenceGate) and item.otherwise is not None:
+        other: Averaging = "tir_of_means" if gate.across == "mean_of_tirs" else "mean_of_tirs"
+        yield "Across datasets", f"{WAYS[gate.across]}; the {WAYS[other]} is {shown(gate, item.otherwise)}"
+    if item.learnt is not None:
+        yield "Specialist", learnt_line(item.learnt)
     if item.plan and item.label == "INCONCLUSIVE":
-        together = " (queries of all datasets together)" if len(item.per_dataset) > 1 else ""
+        together = " (queries of all datasets together)" if len(item.rows) > 1 else ""
         yield "Would settle it", settle_sentence(item.plan) + together
         yield "Can decide", decides_sentence(item.plan)
     yield "Stability", item.stability.sentence
     yield from (("Note", note) for note in item.notes)
 
 
-def _interval(item: Judgment) -> str:
-    gate, interval = item.gate, item.found.interval
-    if interval is None:
-        return f"not computable, {_WITHOUT[gate.estimand]}"
-    varied = "other queries" if item.seeds == (None,) else ESTIMANDS[gate.estimand]
-    centre = shown(gate, interval.estimate)
-    around = "" if centre == shown(gate, item.found.value) else f" around {centre} of means"
-    ends = f"{shown(gate, interval.low)} to {shown(gate, interval.high)}"
-    return f"{ends}{around} ({varied}; t with {interval.degrees_of_freedom:.1f} degrees of freedom)"
+def in_one_line(item: Judgment, row: Finding) -> str:
+    """Return value, interval and label of one dataset, for example ``+4.38 % [+3.11, +5.66] PASS``."""
+    return f"{shown(item.gate, row.value)} {interval_text(item, row)} {row.label}"
 
 
-def _confident(item: Judgment) -> str:
+def interval_text(item: Judgment, row: Finding) -> str:
+    """Return an interval as ``[+3.11, +5.66]``, or that there is none."""
+    ends = row.estimate.interval
+    if ends is None:
+        return "[no interval]"
+    low, high = (shown(item.gate, end).rpartition(" ")[0] for end in ends)
+    return f"[{low}, {high}]"
+
+
+def learnt_line(learnt: Learnt) -> str:
+    """Return how the specialist compares with an arm that was not trained."""
+    found = learnt.found
+    gate_value = "not computable" if math.isnan(found.value) else f"{signed(100 * found.value)} points"
+    ends = found.estimate.interval
+    interval = f" [{signed(100 * ends[0], keep_side=True)}, {signed(100 * ends[1], keep_side=True)}]" if ends else ""
+    if learnt.holds:
+        return f"{gate_value}{interval} against {learnt.baseline}: it has learnt"
+    return f"{gate_value}{interval} against {learnt.baseline}: nothing learnt that can be told from chance"
+
+
+def gates_as_json(registration: Registration | None, outcomes: Outcomes, decisive: Outcomes) -> dict[str, Any]:
+    """Return the same as plain data: ratios and differences as fractions, null where something cannot be had.
+
+    Args:
+        registration: the gates that a file registers.
+        outcomes: all that was judged.
+        decisive: those that count for the exit code.
+    """
+    path, instant = (registration.path, registration.registered) if registration else (None, None)
+    found: dict[str, Any] = finite(
+        {
+            "file": str(path) if path else None,
+            "hash": registration.content_hash if registration else None,
+            "registered": instant.isoformat() if instant else None,
+            "exit_code": exit_code(decisive),
+            "gates": [_as_json(outcome) for outcome in outcomes],
+        }
+    )
+    return found
+
+
+def named_line(name: str, text: str, width: int = 16) -> str:
+    """Return a name and its text in two columns, wrapped; ``2 %`` and paths are not torn apart."""
+    start = f"  {name:<{width}} "
+    return filled(text, start, " " * len(start))
+
+
+def filled(text: str, first: str = "", others: str = "  ") -> str:
+    """Return text wrapped at 96 columns.
+
+    Args:
+        text: what is wrapped.
+        first: what the first line begins with.
+        others: what every other line begins with.
+    """
+    kept = text.replace(" %", "\N{NO-BREAK SPACE}%")
+    wrapped = textwrap.fill(
+        kept, WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False, break_long_words=False
+    )
+    return wrapped.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def _paragraph(item: Judgment | Refusal) -> str:
+    if isinstance(item, Refusal):
+        return filled(f"NOT JUDGED: {item.error}")
+    lines = [filled(heading(item)), filled(headline(item), "  ")]
+    many = len(item.rows) > _MOST_ROWS
+    lines += [named_line(name, text) for name, text in judgment_lines(item) if not (many and name == "By dataset")]
+    if many:
+        width = max(len(row.datasets[0]) for row in item.rows)
+        lines += [named_line(row.datasets[0], in_one_line(item, row), width) for row in item.rows]
+    return "\n".join(lines)
+
+
+def _label(item: Judgment) -> str:
+    return f"{'ADVISORY ' if item.advisory else ''}{item.label}"
+
+
+def _value(item: Judgment) -> str:
     gate, found = item.gate, item.found
-    if found.interval is None:
-        return f"{item.label} ({meaning(item)}; {_WITHOUT[gate.estimand]})"
-    held = ", ".join(f"{label} {floored(value)}" for label, value in found.confidence.items())
-    needed = f"a label needs {gate.confidence:g}"
-    if item.label == "INCONCLUSIVE":
-        needed += f"; share of the variance: {_shares(found.interval)}"
-    return f"{item.label} ({meaning(item)}; confidence {held}, {needed})"
+    if math.isnan(found.value):
+        return f"not computable: {found.why}"
+    by_seed = ", ".join(f"seed {seed}: {shown(gate, value)}" for seed, value in found.by_seed.items())
+    spread = f" ± {100 * found.std:.2f}" if found.std is not None else ""
+    described = f" (by seed{spread}: {by_seed})" if len(found.by_seed) > 1 else ""
+    if found.estimate.interval is None:
+        return f"{shown(gate, found.value)}, no interval: {found.why}{described}"
+    freedom = f"t with {found.estimate.degrees_of_freedom:.1f} degrees of freedom"
+    holds = f"95 % interval for {ESTIMANDS[found.estimate.estimand]}, {freedom}"
+    return (
+        f"{shown(gate, found.value)} {interval_text(item, found)} ({holds}); the estimate is "
+        f"{region(gate, found)}{described}"
+    )
 
 
-def _shares(interval: CrossedInterval) -> str:
-    return f"seeds {100 * interval.seed_share:.0f} %, queries {100 * interval.query_share:.0f} %"
+def _scores(item: Judgment) -> str:
+    found, gate = item.found, item.gate
+    parts = []
+    for arm, mean, runs, seeds in zip(gate.arms, found.means, found.runs, found.seeds, strict=True):
+        number = "no seeds" if seeds == (None,) else f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+        of_runs = f": {', '.join(f'{100 * run:.2f}' for run in runs)}" if len(runs) > 1 else ""
+        parts.append(f"{arm} {100 * mean:.2f} ({number}{of_runs})")
+    paired = "; seeds pair, as the experiment declares" if found.paired else ""
+    return f"{gate.metric} x 100, {found.queries:,} queries: {', '.join(parts)}{paired}"
 
 
 def _as_json(outcome: Judgment | Refusal) -> dict[str, Any]:
     facts = {"name": outcome.name, "gate": outcome.gate.model_dump(), "error": None}
     if isinstance(outcome, Refusal):
         return facts | {"error": str(outcome.error)}
-    found = outcome.found
+    learnt = outcome.learnt
     return facts | {
-        "rule": found.rule,
-        "label": outcome.label,
-        "consequence": meaning(outcome),
+        "registered": outcome.registered,
+        "headline": headline(outcome),
+        **_finding_as_json(outcome, outcome.found),
+        "action": action(outcome),
         "advisory": list(outcome.advisory),
-        "confidence": found.confidence,
-        "value": found.value,
-        "interval": found.interval.as_json() if found.interval else None,
-        "per_seed": [{"seed": s, "value": v} for s, v in zip(outcome.seeds, found.per_seed, strict=True)],
-        "per_dataset": outcome.per_dataset,
-        "unregistered": outcome.unregistered,
-        "queries": outcome.queries,
+        "datasets": {row.datasets[0]: _finding_as_json(outcome, row) for row in outcome.rows},
+        "otherwise": outcome.otherwise,
+        "specialist": None
+        if learnt is None
+        else {"beats": learnt.baseline, "holds": learnt.holds, "interval": learnt.found.estimate.as_json()},
         "power": None if outcome.plan is None else asdict(outcome.plan) | {"says": settle_sentence(outcome.plan)},
-        "stability": asdict(outcome.stability),
+        "stability": _stability_as_json(outcome.stability),
         "notes": list(outcome.notes),
+    }
+
+
+def _stability_as_json(stability: Stability) -> dict[str, Any]:
+    plain = asdict(stability)
+    for row in plain["rows"]:
+        row["value"] = None if math.isnan(row["value"]) else row["value"]
+    return plain
+
+
+def _finding_as_json(item: Judgment, found: Finding) -> dict[str, Any]:
+    return {
+        "label": found.label,
+        "estimate_lies": region(item.gate, found),
+        "confidence": {label: float(share) for label, share in shares(found).items()},
+        "interval": found.estimate.as_json(),
+        "why": found.why or None,
+        "means": dict(zip(item.gate.arms, found.means, strict=True)),
+        "runs": dict(zip(item.gate.arms, map(list, found.runs), strict=True)),
+        "seeds": dict(zip(item.gate.arms, map(list, found.seeds), strict=True)),
+        "paired": found.paired,
+        "by_seed": {str(seed): value for seed, value in found.by_seed.items()},
+        "std": found.std,
+        "queries": found.queries,
     }

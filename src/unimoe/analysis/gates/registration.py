@@ -1,27 +1,34 @@
-"""Where gates come from: a file copied into the output folder before there are scores, or the rule where none was."""
+"""Where gates come from: a file in the output folder that was there before the scores, or the rule where none was."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
-from unimoe.analysis.gates.definitions import InterferenceGate, Registration, load_gates
-from unimoe.analysis.interference import InterferenceMetrics
-from unimoe.analysis.loading import Pair
+import yaml
+
+from unimoe.analysis.arms import ZERO_SHOT, Pair, pairs
+from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Registration, load_gates
+from unimoe.analysis.loading import Results
 from unimoe.errors import DataError, did_you_mean
-from unimoe.io import atomic_path, find_files
+from unimoe.io import atomic_path, find_files, write_text
+from unimoe.results import Task
 
 REGISTERED = "gates.yaml"
-"""The copy in an output folder. Its presence means that it was there before the first result."""
+"""The file in an output folder. Its presence means that it was there before the first result."""
 
 
 def register(registration: Registration, output_dir: Path) -> bool:
-    """Copy a gate file into an output folder that holds no results yet.
+    """Put gates into an output folder that holds no results yet.
+
+    Gates that come from a file are copied to the byte; others are written with the present time. Where the folder has
+    registered gates and these come from no file, the registered ones stay.
 
     Returns:
-        Whether the folder's registered gates are these. False for a folder that has results but no registered gates:
-        it is too late to register any.
+        Whether the folder has registered gates now. False for a folder that has results but no registered gates: it is
+        too late to register any.
 
     Raises:
         DataError: other gates are registered there.
@@ -29,7 +36,7 @@ def register(registration: Registration, output_dir: Path) -> bool:
     path = output_dir / REGISTERED
     if path.exists():
         there = load_gates(path).content_hash
-        if there != registration.content_hash:
+        if registration.path is not None and there != registration.content_hash:
             raise DataError(
                 f"{path} registers other gates (hash {there}) than {registration.path} "
                 f"(hash {registration.content_hash}); gates are not changed under way: keep them with "
@@ -38,25 +45,52 @@ def register(registration: Registration, output_dir: Path) -> bool:
         return True
     if output_dir.exists() and find_files(output_dir, "*/seed_*/results/*/*.json"):
         return False
-    if registration.path is not None:
+    if registration.path is None:
+        write_text(path, gates_as_yaml(registration.gates))
+    else:
         with atomic_path(path) as temporary:
             shutil.copyfile(registration.path, temporary)  # to the byte, or the hashes would differ
     return True
 
 
-def unmet(registration: Registration, arms: Collection[str], seeds: Collection[int]) -> Iterator[str]:
-    """What an experiment with these arms and seeds leaves its gates without, so that it is known before hours pass."""
+def gates_as_yaml(gates: Mapping[str, Gate]) -> str:
+    """Return gates as the text of a gate file that registers them now."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    plain = {name: gate.model_dump(exclude_none=True) for name, gate in gates.items()}
+    return yaml.safe_dump({"registered": now, "gates": plain}, sort_keys=False)
+
+
+def unmet(
+    registration: Registration, arms: Collection[str], seeds: Collection[int], datasets: Mapping[Task, Collection[str]]
+) -> Iterator[str]:
+    """Yield what an experiment leaves its gates without, each with its mend.
+
+    Args:
+        registration: the gates.
+        arms: of the experiment, baselines included.
+        seeds: those that it trains.
+        datasets: by task, what it can be evaluated on.
+    """
     for name, gate in registration.gates.items():
-        for arm in gate.arms:
+        where = f"{registration.path}: gate {name!r}"
+        for arm in gate.needed:
             if arm not in arms:
-                yield f"gate {name!r} names arm {arm!r}, which is none of this experiment's{did_you_mean(arm, arms)}"
-        absent = [seed for seed in gate.seeds or () if seed not in seeds]
+                yield f"{where} names arm {arm!r}, which this experiment does not have{did_you_mean(arm, arms)}"
+        absent = [str(seed) for seed in gate.seeds or () if seed not in seeds]
         if absent:
-            yield f"gate {name!r} registers seed {', '.join(map(str, absent))}, which this experiment does not train"
+            yield f"{where} registers seed {', '.join(absent)}, which this experiment does not train"
+        held = datasets.get(gate.task, ())
+        for dataset in gate.datasets:
+            if dataset not in held:
+                yield (
+                    f"{where} names {gate.task}/{dataset}, on which this experiment is not evaluated"
+                    f"{did_you_mean(dataset, held)}; write its own dataset, or leave 'gates' out of the config for "
+                    "gates of its own"
+                )
 
 
 def registered_in(output_dir: Path) -> Registration | None:
-    """The gates registered in an output folder; None where none are.
+    """Return the gates registered in an output folder; None where none are.
 
     Raises:
         DataError: its gate file is malformed.
@@ -65,34 +99,67 @@ def registered_in(output_dir: Path) -> Registration | None:
     return load_gates(path) if path.exists() else None
 
 
-def unregistered(metrics: InterferenceMetrics) -> Registration:
-    """The gates that an analysis without a gate file judges by; they were chosen when there were scores."""
-    return Registration(None, None, None, dict(default_gates(metrics)))
+def own_gates(arms: Iterable[str], datasets: Sequence[str], metric: str, seeds: Sequence[int]) -> Registration:
+    """Return the rule's gates for an experiment that names none: one for each pair of its arms.
 
-
-def default_gates(metrics: InterferenceMetrics) -> dict[str, InterferenceGate]:
-    """The rule's gate for each pair of arms, on all datasets with a TIR that share a main metric.
-
-    MRR@10 and nDCG@10 are never averaged; CQADupStack's forums count once.
-
-    Returns:
-        By names such as ``reranking.joint_r8``; specialist and metric stand behind where there are several.
+    Args:
+        arms: of the experiment.
+        datasets: what all of its arms are evaluated on.
+        metric: the main metric there.
+        seeds: those that it trains.
     """
-    suites: dict[tuple[Pair, str], list[str]] = {}
-    for item in metrics.measured:
-        suites.setdefault((item.pair, item.metric), []).append(item.dataset)
-    gates = {}
+    held = set(arms)
+    gates: dict[str, Gate] = {
+        f"{pair.task}.{pair.joint}": InterferenceGate(
+            kind="interference",
+            task=pair.task,
+            datasets=list(datasets),
+            metric=metric,
+            specialist=pair.specialist,
+            joint=pair.joint,
+            specialist_must_beat=ZERO_SHOT,
+            seeds=list(seeds),
+        )
+        for pair in pairs(held)
+        if {pair.specialist, pair.joint} <= held
+    }
+    return Registration(None, None, None, gates)
+
+
+def default_gates(results: Results, registered: Registration | None = None) -> Registration:
+    """Return the rule's gates for what no registered gate judges: one for each pair of arms and main metric.
+
+    MRR@10 and nDCG@10 are never averaged; CQADupStack's forums count once. Cutoffs, confidence and the rest are those
+    of a registered gate on the same task, so that one analysis has one set of cutoffs for a task; else the defaults.
+
+    Args:
+        results: what ``load_all_results`` returned.
+        registered: the gates that a file registers.
+    """
+    held = list((registered.gates if registered else {}).values())
+    gates: dict[str, Gate] = {}
+    suites = _suites(results, held)
     for (pair, metric), datasets in suites.items():
         alike = [(p, m) for p, m in suites if (p.task, p.joint) == (pair.task, pair.joint)]
         name = f"{pair.task}.{pair.joint}"
         name += f"-{pair.specialist}" if len({p for p, _ in alike}) > 1 else ""
         name += f"-{metric}" if len({m for _, m in alike}) > 1 else ""
-        gates[name] = InterferenceGate(
-            kind="interference",
-            task=pair.task,
-            datasets=datasets,
-            metric=metric,
-            specialist=pair.specialist,
-            joint=pair.joint,
-        )
-    return gates
+        like = next((g for g in held if isinstance(g, InterferenceGate) and g.task == pair.task), None)
+        settings = {} if like is None else like.model_dump()
+        own = {"kind": "interference", "task": pair.task, "datasets": datasets, "metric": metric, "seeds": None}
+        own |= {"specialist": pair.specialist, "joint": pair.joint}
+        gates[name] = InterferenceGate.model_validate(settings | own)
+    return Registration(None, None, None, gates)
+
+
+def _suites(results: Results, held: Sequence[Gate]) -> dict[tuple[Pair, str], list[str]]:
+    """Return the datasets with results of both arms of a pair that no gate judges, by pair and main metric."""
+    judged = {(gate.task, *gate.arms, dataset) for gate in held for dataset in gate.datasets}
+    suites: dict[tuple[Pair, str], list[str]] = {}
+    for pair in pairs(results):
+        for key in results.dataset_keys:
+            task, _, dataset = key.partition("/")
+            measured = [results.measured(key, arm) for arm in (pair.specialist, pair.joint)]
+            if task == pair.task and all(measured) and (task, pair.specialist, pair.joint, dataset) not in judged:
+                suites.setdefault((pair, measured[0][0].main_metric), []).append(dataset)
+    return suites

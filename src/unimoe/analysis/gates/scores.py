@@ -1,13 +1,16 @@
-"""The scores a gate judges: both arms on its datasets, the same seeds and queries in the same order."""
+"""The scores a gate judges: both arms on its datasets, queries in one order, each arm with its own training runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from unimoe.analysis.across import ArmScores
+import numpy as np
+
 from unimoe.analysis.gates.definitions import Gate
 from unimoe.analysis.loading import Results, Seed
+from unimoe.analysis.statistics.variance import Array, Moments, groups_of, moments
 from unimoe.errors import DataError, did_you_mean
 from unimoe.metrics import dataset_group
 
@@ -17,75 +20,115 @@ class GateScores:
     """What a gate judges.
 
     Attributes:
-        seeds: one training seed serves all datasets; ``(None,)`` where neither arm has any.
-        by_dataset: both arms, specialist and joint or system and baseline, in the gate's order of datasets.
+        arms: specialist and joint, or system and baseline.
+        seeds: the training seeds of each arm, the same on all datasets; ``(None,)`` for an arm without seeds.
+        paired: whether equal seeds make a pair, which the experiment declares.
+        by_dataset: scores of both arms, ``(seeds, queries)`` each, in the gate's order of datasets.
+        numbered: whether seeds are those of trainings; those of run files are only their places in a list.
     """
 
-    seeds: tuple[Seed, ...]
-    by_dataset: dict[str, ArmScores]
-
-    @property
-    def trained(self) -> bool:
-        """Whether some arm has training seeds."""
-        return self.seeds != (None,)
+    arms: tuple[str, str]
+    seeds: tuple[tuple[Seed, ...], tuple[Seed, ...]]
+    paired: bool
+    by_dataset: dict[str, tuple[Array, Array]]
+    numbered: bool = True
 
     @property
     def queries(self) -> int:
-        """Of all datasets together."""
+        """Number of queries of all datasets together."""
         return sum(first.shape[1] for first, _ in self.by_dataset.values())
 
     @property
-    def groups(self) -> dict[str, dict[str, ArmScores]]:
+    def differing(self) -> int:
+        """Number of queries on which the arms' scores, averaged over seeds, differ."""
+        gaps = (first.mean(axis=0) - second.mean(axis=0) for first, second in self.by_dataset.values())
+        return sum(int((abs(gap) > 1e-12).sum()) for gap in gaps)
+
+    @property
+    def groups(self) -> dict[str, list[str]]:
         """The datasets by what counts once: CQADupStack's forums together, any other dataset alone."""
-        groups: dict[str, dict[str, ArmScores]] = {}
-        for dataset, pair in self.by_dataset.items():
-            groups.setdefault(dataset_group(dataset), {})[dataset] = pair
+        groups: dict[str, list[str]] = {}
+        for dataset in self.by_dataset:
+            groups.setdefault(dataset_group(dataset), []).append(dataset)
         return groups
 
     @property
-    def seed_means(self) -> GateScores:
-        """Every seed's mean over the queries in place of their scores: all that a value needs, and little to copy."""
-        means = {
-            d: (a.mean(axis=1, keepdims=True), b.mean(axis=1, keepdims=True)) for d, (a, b) in self.by_dataset.items()
-        }
-        return replace(self, by_dataset=means)
+    def single(self) -> tuple[str, ...]:
+        """The arms with one training seed, for which other seeds cannot be judged."""
+        return tuple(
+            arm for arm, seeds in zip(self.arms, self.seeds, strict=True) if len(seeds) == 1 and seeds[0] is not None
+        )
 
-    def only_seeds(self, kept: Iterable[Seed]) -> GateScores:
-        """The same with some of the seeds."""
-        rows = [self.seeds.index(seed) for seed in kept]
-        cut = {dataset: (a[rows], b[rows]) for dataset, (a, b) in self.by_dataset.items()}
-        return GateScores(tuple(self.seeds[row] for row in rows), cut)
+    @cached_property
+    def moments(self) -> Moments:
+        """Means and variances of both arms on every dataset."""
+        runs = tuple(len(seeds) for seeds in self.seeds)
+        return moments(list(self.by_dataset.values()), groups_of(runs, paired=self.paired))
+
+    @cached_property
+    def run_means(self) -> tuple[Array, Array]:
+        """Mean score of every run on every dataset, ``(seeds, datasets)`` for each arm."""
+        first, second = zip(*self.by_dataset.values(), strict=True)
+        return _run_means(first), _run_means(second)
+
+    @property
+    def means(self) -> Array:
+        """Mean score of each arm on every dataset, ``(datasets, arms)``."""
+        return np.stack([runs.mean(axis=0) for runs in self.run_means], axis=1)
+
+    def without(self, seed: Seed, arm: int | None = None) -> GateScores:
+        """Return the same without one seed, of one arm or of both."""
+        kept = [
+            [row for row, other in enumerate(seeds) if other != seed or arm not in (None, place)]
+            for place, seeds in enumerate(self.seeds)
+        ]
+        first, second = ([seeds[row] for row in rows] for seeds, rows in zip(self.seeds, kept, strict=True))
+        cut = {dataset: (a[kept[0]], b[kept[1]]) for dataset, (a, b) in self.by_dataset.items()}
+        return replace(self, seeds=(tuple(first), tuple(second)), by_dataset=cut)
 
     def only_datasets(self, kept: Iterable[str]) -> GateScores:
-        """The same with some of the datasets."""
+        """Return the same on some of the datasets."""
         return replace(self, by_dataset={dataset: self.by_dataset[dataset] for dataset in kept})
 
 
 def collect(results: Results, gate: Gate) -> GateScores:
     """Find the scores of a gate.
 
+    Where the experiment declares that seeds pair, both arms are cut to the seeds they share, if these are two or more.
+    Otherwise each arm has all the seeds that it has on every dataset.
+
     Raises:
-        DataError: an arm, dataset, seed or metric of the gate has no results, or the arms share no seed.
+        DataError: an arm, dataset, seed or metric of the gate has no results.
     """
     for arm in gate.arms:
-        _refuse_unknown_arm(results, arm)
+        refuse_unknown_arm(results, arm)
         for dataset in gate.datasets:
             _refuse_unmeasured(results, gate, arm, dataset)
             _refuse_other_metric(results, gate, arm, f"{gate.task}/{dataset}")
-    seeds = _seeds(results, gate)
+    keys = [f"{gate.task}/{dataset}" for dataset in gate.datasets]
+    first, second = (_seeds(results, gate, arm, keys) for arm in gate.arms)
+    paired = results.seeds_pair(gate.arms, keys)
+    if paired and len(common := tuple(seed for seed in first if seed in second)) > 1:
+        first = second = common
+    else:
+        paired = False
     return GateScores(
-        seeds, {dataset: _pair(results, gate, f"{gate.task}/{dataset}", seeds) for dataset in gate.datasets}
+        arms=gate.arms,
+        seeds=(first, second),
+        paired=paired,
+        numbered=all(r.identity.checkpoint != "none" for k in keys for a in gate.arms for r in results.measured(k, a)),
+        by_dataset={d: _blocks(results, gate, k, (first, second)) for d, k in zip(gate.datasets, keys, strict=True)},
     )
 
 
 def restricted(results: Results, gate: Gate) -> tuple[Gate, tuple[str, ...]]:
-    """The gate with only those of its datasets and seeds that both arms have results of, and what that leaves out.
+    """Return the gate with only those of its datasets and seeds that have results, and what that leaves out.
 
     Raises:
         DataError: nothing is left to judge.
     """
     for arm in gate.arms:
-        _refuse_unknown_arm(results, arm)
+        refuse_unknown_arm(results, arm)
     here = [d for d in gate.datasets if all(results.measured(f"{gate.task}/{d}", arm) for arm in gate.arms)]
     if not here:
         _refuse_unmeasured(results, gate, *_first_gap(results, gate))
@@ -94,20 +137,58 @@ def restricted(results: Results, gate: Gate) -> tuple[Gate, tuple[str, ...]]:
         [f"no result yet on {', '.join(d for d in gate.datasets if d not in here)}"] if here != gate.datasets else []
     )
     if gate.seeds is not None:
-        common = _common_seeds(results, cut) or set()
-        absent = [seed for seed in gate.seeds if seed not in common]
-        cut = cut.model_copy(update={"seeds": [seed for seed in gate.seeds if seed in common] or gate.seeds})
+        keys = [f"{gate.task}/{dataset}" for dataset in here]
+        held = [set(_own_seeds(results, arm, keys)) for arm in gate.arms]
+        absent = [seed for seed in gate.seeds if any(seed not in of_arm for of_arm in held if of_arm != {None})]
+        kept = [seed for seed in gate.seeds if seed not in absent]
+        cut = cut.model_copy(update={"seeds": kept or gate.seeds})
         reasons += [f"no result yet of seed {', '.join(map(str, absent))}"] if absent else []
     return cut, tuple(reasons)
 
 
-def _first_gap(results: Results, gate: Gate) -> tuple[str, str]:
-    return next((a, d) for d in gate.datasets for a in gate.arms if not results.measured(f"{gate.task}/{d}", a))
+def refuse_unknown_arm(results: Results, arm: str) -> None:
+    """Refuse an arm without results.
 
-
-def _refuse_unknown_arm(results: Results, arm: str) -> None:
+    Raises:
+        DataError: there is none of that name; names the closest.
+    """
     if arm not in results:
         raise DataError(f"no results of arm {arm!r}{did_you_mean(arm, results)}; here: {', '.join(results)}")
+
+
+def _run_means(blocks: Iterable[Array]) -> Array:
+    return np.stack([block.mean(axis=1) for block in blocks], axis=1)
+
+
+def _own_seeds(results: Results, arm: str, keys: list[str]) -> tuple[Seed, ...]:
+    """Return the seeds an arm has on every key; ``(None,)`` where it has none at all."""
+    if all(results.result(arm, None, key) is not None for key in keys):
+        return (None,)
+    of_keys = [results.seeds(arm, key) for key in keys]
+    return tuple(seed for seed in of_keys[0] if all(seed in others for others in of_keys))
+
+
+def _seeds(results: Results, gate: Gate, arm: str, keys: list[str]) -> tuple[Seed, ...]:
+    held = _own_seeds(results, arm, keys)
+    if held == (None,):
+        return held
+    if gate.seeds is not None:
+        absent = [str(seed) for seed in gate.seeds if seed not in held]
+        if absent:
+            raise DataError(f"no result of {arm} for seed {', '.join(absent)}; the gate registers its seeds")
+        held = tuple(sorted(gate.seeds))
+    if not held:
+        raise DataError(f"{arm} has no seed with a result on each of {', '.join(keys)}; evaluate one seed on all")
+    return held
+
+
+def _blocks(results: Results, gate: Gate, key: str, seeds: tuple[tuple[Seed, ...], ...]) -> tuple[Array, Array]:
+    first, second = (results.scores(arm, key, of, gate.metric) for arm, of in zip(gate.arms, seeds, strict=True))
+    return first, second
+
+
+def _first_gap(results: Results, gate: Gate) -> tuple[str, str]:
+    return next((a, d) for d in gate.datasets for a in gate.arms if not results.measured(f"{gate.task}/{d}", a))
 
 
 def _refuse_unmeasured(results: Results, gate: Gate, arm: str, dataset: str) -> None:
@@ -120,43 +201,6 @@ def _refuse_unmeasured(results: Results, gate: Gate, arm: str, dataset: str) -> 
         raise DataError(
             f"{key} has no queries: nothing is paired there, and no gate can judge it; choose another dataset"
         )
-
-
-def _common_seeds(results: Results, gate: Gate) -> set[int] | None:
-    """The seeds both arms have on every dataset; None where neither arm has seeds."""
-    found = [
-        set(results.seeds(arm, key))
-        for arm in gate.arms
-        for key in (f"{gate.task}/{dataset}" for dataset in gate.datasets)
-        if results.result(arm, None, key) is None
-    ]
-    return set.intersection(*found) if found else None
-
-
-def _seeds(results: Results, gate: Gate) -> tuple[Seed, ...]:
-    """As registered, or all that both arms have on every dataset."""
-    common = _common_seeds(results, gate)
-    if common is None:
-        if gate.seeds is not None:
-            raise DataError(f"neither {' nor '.join(gate.arms)} has training seeds; remove the key seeds")
-        return (None,)
-    wanted = common if gate.seeds is None else set(gate.seeds)
-    if wanted - common:
-        absent = ", ".join(map(str, sorted(wanted - common)))
-        raise DataError(f"no results of both arms for seed {absent}; the gate registers its seeds")
-    if not wanted:
-        raise DataError(f"{' and '.join(gate.arms)} have no seed in common; evaluate the same seeds of both")
-    return tuple(sorted(wanted))
-
-
-def _pair(results: Results, gate: Gate, key: str, seeds: tuple[Seed, ...]) -> ArmScores:
-    """An arm without seeds counts the same against every seed of the other."""
-    first, second = (results.scores(arm, key, _rows(results, arm, key, seeds), gate.metric) for arm in gate.arms)
-    return first, second
-
-
-def _rows(results: Results, arm: str, key: str, seeds: tuple[Seed, ...]) -> list[Seed]:
-    return [None if results.result(arm, None, key) else seed for seed in seeds]
 
 
 def _refuse_other_metric(results: Results, gate: Gate, arm: str, key: str) -> None:

@@ -1,8 +1,134 @@
 """The analysis on disk: ``{output_dir}/analysis/report.html`` and ``report.md``, with tables and figures beside them.
 
-``contents`` gathers, ``markdown`` and ``html`` say the same twice, ``output`` writes.
+``cards`` says what gates found, ``systems`` what comparisons did; ``pages`` sets it twice. Each is written whole or not
+at all.
 """
 
-from unimoe.analysis.report.output import SUBFOLDER, write_figures, write_report, write_tables
+from __future__ import annotations
 
-__all__ = ["SUBFOLDER", "write_figures", "write_report", "write_tables"]
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from unimoe.analysis.analysis import Analysis
+from unimoe.analysis.background import in_background
+from unimoe.analysis.gates.output import origin
+from unimoe.analysis.report.cards import cards, reading
+from unimoe.analysis.report.pages import Contents, DrawnFigure, html_page, markdown_page
+from unimoe.analysis.report.provenance import missing_parts, provenance
+from unimoe.analysis.report.queries import gather_queries
+from unimoe.analysis.report.systems import systems_headlines, systems_reading
+from unimoe.analysis.tables import Table
+from unimoe.analysis.tables.comparisons import comparisons_table
+from unimoe.analysis.tables.gates import datasets_table, gates_table, power_table, seeds_table, stability_table
+from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table, tir_without_queries_table
+from unimoe.analysis.tables.scores import generate_comparison_table, overview_table, training_table
+from unimoe.io import atomic_dir, write_text
+
+__all__ = ["SUBFOLDER", "gather", "write_figures", "write_report", "write_tables"]
+
+SUBFOLDER = "analysis"
+
+
+def write_report(analysis: Analysis) -> Path:
+    """Write the whole analysis; what an earlier one left in ``tables`` and ``figures`` goes.
+
+    Returns:
+        ``report.html``; ``report.md`` lies beside it.
+
+    Raises:
+        DataError: the output folder's gate file is malformed.
+    """
+    _ = analysis.judgments or analysis.comparisons  # both processes need them; a malformed gate file ends here
+    with in_background(partial(_drawn, analysis)) as collect_figures:  # they take two thirds of the time
+        contents = gather(analysis, write_tables(analysis))
+        figures = collect_figures()
+    folder = analysis.results.output_dir / SUBFOLDER
+    write_text(folder / "report.md", markdown_page(contents, figures))
+    path = folder / "report.html"
+    write_text(path, html_page(contents, figures))
+    return path
+
+
+def write_tables(analysis: Analysis) -> list[Table]:
+    """Write every table with something in it as Markdown, LaTeX and CSV to ``analysis/tables``, and return them."""
+    kept = [table for table in _all_tables(analysis) if table.groups]
+    with atomic_dir(_subfolder(analysis, "tables")) as folder:
+        for table in kept:
+            table.write(folder)
+    return kept
+
+
+def write_figures(analysis: Analysis) -> tuple[Path, ...]:
+    """Draw every figure as PDF and PNG to ``analysis/figures``, and return the PNG files."""
+    from unimoe.analysis.figures import save_all  # matplotlib is only loaded by those who draw
+
+    final = _subfolder(analysis, "figures")
+    with atomic_dir(final) as folder:
+        drawn = save_all(analysis, folder)
+    return tuple(final / path.name for path in drawn)
+
+
+def gather(analysis: Analysis, tables: Sequence[Table]) -> Contents:
+    """Ask every part of the analysis for what it has to say.
+
+    Args:
+        analysis: of the results.
+        tables: those of the report, in its order.
+    """
+    results, outcomes = analysis.results, analysis.outcomes
+    queries = gather_queries(analysis)
+    checks = f"{analysis.iterations:,} bootstrap resamples and permutations, random seed {analysis.seed}"
+    return Contents(
+        experiment=results.everything[0].identity.experiment,
+        caveats=results.caveats,
+        cards=cards(outcomes, analysis.decisive if analysis.registration else ()),
+        findings=() if outcomes else tuple(systems_headlines(results, analysis.comparisons)),
+        origin=f"{origin(analysis.registration)}." if outcomes else "",
+        reading=tuple(reading(analysis.judgments)) if outcomes else systems_reading(analysis.comparisons),
+        tables=tuple(tables),
+        queries=queries,
+        missing=(*missing_parts(analysis), *queries.unread),
+        provenance=(*provenance(results), ("Checks beside each test", checks)),
+    )
+
+
+def _all_tables(analysis: Analysis) -> tuple[Table, ...]:
+    """Return all tables, what was judged first and details last; where seeds or datasets are few, some have no rows."""
+    results, comparisons = analysis.results, analysis.comparisons
+    outcomes, judgments = analysis.outcomes, analysis.judgments
+    return (
+        gates_table(outcomes),
+        datasets_table(judgments),
+        stability_table(outcomes),
+        power_table(outcomes),
+        overview_table(results, comparisons),
+        mteb_table(results),
+        tir_without_queries_table(results),
+        comparisons_table(results, comparisons),
+        training_table(results),
+        generate_comparison_table(results, comparisons),
+        mteb_tasks_table(results),
+        seeds_table(judgments),
+    )
+
+
+def _subfolder(analysis: Analysis, name: str) -> Path:
+    return analysis.results.output_dir / SUBFOLDER / name
+
+
+def _drawn(analysis: Analysis) -> tuple[DrawnFigure, ...]:
+    """Draw every figure as ``write_figures`` does, and each also for the page."""
+    from unimoe.analysis.figures import all_figures, save, to_svg  # matplotlib is only loaded by those who draw
+
+    with atomic_dir(_subfolder(analysis, "figures")) as folder:
+        return tuple(
+            DrawnFigure(
+                file=save(drawing.figure, folder / drawing.name).name,
+                caption=drawing.caption,
+                svg=to_svg(drawing.figure, drawing.name),
+                inches=drawing.figure.get_figwidth(),
+                leads=drawing.leads,
+            )
+            for drawing in all_figures(analysis)
+        )

@@ -1,132 +1,181 @@
-"""One card per verdict: what to do, in words that need no statistics, and behind it the numbers."""
+"""One card for each gate: its label, what to do, and behind it the numbers; and how to read all of them."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Registration
+from unimoe.analysis.gates.definitions import Gate, InterferenceGate
+from unimoe.analysis.gates.findings import Finding, region_of
 from unimoe.analysis.gates.judging import Judgment, Refusal
-from unimoe.analysis.gates.output import judgment_lines, meaning
-from unimoe.analysis.gates.wording import claim
-from unimoe.analysis.interference import NotComputable
-from unimoe.analysis.report.gauge import Gauge, gauge
-from unimoe.analysis.verdict import NO_PAIR
+from unimoe.analysis.gates.output import in_one_line, judgment_lines
+from unimoe.analysis.gates.wording import action, amount, claim, headline, shown
+from unimoe.analysis.statistics.estimates import LEVEL
+from unimoe.analysis.statistics.variance import ESTIMANDS
+from unimoe.analysis.tables.cells import gathered
 
-ACTIONS = {
-    "PASS": "Go on",
-    "FAIL": "Stop",
-    "MARGINAL": "In between: neither go on nor stop",
-    "INCONCLUSIVE": "Cannot tell yet",
-    "ADVISORY": "A look ahead, no decision",
-    "NOT JUDGED": "Nothing to decide on",
-}
-"""By label, and by what a card shows in place of one."""
+_UNFOLDED = ("Advisory", "TIR", "Difference", "Confidence", "Specialist", "Would settle it", "Note")
+"""Lines for a first look."""
 
-_TONES = {"PASS": "pass", "FAIL": "fail", "MARGINAL": "marginal"}
-_FOLDED = ("By dataset", "Can decide")
+_ELSEWHERE = ("Action", "By dataset")
+"""Lines that a card shows in another way."""
+
+_LONGEST = 8.0
+"""An interval this many times as long as the distances between estimate and cutoffs goes on beyond the gauge."""
 
 
 @dataclass(frozen=True)
-class Badge:
-    """A label as the report shows it; ``count`` where one badge stands for several verdicts."""
+class Gauge:
+    """Where an estimate, its interval and the cutoffs are on a line, 0 to 100.
 
-    label: str
-    count: int = 1
+    Attributes:
+        words: the same for a reader who does not see the line.
+        ends: the labels of the regions at both ends of the line.
+        low: None without an interval, as ``high``; the line's own end where the interval goes on.
+        goes_on: whether the interval goes on to the left, and to the right.
+        cutoffs: place, text, and the anchor that sets the text on the side where its neighbour's is not.
+    """
 
-    @property
-    def action(self) -> str:
-        """What to do."""
-        return ACTIONS[self.label]
-
-    @property
-    def tone(self) -> str:
-        """Class of the style sheet; empty where nothing was decided."""
-        return _TONES.get(self.label, "")
+    words: str
+    ends: tuple[str, str]
+    estimate: float
+    low: float | None
+    high: float | None
+    goes_on: tuple[bool, bool]
+    cutoffs: tuple[tuple[float, str, str], ...]
 
 
 @dataclass(frozen=True)
 class Card:
-    """A verdict as the report shows it.
+    """A judgment as the report shows it.
 
     Attributes:
+        label: ``PASS``, ``ADVISORY PASS``, ``NOT JUDGED``.
+        headline: the finding as a sentence, or why there is none.
         heading: what was judged, for example ``Reranking on scifact``.
-        about: the arms, the metric, and how much was measured.
-        consequence: what the label means for the project, a sentence.
+        about: the arms, and which gate asks.
+        registered: whether a file registers the gate.
         lines: named facts for a first look.
-        folded: named facts for a second one.
+        parts: what was found on each of several datasets.
+        folded: named facts for a second look.
     """
 
-    badge: Badge
+    label: str
+    headline: str
+    action: str
     heading: str
     about: str
-    consequence: str
+    registered: bool
     lines: tuple[tuple[str, str], ...] = ()
+    parts: tuple[tuple[str, str], ...] = ()
     folded: tuple[tuple[str, str], ...] = ()
     gauge: Gauge | None = None
 
+    @property
+    def tone(self) -> str:
+        """Class of the style sheet; empty where nothing was decided."""
+        return self.label.lower() if self.label in ("PASS", "FAIL", "MARGINAL") else ""
 
-def cards(
-    registration: Registration, outcomes: Sequence[Judgment | Refusal], missing: Sequence[NotComputable]
-) -> tuple[Card, ...]:
-    """A card per gate; where no file registers any, also one for every TIR that could not be had on a dataset.
+
+def cards(outcomes: Sequence[Judgment | Refusal], decisive: Sequence[Judgment | Refusal]) -> tuple[Card, ...]:
+    """Return a card for each gate.
 
     Args:
-        registration: the gates that were judged.
-        outcomes: what ``judge_all`` returned for them.
-        missing: what ``compute_interference_metrics`` could not compute.
+        outcomes: all that was judged.
+        decisive: those that count for the exit code; refusals among them are of registered gates.
     """
-    made = tuple(_of_outcome(outcome, named=registration.path is not None) for outcome in outcomes)
-    if registration.path is not None:
-        return made
-    return (*made, *(_absent(item) for item in missing if item.dataset)) or (_nothing(missing),)
+    return tuple(_refused(item, item in decisive) if isinstance(item, Refusal) else _judged(item) for item in outcomes)
 
 
-def tally(shown: Iterable[Card]) -> tuple[Badge, ...]:
-    """The labels that occur with their counts, in the order of ``ACTIONS``."""
-    counts = Counter(card.badge.label for card in shown)
-    return tuple(Badge(label, counts[label]) for label in ACTIONS if counts[label])
+def gauge(gate: Gate, found: Finding) -> Gauge | None:
+    """Place what was found and the gate's own cutoffs on one line; None where there is no value."""
+    if math.isnan(found.value):
+        return None
+    marks, interval = [found.value, *gate.cutoffs], found.estimate.interval
+    reach = _LONGEST * (max(marks) - min(marks) or 0.01)
+    first, last = min(marks) - reach, max(marks) + reach
+    goes_on = (interval is not None and interval[0] < first, interval is not None and interval[1] > last)
+    if interval:
+        marks += [max(interval[0], first), min(interval[1], last)]
+    room = 0.15 * (max(marks) - min(marks)) or 0.01
+    start, end = min(marks) - room, max(marks) + room
 
+    def place(position: float) -> float:
+        return float(round(100.0 * (min(max(position, start), end) - start) / (end - start), 2))
 
-def summary(shown: Sequence[Card]) -> str:
-    """All verdicts in one sentence."""
-    badges = tally(shown)
-    if len(badges) > 1:
-        return f"{len(shown)} verdicts: {'; '.join(f'{b.count} × {b.action.lower()}' for b in badges)}."
-    which = "One verdict" if len(shown) == 1 else "Both verdicts" if len(shown) == 2 else f"All {len(shown)} verdicts"
-    return f"{which}: {badges[0].action.lower()}."
-
-
-def _of_outcome(outcome: Judgment | Refusal, *, named: bool) -> Card:
-    gate = outcome.gate
-    asked = f"Gate {outcome.name}, {gate.kind.replace('_', '-')}: {claim(gate)}. " if named else ""
-    if isinstance(outcome, Refusal):
-        return Card(Badge("NOT JUDGED"), _heading(gate), f"{asked}{_arms(gate)}", _sentence(str(outcome.error)))
-    found, lines = outcome.found, tuple(judgment_lines(outcome))
-    means = meaning(outcome)
-    if outcome.advisory:
-        means = f"taken at face value it would say {outcome.label} ({means}), but {'; '.join(outcome.advisory)}"
-    return Card(
-        badge=Badge("ADVISORY" if outcome.advisory else outcome.label),
-        heading=_heading(gate),
-        about=f"{asked}{_arms(gate)} ({gate.metric}, {outcome.queries:,} queries{_seeds(outcome)})",
-        consequence=_sentence(means),
-        lines=tuple(line for line in lines if line[0] not in (*_FOLDED, "Advisory")),
-        folded=tuple(line for line in lines if line[0] in _FOLDED),
-        gauge=gauge(gate, found.value, found.interval),
+    texts = [amount(gate, cutoff) for cutoff in gate.cutoffs]
+    between = f", interval {shown(gate, interval[0])} to {shown(gate, interval[1])}" if interval else ", no interval"
+    anchors = ("end", "start") if len(texts) > 1 else ("middle",)
+    return Gauge(
+        words=f"{shown(gate, found.value)}{between}; cutoffs: {', '.join(texts)}",
+        ends=(region_of(gate, start), region_of(gate, end)),
+        estimate=place(found.value),
+        low=(0.0 if goes_on[0] else place(interval[0])) if interval else None,
+        high=(100.0 if goes_on[1] else place(interval[1])) if interval else None,
+        goes_on=goes_on,
+        cutoffs=tuple(zip(map(place, gate.cutoffs), texts, anchors, strict=True)),
     )
 
 
-def _absent(item: NotComputable) -> Card:
-    heading = f"{item.pair.task.capitalize()} on {item.dataset}"
-    about = f"{item.pair.joint} against {item.pair.specialist}"
-    return Card(Badge("NOT JUDGED"), heading, about, f"TIR not computable: {item.reason}.")
+def reading(items: Sequence[Judgment]) -> Iterator[str]:
+    """Explain the labels in plain words, with the cutoffs of the gates that were used; a paragraph each."""
+    if not items:
+        return
+    if any(isinstance(item.gate, InterferenceGate) for item in items):
+        yield (
+            "TIR, the task interference ratio, is the share of the specialist's mean score that the joint model loses: "
+            "(specialist - joint) / specialist. Below 0 the joint model is ahead. PASS means that the loss is there: "
+            "it speaks for separate experts and against the joint model. FAIL means that there is none worth a split."
+        )
+    if any(not isinstance(item.gate, InterferenceGate) for item in items):
+        yield "A difference is system minus baseline in points (score x 100). PASS means that the gate's claim holds."
+    asked = gathered((_asked(item.gate), item.name) for item in items)
+    if len(asked) == 1:
+        yield f"What the gate{'s' if len(items) > 1 else ''} asked: {next(iter(asked))}."
+    else:
+        yield "What the gates asked. " + " ".join(f"{', '.join(names)}: {what}." for what, names in asked.items())
+    yield (
+        "A label is given where one region between the cutoffs holds the confidence that its gate asks for. Otherwise "
+        "it is INCONCLUSIVE: these seeds and queries cannot decide, wherever the estimate lies. Confidence is the "
+        "level of the one-sided interval that ends at a cutoff; it is no probability that the claim is true."
+    )
+    held = dict.fromkeys(ESTIMANDS[item.found.estimate.estimand] for item in items)
+    yield f"An interval is one of {100 * LEVEL:g} %. It holds for {'; or, as its gate says, for '.join(held)}."
 
 
-def _nothing(missing: Sequence[NotComputable]) -> Card:
-    reasons = "; ".join(dict.fromkeys(item.reason for item in missing)) or NO_PAIR
-    return Card(Badge("NOT JUDGED"), "No pair of arms", "", f"TIR not computable: {reasons}.")
+def _judged(item: Judgment) -> Card:
+    gate, lines = item.gate, [line for line in judgment_lines(item) if line[0] not in _ELSEWHERE]
+    several = len(item.rows) > 1
+    return Card(
+        label=f"ADVISORY {item.label}" if item.advisory else item.label,
+        headline=headline(item),
+        action=_sentence("a look ahead, no decision" if item.advisory else action(item)).removesuffix("."),
+        heading=_heading(gate),
+        about=_about(item.name, gate, registered=item.registered),
+        registered=item.registered,
+        lines=tuple(line for line in lines if line[0] in _UNFOLDED),
+        parts=tuple((row.datasets[0], in_one_line(item, row)) for row in item.rows) if several else (),
+        folded=tuple(line for line in lines if line[0] not in _UNFOLDED),
+        gauge=gauge(gate, item.found),
+    )
+
+
+def _refused(item: Refusal, registered: bool) -> Card:
+    return Card(
+        label="NOT JUDGED",
+        headline=_sentence(str(item.error)),
+        action="Nothing is decided",
+        heading=_heading(item.gate),
+        about=_about(item.name, item.gate, registered=registered),
+        registered=registered,
+        lines=(("Asked", f"{claim(item.gate)}, with confidence {item.gate.confidence:g}"),),
+    )
+
+
+def _about(name: str, gate: Gate, *, registered: bool) -> str:
+    which = f"gate {name}, {'registered' if registered else 'not registered'}"
+    return f"{' against '.join(gate.sides)}, {gate.metric}; {which}"
 
 
 def _heading(gate: Gate) -> str:
@@ -134,15 +183,9 @@ def _heading(gate: Gate) -> str:
     return f"{gate.task.capitalize()} on {datasets[0] if len(datasets) == 1 else f'{len(datasets)} datasets'}"
 
 
-def _arms(gate: Gate) -> str:
-    first, second = gate.arms
-    return f"{second} against {first}" if isinstance(gate, InterferenceGate) else f"{first} against {second}"
-
-
-def _seeds(judgment: Judgment) -> str:
-    if judgment.seeds == (None,):
-        return ""
-    return f", {'seed' if len(judgment.seeds) == 1 else 'seeds'} {', '.join(map(str, judgment.seeds))}"
+def _asked(gate: Gate) -> str:
+    between = ", MARGINAL between" if isinstance(gate, InterferenceGate) and len(gate.cutoffs) > 1 else ""
+    return f"{claim(gate)}{between}; a label needs confidence {gate.confidence:g}"
 
 
 def _sentence(text: str) -> str:

@@ -1,15 +1,18 @@
-"""The queries that carry the TIR: few enough for a page, the ones that matter most."""
+"""The queries on which two arms differ most: few enough for a page."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.drilldown import QueryCase
-from unimoe.analysis.interference import Interference
+from unimoe.analysis.gates.definitions import InterferenceGate
+from unimoe.analysis.gates.findings import Finding
+from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.tables.cells import visible
 
 MOST_CHARACTERS = 280
@@ -18,20 +21,22 @@ MOST_DOCUMENTS = 5
 
 @dataclass(frozen=True)
 class QueryRow:
-    """One query under two arms; scores x 100, means over seeds.
+    """One query under two arms, in the order of the page's columns; scores x 100, means over seeds.
 
     Attributes:
         place: index into ``Queries.places``.
-        share: what the query adds to the TIR of the means, in points.
-        ranks: a line per relevant document, ``doc: ranks under the specialist → ranks under the joint arm``.
+        first: of the specialist, or the system.
+        second: of the joint arm, or the baseline.
+        share: what the query adds to the gate's value on its dataset, in points.
+        ranks: a line for each relevant document, ``doc: ranks under the first arm → ranks under the second``.
         best: best rank of any relevant document under either arm, to sort by; None where none was ranked.
     """
 
     place: int
     id: str
     text: str
-    specialist: float
-    joint: float
+    first: float
+    second: float
     difference: float
     share: float
     ranks: tuple[str, ...]
@@ -43,84 +48,102 @@ class Queries:
     """The rows of the drill-down, largest difference first.
 
     Attributes:
-        places: where queries were compared, ``reranking/scifact``; with the arms where that leaves them open.
-        total: queries of all these comparisons; ``rows`` holds at most ``MOST_CASES`` of them, and no ties.
-        unread: why texts or ranks are missing, a line per sidecar.
+        roles: of the first and the second arm, as headings.
+        value: what the shares add up to.
+        words: what the reader sees, and what was left out.
+        places: where queries were compared, ``reranking/scifact``; with the arms or the gate where that leaves them
+            open.
+        unread: why texts or ranks are missing, a line for each sidecar.
     """
 
+    roles: tuple[str, str]
+    value: str
+    words: str
     places: tuple[str, ...]
     rows: tuple[QueryRow, ...]
-    total: int
     unread: tuple[str, ...]
-
-    @property
-    def words(self) -> str:
-        """What the reader sees, and what was left out."""
-        return (
-            f"The joint arm against its specialist, query by query, averaged over seeds: {len(self.rows):,} of "
-            f"{self.total:,} queries, those with the largest differences. A negative difference is a query that the "
-            "joint arm loses; what it adds to TIR is then positive, and over all queries these parts sum to TIR."
-        )
 
     @property
     def data(self) -> dict[str, Any]:
         """The rows for the page's script, as arrays in the order of the columns."""
-        return {
-            "places": self.places,
-            "rows": [
-                (r.place, r.id, r.text, r.specialist, r.joint, r.difference, r.share, r.ranks, r.best)
-                for r in self.rows
-            ],
-        }
+        return {"places": self.places, "rows": [astuple(row) for row in self.rows]}
 
 
 def gather_queries(analysis: Analysis) -> Queries:
-    """The cases of every measured pair and dataset."""
-    measured = analysis.metrics.measured
-    cases = [analysis.cases[item.pair, item.dataset] for item in measured]
+    """Return the cases of every judgment and dataset."""
+    shown = [(item, found) for item in analysis.judgments for found in item.rows]
+    cases = [analysis.cases[item.name, found.datasets[0]] for item, found in shown]
     rows = [_row(place, case) for place, of_place in enumerate(cases) for case in of_place]
+    total = sum(found.queries for _, found in shown)
+    kinds = {isinstance(item.gate, InterferenceGate) for item, _ in shown}
+    compared, sign, roles, value = _words(kinds)
     return Queries(
-        places=tuple(_places(measured)),
+        roles=roles,
+        value=value,
+        words=(
+            f"{compared}, query by query, each averaged over its seeds: {len(rows):,} of {total:,} queries, those with "
+            f"the largest differences. {sign} Over all queries of a dataset these parts sum to {value}."
+        ),
+        places=tuple(_places(shown)),
         rows=tuple(sorted(rows, key=lambda row: -abs(row.difference))),
-        total=sum(item.queries for item in measured),
-        unread=tuple(line for of_place in cases for line in (of_place[0].unread if of_place else ())),
+        unread=tuple(dict.fromkeys(line for of_place in cases for line in (of_place[0].unread if of_place else ()))),
     )
 
 
-def _places(measured: Sequence[Interference]) -> Iterator[str]:
-    keys = Counter(f"{item.pair.task}/{item.dataset}" for item in measured)
-    for item in measured:
-        key, pair = f"{item.pair.task}/{item.dataset}", item.pair
-        yield visible(key if keys[key] == 1 else f"{key}: {pair.joint} against {pair.specialist}")
+def _words(kinds: set[bool]) -> tuple[str, str, tuple[str, str], str]:
+    """Return what is compared, what the signs mean, the roles of both arms, and what the parts add up to."""
+    loses = "A negative difference is a query that the joint arm loses; what it adds to TIR is then positive."
+    if kinds == {True}:
+        return "The joint arm against its specialist", loses, ("Specialist", "Joint"), "TIR"
+    gains = "A positive difference is a query that the system gains."
+    if kinds == {False}:
+        return "The system against the baseline", gains, ("System", "Baseline"), "the difference"
+    roles = ("Specialist or system", "Joint or baseline")
+    return "The two arms of each gate", f"{gains} {loses}", roles, "the value of the gate"
+
+
+def _places(shown: Sequence[tuple[Judgment, Finding]]) -> Iterator[str]:
+    """Yield where queries were compared, with the arms, and the gate, where the shorter form is no name."""
+    forms = []
+    for item, found in shown:
+        key, arms = f"{item.gate.task}/{found.datasets[0]}", " against ".join(item.gate.sides)
+        forms.append((key, f"{key}: {arms}", f"{key}: {arms} ({item.name})"))
+    counts = [Counter(of_length) for of_length in zip(*forms, strict=True)]
+    for of_place in forms:
+        alone = (form for form, seen in zip(of_place, counts, strict=True) if seen[form] == 1)
+        yield visible(next(alone, of_place[-1]))
 
 
 def _row(place: int, case: QueryCase) -> QueryRow:
-    documents = sorted(case.relevant, key=lambda document: (-case.relevant[document], document))
+    documents = sorted(case.relevant, key=lambda document: _prominence(case, document))
     lines = [_ranks(case, document) for document in documents[:MOST_DOCUMENTS]]
     if len(documents) > MOST_DOCUMENTS:
         lines.append(f"and {len(documents) - MOST_DOCUMENTS:,} more")
-    ranks = [
-        rank
-        for arm in (case.specialist_ranks, case.joint_ranks)
-        for by_seed in arm.values()
-        for rank in by_seed
-        if rank
-    ]
     return QueryRow(
         place=place,
         id=visible(case.query_id),
         text=_shortened(visible(case.text)),
-        specialist=_points(case.specialist),
-        joint=_points(case.joint),
+        first=_points(case.first),
+        second=_points(case.second),
         difference=_points(case.difference),
         share=round(100 * case.share, 3) + 0.0,
         ranks=tuple(lines),
-        best=min(ranks, default=None),
+        best=min((rank for document in documents if (rank := _best_rank(case, document))), default=None),
     )
 
 
+def _prominence(case: QueryCase, document: str) -> tuple[float, int, str]:
+    """Return a sort key: the best rank under either arm, then the grade; what nobody retrieved comes last."""
+    return _best_rank(case, document) or math.inf, -case.relevant[document], document
+
+
+def _best_rank(case: QueryCase, document: str) -> int | None:
+    held = (ranks.get(document, ()) for ranks in (case.first_ranks, case.second_ranks))
+    return min((rank for by_seed in held for rank in by_seed if rank), default=None)
+
+
 def _ranks(case: QueryCase, document: str) -> str:
-    sides = (_by_seed(case.specialist_ranks, document), _by_seed(case.joint_ranks, document))
+    sides = (_by_seed(case.first_ranks, document), _by_seed(case.second_ranks, document))
     return f"{_shortened(visible(document), 40)}: {' → '.join(sides)}"
 
 
@@ -131,7 +154,7 @@ def _by_seed(ranks: Mapping[str, Sequence[int | None]], document: str) -> str:
 
 
 def _points(score: float) -> float:
-    """Times 100 with two decimals, and no minus before a zero."""
+    """Return a score times 100 with two decimals, and no minus before a zero."""
     return round(100 * score, 2) + 0.0
 
 

@@ -18,14 +18,14 @@
   const values = {
     place: (row) => places[row.place],
     query: (row) => row.text || row.id,
-    specialist: (row) => row.specialist,
-    joint: (row) => row.joint,
+    first: (row) => row.first,
+    second: (row) => row.second,
     difference: (row) => row.difference,
     share: (row) => row.share,
     ranks: (row) => row.best,
   };
-  const all = rows.map(([at, id, text, specialist, joint, difference, share, ranks, best]) => ({
-    place: at, id, text, specialist, joint, difference, share, ranks, best,
+  const all = rows.map(([at, id, text, first, second, difference, share, ranks, best]) => ({
+    place: at, id, text, first, second, difference, share, ranks, best,
     haystack: [places[at], id, text, ...ranks].join("\n").toLowerCase(),
   }));
 
@@ -55,7 +55,7 @@
     return cell(
       "tr", "",
       cell("td", "words", isolated(places[row.place])), query,
-      number(row.specialist, 2), number(row.joint, 2), signed(row.difference, 2), signed(row.share, 3),
+      number(row.first, 2), number(row.second, 2), signed(row.difference, 2), signed(row.share, 3),
       cell("td", "words", ranks),
     );
   };

@@ -1,16 +1,29 @@
-"""What a table is made of, before any format."""
+"""What a table is made of, before any format, and how numbers and names become cells."""
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, TypeVar
+
+import numpy as np
+
+from unimoe.analysis.formats import p_text, signed
+from unimoe.analysis.loading import Results
 
 Mark = Literal["best", "second"]
 
 ABSENT = "–"
 """Shown where there is no number; empty in CSV."""
+
+NAME_WIDTH = 32
+"""Characters of a name in a table with many columns; longer ones are cut."""
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Value = TypeVar("_Value")
 
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
@@ -25,7 +38,9 @@ class Cell:
         mark: best or second best of the numbers it is compared with.
         value: the number behind the text in full precision, for CSV; None where the text is no number.
         spread_value: the number behind ``spread``.
-        symbols: raised behind the text, such as † for significance; the table's notes say what they mean.
+        symbols: raised behind the text, such as the letters of the arms that this one beats; the table's notes say
+            what they mean.
+        full: the whole name where ``text`` is cut, for CSV; empty where it is not.
     """
 
     text: str
@@ -34,6 +49,7 @@ class Cell:
     value: float | None = None
     spread_value: float | None = None
     symbols: str = ""
+    full: str = ""
 
     @property
     def typeset(self) -> str:
@@ -41,21 +57,127 @@ class Cell:
         return self.text if self.value is None else self.text.replace("-", "−")
 
 
+Row: TypeAlias = tuple[Cell, ...]
+"""Its first cell names it."""
+
+
 @dataclass(frozen=True)
 class RowGroup:
-    """Rows that belong together under one heading; the first cell of a row names it."""
+    """Rows that belong together under one heading."""
 
     heading: str
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[Row, ...]
+
+
+def gathered(pairs: Iterable[tuple[_Key, _Value]]) -> dict[_Key, list[_Value]]:
+    """Return the values of equal keys together, keys in the order in which they first come."""
+    found: dict[_Key, list[_Value]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
+
+
+def row_groups(rows: Iterable[tuple[str, Row]]) -> tuple[RowGroup, ...]:
+    """Return rows below their headings; rows of one heading together, no group without rows."""
+    return tuple(RowGroup(heading, tuple(of_group)) for heading, of_group in gathered(rows).items())
 
 
 def visible(text: str) -> str:
-    """One line in which every character can be seen and written.
+    """Return one line in which every character can be seen and written.
 
     White space becomes single spaces. Control characters become their pictures (U+2400 to U+2421); lone surrogates,
     which UTF-8 cannot hold, and the marks that turn the direction of the text around them become U+FFFD.
     """
     return _UNSEEN.sub(_picture, " ".join(unicodedata.normalize("NFC", text).split()))
+
+
+def mean_cell(values: Sequence[float]) -> Cell:
+    """Return the mean and, of two and more values, the standard deviation (divisor n - 1)."""
+    if not values:
+        return Cell(ABSENT)
+    mean = float(np.mean(values))
+    text = f"{mean:.2f}"
+    cell = Cell(text if text.strip("-0.") else text.removeprefix("-"), value=mean)
+    return with_spread(cell, float(np.std(values, ddof=1)) if len(values) > 1 else None)
+
+
+def signed_cell(value: float | None, digits: int = 2, *, keep_side: bool = False) -> Cell:
+    """Return a difference with its sign; what rounds to 0 has none.
+
+    Args:
+        value: the difference; None where there is none.
+        digits: decimals.
+        keep_side: give as many more as show on which side of 0 it lies: the end of an interval.
+    """
+    return Cell(ABSENT) if value is None else Cell(signed(value, digits, keep_side=keep_side), value=value)
+
+
+def count_cell(value: int) -> Cell:
+    """Return a whole number."""
+    return Cell(f"{value:,}", value=value)
+
+
+def number_cell(value: float) -> Cell:
+    """Return a number with four digits; absent where it is not finite."""
+    return Cell(f"{value:.4g}", value=value) if math.isfinite(value) else Cell(ABSENT)
+
+
+def with_spread(cell: Cell, std: float | None) -> Cell:
+    """Return the cell of a value with its standard deviation; as it is where there is none."""
+    return cell if std is None or not math.isfinite(std) else replace(cell, spread=f"{std:.2f}", spread_value=std)
+
+
+def p_cell(p: float | None) -> Cell:
+    """Return a p-value on its side of the level of the tests; absent where there is none."""
+    return Cell(ABSENT) if p is None else Cell(p_text(p), value=p)
+
+
+def marked(cells: Sequence[Cell]) -> list[Cell]:
+    """Mark best and second best as shown: what rounds to one number shares its mark; where all do, none has one."""
+    shown = sorted({float(cell.text) for cell in cells if cell.value is not None}, reverse=True)
+    if len(shown) < 2:
+        return list(cells)
+    marks: dict[str, Mark] = {f"{shown[0]:.2f}": "best", f"{shown[1]:.2f}": "second"}
+    return [replace(cell, mark=marks.get(cell.text)) for cell in cells]
+
+
+def caveat_notes(results: Results) -> tuple[str, ...]:
+    """Return the caveats of the results, for every table and figure."""
+    return tuple(f"Caveat: {caveat}" for caveat in results.caveats)
+
+
+def short_names(names: Iterable[str], width: int = NAME_WIDTH) -> dict[str, str]:
+    """Return names cut to a width, no two of them alike.
+
+    Names that share a beginning, such as paths, lose it; other long names lose their middle. Where names would become
+    alike, they are longer than ``width`` instead.
+
+    Args:
+        names: any, each once or more often.
+        width: characters, at least 8.
+    """
+    names = list(dict.fromkeys(names))
+    from_start = len({name[0] for name in names if len(name) > width}) == 1
+    for wide in range(width, max(map(len, names), default=width)):
+        for at_start in (from_start, not from_start):
+            short = {name: name if len(name) <= wide else _cut(name, wide, at_start=at_start) for name in names}
+            if len(set(short.values())) == len(names):
+                return short
+    return {name: name for name in names}
+
+
+def name_cells(names: Iterable[str]) -> tuple[dict[str, Cell], tuple[str, ...]]:
+    """Return a cell for each name, cut where it is long, and the notes that say which ones were cut."""
+    short = short_names(names)
+    cells = {name: Cell(text, full=name if text != name else "") for name, text in short.items()}
+    return cells, tuple(f"{cell.text}: {name}" for name, cell in cells.items() if cell.full)
+
+
+def _cut(name: str, width: int, *, at_start: bool) -> str:
+    if at_start:
+        return f"…{name[1 - width :]}"
+    head = (width - 1) // 2
+    return f"{name[:head]}…{name[head + 1 - width :]}"
 
 
 def _picture(match: re.Match[str]) -> str:

@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 _STYLES = {"best": "bold", "second": "underline", None: ""}
 _NARROWEST_NAMES = 24
 """Names longer than this are folded where the terminal is narrow; numbers never are."""
+_RAISED = str.maketrans("abcdefghijklmnoprstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ")
+"""Unicode raises every letter but q, of which few fonts know."""
 _GAP = 2
 """Blanks between two columns, as rich sets them with the box and padding of ``_block``."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """A table on a terminal: where it is too narrow for all columns, they go below each other, names beside each part.
+    """Set a table on a terminal: columns that do not fit go below the others, with the names beside them.
 
     Args:
         table: what is shown.
@@ -34,10 +36,10 @@ class Page:
     table: Table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The caption, each group's columns, aligned with those of the other groups and by decimals, the notes."""
+        """Yield the caption, the groups with columns and decimals aligned over all of them, and the notes."""
         table = self.table
         yield Text(visible(table.caption), style="bold")
-        columns = list(zip(*(row for group in table.groups for row in group.rows), strict=True))
+        columns = table.by_column
         suffixes = [max(len(_suffix(cell)) for cell in column) for column in columns]
         widths = [
             max(len(visible(head)), max(len(cell.text) for cell in column) + suffix)
@@ -53,7 +55,7 @@ class Page:
 
 
 def _parts(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Columns but the first, in parts that fit beside the names; at least one column each."""
+    """Return the columns but the first in parts that fit beside the names; at least one column each."""
     parts: list[list[int]] = []
     taken = room + 1
     for column, width in enumerate(widths[1:], 1):
@@ -87,4 +89,4 @@ def _cell(cell: Cell, width: int, suffix_width: int) -> Text:
 
 
 def _suffix(cell: Cell) -> str:
-    return cell.symbols + (f" ±{cell.spread}" if cell.spread else "")
+    return cell.symbols.translate(_RAISED) + (f" ±{cell.spread}" if cell.spread else "")

@@ -175,7 +175,7 @@ def is_additive(loss: LossConfig, dropout: float) -> bool:
 def conflict_record(
     product: float, square_rank: float, square_embed: float, halves_rank: float | None, halves_embed: float | None
 ) -> dict[str, float | None]:
-    """A line of the log but for step and layer, as ``analysis.figures.conflict_log.Conflict`` describes it.
+    """A line of the log but for step and layer, as ``analysis.figures.conflicts.Conflict`` describes it.
 
     Args:
         product: of the two tasks' gradients.

@@ -1,0 +1,303 @@
+"""Paired comparisons of arms: one test for each row, one family for all rows that are shown together.
+
+The interval and the p of a row are one statement of the model of variance (``unimoe.analysis.statistics``), which holds
+for other queries and, of arms with several seeds, for other seeds. Bootstrap and sign-flip stand beside it as checks of
+a narrower question: other queries, these very runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT, has_role, pairs
+from unimoe.analysis.loading import Results, Seed
+from unimoe.analysis.statistics.corrections import holm
+from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear, estimate
+from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
+from unimoe.analysis.statistics.variance import Array, Estimand, groups_of, moments
+from unimoe.errors import DataError, UsageError, did_you_mean
+
+ALPHA = 0.05
+ITERATIONS = 10_000
+
+_MOST_FOR_ALL_PAIRS = 8
+"""With more systems on a dataset, all pairs would be a family in which little can be found."""
+
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class Question:
+    """Two arms to compare on one ``task/dataset``."""
+
+    key: str
+    system: str
+    baseline: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """System against baseline on the same queries of one ``task/dataset``.
+
+    Attributes:
+        key: ``task/dataset``.
+        metric: whose per-query values are compared.
+        seeds: the training seeds of system and baseline; ``(None,)`` for an arm without seeds.
+        queries: how many.
+        means: of system and baseline, in the metric's unit (0 to 1).
+        difference: system minus baseline with its 95 % interval, in the metric's unit.
+        p: two-sided; below .05 exactly where the interval excludes 0. None where there is no test.
+        p_holm: ``p`` corrected by Holm (1979) for all comparisons made with it.
+        unfit: why there is no test, as a clause; empty where there is one.
+        effect: Cohen's d, mean over standard deviation of the differences per query; None where they do not vary.
+        wins: queries where the system scores higher, averaged over seeds; ``ties`` and ``losses`` likewise.
+        check_interval: percentile interval of the paired bootstrap over queries, the runs taken as they are.
+        check_p: two-sided, from sign flips over queries, the runs taken as they are; never 0.
+    """
+
+    key: str
+    metric: str
+    system: str
+    baseline: str
+    seeds: tuple[tuple[Seed, ...], tuple[Seed, ...]]
+    queries: int
+    means: tuple[float, float]
+    difference: Estimate
+    p: float | None
+    p_holm: float | None
+    unfit: str
+    effect: float | None
+    wins: int
+    ties: int
+    losses: int
+    check_interval: tuple[float, float]
+    check_p: float
+
+    @property
+    def delta(self) -> float:
+        """System minus baseline, in the metric's unit."""
+        return self.difference.value
+
+    @property
+    def significant(self) -> bool:
+        """Whether the difference is significant at .05 after Holm's correction."""
+        return self.p_holm is not None and self.p_holm < ALPHA
+
+    @property
+    def relative(self) -> float | None:
+        """``delta`` as a fraction of the baseline's mean; None where that is 0."""
+        return self.delta / self.means[1] if self.means[1] else None
+
+    @property
+    def superiority(self) -> float:
+        """Chance that the system scores higher on a query, ties counting half (Grissom & Kim 2012)."""
+        return (self.wins + self.ties / 2.0) / self.queries
+
+    @property
+    def holds_for(self) -> str:
+        """What the interval holds for beyond the data: other queries, and other seeds of the arms with several."""
+        varied = [len(seeds) > 1 for seeds in self.seeds]
+        fixed = [len(seeds) == 1 and seeds[0] is not None for seeds in self.seeds]
+        if any(varied):
+            return "seeds and queries" if not any(fixed) else "queries, seeds of one arm"
+        return "queries"
+
+
+def compare_arms(
+    results: Results,
+    questions: Iterable[Question] | None = None,
+    metrics: Sequence[str] | None = None,
+    *,
+    iterations: int = ITERATIONS,
+    seed: int = 0,
+) -> tuple[Comparison, ...]:
+    """Compare arms; all comparisons of one call are one family.
+
+    All comparisons on one dataset share the resamples of their checks, which depend on ``seed`` and the number of
+    queries alone, so that another dataset changes nothing.
+
+    Args:
+        results: what ``load_all_results`` returned.
+        questions: what is compared; by default what ``questions_of`` asks.
+        metrics: those compared; by default the main metric of each dataset.
+        iterations: resamples and permutations of the checks.
+        seed: of their random numbers.
+
+    Raises:
+        UsageError: no iterations.
+        DataError: an arm lacks a metric, or a result.
+    """
+    if iterations < 1:
+        raise UsageError(f"iterations {iterations}: at least 1 is needed, 10000 are usual")
+    asked: dict[str, list[Question]] = {}
+    for question in questions_of(results) if questions is None else questions:
+        asked.setdefault(question.key, []).append(question)
+    found: list[Comparison] = []
+    for of_key in asked.values():
+        found += _on_one_dataset(results, of_key, metrics, iterations, seed)
+    return corrected(found)
+
+
+def questions_of(results: Results) -> tuple[Question, ...]:
+    """Return the comparisons that the names of the arms ask for.
+
+    Each trained arm is compared with zero-shot and with the first stage, each joint arm with its specialist. Systems
+    whose names give them no such role are compared with each other, or with the two baselines alone where there are
+    many of them.
+    """
+    asked: dict[tuple[str, frozenset[str]], Question] = {}
+    for key in results.dataset_keys:
+        arms = list(dict.fromkeys(r.config_name for r in results.measured(key)))
+        for system, baseline in _by_name(key.partition("/")[0], arms):
+            asked.setdefault((key, frozenset((system, baseline))), Question(key, system, baseline))
+    return tuple(asked.values())
+
+
+def all_pairs(key: str, arms: Sequence[str]) -> tuple[Question, ...]:
+    """Return every pair of some arms, each once, the later one against the earlier."""
+    return tuple(Question(key, later, earlier) for i, later in enumerate(arms) for earlier in arms[:i])
+
+
+def before_after(
+    results: Results,
+    before: str,
+    after: Sequence[str],
+    metrics: Sequence[str] | None = None,
+    *,
+    keys: Collection[str] | None = None,
+    iterations: int = ITERATIONS,
+    seed: int = 0,
+) -> tuple[Comparison, ...]:
+    """Compare arms with an earlier one wherever both were measured, on several metrics.
+
+    Args:
+        results: what ``load_all_results`` returned.
+        before: the arm that is compared with.
+        after: the arms in question.
+        metrics: those wanted, each of which both arms must hold by query; by default all that both hold, the main
+            metric first.
+        keys: the ``task/dataset`` wanted; by default all.
+        iterations: resamples and permutations of the checks.
+        seed: of their random numbers.
+
+    Raises:
+        UsageError: an arm has no results, which names the closest, or an arm is compared with itself.
+        DataError: no dataset has both arms, or an arm lacks a metric.
+    """
+    for arm in (before, *after):
+        if arm not in results:
+            raise UsageError(unknown_arm(arm, results))
+    if before in after:
+        raise UsageError(f"{before} is compared with itself; name two arms")
+    asked = [key for key in results.dataset_keys if (keys is None or key in keys) and results.measured(key, before)]
+    questions = [Question(key, arm, before) for arm in after for key in asked if results.measured(key, arm)]
+    if not questions:
+        raise DataError(
+            f"{results.output_dir}: no dataset with results of both {before} and {', '.join(after)}; "
+            f"{before} has {', '.join(k for k in results.dataset_keys if results.measured(k, before))}"
+        )
+    found: list[Comparison] = []
+    for question in questions:
+        wanted = metrics or _shared_metrics(results, question)
+        found += _on_one_dataset(results, [question], wanted, iterations, seed)
+    return corrected(found)
+
+
+def corrected(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
+    """Return comparisons as one family: their p-values corrected by Holm."""
+    tested = [i for i, c in enumerate(comparisons) if c.p is not None]
+    adjusted = dict(zip(tested, holm([c.p for c in comparisons if c.p is not None]), strict=True))
+    return tuple(replace(c, p_holm=adjusted.get(i)) for i, c in enumerate(comparisons))
+
+
+def difference(system: Array, baseline: Array, *, paired: bool = False) -> tuple[Estimate, str]:
+    """Estimate the difference of two arms' means on one dataset.
+
+    Args:
+        system: scores ``(seeds, queries)``; one row for a system that is taken as it is.
+        baseline: likewise, the same queries in the same order; the number of seeds may differ.
+        paired: whether row i of one belongs to row i of the other.
+
+    Returns:
+        System minus baseline, and why there is no test, which is empty where there is one.
+    """
+    rows = len(system), len(baseline)
+    found = moments([[system, baseline]], groups_of(rows, paired=paired and rows[0] == rows[1]))
+    gaps = np.abs(system.mean(axis=0) - baseline.mean(axis=0)) > _ROUNDING
+    estimand: Estimand = "seeds_and_queries" if max(rows) > 1 else "queries"
+    estimated = estimate(found, Linear(np.array([[1.0, -1.0]])), estimand)
+    few = f"the systems differ on {gaps.sum():,} of {len(gaps):,} queries" if gaps.sum() < MIN_DIFFERING else ""
+    return estimated, few or estimated.unfit
+
+
+def unknown_arm(arm: str, known: Iterable[str]) -> str:
+    """Return the message about an arm that has no results; names the closest."""
+    known = list(known)
+    return f"unknown arm {arm!r}{did_you_mean(arm, known)}; there is {', '.join(known) or 'none'}"
+
+
+def _by_name(task: str, arms: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the arms of one dataset that their names tell to compare, system first; some twice."""
+    trained = [arm for arm in arms if arm not in (ZERO_SHOT, FIRST_STAGE)]
+    for baseline in (ZERO_SHOT, FIRST_STAGE):
+        if baseline in arms:
+            yield from ((arm, baseline) for arm in trained)
+    for pair in pairs(arms):
+        if pair.task == task and set(pair.arms) <= set(arms):
+            yield pair.joint, pair.specialist
+    if not trained and {ZERO_SHOT, FIRST_STAGE} <= set(arms):
+        yield ZERO_SHOT, FIRST_STAGE
+    if len(arms) <= _MOST_FOR_ALL_PAIRS:
+        free = [arm for arm in trained if not has_role(arm)]
+        yield from ((first, second) for first in free for second in trained if first != second)
+
+
+def _shared_metrics(results: Results, question: Question) -> list[str]:
+    held = [r for arm in (question.system, question.baseline) for r in results.measured(question.key, arm)]
+    main = held[0].main_metric
+    return [main, *(m for m in held[0].per_query_metrics if all(m in r.per_query_metrics for r in held))]
+
+
+def _on_one_dataset(
+    results: Results, questions: Sequence[Question], metrics: Sequence[str] | None, iterations: int, seed: int
+) -> Iterator[Comparison]:
+    key = questions[0].key
+    rows = [(q, m) for q in questions for m in metrics or [results.measured(key)[0].main_metric]]
+    scores = [tuple(_scores(results, arm, key, metric) for arm in (q.system, q.baseline)) for q, metric in rows]
+    gaps = np.column_stack([system.mean(axis=0) - baseline.mean(axis=0) for (_, system), (_, baseline) in scores])
+    gaps[np.abs(gaps) < _ROUNDING] = 0.0  # a tie, except for the rounding of an average
+    means = bootstrap_means(gaps, iterations, seed)
+    ends = np.quantile(means, [ALPHA / 2.0, 1.0 - ALPHA / 2.0], axis=0).T
+    flips = sign_flip_p(gaps, iterations, seed)
+    for i, ((question, metric), ((seeds, system), (others, baseline))) in enumerate(zip(rows, scores, strict=True)):
+        paired = seeds == others and results.seeds_pair((question.system, question.baseline), [key])
+        estimated, unfit = difference(system, baseline, paired=paired)
+        gap = gaps[:, i]
+        spread = float(gap.std(ddof=1)) if len(gap) > 1 else 0.0
+        yield Comparison(
+            key=key,
+            metric=metric,
+            system=question.system,
+            baseline=question.baseline,
+            seeds=(seeds, others),
+            queries=len(gap),
+            means=(float(system.mean()), float(baseline.mean())),
+            difference=estimated,
+            p=None if unfit else estimated.p,
+            p_holm=None,
+            unfit=unfit,
+            effect=float(gap.mean()) / spread if spread > _ROUNDING else None,
+            wins=int((gap > 0).sum()),
+            ties=int((gap == 0).sum()),
+            losses=int((gap < 0).sum()),
+            check_interval=(float(ends[i, 0]), float(ends[i, 1])),
+            check_p=float(flips[i]),
+        )
+
+
+def _scores(results: Results, arm: str, key: str, metric: str) -> tuple[tuple[Seed, ...], Array]:
+    seeds = tuple(result.seed for result in results.measured(key, arm))
+    return seeds, results.scores(arm, key, seeds, metric)

@@ -1,0 +1,29 @@
+"""Numbers as text, so that no output contradicts what a number means: its sign, and its side of the level of a test."""
+
+from __future__ import annotations
+
+from unimoe.analysis.comparisons import ALPHA
+
+
+def signed(number: float, digits: int = 2, *, keep_side: bool = False) -> str:
+    """Return a number with its sign; one that rounds to 0 has none, so that ``-0.00`` and ``+0.00`` never appear.
+
+    Args:
+        number: may be infinite.
+        digits: decimals.
+        keep_side: give as many decimals more, up to 8, as show on which side of 0 the number lies.
+    """
+    text = f"{number:+.{digits}f}"
+    if text.strip("+-0."):
+        return text.replace("inf", "∞")
+    if keep_side and number != 0.0 and digits < 8:
+        return signed(number, digits + 1, keep_side=True)
+    return text[1:]
+
+
+def p_text(p: float) -> str:
+    """Return a p-value with four decimals, or as many as keep it on its side of the level of the tests."""
+    if p < 0.00005:
+        return "<0.0001"
+    shown = (f"{p:.{digits}f}" for digits in range(4, 30))
+    return next((text for text in shown if (float(text) < ALPHA) == (p < ALPHA)), repr(p))

@@ -1,0 +1,148 @@
+"""What scores say of a gate: the value, its interval, and the label that holds the gate's confidence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from unimoe.analysis.gates.definitions import Averaging, Gate, InterferenceGate, Label
+from unimoe.analysis.gates.scores import GateScores
+from unimoe.analysis.loading import Seed
+from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear, LossRatios, Quantity, estimate
+from unimoe.analysis.statistics.variance import Array
+from unimoe.metrics import dataset_group
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What some scores say of a gate.
+
+    Attributes:
+        datasets: what the numbers are about; CQADupStack's forums each, though they count once.
+        seeds: the training seeds of each arm; ``(None,)`` for an arm without seeds.
+        paired: whether seeds pair.
+        queries: of all datasets together.
+        means: mean score of each arm, averaged over datasets, in the metric's unit (0 to 1).
+        runs: the same of every run of each arm.
+        by_seed: the gate's value by training seed, of the seeds that both arms have and that have one: a description.
+            Equal seeds make a pair only where the experiment declares it.
+        estimate: TIR (a ratio) or system minus baseline (in the metric's unit), with its interval.
+        region: the label of the region in which the estimate lies, whatever its uncertainty.
+        label: the label that holds the confidence the gate asks for, else INCONCLUSIVE.
+        confidence: confidence in each label; empty where too little is known to have any.
+        why: why the label is INCONCLUSIVE whatever the numbers are, as a clause; empty where they decide.
+    """
+
+    datasets: tuple[str, ...]
+    seeds: tuple[tuple[Seed, ...], tuple[Seed, ...]]
+    paired: bool
+    queries: int
+    means: tuple[float, float]
+    runs: tuple[tuple[float, ...], tuple[float, ...]]
+    by_seed: dict[int, float]
+    estimate: Estimate
+    region: Label
+    label: Label
+    confidence: dict[Label, float]
+    why: str
+
+    @property
+    def value(self) -> float:
+        """TIR or difference."""
+        return self.estimate.value
+
+    @property
+    def delta(self) -> float:
+        """Second arm minus first, in the metric's unit."""
+        return self.means[1] - self.means[0]
+
+    @property
+    def std(self) -> float | None:
+        """Standard deviation of the value over seeds (divisor n - 1); None with fewer than two in common."""
+        return float(np.std(list(self.by_seed.values()), ddof=1)) if len(self.by_seed) > 1 else None
+
+
+def find(gate: Gate, scores: GateScores) -> Finding:
+    """Judge scores by a gate, whatever seeds and datasets they hold."""
+    datasets = tuple(scores.by_dataset)
+    quantity = quantity_of(gate, datasets)
+    why = _too_little(gate, scores)
+    found = estimate(scores.moments, quantity, "queries" if scores.single else gate.estimand)
+    why = why or found.unfit
+    confidence = {} if why else gate.confidences(found.confidence_below)
+    weights = ratio_weights(datasets, "tir_of_means")[0]
+    first, second = (means @ weights for means in scores.run_means)
+    return Finding(
+        datasets=datasets,
+        seeds=scores.seeds,
+        paired=scores.paired,
+        queries=scores.queries,
+        means=(float(first.mean()), float(second.mean())),
+        runs=(tuple(first.tolist()), tuple(second.tolist())),
+        by_seed=_by_seed(quantity, scores) if scores.numbered or scores.paired else {},
+        estimate=found,
+        region=region_of(gate, found.value),
+        label=label_of(confidence, gate.confidence),
+        confidence=confidence,
+        why=why,
+    )
+
+
+def region_of(gate: Gate, value: float) -> Label:
+    """Return the label of the region a value lies in; INCONCLUSIVE for NaN."""
+    if math.isnan(value):
+        return "INCONCLUSIVE"
+    return label_of(gate.confidences(lambda cutoff: float(round(value, 12) < cutoff)), 1.0)
+
+
+def label_of(confidence: dict[Label, float], needed: float) -> Label:
+    """Return the label that holds the confidence needed, else INCONCLUSIVE."""
+    return next((label for label, held in confidence.items() if held >= needed), "INCONCLUSIVE")
+
+
+def quantity_of(gate: Gate, datasets: Sequence[str]) -> Quantity:
+    """Return what a gate estimates: TIR, or system minus baseline averaged over datasets."""
+    if isinstance(gate, InterferenceGate):
+        return LossRatios(ratio_weights(datasets, gate.across))
+    weights = ratio_weights(datasets, "tir_of_means")[0]
+    return Linear(np.stack([weights, -weights], axis=1))
+
+
+def ratio_weights(datasets: Sequence[str], averaging: Averaging) -> Array:
+    """Return how much each dataset counts in each of the ratios whose mean is TIR across datasets.
+
+    Datasets count the same, and CQADupStack's subforums together as one, by their mean score.
+
+    Returns:
+        ``(ratios, datasets)``; each row adds up to 1. One ratio per dataset or group for the mean of TIRs, one ratio
+        for the TIR of means.
+    """
+    groups = [dataset_group(dataset) for dataset in datasets]
+    members = np.array([[group == own for own in groups] for group in dict.fromkeys(groups)], dtype=np.float64)
+    weights = members / members.sum(axis=1, keepdims=True)
+    return weights if averaging == "mean_of_tirs" else np.asarray(weights.mean(axis=0, keepdims=True))
+
+
+def _too_little(gate: Gate, scores: GateScores) -> str:
+    """Return why the scores cannot decide anything, before any interval; empty where they may."""
+    if scores.differing < MIN_DIFFERING:
+        return (
+            f"the arms differ on {scores.differing:,} of {scores.queries:,} queries, and fewer than {MIN_DIFFERING} "
+            "cannot decide"
+        )
+    if gate.estimand != "queries" and scores.single:
+        return f"one seed of {' and '.join(scores.single)}: other training seeds cannot be judged by it, train two more"
+    return ""
+
+
+def _by_seed(quantity: Quantity, scores: GateScores) -> dict[int, float]:
+    first, second = scores.seeds
+    values = {}
+    for place, seed in enumerate(first):
+        if seed is not None and seed in second:
+            means = np.stack([scores.run_means[0][place], scores.run_means[1][second.index(seed)]], axis=1)
+            values[seed] = quantity.value(means)
+    return {seed: value for seed, value in values.items() if math.isfinite(value)}

@@ -1,0 +1,108 @@
+"""What comparisons of systems say, as sentences: for results without a specialist and a joint arm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from unimoe.analysis.comparisons import ALPHA, Comparison
+from unimoe.analysis.loading import Results
+from unimoe.analysis.statistics.estimates import LEVEL
+from unimoe.analysis.tables.cells import gathered
+
+_NAMED = 4
+"""Systems that a sentence names; more are counted."""
+
+
+def systems_headlines(results: Results, comparisons: Sequence[Comparison]) -> list[str]:
+    """Say for each dataset which system is best, by how much, and which ones it beats.
+
+    For example: "On nfcorpus, fusion has the highest ndcg@10 (35.49), 3.4 points above bm25 [2.1, 4.8] (p .0003 after
+    Holm), and is significantly better than bm25 and minilm."
+
+    Args:
+        results: what ``load_all_results`` returned.
+        comparisons: of these results, one family.
+    """
+    tasks = {key.partition("/")[0] for key in results.dataset_keys}
+    return [_of_dataset(results, key, comparisons, name_task=len(tasks) > 1) for key in results.dataset_keys]
+
+
+def systems_reading(comparisons: Sequence[Comparison]) -> tuple[str, ...]:
+    """Explain the numbers of the sentences in plain words, a paragraph each."""
+    if not comparisons:
+        return ()
+    rows = f"all {len(comparisons):,} comparisons" if len(comparisons) > 1 else "one comparison"
+    paragraphs = [
+        f"Differences are in points (score x 100), on the same queries, with a {100 * LEVEL:g} % interval. p is the "
+        f"probability of a difference at least as large if the systems were equal, corrected by Holm for {rows}; below "
+        f"{ALPHA:g} it is called significant."
+    ]
+    held = dict.fromkeys(c.holds_for for c in comparisons)
+    if "queries" in held:
+        paragraphs.append(
+            "Of systems with one run each, intervals and p hold for other queries and these very runs: another "
+            "training run of the same system may score otherwise."
+        )
+    return tuple(paragraphs)
+
+
+def _of_dataset(results: Results, key: str, comparisons: Sequence[Comparison], *, name_task: bool) -> str:
+    task, _, dataset = key.partition("/")
+    where = f"On {dataset} ({task})" if name_task else f"On {dataset}"
+    metric = results.measured(key)[0].main_metric
+    means = _means(results, key)
+    best, *others = sorted(means, key=lambda arm: -means[arm])
+    score = f"{100 * means[best]:.2f}"
+    if not others:
+        return f"{where}, {best} is the only system: its {metric} is {score}."
+    equal = [arm for arm in others if math.isclose(means[arm], means[best], abs_tol=1e-12)]
+    if equal:
+        return f"{where}, {_listed([best, *equal])} share the highest {metric} ({score})."
+    said = f"{where}, {best} has the highest {metric} ({score})"
+    of_best = _of_best(best, key, metric, comparisons)
+    against = next((arm for arm in others if arm in of_best), None)
+    if against is None:
+        return f"{said}; it was compared with none of {_listed(others)}."
+    beaten = [arm for arm in others if arm in of_best and of_best[arm].significant]
+    nearest = of_best[against]
+    margin = f"{abs(100 * nearest.delta):.{_digits(nearest)}f} points"
+    said += f", {margin} above {against} {_certainty(nearest, best)}"
+    if not beaten:
+        return f"{said}, and is not significantly better than {_listed([arm for arm in others if arm in of_best])}."
+    return f"{said}, and is significantly better than {_listed(beaten)}."
+
+
+def _means(results: Results, key: str) -> dict[str, float]:
+    """Return the mean of the main metric over seeds, by arm."""
+    scores = gathered((r.config_name, r.aggregate[r.main_metric]) for r in results.measured(key))
+    return {arm: math.fsum(values) / len(values) for arm, values in scores.items()}
+
+
+def _of_best(best: str, key: str, metric: str, comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
+    """Return the comparisons of the best system, by the other one."""
+    here = [c for c in comparisons if (c.key, c.metric) == (key, metric) and best in (c.system, c.baseline)]
+    return {c.baseline if c.system == best else c.system: c for c in here}
+
+
+def _certainty(c: Comparison, best: str) -> str:
+    """Return interval and p of the best system against the other, or why there are none."""
+    ends = c.difference.interval
+    if ends is None or c.p_holm is None:
+        return f"(not tested: {c.unfit})"
+    low, high = ends if c.system == best else (-ends[1], -ends[0])
+    digits = _digits(c)
+    p = "p < .0001" if c.p_holm < 0.00005 else f"p {f'{c.p_holm:.4f}'.removeprefix('0').replace('1.0000', '1')}"
+    return f"[{100 * low:.{digits}f}, {100 * high:.{digits}f}] ({p} after Holm)"
+
+
+def _digits(c: Comparison) -> int:
+    """Return how many decimals keep difference and interval from rounding to 0."""
+    numbers = [abs(100 * value) for value in (c.delta, *(c.difference.interval or ())) if value]
+    return next((digits for digits in range(1, 5) if all(round(number, digits) for number in numbers)), 5)
+
+
+def _listed(names: Sequence[str]) -> str:
+    if len(names) > _NAMED:
+        return f"{', '.join(names[: _NAMED - 1])} and {len(names) - _NAMED + 1} more"
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

@@ -1,0 +1,294 @@
+"""Results made of scored runs, so that runs from anywhere are judged, shown and kept in a folder as evaluations are."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from unimoe.analysis.drilldown import DetailedResults, Details
+from unimoe.analysis.gates.definitions import Registration
+from unimoe.analysis.gates.registration import REGISTERED, register, registered_in
+from unimoe.analysis.loading import Results
+from unimoe.analysis.runs.scoring import (
+    ScoredRun,
+    Scoring,
+    caveats_of,
+    compared_queries,
+    score_source,
+    shown_metrics,
+    some_ids,
+    warnings_of,
+)
+from unimoe.analysis.runs.selection import Judgments, RunSource
+from unimoe.errors import DataError, UsageError
+from unimoe.io import find_files, hash_json, read_json, write_json
+from unimoe.metrics import computable_metrics
+from unimoe.results import (
+    DrillDown,
+    EvalResult,
+    Identity,
+    Provenance,
+    QueryDetail,
+    Task,
+    by_query_id,
+    drilldown_path,
+    read_drilldown,
+    result_path,
+    write_result,
+)
+
+TASK: Task = "retrieval"
+
+MARKER = "comparison.json"
+"""The file that says what a folder compares; its presence means that nothing else made the results there."""
+
+_RESULTS = "*/seed_*/results/*/*.json"
+_PACKAGES = ("unimoe", "numpy", "scipy", "pytrec-eval-terrier", "ir-measures")
+
+
+@dataclass(frozen=True)
+class ScoredSystems:
+    """Systems, ready for the analysis.
+
+    Attributes:
+        results: one for each run; what was allowed is among their caveats.
+        runs: what was read, dataset by dataset.
+        warnings: what refuses nothing, but should be known before the numbers are believed.
+    """
+
+    results: DetailedResults
+    runs: list[ScoredRun]
+    warnings: list[str]
+
+
+def score_systems(
+    sources: Sequence[RunSource],
+    datasets: Sequence[Judgments],
+    scoring: Scoring,
+    experiment: str,
+    *,
+    given: Sequence[str] = (),
+    output_dir: Path = Path(),
+    texts: Mapping[str, Mapping[str, str]] | None = None,
+    on_run: Callable[[ScoredRun], object] = lambda run: None,
+) -> ScoredSystems:
+    """Read and score the runs of some systems, one run at a time, and refuse what cannot be compared.
+
+    Args:
+        sources: the runs, the same datasets for all systems.
+        datasets: the judgments.
+        scoring: how to score.
+        experiment: what the results call the comparison.
+        given: the options given by hand, for the results.
+        output_dir: where a report would go; nothing is written here.
+        texts: query texts by dataset, for the drill-down.
+        on_run: called with every run when it has been scored.
+
+    Raises:
+        UsageError: a metric that cannot be computed here, or different numbers of runs that shall pair.
+        DataError: a file is missing, malformed or empty; a run given twice, runs of different depth, or a run that
+            lacks judged queries, unless allowed.
+    """
+    for judged in datasets:  # before the files are read, which may take a while
+        computable_metrics(scoring.every, judged.level)
+        if scoring.paired:
+            _refuse_unequal(sources, judged.dataset)
+    runs: list[ScoredRun] = []
+    results: list[EvalResult] = []
+    details: dict[tuple[str, int | None, str], Details] = {}
+    warnings: list[str] = []
+    for judged in datasets:
+        here = []
+        for source in sources:
+            if source.dataset == judged.dataset:
+                here.append(score_source(source, judged, scoring))
+                on_run(here[-1])
+        caveats, counted = caveats_of(here, judged, scoring), compared_queries(here, judged, scoring)
+        warnings += warnings_of(here, judged, scoring)
+        known = {} if texts is None else texts[judged.dataset]
+        without = [query_id for query_id in counted if query_id not in known]
+        if texts is not None and without:
+            warnings.append(f"{judged.dataset}: no text of {some_ids(without)}")
+        metrics = shown_metrics(here, scoring)
+        for run in here:
+            values = {metric: {query_id: run.per_query[metric][query_id] for query_id in counted} for metric in metrics}
+            result = _result(run, judged, values, scoring, experiment, caveats, given)
+            results.append(result)
+            details[result.config_name, result.seed, result.key] = {
+                query_id: QueryDetail(
+                    text=known.get(query_id, ""),
+                    relevant={document_id: judged.qrels[query_id][document_id] for document_id in run.ranks[query_id]},
+                    ranks=run.ranks[query_id],
+                )
+                for query_id in counted
+            }
+        runs += here
+    allow = [name for name in scoring.allow if name == "duplicates"]
+    return ScoredSystems(DetailedResults(output_dir, results, details, allow), runs, list(dict.fromkeys(warnings)))
+
+
+def keep(
+    results: Results, gates: Registration | None, *, overwrite: bool, source: Path | None = None
+) -> Registration | None:
+    """Write results to their folder, with the gates that judge them.
+
+    Args:
+        results: what is compared; their ``output_dir`` is where they go.
+        gates: None for a comparison without a verdict.
+        overwrite: replace another comparison.
+        source: the folder they come from, if any.
+
+    Returns:
+        The gates as the folder registers them.
+
+    Raises:
+        DataError: the folder holds another comparison, or results of something else.
+    """
+    folder = results.output_dir
+    facts = {  # what makes two comparisons the same
+        "gates": None if gates is None else {name: gate.model_dump(mode="json") for name, gate in gates.gates.items()},
+        "results": {_place(result): _content(result) for result in results.everything},
+    }
+    if (folder / MARKER).exists():
+        there = read_json(folder / MARKER)
+        if not isinstance(there, dict) or not isinstance(there.get("results"), dict):
+            raise DataError(f"{folder / MARKER}: not what a comparison writes; choose another --output-dir")
+        difference = _difference(there, facts)
+        if difference and not overwrite:
+            raise DataError(
+                f"{folder} holds another comparison: {difference}; choose another --output-dir, or --overwrite"
+            )
+        if difference:
+            _remove(folder, there["results"])
+    elif folder.exists() and find_files(folder, _RESULTS):
+        raise DataError(f"{folder} holds results that no comparison made; choose another --output-dir")
+    if gates is not None and not (folder / MARKER).exists():
+        register(gates, folder)
+    write_json(folder / MARKER, facts)
+    for result in results.everything:
+        write_result(folder, result, _detail(results, result, source))
+    return registered_in(folder)
+
+
+def _refuse_unequal(sources: Sequence[RunSource], dataset: str) -> None:
+    """Refuse runs that cannot pair since two systems have different numbers of them; a single run pairs with none."""
+    numbers = Counter(source.system for source in sources if source.dataset == dataset)
+    several = {system: number for system, number in numbers.items() if number > 1}
+    if len(set(several.values())) > 1:
+        held = ", ".join(f"{number} of {system}" for system, number in several.items())
+        raise UsageError(
+            f"--paired: runs that pair are equal in number, here are {held} on {dataset}; give each system one of "
+            "every seed, or leave --paired out"
+        )
+
+
+def _result(
+    run: ScoredRun,
+    judged: Judgments,
+    values: Mapping[str, dict[str, float]],
+    scoring: Scoring,
+    experiment: str,
+    caveats: Sequence[str],
+    given: Sequence[str],
+) -> EvalResult:
+    return EvalResult(
+        config_name=run.source.system,
+        seed=run.source.seed,
+        task=TASK,
+        dataset=judged.dataset,
+        main_metric=scoring.main,
+        aggregate={metric: math.fsum(of.values()) / len(of) for metric, of in values.items()},
+        per_query=values[scoring.main],
+        per_query_metrics={metric: by_query_id(of) for metric, of in values.items() if metric != scoring.main},
+        unjudged_queries=run.unjudged,
+        first_stage=None,
+        relevance_level=judged.level,
+        caveats=list(caveats),
+        identity=Identity(
+            experiment=experiment,
+            base_model=None,
+            checkpoint="none",
+            split=Path(judged.name).name,
+            first_stage="the run files",
+            depth=run.depth,
+            pool=None,
+            prompt=None,
+            max_queries=None,
+        ),
+        training=None,
+        config={"paired_seeds": scoring.paired},
+        provenance=Provenance(
+            created=run.modified,  # a run says nothing of its making but when it was written: is a gate older?
+            git_commit=None,
+            git_dirty=None,
+            python=platform.python_version(),
+            platform=f"{platform.system()}-{platform.machine()}",
+            packages={name: version(name) for name in _PACKAGES},
+            device="none",
+            dtype=None,
+            hashes={"run": run.digest, "qrels": judged.content_hash},
+            token_budget=None,
+            wall_time_s=0.0,
+            items_per_s=None,
+            given=list(given),
+        ),
+    )
+
+
+def _detail(results: Results, result: EvalResult, source: Path | None) -> DrillDown | None:
+    if isinstance(results, DetailedResults):
+        return DrillDown(queries=dict(results.details[result.config_name, result.seed, result.key]))
+    there = None if source is None else source / _place(result)
+    return read_drilldown(there) if there and drilldown_path(there).exists() else None
+
+
+def _place(result: EvalResult) -> str:
+    """Return where a result lies below the folder."""
+    return result_path(Path(), result.config_name, result.seed, result.task, result.dataset).as_posix()
+
+
+def _content(result: EvalResult) -> dict[str, Any]:
+    hashes = result.provenance.hashes
+    return {
+        "run": hashes.get("run") or hashes.get("checkpoint"),
+        "qrels": hashes.get("qrels"),
+        "main metric": result.main_metric,
+        "metrics": sorted(result.aggregate),
+        "relevance level": result.relevance_level,
+        "paired seeds": result.config.get("paired_seeds"),
+        **result.identity.model_dump(),
+        "caveats": result.caveats,
+        "scores": hash_json([result.per_query, result.per_query_metrics]),
+    }
+
+
+def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Name the first difference of two comparisons; empty where they are the same."""
+    held, wanted = there["results"], here["results"]
+    for what, places in (("lacks", wanted.keys() - held.keys()), ("also holds", held.keys() - wanted.keys())):
+        if places:
+            return f"it {what} {min(places)}"
+    for place, content in wanted.items():
+        for name, value in content.items():
+            if held[place].get(name) != value:
+                return f"{name} of {place} is {held[place].get(name)!r} there, {value!r} here"
+    return "" if there.get("gates") == here["gates"] else f"{REGISTERED} holds other gates"
+
+
+def _remove(folder: Path, places: Mapping[str, Any]) -> None:
+    """Remove the results and gates of a comparison; ``analysis`` is replaced when it is written again."""
+    for path in find_files(folder, _RESULTS):
+        if path.relative_to(folder).as_posix() in places:
+            path.unlink()
+            drilldown_path(path).unlink(missing_ok=True)
+            for parent in path.parents[:4]:
+                if not any(parent.iterdir()):
+                    parent.rmdir()
+    (folder / REGISTERED).unlink(missing_ok=True)
+    (folder / MARKER).unlink(missing_ok=True)

@@ -1,0 +1,386 @@
+"""The three forms of ``unimoe compare``: a verdict on runs, a table of runs, a table of a folder's results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from unimoe.analysis.analysis import Analysis
+from unimoe.analysis.arms import arm_order
+from unimoe.analysis.comparable import with_main_metric
+from unimoe.analysis.comparisons import Question, unknown_arm
+from unimoe.analysis.drilldown import LIMIT, drilldown_table
+from unimoe.analysis.gates.definitions import InterferenceGate, Registration, load_gates
+from unimoe.analysis.gates.judging import Refusal, exit_code
+from unimoe.analysis.gates.output import filled, gate_lines, gates_as_json
+from unimoe.analysis.gates.registration import registered_in
+from unimoe.analysis.loading import Results, load_all_results
+from unimoe.analysis.report.systems import systems_headlines
+from unimoe.analysis.runs.building import MARKER, TASK, ScoredSystems, keep, score_systems
+from unimoe.analysis.runs.scoring import ScoredRun, Scoring
+from unimoe.analysis.runs.selection import (
+    PLACE,
+    Pattern,
+    name_systems,
+    read_queries,
+    refuse_unusable,
+    select_datasets,
+    select_runs,
+)
+from unimoe.analysis.runs.systems import Pairs, SystemComparison, compare_systems, comparison_row, in_order
+from unimoe.analysis.tables import Table
+from unimoe.analysis.tables.comparisons import comparisons_table
+from unimoe.analysis.tables.scores import generate_comparison_table
+from unimoe.console import print_error, stderr, stdout
+from unimoe.errors import UsageError, did_you_mean
+from unimoe.io import finite
+from unimoe.metrics import DEFAULT_METRICS, canonical_metric
+from unimoe.results import EvalResult
+
+_METRIC = "ndcg@10"
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of the command, which its help explains; what was not given is None or empty.
+
+    Attributes:
+        names: of specialist and joint model.
+        level: of relevance.
+        seed: of the resampling, whose ``iterations`` are resamples and permutations.
+    """
+
+    specialist: Sequence[str]
+    joint: Sequence[str]
+    names: tuple[str, str]
+    gates: Path | None
+    systems: Sequence[str]
+    baseline: str | None
+    pairs: Pairs
+    metrics: Sequence[str]
+    qrels: Path | None
+    datasets: Sequence[str]
+    level: int | None
+    queries: str | None
+    depth: int | None
+    allow: Sequence[str]
+    paired: bool
+    output_dir: Path | None
+    overwrite: bool
+    iterations: int
+    seed: int
+    as_json: bool
+
+    def given(self) -> list[str]:
+        """Return the options that say what was compared, as the command line has them."""
+        lists: dict[str, Sequence[object]] = {
+            "specialist": self.specialist,
+            "joint": self.joint,
+            "baseline": [self.baseline] if self.baseline else [],
+            "systems": self.systems,
+            "dataset": self.datasets,
+            "qrels": [self.qrels] if self.qrels else [],
+            "relevance-level": [self.level] if self.level else [],
+            "depth": [self.depth] if self.depth else [],
+            "allow": self.allow,
+        }
+        given = [f"--{name} {' '.join(map(str, values))}" for name, values in lists.items() if values]
+        return [*given, "--paired"] if self.paired else given
+
+
+def judge_runs(request: Request) -> int:
+    """Judge a joint model against its specialist, print the judgment, and keep it where an output folder is given.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UsageError: wrong or contradictory options.
+        DataError: files that cannot be read or compared.
+    """
+    specialist, joint = request.names
+    patterns = _two_arms(request)
+    if len(request.metrics) > 1:
+        asked = " ".join(request.metrics)
+        raise UsageError(
+            f"--metric {asked}: a verdict is on one metric; give one, or compare --systems, which shows all"
+        )
+    registered = _gates(request)
+    of_gates = [gate.metric for gate in registered.gates.values()] if registered else []
+    metrics = request.metrics or of_gates[:1] or [_METRIC]
+    scored = _score(request, patterns, f"{joint} against {specialist}", metrics, [*of_gates, *DEFAULT_METRICS])
+    used = registered or _rule(request.names, scored)
+    if request.output_dir is not None:
+        used = keep(scored.results, used, overwrite=request.overwrite) or used
+    questions = [Question(key, joint, specialist) for key in scored.results.dataset_keys]
+    analysis = Analysis(scored.results, used, questions=questions, iterations=request.iterations, seed=request.seed)
+    if request.as_json:
+        drilldown = [
+            {"gate": gate, "dataset": dataset, **asdict(case)}
+            for (gate, dataset), cases in analysis.cases.items()
+            for case in cases[:LIMIT]
+        ]
+        _print_json(
+            _common(scored.results, scored, scored.warnings),
+            gates=gates_as_json(analysis.registration, analysis.outcomes, analysis.decisive),
+            comparisons=[comparison_row(comparison) for comparison in analysis.comparisons],
+            drilldown=drilldown,
+        )
+    else:
+        _print_verdict(analysis)
+    _report(request, analysis)
+    if request.gates is None:
+        return 0
+    for outcome in analysis.decisive:
+        if isinstance(outcome, Refusal):
+            print_error(outcome.error)
+    return exit_code(analysis.decisive)
+
+
+def tabulate_runs(request: Request) -> None:
+    """Compare systems given as run files, print the table, and keep it where an output folder is given.
+
+    Raises:
+        UsageError: wrong or contradictory options.
+        DataError: files that cannot be read or compared.
+    """
+    first = [Pattern.parse("--baseline", request.baseline)] if request.baseline else []
+    patterns = name_systems([*first, *(Pattern.parse("--systems", text) for text in request.systems)])
+    baseline = next(iter(patterns)) if request.baseline else None
+    ordered = in_order(list(patterns), baseline)
+    scored = _score(request, patterns, f"comparison of {', '.join(ordered)}", request.metrics or [_METRIC])
+    if request.output_dir is not None:
+        keep(scored.results, None, overwrite=request.overwrite)
+    _tabulate(request, scored.results, ordered, baseline, scored)
+
+
+def tabulate_folder(request: Request, folder: Path) -> None:
+    """Compare arms of a folder of results, print the table, and keep it where another folder is given.
+
+    Raises:
+        UsageError: an unknown arm, dataset or allowance.
+        DataError: results that cannot be read or compared.
+    """
+    held = load_all_results(folder, request.allow)
+    known = sorted({result.config_name for result in held.results}, key=arm_order)
+    wanted = list(dict.fromkeys([*([request.baseline] if request.baseline else []), *(request.systems or known)]))
+    for arm in wanted:
+        if arm not in known:
+            raise UsageError(f"--results {folder}: {unknown_arm(arm, known)}")
+    ordered, keys = in_order(wanted, request.baseline), _keys(held, request.datasets)
+    metrics = [canonical_metric(name) for name in request.metrics]
+    chosen = [_with_metrics(r, metrics) for r in held.results if r.config_name in wanted and r.key in keys]
+    results = Results(request.output_dir or folder, chosen, allow=request.allow)
+    if request.output_dir is not None:
+        if request.output_dir.resolve() == folder.resolve():
+            raise UsageError(f"--output-dir {folder} is what --results reads; choose another folder")
+        keep(results, registered_in(folder), overwrite=request.overwrite, source=folder)
+    _tabulate(request, results, ordered, request.baseline, None)
+
+
+def _tabulate(
+    request: Request, results: Results, systems: Sequence[str], baseline: str | None, scored: ScoredSystems | None
+) -> None:
+    found = compare_systems(results, systems, baseline, request.pairs, iterations=request.iterations, seed=request.seed)
+    if request.as_json:
+        _print_json(
+            _common(results, scored, scored.warnings if scored else ()),
+            baseline=found.baseline,
+            pairs=found.pairs,
+            family=found.family,
+            scores=found.score_rows,
+            comparisons=found.test_rows,
+        )
+    else:
+        _print_systems(found)
+    _report(request, found.analysis)
+
+
+def _two_arms(request: Request) -> dict[str, list[Pattern]]:
+    if request.names[0] == request.names[1]:
+        raise UsageError(f"both arms are named {request.names[0]!r}; give --specialist-name or --joint-name")
+    arms = {}
+    options = {"--specialist": request.specialist, "--joint": request.joint}
+    for name, (option, files) in zip(request.names, options.items(), strict=True):
+        if not files:
+            raise UsageError(f"no run file of {name}; give one per seed to {option}")
+        refuse_unusable(name)
+        arms[name] = [Pattern(option, None, text) for text in files]
+    return arms
+
+
+def _gates(request: Request) -> Registration | None:
+    """Return the gates given, else those that the output folder holds already, but not those of what is replaced."""
+    folder = request.output_dir
+    if request.gates is not None:
+        return load_gates(request.gates)
+    if folder is None or (request.overwrite and (folder / MARKER).exists()):
+        return None
+    return registered_in(folder)
+
+
+def _rule(arms: tuple[str, str], scored: ScoredSystems) -> Registration:
+    """Return the gate of the rule for two arms, which no file registers."""
+    gate = InterferenceGate(
+        kind="interference",
+        task=TASK,
+        datasets=list(dict.fromkeys(run.source.dataset for run in scored.runs)),
+        metric=scored.results.results[0].main_metric,
+        specialist=arms[0],
+        joint=arms[1],
+    )
+    return Registration(None, None, None, {"interference": gate})
+
+
+def _score(
+    request: Request,
+    patterns: Mapping[str, Sequence[Pattern]],
+    experiment: str,
+    metrics: Sequence[str],
+    others: Sequence[str] = (),
+) -> ScoredSystems:
+    """Find, read and score runs; say on stderr what was read, and what to know before the numbers are believed."""
+    scoring = Scoring(tuple(metrics), tuple(others), request.depth, tuple(request.allow), request.paired)
+    datasets = select_datasets(request.qrels, request.datasets, request.level)
+    sources = select_runs(patterns, datasets, in_order=request.paired)
+    texts = None
+    if request.queries:
+        files = {judged.dataset: Path(request.queries.replace(PLACE, judged.dataset)) for judged in datasets}
+        texts = {dataset: read_queries(path) for dataset, path in files.items()}
+    scored = score_systems(
+        sources,
+        datasets,
+        scoring,
+        experiment,
+        given=request.given(),
+        output_dir=request.output_dir or Path(),
+        texts=texts,
+        on_run=_say_read,
+    )
+    for warning in scored.warnings:
+        stderr.print(f"warning: {warning}", style="yellow", soft_wrap=True)
+    return scored
+
+
+def _keys(results: Results, names: Sequence[str]) -> set[str]:
+    """Return the ``task/dataset`` keys that names of datasets, or whole keys, mean."""
+    if not names:
+        return set(results.dataset_keys)
+    chosen = set()
+    for name in names:
+        meant = {key for key in results.dataset_keys if name in (key, key.partition("/")[2])}
+        if not meant:
+            hint = did_you_mean(name, [key.partition("/")[2] for key in results.dataset_keys])
+            raise UsageError(f"--dataset {name}: no such results{hint}; there is {', '.join(results.dataset_keys)}")
+        chosen |= meant
+    return chosen
+
+
+def _with_metrics(result: EvalResult, metrics: Sequence[str]) -> EvalResult:
+    """Return a result with these metrics alone, the first of them the main one; as it is where none are asked for."""
+    if not metrics:
+        return result
+    changed = with_main_metric(result, metrics[0])
+    for metric in metrics:
+        changed.metric(metric)  # names one that is not there
+    kept = {metric: values for metric, values in changed.per_query_metrics.items() if metric in metrics}
+    means = {metric: result.aggregate[metric] for metric in metrics}
+    return changed.model_copy(update={"per_query_metrics": kept, "aggregate": means})
+
+
+def _report(request: Request, analysis: Analysis) -> None:
+    """Write tables, figures and the report where an output folder is given, and say where they are."""
+    if request.output_dir is None:
+        return
+    from unimoe.analysis.report import write_report
+
+    path = write_report(analysis)
+    (stderr if request.as_json else stdout).print(f"\nReport: {path}", soft_wrap=True)
+
+
+def _say_read(run: ScoredRun) -> None:
+    source = run.source
+    where = f"{source.system} seed {source.seed} on {source.dataset}, depth {run.depth:,}"
+    stderr.print(f"read {run.name}: {where}", style="dim", soft_wrap=True)
+
+
+def _print_verdict(analysis: Analysis) -> None:
+    """Print the judgment of two arms with their scores and the queries that differ most."""
+    stdout.out(gate_lines(analysis.registration, analysis.outcomes))
+    stdout.out(f"\n{_levels(analysis.results)}\n")
+    _print_table(generate_comparison_table(analysis.results, analysis.comparisons))
+    for item in analysis.judgments:
+        for row in item.rows:
+            if cases := analysis.cases[item.name, row.datasets[0]]:
+                _print_table(drilldown_table(cases, item.gate))
+
+
+def _print_systems(found: SystemComparison) -> None:
+    """Print the table of systems, and every test between them."""
+    for sentence in systems_headlines(found.results, found.comparisons):
+        stdout.out(filled(sentence))
+    stdout.out(filled(f"{found.family}. {_levels(found.results)}"))
+    stdout.print()
+    overview, columns = found.overview(), {metric for result in found.results.results for metric in result.aggregate}
+    if overview.groups:
+        _print_table(overview)
+    if not overview.groups or len(columns) > 1:
+        _print_table(found.table())
+    _print_table(comparisons_table(found.results, found.comparisons))
+
+
+def _print_table(table: Table) -> None:
+    stdout.print(table.to_rich(), crop=False)
+    stdout.print()
+
+
+def _print_json(common: dict[str, Any], **own: Any) -> None:
+    stdout.out(json.dumps(finite(common | own), ensure_ascii=False, allow_nan=False))
+
+
+def _levels(results: Results) -> str:
+    """Say from which grade on a document counted as relevant."""
+    levels: dict[int, list[str]] = {}
+    for key in results.dataset_keys:
+        first = results.measured(key)[0]
+        levels.setdefault(first.relevance_level, []).append(first.dataset)
+    return "; ".join(f"Relevance level {level} on {', '.join(names)}" for level, names in levels.items()) + "."
+
+
+def _common(results: Results, scored: ScoredSystems | None, warnings: Sequence[str]) -> dict[str, Any]:
+    """Return what both forms say: datasets, runs, and what to know before believing the numbers."""
+    by_system: dict[str, list[ScoredRun]] = {}
+    for run in scored.runs if scored else ():
+        by_system.setdefault(run.source.system, []).append(run)
+    return {
+        "datasets": {
+            first.key: {
+                "task": first.task,
+                "metric": first.main_metric,
+                "queries": len(first.per_query),
+                "relevance_level": first.relevance_level,
+            }
+            for first in (results.measured(key)[0] for key in results.dataset_keys)
+        },
+        "runs": [_run_as_json(results, run) for runs in by_system.values() for run in runs],
+        "caveats": list(results.caveats),
+        "warnings": list(warnings),
+    }
+
+
+def _run_as_json(results: Results, run: ScoredRun) -> dict[str, Any]:
+    source = run.source
+    result = results.result(source.system, source.seed, f"{TASK}/{source.dataset}")
+    return {
+        "system": source.system,
+        "dataset": source.dataset,
+        "seed": source.seed,
+        "path": run.name,
+        "depth": run.depth,
+        "hash": run.digest,
+        "missing_queries": run.missing,
+        "scores": result.aggregate if result else {},
+    }

@@ -1,0 +1,274 @@
+"""Runs scored as ``trec_eval -c`` scores them, and the refusals, caveats and warnings that keep a comparison fair."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from unimoe.analysis.runs.selection import Judgments, RunSource
+from unimoe.errors import DataError, UsageError, did_you_mean
+from unimoe.io import HASH_LENGTH
+from unimoe.metrics import canonical_metric, is_binary, level_note, metric_cutoff, score_run
+from unimoe.trec import Qrels, Run, head, is_unordered, ranked, read_run
+
+ALLOWANCES = ("queries", "zeros", "depth", "duplicates")
+
+_IDS_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How runs are scored.
+
+    Attributes:
+        metrics: those asked for, in any spelling; the first is the main metric, which is tested.
+        others: shown too where the rankings of all runs are deep enough.
+        depth: score only this many documents of each query.
+        allow: what would be refused otherwise. ``queries``: compare on the judged queries that all runs have.
+            ``zeros``: judged queries that a run lacks count 0 there, as in ``trec_eval -c``. ``depth``: runs of
+            different depth. ``duplicates``: the same run given twice.
+        paired: whether run i of all systems shares data order and initial weights.
+        every: ``metrics``, then ``others``.
+
+    Raises:
+        UsageError: an unknown metric or allowance, two allowances that contradict each other, or a depth below 1.
+    """
+
+    metrics: tuple[str, ...]
+    others: tuple[str, ...] = ()
+    depth: int | None = None
+    allow: tuple[str, ...] = ()
+    paired: bool = False
+    every: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        asked = tuple(dict.fromkeys(map(canonical_metric, self.metrics)))
+        object.__setattr__(self, "metrics", asked)
+        object.__setattr__(self, "every", tuple(dict.fromkeys((*asked, *map(canonical_metric, self.others)))))
+        for name in self.allow:
+            if name not in ALLOWANCES:
+                hint = did_you_mean(name, ALLOWANCES)
+                raise UsageError(f"--allow {name}: unknown{hint}; use {', '.join(ALLOWANCES)}")
+        if {"queries", "zeros"} <= set(self.allow):
+            raise UsageError(
+                "--allow queries leaves out what --allow zeros counts as 0; give the one that suits the runs"
+            )
+        if self.depth is not None and self.depth < 1:
+            raise UsageError(f"--depth {self.depth} leaves no document to score; use at least 1")
+
+    @property
+    def main(self) -> str:
+        """The metric that is tested."""
+        return self.metrics[0]
+
+
+@dataclass(frozen=True)
+class ScoredRun:
+    """What a comparison keeps of a run.
+
+    Attributes:
+        depth: documents of the longest ranking among judged queries.
+        digest: hash of queries, rankings and scores; neither tag nor line order counts.
+        modified: when the file was last written, in ISO 8601; of a dictionary, now.
+        per_query: metric to ``{query id: value}`` over all judged queries; those that the run lacks count 0.
+        missing: judged queries that the run lacks, in the order of the qrels.
+        unjudged: queries of the run without judgments, sorted.
+        unordered: judged queries whose documents, two or more, all have one score: only their ids order them.
+        ranks: rank of each relevant document by judged query, None where it was not ranked.
+    """
+
+    source: RunSource
+    depth: int
+    digest: str
+    modified: str
+    per_query: dict[str, dict[str, float]]
+    missing: list[str]
+    unjudged: list[str]
+    unordered: list[str]
+    ranks: dict[str, dict[str, int | None]]
+
+    @property
+    def name(self) -> str:
+        """The run as messages call it."""
+        return self.source.name
+
+
+def score_source(source: RunSource, judged: Judgments, scoring: Scoring) -> ScoredRun:
+    """Read and score one run as ``trec_eval -c`` would.
+
+    Raises:
+        DataError: the file is missing, malformed or empty, holds no judged query, or orders no query by scores.
+    """
+    qrels = judged.qrels
+    if isinstance(source.content, Path):
+        run, modified = read_run(source.content), datetime.fromtimestamp(source.content.stat().st_mtime, tz=UTC)
+    else:
+        run = {query_id: dict(scores) for query_id, scores in source.content.items() if scores}
+        modified = datetime.now(UTC)
+    unordered = [query_id for query_id in qrels if is_unordered(run.get(query_id, {}))]
+    _refuse_unusable(source.name, run, qrels, unordered)
+    if scoring.depth is not None:
+        run = {query_id: head(scores, scoring.depth) for query_id, scores in run.items()}
+    order = {query_id: ranked(scores) for query_id, scores in run.items()}
+    scores = score_run(qrels, run, scoring.every, judged.level)
+    lowest = judged.level if is_binary(scoring.main) else 1
+    return ScoredRun(
+        source=source,
+        depth=max(len(order.get(query_id, ())) for query_id in qrels),
+        digest=_digest(run, order),
+        modified=modified.isoformat(timespec="seconds"),
+        per_query=scores.per_query,
+        missing=[query_id for query_id in qrels if query_id not in run],
+        unjudged=scores.unjudged_queries,
+        unordered=unordered,
+        ranks={query_id: _ranks(order.get(query_id, ()), grades, lowest) for query_id, grades in qrels.items()},
+    )
+
+
+def caveats_of(runs: Sequence[ScoredRun], judged: Judgments, scoring: Scoring) -> list[str]:
+    """Return what was allowed and made use of among the runs on one dataset, in words.
+
+    Raises:
+        DataError: a run given twice, runs of different depth, or a run that lacks judged queries, unless allowed.
+    """
+    depths = [_depth(runs, metric, scoring.allow) for metric in scoring.metrics]
+    found = [_duplicates(runs, scoring.allow), _queries(runs, judged.qrels, scoring.allow), *depths]
+    return [caveat for caveat in found if caveat]
+
+
+def compared_queries(runs: Sequence[ScoredRun], judged: Judgments, scoring: Scoring) -> list[str]:
+    """Return the judged queries that count: all of them, or with ``--allow queries`` those that every run has."""
+    lacking = {query_id for run in runs for query_id in run.missing} if "queries" in scoring.allow else set()
+    return [query_id for query_id in judged.qrels if query_id not in lacking]
+
+
+def shown_metrics(runs: Sequence[ScoredRun], scoring: Scoring) -> list[str]:
+    """Return the metrics asked for, and of the others those that see as much of every run as their name says."""
+    return [metric for metric in scoring.every if metric in scoring.metrics or not _why_hidden(runs, metric)]
+
+
+def warnings_of(runs: Sequence[ScoredRun], judged: Judgments, scoring: Scoring) -> Iterator[str]:
+    """Yield what refuses nothing, but should be known before the numbers are believed."""
+    for run in runs:
+        if run.unjudged:
+            yield f"{run.name}: queries without judgments, left out: {some_ids(run.unjudged)}"
+        if run.unordered:
+            which = some_ids(run.unordered)
+            yield f"{run.name}: queries with one score for all documents, which only their ids order: {which}"
+    deepest = max(run.depth for run in runs)
+    for metric in scoring.metrics:
+        if deepest < (metric_cutoff(metric) or 0):
+            yield f"{judged.dataset}: {metric} is computed on rankings that end at depth {deepest:,}"
+    shown = shown_metrics(runs, scoring)
+    hidden: dict[str, list[str]] = {}
+    for metric in scoring.every:
+        if metric not in shown:
+            hidden.setdefault(_why_hidden(runs, metric), []).append(metric)
+    for why, metrics in hidden.items():
+        yield f"{judged.dataset}: {', '.join(metrics)} not shown: {why}"
+    note = level_note(shown, judged.qrels, judged.stated, where=judged.name, mend="--relevance-level 2")
+    if note:
+        yield note
+
+
+def some_ids(ids: Sequence[str]) -> str:
+    """Return ``3 (q1, q2, q3)``, with the first ids only where there are many."""
+    return f"{len(ids):,} ({', '.join(ids[:_IDS_SHOWN])}{', ...' * (len(ids) > _IDS_SHOWN)})"
+
+
+def _refuse_unusable(name: str, run: Run, qrels: Qrels, unordered: Sequence[str]) -> None:
+    if not run:
+        raise DataError(f"{name}: no line in it; there is nothing to score")
+    if run.keys().isdisjoint(qrels):
+        raise DataError(
+            f"{name}: none of its queries is judged (its first is {next(iter(run))!r}, that of the qrels "
+            f"{next(iter(qrels))!r}); give the qrels of the run's own collection and split"
+        )
+    several = sum(len(run.get(query_id, {})) > 1 for query_id in qrels)
+    if several and several == len(unordered):
+        raise DataError(
+            f"{name}: all documents of a query have one score, and the rank column is not read; write scores that "
+            "fall from rank to rank"
+        )
+
+
+def _ranks(order: Sequence[str], grades: Mapping[str, int], lowest: int) -> dict[str, int | None]:
+    places = {document_id: place for place, document_id in enumerate(order, start=1)}
+    return {document_id: places.get(document_id) for document_id, grade in grades.items() if grade >= lowest}
+
+
+def _digest(run: Run, order: Mapping[str, Sequence[str]]) -> str:
+    digest = hashlib.sha256()
+    for query_id in sorted(run):
+        scores = run[query_id]
+        digest.update("\n".join((query_id, *order[query_id], "")).encode())
+        digest.update(array("d", [scores[document_id] for document_id in order[query_id]]).tobytes())
+    return digest.hexdigest()[:HASH_LENGTH]
+
+
+def _uneven(runs: Sequence[ScoredRun], metric: str) -> bool:
+    """Return whether a metric sees more of one run than of another because their rankings end at different depths."""
+    depths, cutoff = {run.depth for run in runs}, metric_cutoff(metric)
+    return len(depths) > 1 and (cutoff is None or cutoff > min(depths))
+
+
+def _why_hidden(runs: Sequence[ScoredRun], metric: str) -> str:
+    if _uneven(runs, metric):
+        return "the runs end at different depths"
+    deepest = max(run.depth for run in runs)
+    return f"the runs end at depth {deepest:,}" if deepest < (metric_cutoff(metric) or 0) else ""
+
+
+def _duplicates(runs: Sequence[ScoredRun], allow: Collection[str]) -> str | None:
+    """Find a run given twice, which fakes a seed or a tie.
+
+    The results themselves tell of a repeated run within one system, so that an allowed one is named here only where two
+    systems share it.
+    """
+    first: dict[str, ScoredRun] = {}
+    twice = []
+    for run in runs:
+        one = first.setdefault(run.digest, run)
+        if one is not run and ("duplicates" not in allow or one.source.system != run.source.system):
+            twice.append(f"{run.name} holds the same rankings and scores as {one.name}")
+    if not twice:
+        return None
+    if "duplicates" not in allow:
+        raise DataError(f"{'; '.join(twice)}; give every run once, or --allow duplicates")
+    return f"{'; '.join(twice)} (--allow duplicates)"
+
+
+def _queries(runs: Sequence[ScoredRun], qrels: Qrels, allow: Collection[str]) -> str | None:
+    """Find missing queries: to fill them with 0 in silence favours one system, to leave them out another."""
+    found = "; ".join(f"{run.name} lacks {some_ids(run.missing)}" for run in runs if run.missing)
+    if not found:
+        return None
+    if "zeros" in allow:
+        return f"judged queries that a run lacks count 0 there (--allow zeros): {found}"
+    common = len(qrels) - len({query_id for run in runs for query_id in run.missing})
+    if "queries" not in allow:
+        raise DataError(
+            f"judged queries without documents: {found}; give complete runs, --allow queries to compare on the "
+            f"{common:,} that all runs have, or --allow zeros to count them 0 as trec_eval -c does"
+        )
+    if not common:
+        raise DataError(f"no judged query is in every run: {found}; give runs of the same queries")
+    return f"compared on the {common:,} of {len(qrels):,} judged queries that all runs have (--allow queries): {found}"
+
+
+def _depth(runs: Sequence[ScoredRun], metric: str, allow: Collection[str]) -> str | None:
+    if not _uneven(runs, metric):
+        return None
+    shallow, deep = (end(runs, key=lambda run: run.depth) for end in (min, max))
+    found = (
+        f"{shallow.name} ends at depth {shallow.depth:,}, {deep.name} at {deep.depth:,}, and {metric} looks deeper "
+        f"than {shallow.depth:,}"
+    )
+    if "depth" not in allow:
+        mend = f"give runs of one depth, cut all with --depth {shallow.depth}, or --allow depth"
+        raise DataError(f"{found}; {mend}")
+    return f"{found} (--allow depth)"

@@ -1,0 +1,256 @@
+"""What a comparison reads: datasets with their judgments, systems with their runs, from files or dictionaries."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from unimoe.description import describe_qrels
+from unimoe.errors import DataError, UsageError
+from unimoe.io import hash_file, hash_json
+from unimoe.trec import Qrels, read_qrels, text_lines
+
+RunContent: TypeAlias = Path | Mapping[str, Mapping[str, float]]
+QrelsContent: TypeAlias = Path | Mapping[str, Mapping[str, int]]
+
+PLACE = "{dataset}"
+"""What a pattern holds in place of a dataset's name."""
+
+_WILDCARD = re.compile(r"[*?\[]")
+_EXTENSIONS = re.compile(r"(\.(trec|run|res|txt|tsv))?(\.gz)?$")
+
+
+@dataclass(frozen=True)
+class RunSource:
+    """One run, which is one seed of a system on a dataset; seeds count from 0 in the order given.
+
+    Attributes:
+        name: as messages call it: the path of a file.
+        content: where to read it, or ``{query id: {document id: score}}``.
+    """
+
+    system: str
+    dataset: str
+    seed: int
+    name: str
+    content: RunContent
+
+
+@dataclass(frozen=True)
+class Judgments:
+    """The judgments of one dataset.
+
+    Attributes:
+        dataset: what results call it.
+        name: as messages call the judgments: the path of a file.
+        content_hash: of the file, or of the dictionary.
+        level: the lowest grade that binary measures count as relevant.
+        stated: the level that the user or the file's own description states; None where neither does.
+    """
+
+    dataset: str
+    name: str
+    qrels: Qrels
+    content_hash: str
+    level: int
+    stated: int | None
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """One system as a command line names it.
+
+    Attributes:
+        option: that it was given to, for messages.
+        name: of the system; None where none is given.
+        path: a file or a pattern of files, with ``{dataset}`` where the name of a dataset is.
+    """
+
+    option: str
+    name: str | None
+    path: str
+
+    @classmethod
+    def parse(cls, option: str, text: str) -> Pattern:
+        """Take ``[NAME=]PATTERN`` apart; a path may hold ``=`` too."""
+        name, equals, path = text.partition("=")
+        if not equals or re.search(r"[/\\*?]", name) or Path(text).is_file():
+            return cls(option, None, text)
+        if not name or not path:
+            raise UsageError(f"{option} {text}: write NAME=PATTERN, or a pattern alone")
+        return cls(option, name, path)
+
+    @property
+    def names(self) -> list[str]:
+        """What the system may be called, shortest first: the file's name without seed, then with its folders."""
+        if self.name is not None:
+            return [self.name]
+        parts = [_without_seed(part) for part in Path(_EXTENSIONS.sub("", self.path)).parts]
+        kept = [part for part in parts if part]
+        return ["-".join(kept[start:]) for start in range(len(kept) - 1, -1, -1)] or ["system"]
+
+    def files(self, dataset: str) -> list[Path]:
+        """Return the files of one dataset, in the order of the numbers in their names.
+
+        Raises:
+            DataError: no file matches.
+        """
+        plain = Path(self.path.replace(PLACE, dataset))
+        if plain.is_file() or not _WILDCARD.search(self.path):
+            return [plain]
+        found = glob.glob(self.path.replace(PLACE, glob.escape(dataset)), recursive=True)  # noqa: PTH207 - any root
+        files = [Path(path) for path in found if Path(path).is_file()]
+        if not files:
+            raise DataError(f"{self.option} {plain}: no file matches; check the pattern, and quote it from the shell")
+        return sorted(files, key=_natural)
+
+
+def judgments(content: QrelsContent, dataset: str | None = None, level: int | None = None) -> Judgments:
+    """Read the judgments of a dataset.
+
+    Args:
+        content: a qrels file, or ``{query id: {document id: grade}}``.
+        dataset: what to call it; by default what is stated of the file, else the file's stem.
+        level: the lowest relevant grade; by default what is stated of the file, else 1.
+
+    Raises:
+        UsageError: a level below 1.
+        DataError: the file is missing, malformed or empty.
+    """
+    if level is not None and level < 1:
+        raise UsageError(f"--relevance-level {level} makes every document relevant; use at least 1")
+    if isinstance(content, Path):
+        described = describe_qrels(content)
+        qrels, name, content_hash = read_qrels(content), str(content), hash_file(content)
+        dataset = dataset or described.name or Path(content.name.removesuffix(".gz")).stem
+        level = level or described.relevance_level
+    else:
+        qrels = {query_id: _grades(query_id, grades) for query_id, grades in content.items() if grades}
+        name, content_hash = f"qrels of {dataset or 'the dataset'}", hash_json(qrels)
+    if not qrels:
+        raise DataError(f"{name}: no line in it; there is nothing to score")
+    return Judgments(dataset or "dataset", name, qrels, content_hash, level or 1, level)
+
+
+def read_queries(path: Path) -> dict[str, str]:
+    """Read query texts from lines of ``qid TAB text``; ``.gz`` is unpacked.
+
+    Raises:
+        DataError: a line without a tab, or two texts for a query.
+    """
+    texts: dict[str, str] = {}
+    for number, line in text_lines(path):
+        query_id, tab, text = line.partition("\t")
+        if not tab or not query_id.strip() or not text.strip():
+            raise DataError(f"{path}:{number}: not a line of query id, tab, text; write one such line for each query")
+        if texts.setdefault(query_id.strip(), text.strip()) != text.strip():
+            raise DataError(f"{path}:{number}: query {query_id.strip()!r} has two texts; remove one of them")
+    return texts
+
+
+def select_datasets(qrels: Path | None, given: Sequence[str], level: int | None) -> list[Judgments]:
+    """Read the judgments that ``--qrels`` and ``--dataset`` name.
+
+    Raises:
+        UsageError: neither is given, both name files, or two datasets have one name.
+        DataError: a file cannot be read.
+    """
+    if qrels is None and not given:
+        raise UsageError("no judgments; give --qrels FILE, or --dataset NAME=FILE for each of several datasets")
+    if qrels is not None:
+        if len(given) > 1:
+            raise UsageError("--qrels holds the judgments of one dataset; with several give --dataset NAME=QRELS each")
+        return [judgments(qrels, given[0] if given else None, level)]
+    patterns = [Pattern.parse("--dataset", text) for text in given]
+    found = [judgments(Path(pattern.path), pattern.name, level) for pattern in patterns]
+    _refuse_equal("dataset", [judged.dataset for judged in found], "--dataset NAME=QRELS")
+    return found
+
+
+def select_runs(
+    patterns: Mapping[str, Sequence[Pattern]], datasets: Sequence[Judgments], *, in_order: bool = False
+) -> list[RunSource]:
+    """Find the run files of each system on each dataset.
+
+    Args:
+        patterns: by system.
+        datasets: where they were run.
+        in_order: keep the files in the order given, because their seeds pair; otherwise their order has no meaning and
+            is that of their names.
+
+    Raises:
+        UsageError: one pattern for several datasets that does not say where their name is.
+        DataError: no file matches a pattern.
+    """
+    found = []
+    for system, of_system in patterns.items():
+        for pattern in of_system:
+            if len(datasets) > 1 and PLACE not in pattern.path:
+                raise UsageError(
+                    f"{pattern.option} {pattern.path}: the same files for {len(datasets)} datasets; write {PLACE} "
+                    "where the dataset's name is"
+                )
+        for judged in datasets:
+            files = [path for pattern in of_system for path in pattern.files(judged.dataset)]
+            ordered = files if in_order else sorted(files, key=_natural)
+            found += [RunSource(system, judged.dataset, seed, str(path), path) for seed, path in enumerate(ordered)]
+    return found
+
+
+def name_systems(patterns: Sequence[Pattern]) -> dict[str, list[Pattern]]:
+    """Return each system by a name of its own: folders are added to names of files until they differ.
+
+    Raises:
+        UsageError: two systems have one name, or a name cannot be that of a folder.
+    """
+    depths = [0] * len(patterns)
+    while True:
+        names = [pattern.names[depth] for pattern, depth in zip(patterns, depths, strict=True)]
+        equal = [i for i, name in enumerate(names) if names.count(name) > 1]
+        more = [i for i in equal if depths[i] + 1 < len(patterns[i].names)]
+        if not more:
+            break
+        for i in more:
+            depths[i] += 1
+    _refuse_equal("system", names, "NAME=PATTERN")
+    for name in names:
+        refuse_unusable(name)
+    return {name: [pattern] for name, pattern in zip(names, patterns, strict=True)}
+
+
+def refuse_unusable(name: str) -> None:
+    """Refuse a system's name that cannot be the name of its folder.
+
+    Raises:
+        UsageError: it is empty, hidden, or holds a separator, or is taken by the analysis itself.
+    """
+    if not name.strip() or name.startswith(".") or re.search(r"[/\\\x00-\x1f]", name) or name == "analysis":
+        raise UsageError(f"a system cannot be named {name!r}; choose a name that a folder can have")
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Return a sort key by which ``run-2`` comes before ``run-10``."""
+    return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", str(path))]
+
+
+def _grades(query_id: str, grades: Mapping[str, int]) -> dict[str, int]:
+    for document_id, grade in grades.items():
+        if grade != int(grade):
+            raise DataError(f"query {query_id!r}, document {document_id!r}: grade {grade} is not a whole number")
+    return {document_id: int(grade) for document_id, grade in grades.items()}
+
+
+def _without_seed(part: str) -> str:
+    """Return a part of a pattern without wildcards and the dataset's place, and what only introduced them."""
+    part = re.sub(r"[-_.]*(?:seed|run|fold)?[-_.]*(?:\*+|\?+|\[[^\]]*\])+", "", part.replace(PLACE, ""))
+    return re.sub(r"[-_. ]{2,}", "-", part).strip("-_. /\\")
+
+
+def _refuse_equal(what: str, names: Sequence[str], mend: str) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"two {what}s are named {twice!r}; name them apart with {mend}")

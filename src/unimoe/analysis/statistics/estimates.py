@@ -1,0 +1,248 @@
+"""Estimates with their intervals: a difference of means, a ratio of means, a mean of ratios, or one mean.
+
+An interval and the confidence below a cutoff are one statement: the interval ends where the confidence reaches 2.5 and
+97.5 percent. Confidence is the level of the one-sided interval that ends at the cutoff; it is no probability that a
+hypothesis is true.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from scipy.special import stdtr, stdtrit
+
+from unimoe.analysis.statistics.variance import Array, Estimand, Moments, Terms
+
+LEVEL = 0.95
+"""Of every interval."""
+
+MIN_DIFFERING = 6
+"""Queries on which two arms must differ: with fewer no sign-flip test reaches .05, whatever the differences are."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its interval.
+
+    Attributes:
+        value: a ratio of means, a difference of means or a mean; NaN for a ratio to 0.
+        estimand: what the interval holds for beyond the data.
+        unfit: why there is no interval, or none to decide on, as a clause; empty where there is one.
+        standard_error: of the value, to first order; 0 where nothing varies.
+        degrees_of_freedom: of Student's t at the value.
+        terms: the parts of the variance at the value; None where they cannot be estimated.
+    """
+
+    value: float
+    estimand: Estimand
+    unfit: str
+    standard_error: float
+    degrees_of_freedom: float
+    terms: Terms | None
+    _below: Callable[[float], float] | None = None
+
+    @cached_property
+    def interval(self) -> tuple[float, float] | None:
+        """Lower and upper end of the 95 % interval; None where there is none."""
+        if self._below is None:
+            return None
+        reach = float(stdtrit(self.degrees_of_freedom, (1.0 + LEVEL) / 2.0)) * self.standard_error
+        return _end(self._below, self.value, -reach), _end(self._below, self.value, reach)
+
+    def confidence_below(self, cutoff: float) -> float:
+        """Return the confidence that the true value lies below a cutoff.
+
+        Raises:
+            ValueError: there is no interval.
+        """
+        if self._below is None:
+            raise ValueError("without an interval there is no confidence")
+        return self._below(cutoff)
+
+    @property
+    def p(self) -> float | None:
+        """Two-sided p of a true value of 0; below .05 exactly where the interval excludes 0. None without interval."""
+        if self._below is None:
+            return None
+        below = self._below(0.0)
+        return max(2.0 * min(below, 1.0 - below), float(np.finfo(np.float64).tiny))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the estimate as plain data; what cannot be had is null."""
+        runs, queries = self.terms.shares if self.terms else (None, None)
+        low, high = self.interval or (None, None)
+        return {
+            "value": self.value if math.isfinite(self.value) else None,
+            "low": low,
+            "high": high,
+            "level": LEVEL,
+            "estimand": self.estimand,
+            "unfit": self.unfit or None,
+            "standard_error": self.standard_error if self.terms else None,
+            "degrees_of_freedom": self.degrees_of_freedom if math.isfinite(self.degrees_of_freedom) else None,
+            "seed_share": runs,
+            "query_share": queries,
+        }
+
+
+class Quantity(Protocol):
+    """A function of the arms' means."""
+
+    def value(self, means: Array) -> float:
+        """Return its value at ``(datasets, arms)`` means."""
+
+    def gradient(self, means: Array) -> Array:
+        """Return its derivative by each mean, ``(datasets, arms)``."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A weighted sum of means: one mean, or the difference of two arms averaged over datasets.
+
+    Attributes:
+        weights: ``(datasets, arms)``.
+    """
+
+    weights: Array
+
+    def value(self, means: Array) -> float:
+        """Return the weighted sum."""
+        return float((self.weights * means).sum())
+
+    def gradient(self, means: Array) -> Array:
+        """Return the weights."""
+        return self.weights
+
+
+@dataclass(frozen=True)
+class LossRatios:
+    """``(first - second) / first``, of the arms' mean scores over datasets, averaged over several such ratios.
+
+    Attributes:
+        weights: how much each dataset counts in each ratio, ``(ratios, datasets)``; rows add up to 1.
+    """
+
+    weights: Array
+
+    def value(self, means: Array) -> float:
+        """Return the mean ratio; NaN where a denominator is not above 0."""
+        first, second = (self.weights @ means).T
+        return float((1.0 - second / first).mean()) if first.min() > 0.0 else math.nan
+
+    def gradient(self, means: Array) -> Array:
+        """Return the derivative: ``second / first ** 2`` and ``-1 / first`` of each ratio, spread over its datasets."""
+        first, second = (self.weights @ means).T
+        by_ratio = np.stack([second / first**2, -1.0 / first], axis=1) / len(first)
+        return np.asarray(np.einsum("rd,ra->da", self.weights, by_ratio))
+
+
+def estimate(found: Moments, quantity: Quantity, estimand: Estimand = "seeds_and_queries") -> Estimate:
+    """Estimate a quantity with its 95 % interval.
+
+    The interval of a single ratio is Fieller's (1954): a ratio below t means ``(1 - t) * first - second < 0``, a linear
+    contrast, so that no ratio with an uncertain denominator is approximated. That of a mean of ratios is of first order
+    (delta method), and each of its denominators must be clear of 0.
+
+    Args:
+        found: the moments of the arms.
+        quantity: what is estimated.
+        estimand: what the interval shall hold for.
+
+    Returns:
+        An estimate; ``unfit`` says why where there is no interval.
+    """
+    value = quantity.value(found.means)
+    if math.isnan(value):
+        return _without_interval(value, estimand, "the specialist does not score above 0")
+    unfit = _too_little(found, estimand)
+    if isinstance(quantity, LossRatios):
+        unfit = unfit or _unclear_denominator(found, quantity, estimand)
+    if unfit:
+        return _without_interval(value, estimand, unfit)
+    terms = found.terms(quantity.gradient(found.means), estimand)
+    if terms.variance == 0.0:
+        what = {"seeds": "seeds", "queries": "queries"}.get(estimand, "seeds and queries")
+        return _without_interval(value, estimand, f"nothing varies over {what}, so chance cannot be told from a result")
+    below = _first_order(value, terms)
+    if isinstance(quantity, LossRatios) and len(quantity.weights) == 1:
+        below = _fieller(found, quantity, estimand)
+    return Estimate(value, estimand, "", terms.error, terms.freedom, terms, below)
+
+
+def _too_little(found: Moments, estimand: Estimand) -> str:
+    """Return why no variance can be estimated; empty where it can."""
+    if estimand != "seeds" and min(found.queries) < 2:
+        return "a dataset has one query, and other queries cannot be judged by it"
+    if estimand == "seeds" and not found.groups:
+        return "other training seeds cannot be judged by one seed"
+    return ""
+
+
+def _unclear_denominator(found: Moments, quantity: LossRatios, estimand: Estimand) -> str:
+    """Return why a denominator is too near 0 for a ratio: not clear of 0 by its own 95 % interval."""
+    for weights in quantity.weights:
+        contrast = np.zeros_like(found.means)
+        contrast[:, 0] = weights
+        mean = float((contrast * found.means).sum())
+        terms = found.terms(contrast, estimand)
+        if terms.variance > 0.0 and mean <= stdtrit(terms.freedom, (1.0 + LEVEL) / 2.0) * terms.error:
+            return (
+                f"the specialist's mean of {mean:.4f} is only {mean / terms.error:.1f} standard errors above 0, and "
+                "the interval of a ratio to it has no end"
+            )
+    return ""
+
+
+def _first_order(value: float, terms: Terms) -> Callable[[float], float]:
+    def below(cutoff: float) -> float:
+        return float(stdtr(terms.freedom, (cutoff - value) / terms.error))
+
+    return below
+
+
+def _fieller(found: Moments, quantity: LossRatios, estimand: Estimand) -> Callable[[float], float]:
+    (weights,) = quantity.weights
+    first, second = weights @ found.means
+
+    def below(cutoff: float) -> float:
+        contrast = np.stack([(1.0 - cutoff) * weights, -weights], axis=1)
+        terms = found.terms(contrast, estimand)
+        excess = (1.0 - cutoff) * first - second
+        if terms.variance == 0.0:
+            return float(round(excess, 12) < 0.0)
+        return float(stdtr(terms.freedom, -excess / terms.error))
+
+    return below
+
+
+def _end(below: Callable[[float], float], value: float, reach: float) -> float:
+    """Return where the confidence below reaches 2.5 or 97.5 percent, from a first guess at ``value + reach``.
+
+    By the secant that keeps a bracket (Illinois); a linear quantity is at its end with the guess.
+    """
+    tail = (1.0 + math.copysign(LEVEL, reach)) / 2.0
+    near, far = value, value + reach
+    at_near, at_far = below(near) - tail, below(far) - tail
+    while at_near * at_far > 0.0 and abs(far - value) < 1e9 * abs(reach):
+        near, at_near, far = far, at_far, value + 2.0 * (far - value)
+        at_far = below(far) - tail
+    for _ in range(100):
+        if abs(at_far) < 1e-13 or at_far == at_near:
+            break
+        point = far - at_far * (far - near) / (at_far - at_near)
+        at_point = below(point) - tail
+        if at_point * at_far < 0.0:
+            near, at_near = far, at_far
+        else:
+            at_near /= 2.0
+        far, at_far = point, at_point
+    return far
+
+
+def _without_interval(value: float, estimand: Estimand, why: str) -> Estimate:
+    return Estimate(value, estimand, why, 0.0, math.inf, None)

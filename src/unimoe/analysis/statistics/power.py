@@ -1,0 +1,254 @@
+"""How many seeds and queries would settle a gate, and what the present ones can settle at all.
+
+The variance of an estimate is a sum of a query's part, a training run's part and what is left:
+``V = v_query / n + sum over groups of runs (v_run / S + v_left / (S * n))``. More queries leave ``v_run / S``, more
+seeds leave ``v_query / n`` (Searle, Casella & McCulloch 1992, Variance Components, ch. 4).
+
+The components are estimates themselves: from three seeds, the 95 % interval of the seeds' standard deviation reaches
+from half to six times the estimate. Numbers of seeds and queries that follow from them are plans, not promises.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import stdtr, stdtrit
+
+from unimoe.analysis.statistics.estimates import LEVEL
+from unimoe.analysis.statistics.variance import Terms
+from unimoe.errors import UsageError
+
+POWER = 0.80
+MOST_SEEDS = 100
+MOST_QUERIES = 10**9
+_ENDLESS = 1e15
+"""As good as infinitely many, and finite in every formula."""
+FAST_TIER_QUERIES = 300 + 323 + 648
+"""Test queries of SciFact, NFCorpus and FiQA2018."""
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What is asked of a gate: the confidence its label needs, and the chance that other data reaches that.
+
+    Attributes:
+        cutoffs: ascending; they cut the line into the regions that have a label.
+        confidence: that the estimate's region must hold.
+        power: chance that new data of the planned size settles the gate if the true value is the one observed. Half
+            of all data sets of a size that settles it only just would not.
+        one_sided: a region between two cutoffs needs the confidence on either side (two one-sided tests, as for
+            equivalence), not on both at once (as MARGINAL does).
+
+    Raises:
+        UsageError: no cutoffs or unordered ones; a confidence or a power outside [.5, 1).
+    """
+
+    cutoffs: Sequence[float]
+    confidence: float
+    power: float = POWER
+    one_sided: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.cutoffs or any(a >= b for a, b in zip(self.cutoffs, self.cutoffs[1:], strict=False)):
+            raise UsageError(f"cutoffs {list(self.cutoffs)}: give one or more, in ascending order")
+        for name, value in (("confidence", self.confidence), ("power", self.power)):
+            if not 0.5 <= value < 1.0:
+                raise UsageError(f"{name} {value}: choose a value from 0.5 to below 1, for example 0.9")
+
+    def region(self, estimate: float) -> tuple[float, float]:
+        """Return the region around an estimate, ``low <= estimate < high``; its outer ends are infinite."""
+        ends = (-math.inf, *self.cutoffs, math.inf)
+        above = next(i for i, end in enumerate(ends) if estimate < end)
+        return ends[above - 1], ends[above]
+
+
+@dataclass(frozen=True)
+class PowerPlan:
+    """What would settle a gate at the observed estimate; ``None`` means never.
+
+    Attributes:
+        at_hand: ``(seeds, queries)``, the seeds of the arm with fewest.
+        settled: the data at hand settles it; ``seeds``, ``queries`` and ``grid`` are then the sizes at hand.
+        seeds: smallest number of seeds of each arm, queries as they are; None where no number up to ``MOST_SEEDS``
+            does, or no arm has seeds.
+        queries: smallest number of queries, seeds as they are; None where no number up to ``MOST_QUERIES`` does.
+        grid: the ``(seeds, queries)`` with the fewest scored pairs that keep what there is.
+        decides: smallest distance from a cutoff that data of this size settles, with the asked power.
+        decides_with_any_queries: the same with these seeds and infinitely many queries: the seeds' own limit.
+        decides_with_any_seeds: the same with these queries and infinitely many seeds.
+        decides_in_fast_tier: the same with these seeds and the fast tier's queries, if they vary as these do.
+    """
+
+    at_hand: tuple[int, int]
+    settled: bool
+    seeds: int | None
+    queries: int | None
+    grid: tuple[int, int] | None
+    decides: float
+    decides_with_any_queries: float
+    decides_with_any_seeds: float
+    decides_in_fast_tier: float
+
+
+def at_size(terms: Terms, seeds: float, queries: float) -> Terms:
+    """Return the parts of the variance to expect with other numbers of seeds and queries.
+
+    Args:
+        terms: what was observed.
+        seeds: of each arm; an arm that has more keeps what it has.
+        queries: of all datasets together, in the proportions they have now.
+
+    Raises:
+        UsageError: fewer than two queries.
+    """
+    if queries < 2:
+        raise UsageError(f"a plan for {queries} queries: an interval needs 2 or more")
+    times = queries / sum(terms.queries)
+    runs = np.array([max(have, seeds) for have in terms.runs], dtype=np.float64)
+    more = np.array(terms.runs, dtype=np.float64) / runs
+    left = terms.residual.sum(axis=0)
+    in_query, in_run = np.minimum(terms.query, left), np.minimum(terms.run, terms.residual.sum(axis=1))
+    shrink = np.divide(terms.residual.T @ more, left, out=np.ones_like(left), where=left > 0.0)
+    return Terms(
+        query=(terms.query - in_query + in_query * shrink) / times,
+        run=(terms.run - in_run + in_run / times) * more,
+        residual=terms.residual * more[:, None] / times,
+        queries=tuple(max(2.0, number * times) for number in terms.queries),
+        runs=tuple(runs.tolist()),
+    )
+
+
+def half_width(terms: Terms, seeds: float, queries: float) -> float:
+    """Return half of the 95 % interval to expect with other numbers of seeds and queries, to first order."""
+    expected = at_size(terms, seeds, queries)
+    return float(stdtrit(expected.freedom, (1.0 + LEVEL) / 2.0)) * expected.error
+
+
+def plan(terms: Terms, estimate: float, aim: Aim) -> PowerPlan:
+    """Find the numbers of seeds and queries that would settle a gate at the observed estimate.
+
+    Args:
+        terms: the parts of the estimate's variance, with the sizes at hand.
+        estimate: what was observed, in the unit of the cutoffs.
+        aim: cutoffs, confidence and power.
+    """
+    fewest, queries = int(min(terms.runs, default=0)), int(sum(terms.queries))
+    half = Aim(aim.cutoffs, aim.confidence, 0.5, aim.one_sided)
+    settled = _held(terms, estimate, half) >= aim.confidence
+    alone = _queries_needed(terms, estimate, aim, fewest, MOST_QUERIES)
+    grid = None if alone is None else (fewest, alone)
+    for seeds in range(fewest + 1, MOST_SEEDS + 1) if fewest else ():
+        most = MOST_QUERIES if grid is None else (grid[0] * grid[1] - 1) // seeds
+        if most < queries:
+            break  # more seeds cost more, whatever queries they save
+        number = _queries_needed(terms, estimate, aim, seeds, most)
+        grid = grid if number is None else (seeds, number)
+    return PowerPlan(
+        at_hand=(fewest, queries),
+        settled=settled,
+        seeds=fewest if settled else _seeds_needed(terms, estimate, aim, fewest),
+        queries=queries if settled else alone,
+        grid=(fewest, queries) if settled else grid,
+        decides=smallest_distance(terms, fewest, queries, aim),
+        decides_with_any_queries=smallest_distance(terms, fewest, _ENDLESS, aim),
+        decides_with_any_seeds=smallest_distance(terms, _ENDLESS, queries, aim),
+        decides_in_fast_tier=smallest_distance(terms, fewest, FAST_TIER_QUERIES, aim),
+    )
+
+
+def smallest_distance(terms: Terms, seeds: float, queries: float, aim: Aim) -> float:
+    """Return how far from a cutoff an estimate must lie for data of some size to settle the gate.
+
+    The distance is that of a region with one cutoff: both the confidence and the power are one-sided.
+    """
+    expected = at_size(terms, seeds, queries)
+    reach = stdtrit(expected.freedom, aim.confidence) + stdtrit(expected.freedom, aim.power)
+    return float(reach) * expected.error
+
+
+def settle_sentence(plan: PowerPlan) -> str:
+    """Say what would settle the gate; what never would is said too."""
+    seeds, queries = plan.at_hand
+    if plan.settled:
+        return f"these {_sizes(seeds, queries)} settle it"
+    if plan.grid is None:
+        return (
+            f"the estimate lies too near a cutoff: up to {MOST_SEEDS:,} seeds and {MOST_QUERIES:,} queries would not "
+            "settle it"
+        )
+    more_seeds = f"about {plan.seeds:,} seeds with these {queries:,} queries" if plan.seeds else "never by seeds alone"
+    these = f" with these {seeds} seeds" if seeds else ""
+    more_queries = f"about {plan.queries:,} queries{these}" if plan.queries else "never by queries alone"
+    ways = [more_seeds, more_queries] if seeds else [more_queries]
+    if seeds and plan.grid not in ((plan.seeds, queries), (seeds, plan.queries)):
+        ways.append(f"fewest scores: about {plan.grid[0]:,} seeds x {plan.grid[1]:,} queries")
+    return "; ".join(ways)
+
+
+def decides_sentence(plan: PowerPlan) -> str:
+    """Say what data can decide at all; distances in points, which are percent for a TIR."""
+    return (
+        f"only what lies {points(plan.decides)} points or more from a cutoff; with the fast tier's "
+        f"{FAST_TIER_QUERIES:,} queries {points(plan.decides_in_fast_tier)}, with any number of queries "
+        f"{points(plan.decides_with_any_queries)}, with any number of seeds {points(plan.decides_with_any_seeds)}"
+    )
+
+
+def points(distance: float) -> str:
+    """Return a distance from a cutoff as text; a variance estimated as 0, which it hardly is, sets no limit."""
+    return f"{100 * distance:.2f}" if distance > 1e-6 else "no limit seen"
+
+
+def _sizes(seeds: int, queries: int) -> str:
+    return f"{seeds} seeds x {queries:,} queries" if seeds else f"{queries:,} queries"
+
+
+def _held(terms: Terms, estimate: float, aim: Aim) -> float:
+    """Return the confidence of the estimate's region after the bad luck that ``aim.power`` asks to bear.
+
+    Bad luck moves the estimate towards a cutoff. In a region with two of them either side is bad, so that each gets
+    half of the chance that remains.
+    """
+    error, freedom = terms.error, terms.freedom
+    if error == 0.0:
+        return 1.0
+    low, high = aim.region(estimate)
+    two_sided = math.isfinite(low) and math.isfinite(high) and aim.power > 0.5
+    shift = float(stdtrit(freedom, (1.0 + aim.power) / 2.0 if two_sided else aim.power)) * error
+
+    def inside(luck: float) -> float:
+        under, over = (float(stdtr(freedom, (end - estimate - luck) / error)) for end in (high, low))
+        return min(under, 1.0 - over) if aim.one_sided else under - over
+
+    return min(inside(-shift), inside(shift))
+
+
+def _settles(terms: Terms, estimate: float, aim: Aim, seeds: float, queries: float) -> bool:
+    """Return whether data of a size settles the gate for good: with any more seeds or queries too.
+
+    Intervals may widen on the way: as the runs' part comes to dominate, the degrees of freedom fall to those of the
+    runs, and t rises faster than the standard error falls.
+    """
+    sizes = ((seeds, queries), (seeds, _ENDLESS), (_ENDLESS, queries))
+    return all(_held(at_size(terms, *size), estimate, aim) >= aim.confidence for size in sizes)
+
+
+def _queries_needed(terms: Terms, estimate: float, aim: Aim, seeds: int, most: int) -> int | None:
+    """Return the smallest number of queries up to ``most`` that settles the gate, by bisection; None without one."""
+    if not _settles(terms, estimate, aim, seeds, most):
+        return None
+    low, high = int(sum(terms.queries)), most
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _settles(terms, estimate, aim, seeds, middle) else (middle + 1, high)
+    return low
+
+
+def _seeds_needed(terms: Terms, estimate: float, aim: Aim, fewest: int) -> int | None:
+    queries = sum(terms.queries)
+    if not fewest or not _settles(terms, estimate, aim, MOST_SEEDS, queries):
+        return None
+    return next(seeds for seeds in range(fewest, MOST_SEEDS + 1) if _settles(terms, estimate, aim, seeds, queries))

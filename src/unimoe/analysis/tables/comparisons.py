@@ -1,0 +1,247 @@
+"""Paired comparisons of arms as tables, and as letters behind scores: which arms each one beats."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from unimoe.analysis.arms import arm_order
+from unimoe.analysis.comparisons import ALPHA, Comparison
+from unimoe.analysis.loading import Results
+from unimoe.analysis.statistics.estimates import LEVEL
+from unimoe.analysis.tables.cells import (
+    ABSENT,
+    Cell,
+    Row,
+    caveat_notes,
+    gathered,
+    mean_cell,
+    number_cell,
+    p_cell,
+    row_groups,
+    signed_cell,
+)
+from unimoe.analysis.tables.table import Table
+
+_CHECKS = ("Check: bootstrap low", "Check: bootstrap high", "Check: sign-flip p")
+_CSV_ONLY = (
+    *("Metric", "System mean", "Baseline mean", "Relative (%)", "Superiority"),
+    *_CHECKS,
+    *("Degrees of freedom", "Standard error"),
+)
+_CSV_ONLY_BEFORE_AFTER = ("Holds for other", "d", *_CHECKS, "Degrees of freedom", "Standard error")
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Which arms beat which, as letters.
+
+    Attributes:
+        letters: of each arm, the same in every table of one set of results; empty where nothing was compared.
+        beaten: the letters of the arms that one beats significantly, by ``task/dataset`` and arm.
+        notes: how that was tested, and what it holds for; empty where nothing was compared.
+    """
+
+    letters: Mapping[str, str]
+    beaten: Mapping[tuple[str, str], str]
+    notes: tuple[str, ...]
+
+    def behind(self, key: str, arm: str) -> str:
+        """Return what is raised behind the score of an arm."""
+        return self.beaten.get((key, arm), "")
+
+
+def significance_marks(results: Results, comparisons: Sequence[Comparison]) -> Marks:
+    """Return a letter for each arm, and for each score the letters of the arms it beats significantly.
+
+    A comparison of two arms is read both ways: a system that is significantly worse is beaten by its baseline.
+
+    Args:
+        results: what ``load_all_results`` returned.
+        comparisons: one family; those of other metrics than a dataset's main one leave no letter.
+    """
+    if not comparisons:
+        return Marks({}, {}, ())
+    arms = sorted({result.config_name for result in results.results}, key=arm_order)
+    letters = {arm: _letter(place) for place, arm in enumerate(arms)}
+    won: dict[tuple[str, str], list[int]] = {}
+    for c in comparisons:
+        if c.significant and c.metric == results.measured(c.key)[0].main_metric:
+            better, worse = (c.system, c.baseline) if c.delta > 0 else (c.baseline, c.system)
+            won.setdefault((c.key, better), []).append(arms.index(worse))
+    between = "" if len(arms) <= 26 else ","
+    beaten = {place: between.join(_letter(i) for i in sorted(set(of_arm))) for place, of_arm in won.items()}
+    return Marks(letters, beaten, tuple(_mark_notes(comparisons, any_significant=bool(beaten))))
+
+
+def comparisons_table(results: Results, comparisons: Sequence[Comparison]) -> Table:
+    """Return a row for each paired comparison, differences in points (score x 100).
+
+    Args:
+        results: what ``load_all_results`` returned.
+        comparisons: what ``compute_significance`` returned on them: one family.
+    """
+    return Table(
+        name="significance",
+        title="Paired comparisons",
+        caption=(
+            "Paired comparisons: difference (delta) in points (score × 100) with its "
+            f"{100 * LEVEL:g} % interval, p, and p corrected by Holm"
+        ),
+        columns=(
+            *("Comparison", "Holds for other", "Delta", "Low", "High", "p", "Holm", "d", "W/T/L"),
+            *_CSV_ONLY,
+        ),
+        csv_only=frozenset(_CSV_ONLY),
+        groups=row_groups((f"{c.key}, {c.metric} ({c.queries:,} queries)", _row(c)) for c in comparisons),
+        notes=(*_notes(comparisons), *caveat_notes(results)),
+    )
+
+
+def before_after_table(results: Results, comparisons: Sequence[Comparison]) -> Table:
+    """Return a row for each metric of a later arm and an earlier one, in points (score x 100).
+
+    Args:
+        results: what ``load_all_results`` returned.
+        comparisons: what ``before_after`` returned on them: one family.
+    """
+    return Table(
+        name="before_after",
+        title="Before and after",
+        caption=f"Scores before and after × 100, and their difference with its {100 * LEVEL:g} % interval",
+        columns=(
+            *("Metric", "Before", "After", "Delta", "Low", "High", "p", "Holm", "W/T/L"),
+            *_CSV_ONLY_BEFORE_AFTER,
+        ),
+        csv_only=frozenset(_CSV_ONLY_BEFORE_AFTER),
+        groups=row_groups(
+            (f"{c.key}: {c.system} (after) against {c.baseline} (before), {c.queries:,} queries", _before_after_row(c))
+            for c in comparisons
+        ),
+        notes=(*_notes(comparisons), *caveat_notes(results)),
+    )
+
+
+def _row(c: Comparison) -> Row:
+    return (
+        Cell(_named(c)),
+        _holds_for(c),
+        signed_cell(100 * c.delta),
+        *_test(c),
+        signed_cell(c.effect),
+        _won(c),
+        Cell(c.metric),
+        *(mean_cell([100 * mean]) for mean in c.means),
+        signed_cell(None if c.relative is None else 100 * c.relative),
+        Cell(f"{c.superiority:.3f}", value=c.superiority),
+        *_checks(c),
+    )
+
+
+def _before_after_row(c: Comparison) -> Row:
+    after, before = (mean_cell([100 * mean]) for mean in c.means)
+    return (
+        Cell(c.metric),
+        before,
+        after,
+        signed_cell(100 * c.delta),
+        *_test(c),
+        _won(c),
+        _holds_for(c),
+        signed_cell(c.effect),
+        *_checks(c),
+    )
+
+
+def _named(c: Comparison) -> str:
+    return f"{c.system} − {c.baseline}"
+
+
+def _holds_for(c: Comparison) -> Cell:
+    return Cell(ABSENT if c.p is None else c.holds_for)
+
+
+def _test(c: Comparison) -> tuple[Cell, ...]:
+    """Return both ends of the interval, p and Holm's p; absent where there is no test."""
+    ends = (c.difference.interval if c.p is not None else None) or (None, None)
+    low, high = (signed_cell(None if end is None else 100 * end, keep_side=True) for end in ends)
+    return low, high, p_cell(c.p), p_cell(c.p_holm)
+
+
+def _won(c: Comparison) -> Cell:
+    return Cell(f"{c.wins:,}/{c.ties:,}/{c.losses:,}")
+
+
+def _checks(c: Comparison) -> tuple[Cell, ...]:
+    found = c.difference
+    of_model = (found.degrees_of_freedom, 100 * found.standard_error) if found.terms else (math.nan, math.nan)
+    return *(signed_cell(100 * end) for end in c.check_interval), p_cell(c.check_p), *map(number_cell, of_model)
+
+
+def _notes(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    yield (
+        f"p is below {ALPHA:g} exactly where the interval excludes 0, Holm's correction is over the "
+        f"{_tested(comparisons)} of this table, and the checks in the CSV file (bootstrap and sign flips over queries) "
+        "take the runs as they are."
+    )
+    yield (
+        "p: two-sided t from the model of seeds and queries. d: mean over standard deviation of the differences by "
+        "query. W/T/L: queries won, tied and lost."
+    )
+    yield from _hold_notes(comparisons)
+    yield from _untested(comparisons)
+
+
+def _mark_notes(comparisons: Sequence[Comparison], *, any_significant: bool) -> Iterator[str]:
+    test = (
+        f"two-sided t from the model of seeds and queries, Holm-corrected over the {_tested(comparisons)} of the table "
+        f"of paired comparisons, level {ALPHA:g}"
+    )
+    if any_significant:
+        yield f"Raised letters name the arms that this one beats significantly on the main metric ({test})."
+    elif any(c.p is not None for c in comparisons):
+        yield f"No arm beats another significantly ({test})."
+    yield from _hold_notes(comparisons)
+    yield from _untested(comparisons)
+
+
+def _tested(comparisons: Sequence[Comparison]) -> str:
+    number = sum(c.p is not None for c in comparisons)
+    if number < len(comparisons):
+        return f"{number:,} of {len(comparisons):,} rows that have a test"
+    return f"{number:,} row{'s' if number != 1 else ''}"
+
+
+def _hold_notes(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Yield what rows hold for beyond the data, and which arms have one run."""
+    held = Counter(c.holds_for for c in comparisons if c.p is not None)
+    if len(held) == 1:
+        yield f"All rows hold for other {next(iter(held))}."
+    elif held:
+        counted = (f"other {what} ({number:,} row{'s' if number > 1 else ''})" for what, number in held.items())
+        yield f"What rows hold for: {'; '.join(counted)}."
+    keys: dict[str, dict[str, bool]] = {}
+    for c in comparisons:
+        for arm, seeds in zip((c.system, c.baseline), c.seeds, strict=True):
+            keys.setdefault(arm, {})[c.key] = len(seeds) == 1 and seeds[0] is not None
+    places = {arm: tuple(key for key, alone in single.items() if alone) for arm, single in keys.items()}
+    everywhere = {arm for arm, single in keys.items() if all(single.values())}
+    alike = gathered(("" if arm in everywhere else f" on {', '.join(on)}", arm) for arm, on in places.items() if on)
+    for where, arms in alike.items():
+        rows = "its rows take that run as it is" if len(arms) == 1 else "their rows take these runs as they are"
+        yield f"One run of {', '.join(arms)}{where}: {rows}."
+
+
+def _untested(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Yield the rows without a test, those of one reason together."""
+    rows = gathered((c.unfit, f"{_named(c)} on {c.key}") for c in comparisons if c.p is None)
+    for reason, names in rows.items():
+        yield f"No test of {', '.join(dict.fromkeys(names))}: {reason}."
+
+
+def _letter(place: int) -> str:
+    """Return a to z, then aa, ab and so on."""
+    before, own = divmod(place, 26)
+    return (_letter(before - 1) if before else "") + chr(ord("a") + own)

@@ -1,0 +1,98 @@
+"""Means and differences of arms with their intervals, as cells of a study's table.
+
+The interval and the p of a difference are one statement of the model of variance: they hold for other queries and, of
+arms with several seeds, for other seeds. All differences that one table shows are one family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from unimoe.analysis.comparisons import difference
+from unimoe.analysis.formats import signed
+from unimoe.analysis.loading import Results
+from unimoe.analysis.statistics.corrections import holm
+from unimoe.analysis.statistics.estimates import Linear, estimate
+from unimoe.analysis.statistics.variance import Array, Estimand, groups_of, moments
+from unimoe.analysis.tables.cells import ABSENT, Cell, p_cell, signed_cell
+
+Asked = TypeVar("Asked", bound=Hashable)
+
+TESTED = (
+    "Differences, their 95 % intervals and p are of the model of variance, for other queries and other seeds (queries "
+    "alone where neither arm has seeds); p is corrected by Holm over all differences of this table. "
+)
+"""What the p of a study's table holds for; the table adds which seeds pair."""
+
+
+@dataclass(frozen=True)
+class Arms:
+    """Two arms to compare.
+
+    Attributes:
+        system: scores, ``(seeds, queries)``; one row for an arm without seeds.
+        baseline: of the other arm, the same queries in the same order.
+        paired: whether row i of one belongs to row i of the other.
+    """
+
+    system: Array
+    baseline: Array
+    paired: bool
+
+
+@dataclass(frozen=True)
+class Difference:
+    """System minus baseline, in the metric's unit.
+
+    Attributes:
+        value: difference of means.
+        interval: 95 %; None where there is none.
+        p: two-sided, corrected by Holm; None where there is no test.
+    """
+
+    value: float
+    interval: tuple[float, float] | None
+    p: float | None
+
+    @property
+    def cells(self) -> tuple[Cell, Cell, Cell]:
+        """Difference in points, its interval, p."""
+        if self.interval is None:
+            return signed_cell(100.0 * self.value), Cell(ABSENT), p_cell(self.p)
+        low, high = (signed(100.0 * end, 1, keep_side=True) for end in self.interval)
+        return signed_cell(100.0 * self.value), Cell(f"{low} to {high}"), p_cell(self.p)
+
+
+NO_DIFFERENCE = (Cell(ABSENT), Cell(ABSENT), Cell(ABSENT))
+"""The cells of an arm that is compared with nothing."""
+
+
+def differences(asked: Mapping[Asked, Arms]) -> dict[Asked, Difference]:
+    """Compare arms in pairs; all of them are one family, that of the table which shows them."""
+    found = {name: difference(arms.system, arms.baseline, paired=arms.paired) for name, arms in asked.items()}
+    p_values = {name: each.p for name, (each, unfit) in found.items() if not unfit and each.p is not None}
+    corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    return {
+        name: Difference(each.value, None if unfit else each.interval, corrected.get(name))
+        for name, (each, unfit) in found.items()
+    }
+
+
+def pair_up(results: Results, key: str, system: str, baseline: str) -> bool:
+    """Return whether the seeds of two arms pair on one ``task/dataset``: the same ones, and declared to."""
+    alike = results.seeds(system, key) == results.seeds(baseline, key)
+    return alike and results.seeds_pair((system, baseline), [key])
+
+
+def mean_interval(scores: Array) -> Cell:
+    """Return the 95 % interval of a mean in points, for other queries and, with several seeds, other seeds."""
+    found = moments([[scores]], groups_of((len(scores),), paired=False))
+    estimand: Estimand = "seeds_and_queries" if len(scores) > 1 else "queries"
+    interval = estimate(found, Linear(np.ones((1, 1))), estimand).interval
+    if interval is None:
+        return Cell(ABSENT)
+    return Cell(" to ".join(f"{100.0 * end:.1f}" for end in interval))

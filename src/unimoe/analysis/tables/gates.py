@@ -1,0 +1,356 @@
+"""Gates as tables: labels, datasets, runs, what one seed or dataset less would change, and what would settle them.
+
+Every number, cutoff and label comes from a judgment; these tables judge nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import fmean
+
+from unimoe.analysis.gates.definitions import InterferenceGate, Label
+from unimoe.analysis.gates.findings import Finding
+from unimoe.analysis.gates.judging import Judgment, Refusal
+from unimoe.analysis.gates.output import WAYS
+from unimoe.analysis.gates.stability import Row as Without
+from unimoe.analysis.gates.wording import claim, region, shares, shown, unlearnt
+from unimoe.analysis.loading import Seed
+from unimoe.analysis.statistics.estimates import LEVEL
+from unimoe.analysis.statistics.power import FAST_TIER_QUERIES, MOST_QUERIES, MOST_SEEDS, POWER, PowerPlan, points
+from unimoe.analysis.statistics.variance import ESTIMANDS
+from unimoe.analysis.tables.cells import (
+    ABSENT,
+    Cell,
+    Row,
+    count_cell,
+    gathered,
+    mean_cell,
+    name_cells,
+    number_cell,
+    row_groups,
+    signed_cell,
+    with_spread,
+)
+from unimoe.analysis.tables.table import Table
+
+Outcomes = Sequence[Judgment | Refusal]
+
+_INTERVAL = f"{100 * LEVEL:g} % interval"
+_DATASETS_NAMED = 4
+"""Datasets that a note names; the table of datasets has all of them."""
+_LABELS: tuple[Label, ...] = ("PASS", "MARGINAL", "FAIL")
+
+
+def gates_table(outcomes: Outcomes) -> Table:
+    """Return a row per gate: value, interval and label; gates that cannot be judged are among the notes."""
+    judged = _judged(outcomes)
+    refused = (outcome for outcome in outcomes if isinstance(outcome, Refusal))
+    return Table(
+        name="gates",
+        title="Gates",
+        caption=f"Gates: TIR in percent or difference in points, with its {_INTERVAL}{_one_claim(judged)}",
+        columns=("Gate", "Value", "Low", "High", "Queries", "Seeds", "Estimate", "Verdict", "Confidence"),
+        groups=row_groups(("", _gate_row(item)) for item in judged),
+        notes=(
+            *_verdict_notes(judged, [item.found for item in judged]),
+            *(f"{outcome.name} was not judged: {outcome.error}" for outcome in refused),
+        ),
+    )
+
+
+def datasets_table(judgments: Sequence[Judgment]) -> Table:
+    """Return a row for each dataset of each judgment, and one for all of its datasets where there are several."""
+    names, cut = name_cells(dataset for item in judgments for dataset in item.gate.datasets)
+    first, second, value = _column_heads(judgments)
+    csv_only = (
+        *(f"{first} seeds", f"{second} seeds", "Paired", "Metric", "Holds for", "Standard error"),
+        *("Degrees of freedom", "Seed share", "Query share"),
+        *(f"Confidence {label}" for label in _LABELS),
+    )
+    shown_columns = ("Dataset", "Queries", first, second, "Delta", value, "Low", "High", "Estimate", "Verdict")
+    return Table(
+        name="datasets",
+        title="Gates by dataset",
+        caption=(
+            "Gates by dataset: mean scores × 100, TIR in percent or difference in points ± standard deviation over "
+            f"seeds, with its {_INTERVAL}{_one_claim(judgments)}"
+        ),
+        columns=(*shown_columns, *csv_only),
+        csv_only=frozenset(csv_only),
+        groups=row_groups(
+            (_heading(item), _dataset_row(item, found, names)) for item in judgments for found in _findings(item)
+        ),
+        notes=(
+            "Delta: joint minus specialist, in points; TIR is the share of the specialist's score that is lost. "
+            "The standard deviation describes the seeds that both arms have; the interval takes all seeds and queries.",
+            *_verdict_notes(judgments, [found for item in judgments for found in item.rows]),
+            *cut,
+        ),
+    )
+
+
+def seeds_table(judgments: Sequence[Judgment]) -> Table:
+    """Return the scores of every run of each judgment, and its value by the seeds that both arms have."""
+    return Table(
+        name="seeds",
+        title="Gates by seed",
+        caption="Gates by seed: mean scores × 100 of every run, TIR in percent or difference in points",
+        columns=("Seed", *_column_heads(judgments)),
+        groups=row_groups(
+            (f"{_heading(item)}, {_datasets(item, found)} ({found.queries:,} queries)", row)
+            for item in judgments
+            for found in _findings(item)
+            for row in _seed_rows(item, found)
+        ),
+        notes=(
+            "A description: seeds that two arms have in common are a pair only where the experiment declares it. The "
+            "mean of the values by seed is not the gate's own value, which is that of the mean scores.",
+            *_cautions(judgments),
+        ),
+    )
+
+
+def stability_table(outcomes: Outcomes) -> Table:
+    """Return each gate with everything, and without each seed and each dataset."""
+    judged = _judged(outcomes)
+    return Table(
+        name="stability",
+        title="Stability",
+        caption=(
+            "Gates without one seed or one dataset: TIR in percent or difference in points, judged with the interval "
+            f"of the whole{_one_claim(judged)}"
+        ),
+        columns=("Left out", "Value", "Estimate", "Verdict"),
+        groups=row_groups(
+            (item.name, row)
+            for item in judged
+            if (rows := [_stability_row(item, without.left_out, without) for without in item.stability.rows])
+            for row in (_stability_row(item, "nothing", item.found), *rows)
+        ),
+        notes=(
+            *(f"{item.name}: {item.stability.sentence}." for item in judged),
+            *_claims(judged),
+            *_cautions(judged),
+        ),
+    )
+
+
+def power_table(outcomes: Outcomes) -> Table:
+    """Return what would settle each gate, and what data of some sizes can decide at all."""
+    planned = [(item, item.plan) for item in _judged(outcomes) if item.plan]
+    return Table(
+        name="power",
+        title="What would settle it",
+        caption=(
+            "What would settle each gate at the observed value, and the smallest distance from a cutoff, in points, "
+            "that data of some size decides"
+        ),
+        columns=(
+            *("Gate", "At hand", "Seeds alone", "Queries alone", "Fewest scores"),
+            *("Decides", "Fast tier", "Any queries", "Any seeds"),
+        ),
+        groups=row_groups(("", _power_row(item, plan)) for item, plan in planned),
+        notes=(
+            f"Sizes are seeds x queries. New data of a planned size settles the gate with probability {POWER:g} if the "
+            "observed value is the true one; the plan rests on estimated variances and is no promise.",
+            f"Never: not with up to {MOST_SEEDS:,} seeds or {MOST_QUERIES:,} queries. Fast tier: "
+            f"{FAST_TIER_QUERIES:,} queries (SciFact, NFCorpus, FiQA2018) with the seeds at hand, if these vary alike.",
+            *_claims([item for item, _ in planned]),
+            *_cautions([item for item, _ in planned]),
+        ),
+    )
+
+
+def _judged(outcomes: Outcomes) -> list[Judgment]:
+    return [outcome for outcome in outcomes if isinstance(outcome, Judgment)]
+
+
+def _is_tir(item: Judgment) -> bool:
+    return isinstance(item.gate, InterferenceGate)
+
+
+def _column_heads(judgments: Sequence[Judgment]) -> tuple[str, str, str]:
+    """Return what both arms and the value are called over columns of several judgments."""
+    kinds = {_is_tir(item) for item in judgments}
+    if kinds == {True}:
+        return "Specialist", "Joint", "TIR (%)"
+    if kinds == {False}:
+        return "System", "Baseline", "Difference"
+    return "Specialist or system", "Joint or baseline", "Value"
+
+
+def _heading(item: Judgment) -> str:
+    first, second = item.gate.arms
+    compared = f"{second} against {first}" if _is_tir(item) else f"{first} against {second}"
+    return f"{item.name}: {compared}, {item.gate.metric}"
+
+
+def _asked(item: Judgment) -> str:
+    return f"{claim(item.gate)}, with confidence {item.gate.confidence:g}"
+
+
+def _one_claim(judgments: Sequence[Judgment]) -> str:
+    """Return what all gates ask, for a caption; empty where they ask several things, which the notes say."""
+    asked = {_asked(item) for item in judgments}
+    return f" ({asked.pop()})" if len(asked) == 1 else ""
+
+
+def _verdict_notes(judgments: Sequence[Judgment], findings: Iterable[Finding]) -> Iterator[str]:
+    """Yield how to read labels, what the gates ask, what intervals hold for, and what else a reader must know."""
+    yield (
+        "Estimate: where the value lies against the gate's cutoffs, however uncertain it is. Verdict: the label that "
+        "holds the confidence the gate asks for; INCONCLUSIVE where none does. PASS of an interference gate speaks for "
+        "separate experts and against the joint model."
+    )
+    yield from _claims(judgments)
+    certain = [found for found in findings if found.estimate.interval is not None]
+    names = gathered((found.estimate.estimand, ", ".join(found.datasets)) for found in certain)
+    for estimand, datasets in names.items():
+        where = f" on {'; '.join(dict.fromkeys(datasets))}" if len(names) > 1 else ""
+        yield f"Intervals{where} hold for {ESTIMANDS[estimand]}."
+    yield from (f"{item.name}{remark}" for item in judgments for remark in _remarks(item))
+
+
+def _claims(judgments: Sequence[Judgment]) -> Iterator[str]:
+    """Yield what each gate asks, with its own cutoffs and confidence, and which gates no file registers."""
+    for item in judgments:
+        gate, (first, second) = item.gate, item.gate.arms
+        of = f"TIR of {second} against {first}, " if _is_tir(item) else ""
+        few = len(gate.datasets) <= _DATASETS_NAMED
+        where = ", ".join(gate.datasets) if few else f"{len(gate.datasets)} datasets"
+        yield f"{item.name}: {of}{_asked(item)}; {gate.task}, {gate.metric} on {where}."
+    for registered, word in ((True, "yes"), (False, "no: the rule's own cutoffs")):
+        names = [item.name for item in judgments if item.registered == registered]
+        if names:
+            yield f"Registered: {word} ({', '.join(names)})."
+
+
+def _cautions(judgments: Sequence[Judgment]) -> Iterator[str]:
+    """Yield why judgments decide nothing, each reason once."""
+    yield from dict.fromkeys(f"Advisory: {reason}" for item in judgments for reason in item.advisory)
+
+
+def _remarks(item: Judgment) -> Iterator[str]:
+    """Yield what a reader must know to trust a label, to be set behind the gate's name."""
+    yield from (f": advisory, {reason}" for reason in item.advisory)
+    for found in _findings(item):
+        if found.why:
+            yield f" on {_datasets(item, found)}: INCONCLUSIVE, {found.why}."
+    if item.found.paired:
+        yield ": seeds pair, as the experiment declares."
+    if caveat := unlearnt(item):
+        yield f": {caveat}"
+    if isinstance(item.gate, InterferenceGate) and item.otherwise is not None:
+        other = next(way for way in WAYS if way != item.gate.across)
+        yield f": the {WAYS[other]} is {shown(item.gate, item.otherwise)}."
+    yield from (f": {note}." for note in item.notes)
+
+
+def _findings(item: Judgment) -> tuple[Finding, ...]:
+    """Return what a gate found on each dataset, and on all of them where there are several."""
+    return (*item.parts, item.found)
+
+
+def _datasets(item: Judgment, found: Finding) -> str:
+    """Return the name of a dataset, or by which mean all of them are one value."""
+    if len(item.gate.datasets) == 1 or found is not item.found:
+        return found.datasets[0]
+    return f"all ({WAYS[item.gate.across] if isinstance(item.gate, InterferenceGate) else 'mean'})"
+
+
+def _value(item: Judgment, value: float, std: float | None = None) -> Cell:
+    if not math.isfinite(value):
+        return Cell(ABSENT)
+    cell = Cell(shown(item.gate, value).rpartition(" ")[0], value=100 * value)
+    return cell if std is None else with_spread(cell, 100 * std)
+
+
+def _ends(item: Judgment, found: Finding) -> list[Cell]:
+    return [_value(item, end) for end in found.estimate.interval or (math.nan, math.nan)]
+
+
+def _verdict(item: Judgment, found: Finding) -> list[Cell]:
+    """Return where the estimate lies, and the label that holds the confidence."""
+    return [Cell(region(item.gate, found)), Cell(f"ADVISORY {found.label}" if item.advisory else found.label)]
+
+
+def _confidence(found: Finding, label: Label) -> Cell:
+    held = found.confidence.get(label)
+    return Cell(ABSENT) if held is None else Cell(shares(found)[label], value=held)
+
+
+def _means(found: Finding) -> list[Cell]:
+    return [mean_cell([100 * run for run in runs]) for runs in found.runs]
+
+
+def _gate_row(item: Judgment) -> Row:
+    found = item.found
+    first, second = (ABSENT if seeds == (None,) else str(len(seeds)) for seeds in found.seeds)
+    return (
+        Cell(item.name),
+        _value(item, found.value),
+        *_ends(item, found),
+        count_cell(found.queries),
+        Cell(first if first == second else f"{first} v {second}"),
+        *_verdict(item, found),
+        _confidence(found, item.label),
+    )
+
+
+def _dataset_row(item: Judgment, found: Finding, names: Mapping[str, Cell]) -> Row:
+    name = _datasets(item, found)
+    terms, freedom = found.estimate.terms, found.estimate.degrees_of_freedom
+    numbers = (math.nan,) * 4 if terms is None else (100 * found.estimate.standard_error, freedom, *terms.shares)
+    return (
+        names.get(name, Cell(name)),
+        count_cell(found.queries),
+        *_means(found),
+        signed_cell(100 * found.delta if _is_tir(item) else None),
+        _value(item, found.value, found.std),
+        *_ends(item, found),
+        *_verdict(item, found),
+        *(Cell(" ".join(map(_seed, seeds))) for seeds in found.seeds),
+        Cell("yes" if found.paired else "no"),
+        Cell(item.gate.metric),
+        Cell(ABSENT if terms is None else ESTIMANDS[found.estimate.estimand]),
+        *map(number_cell, numbers),
+        *(_confidence(found, label) for label in _LABELS),
+    )
+
+
+def _seed_rows(item: Judgment, found: Finding) -> Iterator[Row]:
+    scores = [dict(zip(seeds, runs, strict=True)) for seeds, runs in zip(found.seeds, found.runs, strict=True)]
+    by_seed: dict[Seed, float] = dict(found.by_seed.items())
+    seeds = sorted({*scores[0], *scores[1]}, key=lambda seed: -1 if seed is None else seed)
+    for seed in seeds:
+        of_runs = (mean_cell([100 * of_arm[seed]] if seed in of_arm else []) for of_arm in scores)
+        yield Cell(_seed(seed)), *of_runs, _value(item, by_seed.get(seed, math.nan))
+    if len(seeds) > 1:
+        mean = fmean(by_seed.values()) if by_seed else math.nan
+        yield Cell("mean"), *_means(found), _value(item, mean, found.std)
+
+
+def _seed(seed: Seed) -> str:
+    return "none" if seed is None else str(seed)
+
+
+def _stability_row(item: Judgment, left_out: str, found: Finding | Without) -> Row:
+    return Cell(left_out), _value(item, found.value), Cell(region(item.gate, found)), Cell(found.label)
+
+
+def _power_row(item: Judgment, plan: PowerPlan) -> Row:
+    decides = (plan.decides, plan.decides_in_fast_tier, plan.decides_with_any_queries, plan.decides_with_any_seeds)
+    needed = [Cell("never") if n is None else count_cell(n) for n in (plan.seeds, plan.queries)]
+    needed.append(Cell("never") if plan.grid is None else Cell(_size(plan.grid)))
+    return (
+        Cell(item.name),
+        Cell(_size(plan.at_hand)),
+        *([Cell("settled")] * 3 if plan.settled else needed),
+        *(Cell(points(distance), value=100 * distance) for distance in decides),
+    )
+
+
+def _size(size: tuple[int, int]) -> str:
+    seeds, queries = size
+    return f"{seeds:,} x {queries:,}" if seeds else f"{queries:,} queries"

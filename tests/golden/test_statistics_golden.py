@@ -1,0 +1,279 @@
+"""The model of variance: worked by hand, by textbook formulas that share no code with it, by scipy and statsmodels."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.special
+import scipy.stats
+import statsmodels.formula.api as smf
+from numpy.typing import NDArray
+from statsmodels.stats.anova import anova_lm
+from support.results import simulate
+
+from unimoe.analysis.comparisons import difference
+from unimoe.analysis.statistics.estimates import Estimate, Linear, LossRatios, estimate
+from unimoe.analysis.statistics.variance import Estimand, groups_of, moments
+
+Array = NDArray[np.float64]
+
+TIR = LossRatios(np.ones((1, 1)))
+MINUS = Linear(np.array([[1.0, -1.0]]))
+
+
+def tir(specialist: Array, joint: Array, *, paired: bool, estimand: Estimand = "seeds_and_queries") -> Estimate:
+    groups = groups_of((len(specialist), len(joint)), paired=paired)
+    return estimate(moments([[specialist, joint]], groups), TIR, estimand)
+
+
+def log_unbiased(freedom: float) -> float:
+    """By how much the geometric mean of a chi-squared variable falls short of its mean."""
+    return math.exp(math.log(freedom / 2.0) - float(scipy.special.psi(freedom / 2.0)))
+
+
+def mean_squares(r: Array) -> tuple[float, float, float]:
+    """Of seeds, queries and residual, by the textbook's sums of squares."""
+    n_seeds, n_queries = r.shape
+    grand, rows, columns = r.mean(), r.mean(1, keepdims=True), r.mean(0, keepdims=True)
+    return (
+        n_queries * float(((rows - grand) ** 2).sum()) / (n_seeds - 1),
+        n_seeds * float(((columns - grand) ** 2).sum()) / (n_queries - 1),
+        float(((r - rows - columns + grand) ** 2).sum()) / ((n_seeds - 1) * (n_queries - 1)),
+    )
+
+
+class TestByHand:
+    # first - second = r = [[.1, .2], [.3, .6]]; row means .15, .45; column means .2, .4; residuals +-.05:
+    # MS_seed = 2 * .045 = .09, MS_query = 2 * .02 = .04, MS_residual = 4 * .0025 = .01.
+    FIRST, SECOND = np.ones((2, 2)), np.array([[0.9, 0.8], [0.7, 0.4]])
+
+    def test_paired_difference(self) -> None:
+        found, _ = difference(self.FIRST, self.SECOND, paired=True)
+        k = log_unbiased(1.0)
+        # in parts of V: queries .01, runs .0225, residual .0025
+        freedom = (0.01 + k * 0.0225 - 0.0025) ** 2 / (0.01**2 + (k * 0.0225) ** 2 + 0.0025**2)
+        assert found.value == pytest.approx(0.3)
+        assert found.standard_error**2 == pytest.approx((0.09 + 0.04 - 0.01) / 4)
+        assert found.degrees_of_freedom == pytest.approx(freedom)
+        reach = scipy.stats.t.ppf(0.975, freedom) * math.sqrt(0.03)
+        assert found.interval == pytest.approx((0.3 - reach, 0.3 + reach))
+        assert found.p == pytest.approx(2 * scipy.stats.t.sf(0.3 / math.sqrt(0.03), freedom))
+        assert found.terms is not None
+        assert found.terms.shares == pytest.approx((0.08 / 0.12, 0.03 / 0.12))
+
+    def test_unpaired_difference(self) -> None:
+        # The first arm varies by nothing, so that all three parts are the second's: the same numbers.
+        assert difference(self.FIRST, self.SECOND)[0].standard_error ** 2 == pytest.approx(0.03)
+        # Three runs of the first arm, means .9, 1, 1.1 and no residual, add .01 / 3 and their own two degrees.
+        first = np.array([[0.9], [1.0], [1.1]]).repeat(2, axis=1)
+        found, _ = difference(first, self.SECOND)
+        one, two = log_unbiased(1.0), log_unbiased(2.0)
+        assert found.standard_error**2 == pytest.approx(0.03 + 0.01 / 3)
+        total = 0.01 + two * 0.01 / 3 + one * 0.0225 - 0.0025
+        parts = 0.01**2 + (two * 0.01 / 3) ** 2 / 2 + (one * 0.0225) ** 2 + 0.0025**2
+        assert found.degrees_of_freedom == pytest.approx(total**2 / parts)
+
+    def test_tir_and_its_delta_method(self) -> None:
+        # Means .5 and .4: T = .2, and the gradient is (.4 / .25, -1 / .5).
+        specialist, joint = np.array([[0.4, 0.6], [0.5, 0.5]]), np.array([[0.3, 0.5], [0.45, 0.35]])
+        found = moments([[specialist, joint]], groups_of((2, 2), paired=True))
+        assert TIR.value(found.means) == pytest.approx(0.2)
+        assert TIR.gradient(found.means) == pytest.approx(np.array([[1.6, -2.0]]))
+        ms_seed, ms_query, ms_residual = mean_squares((0.8 * specialist - joint) / 0.5)
+        larger = max(ms_seed + ms_query - ms_residual, ms_seed, ms_query)
+        assert found.terms(TIR.gradient(found.means)).variance == pytest.approx(larger / 4)
+
+    def test_two_datasets_share_their_runs(self) -> None:
+        # Runs move both datasets alike: the mean's variance over runs is that of one dataset, not half of it.
+        shift = np.array([[0.0], [0.1], [0.2]])
+        a, b = np.full((3, 4), 0.5) + shift, np.full((3, 9), 0.3) + shift
+        fixed = [np.full((1, 4), 0.4), np.full((1, 9), 0.2)]
+        found = moments([[a, fixed[0]], [b, fixed[1]]], groups_of((3, 1), paired=False))
+        mean = Linear(np.array([[0.5, -0.5], [0.5, -0.5]]))
+        assert found.terms(mean.weights).variance == pytest.approx(0.01 / 3)
+        assert found.terms(mean.weights).freedom == pytest.approx(2.0)
+
+    def test_a_variance_is_never_below_its_larger_part(self) -> None:
+        # r = [[.1, -.1], [-.1, .1]]: all of it is residual, and MS_seed + MS_query - MS_residual is negative.
+        found, _ = difference(np.ones((2, 2)), np.array([[0.6, 0.8], [0.8, 0.6001]]), paired=True)
+        assert found.standard_error > 0.0
+
+    def test_what_the_degrees_of_freedom_are_multiplied_with(self) -> None:
+        assert [log_unbiased(f) for f in (1.0, 2.0, 4.0, 9.0)] == pytest.approx([3.56, 1.78, 1.31, 1.12], abs=0.005)
+
+
+class TestScipy:
+    def test_one_run_a_side_is_the_paired_t_test(self) -> None:
+        rng = np.random.default_rng(3)
+        system, baseline = rng.uniform(0.0, 1.0, (2, 1, 50))
+        found, unfit = difference(system, baseline)
+        peer = scipy.stats.ttest_rel(system[0], baseline[0])
+        interval = peer.confidence_interval(0.95)
+        assert not unfit
+        assert found.p == pytest.approx(peer.pvalue, rel=1e-9)
+        assert found.interval == pytest.approx((interval.low, interval.high), rel=1e-9)
+        assert found.estimand == "queries"
+        assert found.degrees_of_freedom == pytest.approx(49.0)
+
+    def test_runs_alone_unpaired_are_welchs_test(self) -> None:
+        rng = np.random.default_rng(4)
+        first, second = rng.uniform(0.3, 0.9, (5, 20)), rng.uniform(0.3, 0.9, (3, 20))
+        found = estimate(moments([[first, second]], groups_of((5, 3), paired=False)), MINUS, "seeds")
+        peer = scipy.stats.ttest_ind(first.mean(axis=1), second.mean(axis=1), equal_var=False)
+        assert found.value / found.standard_error == pytest.approx(peer.statistic, rel=1e-9)
+        of_first, of_second = first.mean(axis=1).var(ddof=1) / 5, second.mean(axis=1).var(ddof=1) / 3
+
+        def satterthwaite(a: float, b: float) -> float:
+            return (a + b) ** 2 / (a**2 / 4 + b**2 / 2)
+
+        assert satterthwaite(of_first, of_second) == pytest.approx(peer.df)
+        adjusted = satterthwaite(log_unbiased(4.0) * of_first, log_unbiased(2.0) * of_second)
+        assert found.degrees_of_freedom == pytest.approx(max(2.0, adjusted))
+
+    def test_runs_alone_paired_are_the_t_test_of_their_differences(self) -> None:
+        first, second = simulate(5, 30, 0.03, rng=np.random.default_rng(6))
+        found = estimate(moments([[first, second]], groups_of((5, 5), paired=True)), MINUS, "seeds")
+        peer = scipy.stats.ttest_rel(first.mean(axis=1), second.mean(axis=1))
+        interval = peer.confidence_interval(0.95)
+        assert found.interval == pytest.approx((interval.low, interval.high), rel=1e-9)
+        assert found.p == pytest.approx(peer.pvalue, rel=1e-9)
+
+    def test_a_mean_over_queries_is_students(self) -> None:
+        scores = np.random.default_rng(5).uniform(size=(1, 30))
+        found = estimate(moments([[scores]]), Linear(np.ones((1, 1))), "queries")
+        interval = scipy.stats.ttest_1samp(scores[0], 0.0).confidence_interval(0.95)
+        assert found.interval == pytest.approx((interval.low, interval.high))
+
+
+class TestFormulas:
+    @pytest.mark.parametrize("seed", range(10))
+    def test_paired_is_the_two_way_analysis_of_the_linearised_ratio(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        specialist, joint = simulate(4, 40, 0.05, rng=rng, seed_sd=float(rng.choice([0.002, 0.03])))
+        found = tir(specialist, joint, paired=True)
+        ms_seed, ms_query, ms_residual = mean_squares(((1 - found.value) * specialist - joint) / specialist.mean())
+        expected = max(ms_seed + ms_query - ms_residual, ms_seed, ms_query) / (4 * 40)
+        assert found.standard_error**2 == pytest.approx(expected, rel=1e-9)
+
+    @pytest.mark.parametrize(("runs", "other"), [(2, 3), (3, 3), (3, 10), (5, 2)])
+    def test_unpaired_is_the_formula_of_five_terms(self, runs: int, other: int) -> None:
+        rng = np.random.default_rng(10 * runs + other)
+        a, b = simulate(runs, 50, 0.05, rng=rng)[0], simulate(other, 50, 0.05, rng=rng)[1]
+        found = tir(a, b, paired=False)
+        mean = a.mean()
+        w, u = (1 - found.value) / mean, 1 / mean
+        v_query = float((w * a.mean(axis=0) - u * b.mean(axis=0)).var(ddof=1)) / 50
+        (ms_a, _, msr_a), (ms_b, _, msr_b) = mean_squares(w * a), mean_squares(u * b)
+        variance = v_query + (ms_a - msr_a) / (50 * runs) + (ms_b - msr_b) / (50 * other)
+        floor = max(v_query, ms_a / (50 * runs) + ms_b / (50 * other))
+        assert found.standard_error**2 == pytest.approx(max(variance, floor), rel=1e-9)
+
+    def test_the_gradient_is_the_derivative(self) -> None:
+        means = np.array([[0.5, 0.45], [0.7, 0.6], [0.2, 0.25]])
+        quantity = LossRatios(np.array([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]))
+        steps = 1e-6 * np.eye(6).reshape(6, 3, 2)
+        numeric = [(quantity.value(means + s) - quantity.value(means - s)) / 2e-6 for s in steps]
+        assert quantity.gradient(means).ravel() == pytest.approx(numeric, abs=1e-6)
+
+
+class TestStatsmodels:
+    def frame(self) -> tuple[Array, pd.DataFrame]:
+        rng = np.random.default_rng(2)
+        shape = (5, 12)
+        r = rng.normal(0.05, 0.1, shape) + rng.normal(0.0, 0.1, (5, 1)) + rng.normal(0.0, 0.2, 12)
+        seeds, queries = np.indices(shape)
+        return r, pd.DataFrame({"y": r.ravel(), "seed": seeds.ravel(), "query": queries.ravel(), "all": 1})
+
+    def test_mean_squares_are_those_of_its_analysis_of_variance(self) -> None:
+        r, frame = self.frame()
+        peer = anova_lm(smf.ols("y ~ C(seed) + C(query)", frame).fit())["mean_sq"]
+        found = moments([[r]], ((0,),)).terms(np.ones((1, 1)))
+        assert 60 * found.run[0] == pytest.approx(peer["C(seed)"])
+        assert 60 * found.query[0] == pytest.approx(peer["C(query)"])
+        assert 60 * found.residual[0, 0] == pytest.approx(peer["Residual"])
+
+    @pytest.mark.filterwarnings("ignore:The MLE may be on the boundary")
+    def test_a_mixed_model_finds_the_same_components_and_standard_error(self) -> None:
+        # By restricted maximum likelihood, which on a balanced design solves the same equations.
+        r, frame = self.frame()
+        parts = {"seed": "0 + C(seed)", "query": "0 + C(query)"}
+        peer = smf.mixedlm("y ~ 1", frame, groups="all", vc_formula=parts, re_formula="0").fit(reml=True)
+        found = moments([[r]], ((0,),)).terms(np.ones((1, 1)))
+        components = dict(zip(peer.model.exog_vc.names, peer.vcomp, strict=True))
+        assert components["seed"] == pytest.approx(5 * (found.run[0] - found.residual[0, 0]), rel=1e-2)
+        assert components["query"] == pytest.approx(12 * (found.query[0] - found.residual[0, 0]), rel=1e-2)
+        assert peer.scale == pytest.approx(60 * found.residual[0, 0], rel=1e-2)
+        assert float(peer.bse["Intercept"]) == pytest.approx(found.error, rel=1e-2)
+
+
+class TestFieller:
+    def arms(self, queries: int = 40) -> tuple[Array, Array]:
+        rng = np.random.default_rng(8)
+        specialist = rng.uniform(0.0, 1.0, (1, queries))
+        return specialist, np.clip(specialist - 0.05 + rng.normal(0.0, 0.3, (1, queries)), 0.0, 1.0)
+
+    def test_with_fixed_degrees_of_freedom_it_solves_the_quadratic(self) -> None:
+        # All ratios R with (mean(b) - R mean(a))**2 <= t**2 * (vbb - 2 R vab + R**2 vaa).
+        specialist, joint = self.arms()
+        (vaa, vab), (_, vbb) = np.cov(specialist[0], joint[0]) / 40
+        a, b, t2 = specialist.mean(), joint.mean(), scipy.stats.t.ppf(0.975, 39) ** 2
+        ends = np.sort(np.roots([a**2 - t2 * vaa, -2 * (a * b - t2 * vab), b**2 - t2 * vbb]))
+        found = tir(specialist, joint, paired=False, estimand="queries")
+        assert found.interval == pytest.approx((1 - ends[1], 1 - ends[0]), rel=1e-9)
+
+    def test_it_holds_exactly_the_ratios_that_a_test_does_not_reject(self) -> None:
+        specialist, joint = self.arms()
+        found = tir(specialist, joint, paired=False, estimand="queries")
+        assert found.interval is not None
+        for ratio in np.linspace(-0.6, 0.6, 121):
+            rejected = scipy.stats.ttest_1samp(((1 - ratio) * specialist - joint)[0], 0.0).pvalue < 0.05
+            assert rejected != (found.interval[0] <= ratio <= found.interval[1])
+
+    def test_with_seeds_too_its_ends_are_where_the_contrast_is_rejected(self) -> None:
+        specialist, joint = simulate(3, 40, 0.05, rng=np.random.default_rng(1))
+        joint = np.vstack([joint, joint[:1] + 0.02])
+        found = tir(specialist, joint, paired=False)
+        assert found.interval is not None
+        for end, tail in zip(found.interval, (0.025, 0.975), strict=True):
+            contrast = np.array([[1.0 - end, -1.0]])
+            terms = moments([[specialist, joint]], groups_of((3, 4), paired=False)).terms(contrast)
+            value = (1.0 - end) * specialist.mean() - joint.mean()
+            assert scipy.stats.t.cdf(-value / terms.error, terms.freedom) == pytest.approx(tail, abs=1e-9)
+            assert found.confidence_below(end) == pytest.approx(tail, abs=1e-9)
+
+    def test_a_certain_denominator_leaves_the_delta_method(self) -> None:
+        joint = np.random.default_rng(9).uniform(0.2, 0.8, (1, 60))
+        found = tir(np.full((1, 60), 0.5), joint, paired=False, estimand="queries")
+        interval = scipy.stats.ttest_1samp(1.0 - joint[0] / 0.5, 0.0).confidence_interval(0.95)
+        assert found.interval == pytest.approx((interval.low, interval.high), rel=1e-9)
+
+
+class TestCoverage:
+    @pytest.mark.parametrize(("runs", "paired"), [((3, 3), True), ((3, 3), False), ((3, 5), False)])
+    @pytest.mark.parametrize("seed_sd", [0.003, 0.03])
+    def test_intervals_cover_the_truth_as_often_as_they_say(
+        self, runs: tuple[int, int], paired: bool, seed_sd: float
+    ) -> None:
+        rng = np.random.default_rng(11)
+        repetitions, truth, covered = 400, 0.015, 0
+        for _ in range(repetitions):
+            specialist, joint = simulate(max(runs), 60, truth, rng=rng, seed_sd=seed_sd)
+            found = tir(specialist[: runs[0]], joint[: runs[1]], paired=paired)
+            covered += 0.025 <= found.confidence_below(truth) <= 0.975
+        # three standard errors of 400 repetitions about 95 %, and what the benchmark allows
+        assert 0.92 <= covered / repetitions <= 0.985
+
+    def test_equal_arms_are_seldom_called_different(self) -> None:
+        """Seeds make 45 % of a test over queries alone false at .05."""
+        rng = np.random.default_rng(12)
+        marked = queries = 0
+        for _ in range(400):
+            system, baseline = simulate(3, 400, 0.0, rng=rng, seed_sd=0.02, query_sd=0.05)
+            p = difference(system, baseline)[0].p
+            marked += p is not None and p < 0.05
+            queries += scipy.stats.ttest_rel(system.mean(axis=0), baseline.mean(axis=0)).pvalue < 0.05
+        assert marked / 400 <= 0.065 + 0.02
+        assert queries / 400 > 0.3

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+from support.results import make_result
+
+from unimoe.analysis.comparisons import Comparison, compare_arms
+from unimoe.analysis.loading import Results
+from unimoe.analysis.statistics.corrections import holm
+from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
+from unimoe.results import EvalResult
+
+Scores = NDArray[np.float64]
+
+
+@st.composite
+def two_sides(draw: st.DrawFn) -> tuple[Scores, Scores]:
+    """Scores of a system and a baseline, runs by queries; ties are common, as with cut-off metrics."""
+    queries = draw(st.integers(1, 20))
+    values = st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0])
+    first, second = (draw(arrays(np.float64, (draw(st.integers(1, 3)), queries), elements=values)) for _ in range(2))
+    return first, second
+
+
+def compare(system: Scores, baseline: Scores, *extra: EvalResult, iterations: int = 100) -> Comparison:
+    items = [make_result("a", seed, row) for seed, row in enumerate(baseline)]
+    items += [make_result("b", seed, row) for seed, row in enumerate(system)]
+    return next(
+        c
+        for c in compare_arms(Results(Path("outputs"), [*items, *extra]), iterations=iterations)
+        if c.key == "reranking/apidocs"
+    )
+
+
+@given(two_sides())
+def test_swapping_arms_flips_signs_and_keeps_p(sides: tuple[Scores, Scores]) -> None:
+    one, other = compare(*sides), compare(*sides[::-1])
+    assert other.delta == pytest.approx(-one.delta, abs=1e-12)
+    assert (other.p is None) == (one.p is None)
+    if one.p is not None and one.difference.interval and other.difference.interval:
+        low, high = one.difference.interval
+        assert other.difference.interval == pytest.approx((-high, -low), abs=1e-9)
+        assert other.p == pytest.approx(one.p, rel=1e-6)
+    assert other.check_interval == pytest.approx([-end for end in one.check_interval[::-1]], abs=1e-6)
+    assert other.check_p == one.check_p
+    assert (other.wins, other.ties, other.losses) == (one.losses, one.ties, one.wins)
+    assert other.superiority == pytest.approx(1.0 - one.superiority)
+    assert (other.effect is None) == (one.effect is None)
+
+
+@given(two_sides())
+def test_no_number_is_undefined_and_no_p_is_zero(sides: tuple[Scores, Scores]) -> None:
+    found = compare(*sides)
+    for p in (found.p, found.p_holm, found.check_p):
+        assert p is None or 0.0 < p <= 1.0
+    assert (found.p is None) == (found.p_holm is None) == bool(found.unfit)
+    assert found.check_interval[0] <= found.check_interval[1]
+    if found.p is not None and found.difference.interval and abs(found.p - 0.05) > 1e-6:
+        low, high = found.difference.interval
+        assert low < found.delta < high
+        assert all(math.isfinite(end) for end in (low, high))
+        assert (found.p < 0.05) == (low > 0.0 or high < 0.0)
+
+
+@given(two_sides())
+def test_identical_arms_differ_by_nothing(sides: tuple[Scores, Scores]) -> None:
+    found = compare(sides[0], sides[0])
+    assert (found.delta, found.check_interval, found.effect, found.p) == (0.0, (0.0, 0.0), None, None)
+    assert found.check_p == 1.0
+
+
+@given(two_sides(), st.integers(0, 2**32 - 1))
+def test_the_order_of_queries_changes_nothing_but_the_checks_random_numbers(
+    sides: tuple[Scores, Scores], order_seed: int
+) -> None:
+    order = np.random.default_rng(order_seed).permutation(sides[0].shape[1])
+    one, other = compare(*sides), compare(sides[0][:, order], sides[1][:, order])
+    assert other.delta == pytest.approx(one.delta, abs=1e-12)
+    assert (other.p is None) == (one.p is None)
+    if one.p is not None:
+        assert other.p == pytest.approx(one.p, rel=1e-6)
+    assert other.check_p == pytest.approx(one.check_p, abs=0.35)
+
+
+@given(two_sides())
+@settings(max_examples=20)
+def test_more_resamples_move_the_check_within_its_error_only(sides: tuple[Scores, Scores]) -> None:
+    few, many = compare(*sides, iterations=1_000), compare(*sides, iterations=8_000)
+    error = math.sqrt(many.check_p * (1.0 - many.check_p) / 1_000)
+    assert few.check_p == pytest.approx(many.check_p, abs=5 * error + 2e-3)
+    assert few.p == many.p
+
+
+@given(two_sides(), two_sides())
+def test_another_dataset_changes_no_number_but_the_correction(
+    sides: tuple[Scores, Scores], others: tuple[Scores, Scores]
+) -> None:
+    more = [make_result(arm, 0, rows[0], dataset="other") for arm, rows in zip("ab", others, strict=True)]
+    alone, beside = compare(*sides), compare(*sides, *more)
+    assert beside.difference.interval == alone.difference.interval
+    for name in ("p", "check_p", "check_interval", "effect", "unfit", "holds_for"):
+        assert getattr(beside, name) == getattr(alone, name)
+
+
+@given(st.integers(1, 70), st.integers(1, 90), st.integers(0, 2**32 - 1))
+def test_equal_seeds_draw_equal_bits_and_columns_share_their_draws(n: int, iterations: int, seed: int) -> None:
+    values = np.random.default_rng(n).normal(size=(n, 2))
+    for resampling in (bootstrap_means, sign_flip_p):
+        first = resampling(values, iterations, seed)
+        assert first.tobytes() == resampling(values, iterations, seed).tobytes()
+        assert resampling(values[:, :1], iterations, seed) == pytest.approx(first[..., :1], abs=1e-5)
+
+
+@given(st.lists(st.floats(1e-6, 1.0), max_size=20))
+def test_the_correction_only_raises_p_and_keeps_its_order(p_values: list[float]) -> None:
+    corrected = holm(p_values)
+    assert all(p <= by_holm <= 1.0 for p, by_holm in zip(p_values, corrected, strict=True))
+    order = np.argsort(p_values, kind="stable")
+    assert (np.diff(np.array(corrected)[order]) >= -1e-15).all()

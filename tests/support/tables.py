@@ -1,0 +1,61 @@
+"""Every table of an analysis, and every form of a table."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from unimoe.analysis.analysis import Analysis
+from unimoe.analysis.tables import Cell, Table
+from unimoe.analysis.tables.comparisons import before_after_table, comparisons_table
+from unimoe.analysis.tables.gates import datasets_table, gates_table, power_table, seeds_table, stability_table
+from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table, tir_without_queries_table
+from unimoe.analysis.tables.scores import generate_comparison_table, overview_table, training_table
+
+
+def all_tables(analysis: Analysis) -> list[Table]:
+    """Those with something in them."""
+    results, comparisons = analysis.results, analysis.comparisons
+    made = [
+        gates_table(analysis.outcomes),
+        datasets_table(analysis.judgments),
+        seeds_table(analysis.judgments),
+        stability_table(analysis.outcomes),
+        power_table(analysis.outcomes),
+        overview_table(results, comparisons),
+        generate_comparison_table(results, comparisons),
+        comparisons_table(results, comparisons),
+        before_after_table(results, comparisons),
+        mteb_table(results),
+        mteb_tasks_table(results),
+        tir_without_queries_table(results),
+        training_table(results),
+    ]
+    return [table for table in made if table.groups]
+
+
+def shown(table: Table, width: int = 100) -> str:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(table.to_rich())
+    return console.export_text()
+
+
+def renderings(table: Table) -> dict[str, str]:
+    return {
+        "terminal": shown(table, width=400),
+        "markdown": table.to_markdown(),
+        "html": table.to_html(),
+        "latex": table.to_latex(),
+        "csv": table.to_csv(),
+    }
+
+
+def row(table: Table, name: str, heading: str = "") -> dict[str, Cell]:
+    """The first row of a name, below a heading that begins so."""
+    found = next(r for g in table.groups if g.heading.startswith(heading) for r in g.rows if r[0].text == name)
+    return dict(zip(table.columns, found, strict=True))
+
+
+def texts(table: Table) -> list[list[str]]:
+    return [[cell.text for cell in row] for group in table.groups for row in group.rows]

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from unimoe.analysis.arms import Pair, arm_order, has_role, pairs
+
+
+def test_pairs_by_what_follows_the_task_word() -> None:
+    found = list(pairs(["rank_only_r8", "joint_r8", "rank_only_r16", "joint_r16", "jointly_r8"]))
+    assert found == [
+        Pair("reranking", "rank_only_r16", "joint_r16"),
+        Pair("reranking", "rank_only_r8", "joint_r8"),
+        Pair("embedding", "emb_only_r16", "joint_r16"),
+        Pair("embedding", "emb_only_r8", "joint_r8"),
+    ]
+
+
+def test_each_way_of_joint_training_is_set_against_the_specialist_it_continues() -> None:
+    arms = ("rank_only_r8", "rank_only_r8_wide", "joint_r8", "joint_r8_pcgrad", "joint_r8_wide_pcgrad", "joint_r80")
+    found = {pair.joint: pair.specialist for pair in pairs(arms) if pair.task == "reranking"}
+    assert found == {
+        "joint_r8": "rank_only_r8",
+        "joint_r8_pcgrad": "rank_only_r8",
+        "joint_r8_wide_pcgrad": "rank_only_r8_wide",
+        "joint_r80": "rank_only_r80",
+    }
+
+
+def test_a_specialist_without_any_joint_arm_asks_for_its_own() -> None:
+    assert Pair("reranking", "rank_only_r8", "joint_r8") in list(pairs(["rank_only_r8", "emb_only_r8"]))
+    assert list(pairs(["bm25", "my_system"])) == []
+
+
+def test_baselines_come_first_and_other_systems_last() -> None:
+    arms = ["my_system", "joint_r8", "zero_shot", "rank_only_r8", "emb_only_r8", "bm25", "a_system"]
+    ordered = ["bm25", "zero_shot", "rank_only_r8", "emb_only_r8", "joint_r8", "a_system", "my_system"]
+    assert sorted(arms, key=arm_order) == ordered
+
+
+@pytest.mark.parametrize(("name", "role"), [("bm25", True), ("joint", True), ("joint_r8", True), ("jointly", False)])
+def test_names_with_a_role(name: str, role: bool) -> None:
+    assert has_role(name) is role

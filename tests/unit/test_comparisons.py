@@ -1,0 +1,243 @@
+"""Comparisons of arms: what is asked, what holds for what, one p, one interval, one family."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+from support.results import make_result, query_ids, simulate
+
+from unimoe.analysis.comparisons import (
+    Comparison,
+    all_pairs,
+    before_after,
+    compare_arms,
+    corrected,
+    difference,
+    questions_of,
+)
+from unimoe.analysis.loading import Results
+from unimoe.errors import DataError, UsageError
+from unimoe.results import EvalResult
+
+
+def results(*items: EvalResult) -> Results:
+    return Results(Path("outputs"), items)
+
+
+def arms(*names: str, seeds: int = 2, queries: int = 30, paired: bool = False) -> list[EvalResult]:
+    rng = np.random.default_rng(0)
+    baselines = [n for n in names if n in ("zero_shot", "bm25")]
+    items = [make_result(arm, None, rng.uniform(size=queries)) for arm in baselines]
+    for arm in names:
+        runs = range(seeds) if arm not in baselines else ()
+        items += [make_result(arm, seed, rng.uniform(size=queries), paired_seeds=paired) for seed in runs]
+    return items
+
+
+def two(system: list[float], baseline: list[float], seed: int | None = None) -> Comparison:
+    items = results(make_result("zero_shot", None, baseline), make_result("joint_r8", seed, system))
+    (only,) = compare_arms(items, iterations=200)
+    return only
+
+
+class TestQuestions:
+    def test_arms_with_roles_are_compared_with_baselines_and_specialists(self) -> None:
+        asked = questions_of(results(*arms("bm25", "zero_shot", "rank_only_r8", "joint_r8")))
+        assert [(q.system, q.baseline) for q in asked] == [
+            ("joint_r8", "zero_shot"),
+            ("rank_only_r8", "zero_shot"),
+            ("joint_r8", "bm25"),
+            ("rank_only_r8", "bm25"),
+            ("joint_r8", "rank_only_r8"),
+        ]
+
+    def test_other_systems_are_compared_with_each_other(self) -> None:
+        """After ``retrieve`` there was no paired table and no mark at all."""
+        asked = questions_of(results(*arms("a", "b", "c")))
+        assert {frozenset((q.system, q.baseline)) for q in asked} == {
+            frozenset(pair) for pair in (("a", "b"), ("a", "c"), ("b", "c"))
+        }
+        assert len(asked) == 3
+
+    def test_many_systems_are_compared_with_the_baseline_alone(self) -> None:
+        names = [f"system{i}" for i in range(12)]
+        asked = questions_of(results(*arms("bm25", *names, seeds=1)))
+        assert {q.baseline for q in asked} == {"bm25"}
+        assert len(asked) == 12
+
+    def test_all_pairs_asks_each_once(self) -> None:
+        asked = [(q.system, q.baseline) for q in all_pairs("retrieval/x", ["a", "b", "c"])]
+        assert asked == [("b", "a"), ("c", "a"), ("c", "b")]
+
+    def test_nothing_to_compare_is_no_error(self) -> None:
+        assert compare_arms(results(make_result("joint_r8", 0, [0.5]))) == ()
+
+
+class TestRows:
+    def test_by_hand(self) -> None:
+        found = two([0.3, 0.4, 0.4, 0.4, 0.5, 0.6, 0.2, 0.1], [0.2, 0.4, 0.6, 0.0, 0.4, 0.5, 0.1, 0.0])
+        assert (found.queries, found.wins, found.ties, found.losses) == (8, 6, 1, 1)
+        assert found.means == pytest.approx((0.3625, 0.275))
+        assert found.delta == pytest.approx(0.0875)
+        assert found.relative == pytest.approx(0.0875 / 0.275)
+        assert found.superiority == pytest.approx(6.5 / 8)
+        gaps = np.array([0.1, 0.0, -0.2, 0.4, 0.1, 0.1, 0.1, 0.1])
+        assert found.effect == pytest.approx(gaps.mean() / gaps.std(ddof=1))
+
+    def test_single_runs_have_the_paired_t_test_over_queries(self) -> None:
+        rng = np.random.default_rng(1)
+        system, baseline = rng.uniform(size=(2, 40))
+        found = two(system.tolist(), baseline.tolist(), seed=0)
+        assert found.p == pytest.approx(scipy.stats.ttest_rel(system, baseline).pvalue, rel=1e-9)
+        assert found.holds_for == "queries"
+
+    def test_what_a_row_holds_for(self) -> None:
+        found = compare_arms(results(*arms("zero_shot", "rank_only_r8", "joint_r8")), iterations=50)
+        assert [c.holds_for for c in found] == ["seeds and queries"] * 3
+        mixed = [*arms("rank_only_r8"), make_result("joint_r8", 0, np.linspace(0, 1, 30))]
+        (row,) = compare_arms(results(*mixed), iterations=50)
+        assert row.holds_for == "queries, seeds of one arm"
+
+    def test_seeds_pair_where_the_experiment_declares_it(self) -> None:
+        specialist, joint = simulate(3, 60, 0.02, rng=np.random.default_rng(2), seed_sd=0.0)
+        shift = np.array([[0.0], [0.03], [-0.03]])
+        rows = {}
+        for paired in (False, True):
+            items = [
+                make_result(arm, seed, row, paired_seeds=paired)
+                for arm, matrix in (("rank_only_r8", specialist + shift), ("joint_r8", joint + shift))
+                for seed, row in enumerate(matrix)
+            ]
+            (rows[paired],) = compare_arms(results(*items), iterations=50)
+        assert rows[True].difference.standard_error < rows[False].difference.standard_error
+
+    def test_numbers_of_seeds_may_differ_and_their_order_changes_nothing(self) -> None:
+        specialist, joint = simulate(5, 40, 0.02, rng=np.random.default_rng(3))
+        found, turned = (difference(joint[order], specialist)[0] for order in ([0, 1, 2], [2, 0, 1]))
+        assert turned.interval == pytest.approx(found.interval, rel=1e-9)
+
+    def test_pairs_by_query_id_whatever_the_order_of_the_file(self) -> None:
+        scores = dict(zip(query_ids(8), np.linspace(0.1, 0.8, 8).tolist(), strict=True))
+        turned = dict(reversed(scores.items()))
+        (only,) = compare_arms(
+            results(make_result("zero_shot", None, scores), make_result("joint_r8", 0, turned)), iterations=50
+        )
+        assert only.ties == 8
+        assert (only.delta, only.effect, only.p, only.p_holm, only.significant) == (0.0, None, None, None, False)
+
+    def test_too_little_to_test_says_why(self) -> None:
+        few = two([0.3, 0.2, 0.1, 0.5, 0.5, 0.5], [0.1, 0.1, 0.1, 0.5, 0.5, 0.5])
+        assert (few.p, few.p_holm, few.significant) == (None, None, False)
+        assert few.unfit == "the systems differ on 2 of 6 queries"
+        constant = two([0.4] * 10, [0.3] * 10)
+        assert constant.p is None
+        assert "nothing varies" in constant.unfit
+        one = two([0.3], [0.1])
+        assert (one.effect, one.p) == (None, None)
+        assert one.unfit == "the systems differ on 1 of 1 queries"
+
+    def test_a_baseline_at_zero_leaves_no_relative_effect(self) -> None:
+        assert two([0.3, 0.2], [0.0, 0.0]).relative is None
+
+    def test_checks_are_of_the_runs_as_they_are(self) -> None:
+        """A sign-flip test over seed averages marks equal arms; the model's p knows that other seeds may differ."""
+        system, baseline = simulate(3, 2_000, 0.0, rng=np.random.default_rng(4), seed_sd=0.03, query_sd=0.02)
+        items = [make_result("rank_only_r8", s, row) for s, row in enumerate(baseline)]
+        items += [make_result("joint_r8", s, row) for s, row in enumerate(system)]
+        (row,) = compare_arms(results(*items), iterations=500)
+        assert row.check_p < 0.01
+        assert row.p is not None
+        assert row.p > 0.05
+        width = row.check_interval[1] - row.check_interval[0]
+        ends = row.difference.interval
+        assert ends is not None
+        assert width < (ends[1] - ends[0]) / 4
+
+    def test_equal_seeds_give_equal_numbers_and_another_dataset_changes_none_but_the_correction(self) -> None:
+        items = arms("zero_shot", "rank_only_r8", "joint_r8")
+        alone = compare_arms(results(*items), iterations=200, seed=4)
+        assert [c.check_p for c in alone] == [c.check_p for c in compare_arms(results(*items), iterations=200, seed=4)]
+        other = [make_result(arm, 0, np.linspace(0, 1, 9), dataset="a") for arm in ("rank_only_r8", "joint_r8")]
+        more = [c for c in compare_arms(results(*items, *other), iterations=200, seed=4) if c.key != "reranking/a"]
+        assert [(c.p, c.difference.interval, c.check_p) for c in more] == [
+            (c.p, c.difference.interval, c.check_p) for c in alone
+        ]
+
+    def test_refuses_no_iterations(self) -> None:
+        with pytest.raises(UsageError, match="iterations 0"):
+            compare_arms(results(*arms("a", "b")), iterations=0)
+
+
+class TestFamily:
+    def test_the_rows_of_a_call_are_one_family(self) -> None:
+        """Single-seed rows and rows of three seeds were corrected apart from what the table showed."""
+        found = compare_arms(results(*arms("zero_shot", "rank_only_r8", "joint_r8")), iterations=50)
+        p_values = sorted(c.p for c in found if c.p is not None)
+        assert len(p_values) == 3
+        by_p = sorted(found, key=lambda c: c.p or 0.0)
+        assert by_p[0].p_holm == pytest.approx(min(1.0, 3 * p_values[0]))
+        assert all(c.p_holm >= c.p for c in found if c.p is not None and c.p_holm is not None)
+
+    def test_rows_without_a_test_do_not_count(self) -> None:
+        tested = [two(row, [0.5] * 10) for row in np.random.default_rng(0).uniform(0.5, 0.9, (2, 10)).tolist()]
+        family = corrected([*tested, two([0.4] * 10, [0.3] * 10)])
+        assert family[2].p_holm is None
+        smallest = min(family[:2], key=lambda c: c.p or 1.0)
+        assert smallest.p is not None
+        assert smallest.p_holm == pytest.approx(2 * smallest.p)
+
+    def test_p_below_five_percent_is_an_interval_without_zero(self) -> None:
+        rng = np.random.default_rng(6)
+        for gap in np.linspace(-0.2, 0.2, 21):
+            found = two((0.5 + gap + rng.normal(0.0, 0.3, 12)).tolist(), [0.5] * 12)
+            ends = found.difference.interval
+            assert found.p is not None
+            assert ends is not None
+            assert (found.p < 0.05) == (ends[0] > 0.0 or ends[1] < 0.0)
+
+
+class TestBeforeAfter:
+    def items(self) -> Results:
+        rng = np.random.default_rng(2)
+        rows = {(arm, key): rng.uniform(size=30) for arm in ("bm25", "minilm") for key in ("one", "two")}
+        rows |= {("minilm", "three"): rng.uniform(size=30), ("alone", "four"): rng.uniform(size=30)}
+        return results(
+            *(
+                make_result(arm, None, row, dataset=key, identity={"checkpoint": "none"})
+                for (arm, key), row in rows.items()
+            )
+        )
+
+    def test_every_dataset_with_both_arms_and_every_metric_of_both_is_one_family(self) -> None:
+        found = before_after(self.items(), "bm25", ["minilm"], iterations=50)
+        assert [(c.key, c.metric) for c in found] == [
+            (f"reranking/{key}", metric) for key in ("one", "two") for metric in ("ndcg@10", "mrr@10")
+        ]
+        smallest = min(found, key=lambda c: c.p or 1.0)
+        assert smallest.p is not None
+        assert smallest.p_holm == pytest.approx(min(1.0, 4 * smallest.p))
+
+    def test_a_metric_alone_is_the_same_as_among_others(self) -> None:
+        together = before_after(self.items(), "bm25", ["minilm"], keys=["reranking/one"], iterations=50)[1]
+        (alone,) = before_after(self.items(), "bm25", ["minilm"], ["mrr@10"], keys=["reranking/one"], iterations=50)
+        assert (alone.metric, alone.p, alone.delta) == (together.metric, together.p, together.delta)
+        assert alone.check_interval == pytest.approx(together.check_interval, rel=1e-6)
+
+    @pytest.mark.parametrize(
+        ("before", "after", "given", "error", "message"),
+        [
+            ("bm25", "bm25", {}, UsageError, "compared with itself"),
+            ("mb25", "minilm", {}, UsageError, r"unknown arm 'mb25' \(did you mean 'bm25'\?\); there is alone, bm25"),
+            ("bm25", "alone", {}, DataError, "both bm25 and alone; bm25 has reranking/one, reranking/two"),
+            ("bm25", "minilm", {"keys": ["reranking/three"]}, DataError, "no dataset with results of both"),
+            ("bm25", "minilm", {"metrics": ["recall@5"]}, DataError, "no per-query 'recall@5'"),
+        ],
+    )
+    def test_what_cannot_be_is_refused(
+        self, before: str, after: str, given: dict[str, list[str]], error: type[Exception], message: str
+    ) -> None:
+        with pytest.raises(error, match=message):
+            before_after(self.items(), before, [after], given.get("metrics"), keys=given.get("keys"))

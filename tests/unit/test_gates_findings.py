@@ -1,0 +1,320 @@
+"""What scores say of a gate: value, interval, region and label, for every kind of gate."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.gates import DIFFERENCE, INTERFERENCE, both, clear_gap, constant_gap, measured, register, results
+from support.results import make_result, simulate
+
+from unimoe.analysis.gates.definitions import Gate
+from unimoe.analysis.gates.findings import Finding, find, ratio_weights, region_of
+from unimoe.analysis.gates.judging import judge
+from unimoe.analysis.gates.scores import GateScores, collect
+from unimoe.analysis.loading import Results
+
+
+def gate(folder: Path, **change: Any) -> Gate:
+    return register(folder, **INTERFERENCE | change).gates["it"]
+
+
+def found(results: Results, gate: Gate) -> Finding:
+    return find(gate, collect(results, gate))
+
+
+def noisy(specialist: float, joint: float, seeds: int = 3, queries: int = 20) -> Results:
+    """Means to the letter, and a little noise about them."""
+    noise = np.random.default_rng(0).normal(0.0, 0.0001, (2, seeds, queries))
+    noise -= noise.mean(axis=(1, 2), keepdims=True)
+    return both(specialist + noise[0], joint + noise[1])
+
+
+class TestInterference:
+    def test_value_means_and_runs_by_hand(self, tmp_path: Path) -> None:
+        item = found(both([[0.4, 0.6], [0.5, 0.7]], [[0.4, 0.5], [0.5, 0.64]]), gate(tmp_path))
+        assert item.value == pytest.approx(1.0 - 0.51 / 0.55)
+        assert item.means == pytest.approx((0.55, 0.51))
+        assert item.runs[0] == pytest.approx((0.5, 0.6))
+        assert item.runs[1] == pytest.approx((0.45, 0.57))
+        assert item.delta == pytest.approx(-0.04)
+        assert item.by_seed == {0: pytest.approx(0.1), 1: pytest.approx(0.05)}
+        assert item.std == pytest.approx(0.05 / math.sqrt(2))
+
+    def test_the_value_is_the_ratio_of_means_that_the_interval_is_about(self, tmp_path: Path) -> None:
+        """The mean of per-seed ratios was +10.02 % where the interval lay around +2.00 %."""
+        rng = np.random.default_rng(1)
+        noise = rng.normal(0.0, 0.001, (2, 3, 40))
+        specialist = np.array([[0.9], [0.9], [0.5]]) + noise[0]
+        joint = np.array([[0.9], [0.9], [0.454]]) + noise[1]
+        item = found(both(specialist, joint), gate(tmp_path))
+        assert item.value == pytest.approx(0.02, abs=0.001)
+        assert np.mean(list(item.by_seed.values())) == pytest.approx(0.0307, abs=0.002)
+        ends = item.estimate.interval
+        assert ends is not None
+        assert ends[0] < item.value < ends[1]
+        assert item.confidence["PASS"] == pytest.approx(0.5, abs=0.05)
+
+    @pytest.mark.parametrize(
+        ("joint", "label"),
+        [(0.5, "PASS"), (0.592, "INCONCLUSIVE"), (0.591, "MARGINAL"), (0.6, "FAIL"), (0.7, "FAIL")],
+    )
+    def test_clear_results_get_the_label_of_their_region(self, tmp_path: Path, joint: float, label: str) -> None:
+        cutoffs = {"pass_at": 0.02, "fail_below": 0.01 if joint != 0.592 else 0.0133333}
+        item = found(noisy(0.6, joint), gate(tmp_path, **cutoffs))
+        assert item.label == label
+        assert not item.why
+
+    @pytest.mark.parametrize(
+        ("value", "label"),
+        [
+            *((0.5, "PASS"), (0.02, "PASS"), (0.019999, "MARGINAL"), (0.01, "MARGINAL")),
+            *((0.009999, "FAIL"), (-0.3, "FAIL"), (math.nan, "INCONCLUSIVE")),
+        ],
+    )
+    def test_regions(self, tmp_path: Path, value: float, label: str) -> None:
+        assert region_of(gate(tmp_path), value) == label
+
+    @pytest.mark.parametrize("specialist", [0.1, 0.3, 0.6, 0.7, 0.9])
+    def test_a_region_is_not_moved_by_the_representation_of_decimals(self, tmp_path: Path, specialist: float) -> None:
+        assert region_of(gate(tmp_path), (specialist - specialist * 0.98) / specialist) == "PASS"
+        assert region_of(gate(tmp_path), (specialist - specialist * 0.99) / specialist) == "MARGINAL"
+
+    def test_noise_is_inconclusive_and_its_confidences_add_up(self, tmp_path: Path) -> None:
+        specialist, joint = simulate(3, 30, 0.015, rng=np.random.default_rng(2))
+        item = found(both(specialist, joint), gate(tmp_path))
+        assert item.label == "INCONCLUSIVE"
+        assert item.region != "INCONCLUSIVE"
+        assert math.fsum(item.confidence.values()) == pytest.approx(1.0)
+
+    @pytest.mark.parametrize("kind", ["interference", "superiority", "non_inferiority"])
+    def test_confidences_of_two_sided_claims_add_up(self, tmp_path: Path, kind: str) -> None:
+        rng = np.random.default_rng(5)
+        shape = INTERFERENCE if kind == "interference" else DIFFERENCE | {"kind": kind}
+        item = found(both(*simulate(3, 40, 0.02, rng=rng)), register(tmp_path, **shape).gates["it"])
+        assert math.fsum(item.confidence.values()) == pytest.approx(1.0)
+
+
+class TestSeeds:
+    """Seeds of separately trained arms are no pairs; the experiment may declare that they are."""
+
+    def test_the_order_of_files_changes_nothing(self, tmp_path: Path) -> None:
+        specialist, joint = simulate(3, 60, 0.03, rng=np.random.default_rng(7), seed_sd=0.02)
+        items = [found(both(specialist, joint[order]), gate(tmp_path)) for order in ([0, 1, 2], [2, 1, 0])]
+        assert items[0].label == items[1].label
+        assert items[1].estimate.interval == pytest.approx(items[0].estimate.interval, rel=1e-9)
+
+    def test_surplus_seeds_and_other_seed_numbers_count(self, tmp_path: Path) -> None:
+        specialist, joint = simulate(6, 60, 0.05, rng=np.random.default_rng(8))
+        others = [make_result("joint_r8", 3 + seed, row.tolist()) for seed, row in enumerate(joint[:3])]
+        item = found(results(measured("rank_only_r8", specialist[:5]), others), gate(tmp_path))
+        assert item.seeds == ((0, 1, 2, 3, 4), (3, 4, 5))
+        assert not item.paired
+        assert item.estimate.interval is not None
+        assert sorted(item.by_seed) == [3, 4]
+
+    def test_a_declaration_pairs_the_seeds_that_both_have(self, tmp_path: Path) -> None:
+        specialist, joint = simulate(4, 60, 0.05, rng=np.random.default_rng(9))
+        declared = results(
+            measured("rank_only_r8", specialist, paired_seeds=True), measured("joint_r8", joint[:3], paired_seeds=True)
+        )
+        item = found(declared, gate(tmp_path))
+        assert item.paired
+        assert item.seeds == ((0, 1, 2), (0, 1, 2))
+        half = results(measured("rank_only_r8", specialist, paired_seeds=True), measured("joint_r8", joint[:3]))
+        assert not found(half, gate(tmp_path)).paired
+
+    def test_declared_seeds_without_two_in_common_are_unpaired_and_it_is_said(self, tmp_path: Path) -> None:
+        specialist, joint = simulate(3, 60, 0.05, rng=np.random.default_rng(9))
+        others = [make_result("joint_r8", 2 + s, row.tolist(), paired_seeds=True) for s, row in enumerate(joint)]
+        arms = results(measured("rank_only_r8", specialist, paired_seeds=True), others)
+        judgment = judge(arms, register(tmp_path, **INTERFERENCE), "it")
+        assert not judgment.found.paired
+        assert any("they are judged unpaired" in note for note in judgment.notes)
+
+    def test_an_arm_without_seeds_is_taken_as_it_is(self, tmp_path: Path) -> None:
+        rows = np.random.default_rng(1).uniform(0.5, 0.8, (2, 12))
+        arms = results(measured("joint_r8", rows), [make_result("zero_shot", None, [0.4] * 12)])
+        item = found(
+            arms, register(tmp_path, **DIFFERENCE | {"kind": "superiority", "baseline": "zero_shot"}).gates["it"]
+        )
+        assert item.seeds == ((0, 1), (None,))
+        assert item.label == "PASS"
+        assert item.by_seed == {}
+
+    def test_a_gate_that_names_seeds_takes_those(self, tmp_path: Path) -> None:
+        item = found(clear_gap(-0.1, seeds=4), gate(tmp_path, seeds=[3, 1]))
+        assert item.seeds == ((1, 3), (1, 3))
+
+
+class TestTooLittle:
+    def test_no_variance_is_inconclusive(self, tmp_path: Path) -> None:
+        """Two seeds of constant scores had "t with inf degrees of freedom" and confidence 1.000."""
+        difference = register(tmp_path, **DIFFERENCE | {"kind": "non_inferiority"}).gates["it"]
+        constant = both([[0.6] * 8] * 2, [[0.5] * 8] * 2)
+        for item, region in (
+            (found(constant, gate(tmp_path)), "PASS"),
+            (found(constant, difference), "FAIL"),
+            (found(constant_gap(-0.1), difference), "FAIL"),
+        ):
+            assert (item.label, item.region, item.confidence) == ("INCONCLUSIVE", region, {})
+            assert "nothing varies" in item.why
+            assert math.isinf(item.estimate.degrees_of_freedom)
+            assert item.estimate.as_json()["degrees_of_freedom"] is None
+
+    def test_two_queries_are_inconclusive(self, tmp_path: Path) -> None:
+        item = found(both([[0.5, 0.6]] * 2, [[0.4, 0.5]] * 2), gate(tmp_path))
+        assert item.label == "INCONCLUSIVE"
+        assert item.why == "the arms differ on 2 of 2 queries, and fewer than 6 cannot decide"
+
+    def test_arms_that_differ_on_few_of_many_queries_are_inconclusive(self, tmp_path: Path) -> None:
+        specialist = np.tile(np.linspace(0.3, 0.7, 300), (3, 1))
+        joint = specialist.copy()
+        joint[:, :5] = 0.0
+        item = found(both(specialist, joint), gate(tmp_path))
+        assert item.why == "the arms differ on 5 of 300 queries, and fewer than 6 cannot decide"
+        assert item.estimate.as_json()["low"] is None or math.isfinite(item.estimate.as_json()["low"])
+
+    def test_one_seed_is_inconclusive_and_keeps_its_interval_over_queries(self, tmp_path: Path) -> None:
+        specialist, joint = simulate(3, 60, 0.2, rng=np.random.default_rng(1))
+        item = found(both(specialist, joint[:1]), gate(tmp_path))
+        assert (item.label, item.confidence) == ("INCONCLUSIVE", {})
+        assert item.why.startswith("one seed of joint_r8: other training seeds cannot be judged by it")
+        assert item.estimate.interval is not None
+        by_queries = found(both(specialist[:1], joint[:1]), gate(tmp_path, estimand="queries"))
+        assert by_queries.label != "INCONCLUSIVE"
+
+    def test_a_dataset_of_one_query_cannot_decide_for_other_queries(self, tmp_path: Path) -> None:
+        arms = results(
+            *(
+                measured(arm, np.full((3, n), score) + 0.01 * np.arange(3)[:, None] + 0.001 * np.arange(n), dataset)
+                for arm, score in (("rank_only_r8", 0.6), ("joint_r8", 0.3))
+                for dataset, n in (("a", 1), ("b", 9))
+            )
+        )
+        assert found(arms, gate(tmp_path, datasets=["a", "b"])).label == "INCONCLUSIVE"
+        assert found(arms, gate(tmp_path, datasets=["a", "b"], estimand="seeds")).label == "PASS"
+
+    def test_a_specialist_at_zero_has_no_tir(self, tmp_path: Path) -> None:
+        item = found(both(np.zeros((2, 8)), np.full((2, 8), 0.1)), gate(tmp_path))
+        assert math.isnan(item.value)
+        assert (item.label, item.region) == ("INCONCLUSIVE", "INCONCLUSIVE")
+        assert item.why == "the specialist does not score above 0"
+
+    def test_a_specialist_near_zero_is_inconclusive(self, tmp_path: Path) -> None:
+        rng = np.random.default_rng(0)
+        passed = 0
+        for _ in range(40):
+            specialist, joint = np.where(rng.random((2, 3, 300)) < 0.006, 0.5, 0.0)
+            item = found(both(specialist, joint), gate(tmp_path))
+            passed += item.label == "PASS"
+        assert passed <= 2
+        assert "standard errors above 0" in item.why or "does not score" in item.why
+
+
+class TestDatasets:
+    TWO = (("a", 0.2, 0.18), ("b", 0.8, 0.8))
+
+    def arms(self, *, extra: int = 0) -> Results:
+        rng = np.random.default_rng(3)
+        return results(
+            *(
+                measured(arm, mean + rng.normal(0.0, 0.001, (3, 30)), dataset)
+                for dataset, *means in self.TWO
+                for arm, mean in zip(("rank_only_r8", "joint_r8"), means, strict=True)
+            )
+        )
+
+    def test_both_ways_across_datasets_are_given(self, tmp_path: Path) -> None:
+        shape = INTERFERENCE | {"datasets": ["a", "b"]}
+        judgment = judge(self.arms(), register(tmp_path, **shape), "it")
+        assert judgment.found.value == pytest.approx(0.05, abs=0.002)  # mean of 10 % and 0 %
+        assert judgment.otherwise == pytest.approx(0.02, abs=0.001)  # 1 - (.98 / 1.00)
+        assert [row.value for row in judgment.rows] == pytest.approx([0.1, 0.0], abs=0.003)
+        swapped = judge(self.arms(), register(tmp_path, **shape | {"across": "tir_of_means"}), "it")
+        assert swapped.found.value == pytest.approx(judgment.otherwise)
+        assert swapped.otherwise == pytest.approx(judgment.found.value)
+
+    def test_another_dataset_changes_no_row(self, tmp_path: Path) -> None:
+        """PASS above .99 on dataset a became "cannot tell yet" by a dataset b with one seed."""
+        many = clear_gap(-0.1)
+        one = [make_result(arm, 0, [0.5, 0.6, 0.4], dataset="b") for arm in ("rank_only_r8", "joint_r8")]
+        alone = judge(many, register(tmp_path, **INTERFERENCE), "it")
+        together = Results(Path("out"), [*many.results, *one])
+        beside = judge(together, register(tmp_path, **INTERFERENCE | {"datasets": ["apidocs", "b"]}), "it")
+        first, second = beside.rows
+        assert first.label == "PASS"
+        assert first.estimate.interval == alone.found.estimate.interval
+        assert first.seeds == alone.found.seeds == ((0, 1, 2), (0, 1, 2))
+        assert second.label == beside.label == "INCONCLUSIVE"
+        assert beside.found.seeds == ((0,), (0,))
+        assert any("another dataset lacks the seed" in note for note in beside.notes)
+
+    def test_weights_give_each_dataset_the_same_say_and_cqadupstack_one(self) -> None:
+        names = ["scifact", "cqadupstack/tex", "cqadupstack/unix"]
+        assert ratio_weights(names, "mean_of_tirs").tolist() == [[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]]
+        assert ratio_weights(names, "tir_of_means").tolist() == [[0.5, 0.25, 0.25]]
+
+    @pytest.mark.parametrize("across", ["mean_of_tirs", "tir_of_means"])
+    @pytest.mark.parametrize("paired", [True, False])
+    def test_intervals_cover_the_truth(self, tmp_path: Path, across: str, paired: bool) -> None:
+        """Seeds move both datasets together; datasets of other sizes and other scores."""
+        rng = np.random.default_rng(13)
+        shape = gate(tmp_path, datasets=["a", "b"], across=across)
+        truth = {"mean_of_tirs": (0.0 + 0.1) / 2, "tir_of_means": 1.0 - (0.6 + 0.27) / 0.9}[across]
+        hits, repetitions = 0, 300
+        for _ in range(repetitions):
+            effects = rng.normal(0.0, 0.01, (2, 5, 1))  # of the specialist's seeds and of the joint arm's
+            scores = {}
+            for dataset, queries, means in (("a", 60, (0.6, 0.6)), ("b", 25, (0.3, 0.27))):
+                own = rng.normal(0.0, 0.1, queries) + rng.normal(0.0, 0.05, (2, 1, queries))
+                arms = np.reshape(means, (2, 1, 1)) + own + effects + rng.normal(0.0, 0.05, (2, 5, queries))
+                scores[dataset] = (arms[0], arms[1])
+            seeds = tuple(range(5))
+            item = find(shape, GateScores(shape.arms, (seeds, seeds), paired, scores))
+            hits += 0.025 <= item.estimate.confidence_below(truth) <= 0.975
+        assert 0.92 <= hits / repetitions <= 0.985
+
+
+class TestDifferences:
+    @pytest.mark.parametrize(
+        ("kind", "gap", "label"),
+        [
+            ("superiority", 0.02, "PASS"),
+            ("superiority", 0.0, "FAIL"),
+            ("superiority", -0.02, "FAIL"),
+            ("non_inferiority", 0.02, "PASS"),
+            ("non_inferiority", -0.005, "PASS"),
+            ("non_inferiority", -0.02, "FAIL"),
+            ("equivalence", 0.0, "PASS"),
+            ("equivalence", 0.02, "FAIL"),
+            ("equivalence", -0.02, "FAIL"),
+        ],
+    )
+    def test_clear_results(self, tmp_path: Path, kind: str, gap: float, label: str) -> None:
+        item = found(clear_gap(gap), register(tmp_path, **DIFFERENCE | {"kind": kind}).gates["it"])
+        assert (item.region, item.label) == (label, label)
+
+    @pytest.mark.parametrize("gap", [0.01, -0.01])
+    def test_both_margins_are_still_equivalent(self, tmp_path: Path, gap: float) -> None:
+        assert region_of(register(tmp_path, **DIFFERENCE | {"kind": "equivalence"}).gates["it"], gap) == "PASS"
+
+    def test_a_superiority_without_margin_is_a_claim(self, tmp_path: Path) -> None:
+        shape = DIFFERENCE | {"kind": "superiority", "margin": 0.0}
+        assert found(clear_gap(0.005), register(tmp_path, **shape).gates["it"]).label == "PASS"
+
+    @pytest.mark.parametrize("kind", ["superiority", "non_inferiority", "equivalence"])
+    def test_noise_around_the_margin_is_inconclusive(self, tmp_path: Path, kind: str) -> None:
+        rng = np.random.default_rng(4)
+        base = rng.uniform(0.2, 0.8, (3, 12))
+        noise = base + (0.01 if kind == "superiority" else -0.01) + rng.normal(0.0, 0.2, (3, 12))
+        assert found(both(base, noise), register(tmp_path, **DIFFERENCE | {"kind": kind}).gates["it"]).label == (
+            "INCONCLUSIVE"
+        )
+
+    def test_another_metric_than_the_main_one(self, tmp_path: Path) -> None:
+        shape = DIFFERENCE | {"kind": "equivalence", "metric": "mrr@10"}
+        assert found(clear_gap(0.015), register(tmp_path, **shape).gates["it"]).value == pytest.approx(0.0075)

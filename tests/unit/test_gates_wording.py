@@ -1,0 +1,149 @@
+"""The words of a finding: the figure first, the label with confidence, and no number that its label contradicts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.gates import DIFFERENCE, INTERFERENCE, both, clear_gap, register
+from support.results import simulate
+
+from unimoe.analysis.gates.definitions import Gate
+from unimoe.analysis.gates.findings import Finding
+from unimoe.analysis.gates.judging import Judgment, judge
+from unimoe.analysis.gates.output import WIDTH, gate_lines
+from unimoe.analysis.gates.wording import action, amount, claim, headline, region, shares, shown
+from unimoe.analysis.loading import Results
+
+
+def judged(folder: Path, found: Results, **gate: Any) -> Judgment:
+    return judge(found, register(folder, **INTERFERENCE | gate), "it")
+
+
+def gate(folder: Path, **change: Any) -> Gate:
+    return register(folder, **INTERFERENCE | change).gates["it"]
+
+
+class TestHeadlines:
+    def test_a_loss(self, tmp_path: Path) -> None:
+        item = judged(tmp_path, clear_gap(-0.1))
+        assert headline(item) == (
+            "joint_r8 loses 20.0 % of rank_only_r8's ndcg@10 on apidocs "
+            f"(95 % interval {_ends(item)} %): interference, 2 % or more."
+        )
+        assert action(item) == "go on with separate experts"
+
+    def test_a_gain_turns_the_interval_round(self, tmp_path: Path) -> None:
+        item = judged(tmp_path, clear_gap(0.05))
+        said = headline(item)
+        assert said.startswith("joint_r8 gains 10.0 % of rank_only_r8's ndcg@10 on apidocs (95 % interval ")
+        assert said.endswith(": no interference, the joint model is ahead.")
+        low, high = (float(x) for x in said.partition("interval ")[2].partition(" %)")[0].split(" to "))
+        assert 0.0 < low < 10.0 < high
+
+    def test_nothing_that_matters(self, tmp_path: Path) -> None:
+        said = headline(judged(tmp_path, clear_gap(-0.001)))
+        assert said.endswith(": no interference worth a split, less than 1 %.")
+
+    def test_between_the_cutoffs(self, tmp_path: Path) -> None:
+        item = judged(tmp_path, clear_gap(-0.0075))
+        assert headline(item).endswith(": interference between 1 % and 2 %.")
+        assert action(item) == "too small to go on, too large to dismiss"
+
+    def test_what_cannot_be_decided(self, tmp_path: Path) -> None:
+        noisy = judged(tmp_path, both(*simulate(3, 30, 0.015, rng=np.random.default_rng(2))))
+        assert headline(noisy).endswith(": these seeds and queries cannot decide.")
+        assert action(noisy) == "measure more"
+        assert "one seed of" in headline(judged(tmp_path, clear_gap(-0.1, seeds=1)))
+
+    def test_a_specialist_at_zero(self, tmp_path: Path) -> None:
+        item = judged(tmp_path, both(np.zeros((2, 8)), np.full((2, 8), 0.1)))
+        assert headline(item) == (
+            "joint_r8 cannot be compared with rank_only_r8 on apidocs: the specialist does not score above 0."
+        )
+
+    @pytest.mark.parametrize(
+        ("kind", "gap", "said"),
+        [
+            ("superiority", 0.02, "joint_r8 beats rank_only_r8 by 1 point or more"),
+            ("superiority", -0.02, "joint_r8 does not beat rank_only_r8 by 1 point or more"),
+            ("non_inferiority", 0.0, "joint_r8 is not worse than rank_only_r8 by more than 1 point"),
+            ("equivalence", 0.02, "joint_r8 and rank_only_r8 differ by more than 1 point"),
+        ],
+    )
+    def test_differences(self, tmp_path: Path, kind: str, gap: float, said: str) -> None:
+        item = judge(clear_gap(gap), register(tmp_path, **DIFFERENCE | {"kind": kind}), "it")
+        assert headline(item).endswith(f": {said}.")
+
+
+def _ends(item: Judgment) -> str:
+    ends = item.found.estimate.interval
+    assert ends is not None
+    return " to ".join(f"{100 * end:.1f}" for end in ends)
+
+
+class TestRegions:
+    @pytest.mark.parametrize(
+        ("gap", "said"), [(-0.1, "2 % or more"), (-0.0075, "1 % to 2 %"), (0.0, "below 1 %"), (0.1, "below 1 %")]
+    )
+    def test_the_place_of_the_estimate_claims_nothing(self, tmp_path: Path, gap: float, said: str) -> None:
+        item = judged(tmp_path, clear_gap(gap))
+        assert region(item.gate, item.found) == said
+
+    def test_cutoffs_are_the_gates_own(self, tmp_path: Path) -> None:
+        own = gate(tmp_path, pass_at=0.10, fail_below=0.08)
+        assert claim(own) == "PASS from 10 %, FAIL below 8 %"
+        assert amount(own, 0.01) == "1 %"
+        margin = register(tmp_path, **DIFFERENCE | {"kind": "superiority"}).gates["it"]
+        assert amount(margin, 0.01) == "1 point"
+
+
+class TestNumbers:
+    def test_no_minus_zero(self, tmp_path: Path) -> None:
+        assert shown(gate(tmp_path), -1e-9) == "0.00 %"
+        text = gate_lines(None, [judged(tmp_path, clear_gap(0.0))])
+        assert "-0.00" not in text
+
+    def test_never_rounded_over_a_cutoff(self, tmp_path: Path) -> None:
+        assert shown(gate(tmp_path), 0.0199996) == "+1.99996 %"
+        assert shown(gate(tmp_path), 0.02) == "+2.00 %"
+        assert shown(gate(tmp_path), -0.031) == "-3.10 %"
+
+    @given(st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+    def test_confidences_as_printed_add_up_to_one_and_never_reach_it(self, first: float, second: float) -> None:
+        low, high = sorted((first, second))
+        confidence = {"PASS": 1.0 - high, "FAIL": low, "MARGINAL": high - low}
+        printed = shares(_with(confidence))
+        assert sum(int(share.replace(".", "")) for share in printed.values()) == 1000
+        assert all(share < "1.000" for share in printed.values())
+        for label, share in printed.items():
+            assert float(share) == pytest.approx(confidence[label], abs=0.0021)
+
+    def test_certainty_is_not_printed(self) -> None:
+        assert shares(_with({"PASS": 1.0, "FAIL": 0.0, "MARGINAL": 0.0}))["PASS"] == "0.999"
+
+
+def _with(confidence: dict[str, float]) -> Finding:
+    """A finding of which only the confidences matter."""
+    found = object.__new__(Finding)
+    object.__setattr__(found, "confidence", confidence)
+    return found
+
+
+@pytest.mark.parametrize("datasets", [1, 2, 5])
+def test_lines_fit_a_terminal_and_keep_numbers_whole(tmp_path: Path, datasets: int) -> None:
+    names = [f"a-collection-with-a-long-name-{i}" for i in range(datasets)]
+    arms = [
+        result.model_copy(update={"dataset": name})
+        for name in names
+        for result in both(*simulate(3, 30, 0.03, rng=np.random.default_rng(2))).results
+    ]
+    registration = register(tmp_path, **INTERFERENCE | {"datasets": names})
+    item = judge(Results(Path("out"), arms), registration, "it")
+    for line in gate_lines(registration, [item]).splitlines():
+        assert len(line) <= WIDTH
+        assert not line.strip().startswith("%")
