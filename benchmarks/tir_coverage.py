@@ -215,7 +215,7 @@ def simulate_all(groups: Sequence[tuple[Callable[..., Counts], list[Setting], in
 def main() -> None:
     """Simulate every configuration and print one JSON object as the last line."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--reps", type=int, default=2_000, help="simulated experiments per configuration")
+    parser.add_argument("--reps", type=int, default=1_200, help="simulated experiments per configuration")
     reps = parser.parse_args().reps
     of_marks = max(1, reps // MARK_SHARE)
     start = time.perf_counter()
