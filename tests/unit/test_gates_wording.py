@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.gates import DIFFERENCE, INTERFERENCE, both, clear_gap, register
-from support.results import simulate
+from support.gates import DIFFERENCE, INTERFERENCE, both, clear_gap, measured, register, results
+from support.results import make_result, simulate
 
 from unimoe.analysis.gates.definitions import Gate
 from unimoe.analysis.gates.findings import Finding
@@ -147,3 +147,14 @@ def test_lines_fit_a_terminal_and_keep_numbers_whole(tmp_path: Path, datasets: i
     for line in gate_lines(registration, [item]).splitlines():
         assert len(line) <= WIDTH
         assert not line.strip().startswith("%")
+
+
+def test_one_seed_that_beats_zero_shot_clearly_has_learnt(tmp_path: Path) -> None:
+    rows = np.random.default_rng(5).uniform(0.4, 0.8, (2, 1, 40))
+    zero_shot = [make_result("zero_shot", None, (rows[0, 0] / 4).tolist())]
+    found = results(measured("rank_only_r8", rows[0]), measured("joint_r8", rows[1]), zero_shot)
+    item = judged(tmp_path, found)
+    assert item.learnt is not None
+    assert item.learnt.holds
+    assert "has learnt nothing" not in headline(item)
+    assert not any("declares that seeds pair" in note for note in item.notes)

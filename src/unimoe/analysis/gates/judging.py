@@ -97,15 +97,18 @@ class Learnt:
     Attributes:
         baseline: the arm.
         found: specialist minus baseline, in the metric's unit.
+        needed: the gate's confidence.
     """
 
     baseline: str
     found: Finding
+    needed: float
 
     @property
     def holds(self) -> bool:
-        """Whether the specialist beats the baseline with the gate's confidence."""
-        return self.found.label == "PASS"
+        """Whether the specialist beats the baseline with the gate's confidence; one seed is taken as it is."""
+        estimate = self.found.estimate
+        return estimate.interval is not None and 1.0 - estimate.confidence_below(0.0) >= self.needed
 
 
 @dataclass(frozen=True)
@@ -227,7 +230,7 @@ def _learnt(results: Results, gate: Gate) -> Learnt | None:
         baseline=baseline,
         margin=0.0,
     )
-    return Learnt(baseline, find(asked, collect(results, asked)))
+    return Learnt(baseline, find(asked, collect(results, asked)), gate.confidence)
 
 
 def _required(gate: Gate, found: Finding, learnt: Learnt | None) -> Finding:
@@ -320,8 +323,8 @@ def _small(scores: GateScores) -> Iterator[str]:
 
 def _unpaired(results: Results, gate: Gate, scores: GateScores) -> Iterator[str]:
     keys = [f"{gate.task}/{dataset}" for dataset in gate.datasets]
-    trained = all(seeds != (None,) for seeds in scores.seeds)
-    if trained and not scores.paired and results.seeds_pair(gate.arms, keys):
+    several = all(len(seeds) > 1 for seeds in scores.seeds)
+    if several and not scores.paired and results.seeds_pair(gate.arms, keys):
         yield "the experiment declares that seeds pair, but its arms share fewer than two: they are judged unpaired"
 
 
