@@ -5,7 +5,7 @@
 The code that judges real results (``unimoe.analysis.statistics``, the label rule of an interference gate, the
 differences and Holm's correction of the comparison table) judges scores between 0 and 1 from ``simulated_arms.py``.
 Three tables: TIR on one dataset, TIR over a suite of five (mean of TIRs), and the comparison table of equal systems. On
-the same data stand Student's t over per-seed TIRs, and the bootstrap over queries with the runs as they are, by the
+the same data it shows Student's t over per-seed TIRs, and the bootstrap over queries with the runs as they are, by the
 normal limit it has at these sizes; beside the marks, a t test over queries with the runs as they are. A fourth table
 says where intervals fall short, by the share of the variance that lies in few seeds: it draws mean squares instead of
 scores, which are then independent and chi-squared, and the JSON does not count it.

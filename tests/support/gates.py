@@ -52,7 +52,7 @@ def constant_gap(gap: float, seeds: int = 3) -> Results:
 
 
 def clear_gap(gap: float, seeds: int = 3, **given: Any) -> Results:
-    """Joint minus rank_only is ``gap`` but for a tenth of a point, so that labels hold with confidence."""
+    """Joint minus rank_only is within a tenth of a point of ``gap``, so that labels hold with confidence."""
     rng = np.random.default_rng(0)
     base = np.tile(np.linspace(0.3, 0.7, 20), (seeds, 1))
     noise = rng.normal(0.0, 0.0005, (2, seeds, 20))

@@ -1,8 +1,8 @@
 """Paired comparisons of arms: one test for each row, one family for all rows that are shown together.
 
 The interval and the p of a row are one statement of the model of variance (``unimoe.analysis.statistics``), which holds
-for other queries and, of arms with several seeds, for other seeds. Bootstrap and sign-flip stand beside it as checks of
-a narrower question: other queries, these very runs.
+for other queries and, of arms with several seeds, for other seeds. Bootstrap and sign flips check a narrower question
+beside it: other queries, these very runs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class Comparison:
         p_holm: ``p`` corrected by Holm (1979) for all comparisons made with it.
         unfit: why there is no test, as a clause; empty where there is one.
         effect: Cohen's d, mean over standard deviation of the differences per query; None where they do not vary.
-        wins: queries where the system scores higher, averaged over seeds; ``ties`` and ``losses`` likewise.
+        wins: queries where the system scores higher, averaged over seeds.
+        ties: queries where both score the same.
+        losses: queries where the system scores lower.
         check_interval: percentile interval of the paired bootstrap over queries, the runs taken as they are.
         check_p: two-sided, from sign flips over queries, the runs taken as they are; never 0.
     """
@@ -80,6 +82,11 @@ class Comparison:
     def delta(self) -> float:
         """System minus baseline, in the metric's unit."""
         return self.difference.value
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The ends of the 95 % interval; None where there is no test."""
+        return None if self.p is None else self.difference.interval
 
     @property
     def significant(self) -> bool:
@@ -218,7 +225,7 @@ def difference(system: Array, baseline: Array, *, paired: bool = False) -> tuple
 
     Args:
         system: scores ``(seeds, queries)``; one row for a system that is taken as it is.
-        baseline: likewise, the same queries in the same order; the number of seeds may differ.
+        baseline: of the other arm, the same queries in the same order; the number of seeds may differ.
         paired: whether row i of one belongs to row i of the other.
 
     Returns:

@@ -10,14 +10,14 @@ measure whose name fixes its own (``AP(rel=2)``) keeps it; nDCG, ERR and other g
 
 ``recall_cap@K`` is of neither library: the relevant documents among a query's first K, over the most that could be
 there, ``min(relevant, retrieved)``, where retrieved are the documents the run holds among its first K. So 1 can be
-reached where more than K documents are relevant. BEIR's capped recall divides by ``min(relevant, K)``, which is the
-same but for queries with fewer than K documents in the run: there BEIR counts what was not retrieved as missed.
+reached where more than K documents are relevant. BEIR's capped recall divides by ``min(relevant, K)``, which
+differs for queries with fewer than K documents in the run: there BEIR counts what was not retrieved as missed.
 """
 
 from unimoe.metrics.averages import dataset_group, suite_averages
 from unimoe.metrics.levels import from_grade, level_note
 from unimoe.metrics.names import canonical_metric, is_binary, metric_cutoff
-from unimoe.metrics.scoring import DEFAULT_METRICS, Scores, computable_metrics, score_run
+from unimoe.metrics.scoring import DEFAULT_METRICS, Scores, computable_metrics, score_run, whole_grades
 
 __all__ = [
     "DEFAULT_METRICS",
@@ -31,4 +31,5 @@ __all__ = [
     "metric_cutoff",
     "score_run",
     "suite_averages",
+    "whole_grades",
 ]

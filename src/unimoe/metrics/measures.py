@@ -62,7 +62,7 @@ def parse_measure(text: str) -> Measure | None:
 
 
 def given_params(measure: Measure) -> dict[str, Any]:
-    """Return the parameters that say something: not those at their default, but for a level that is written out."""
+    """Return the parameters that differ from their default, and a level that is written out."""
     keys = sorted(measure.SUPPORTED_PARAMS, key=lambda key: key != "rel")  # so that their order is no other measure
     defaults = {key: info.default for key, info in measure.SUPPORTED_PARAMS.items() if key != "rel"}
     return {k: measure.params[k] for k in keys if k in measure.params and measure.params[k] != defaults.get(k)}

@@ -48,7 +48,7 @@ def score_run(
         UsageError: an unknown metric, one that cannot be computed here, or a level below 1.
     """
     wanted = _wanted(metrics, relevance_level)
-    judged = {query_id: _grades(query_id, grades) for query_id, grades in qrels.items() if grades}
+    judged = whole_grades(qrels)
     if not judged:
         raise DataError("qrels hold no judgments: nothing can be scored")
     complete = {query_id: _plain(query_id, run.get(query_id, {})) for query_id in judged}
@@ -102,12 +102,18 @@ def _aggregate(metric: Metric, values: Mapping[str, float]) -> float:
     return total / len(values)
 
 
-def _grades(query_id: str, grades: Mapping[str, int]) -> dict[str, int]:
-    """Return Python integers."""
-    for document_id, grade in grades.items():
-        if grade != int(grade):
-            raise DataError(f"query {query_id!r}, document {document_id!r}: grade {grade} is not a whole number")
-    return {document_id: int(grade) for document_id, grade in grades.items()}
+def whole_grades(qrels: Mapping[str, Mapping[str, int]]) -> Qrels:
+    """Return judgments with Python integers as grades, without the queries that have none.
+
+    Raises:
+        DataError: a grade is no whole number; names query and document.
+    """
+    for query_id, grades in qrels.items():
+        for document_id, grade in grades.items():
+            if grade != int(grade):
+                raise DataError(f"query {query_id!r}, document {document_id!r}: grade {grade} is not a whole number")
+    judged = {query_id: grades for query_id, grades in qrels.items() if grades}
+    return {query_id: {key: int(grade) for key, grade in grades.items()} for query_id, grades in judged.items()}
 
 
 def _without_negative(qrels: Qrels) -> Qrels:

@@ -21,7 +21,7 @@ from unimoe.analysis.gates.definitions import (
     Registration,
     SuperiorityGate,
 )
-from unimoe.analysis.gates.findings import Finding, find
+from unimoe.analysis.gates.findings import Finding, find, quantity_of
 from unimoe.analysis.gates.scores import GateScores, collect, refuse_unknown_arm, restricted
 from unimoe.analysis.gates.stability import Stability, stability_of
 from unimoe.analysis.loading import Results, Seed
@@ -202,7 +202,8 @@ def _parts(results: Results, gate: Gate) -> Iterator[Finding]:
     """Yield what each dataset says alone, with all the seeds it has: other datasets' seeds do not limit it."""
     for dataset in gate.datasets:
         alone = gate.model_copy(update={"datasets": [dataset]})
-        yield _required(gate, find(gate, collect(results, alone)), _learnt(results, alone))
+        learnt = _learnt(results, alone) if _requires(gate) else None  # shown for the whole alone
+        yield _required(gate, find(gate, collect(results, alone)), learnt)
 
 
 def _learnt(results: Results, gate: Gate) -> Learnt | None:
@@ -233,11 +234,15 @@ def _learnt(results: Results, gate: Gate) -> Learnt | None:
     return Learnt(baseline, find(asked, collect(results, asked)), gate.confidence)
 
 
+def _requires(gate: Gate) -> bool:
+    return isinstance(gate, InterferenceGate) and gate.specialist_must_beat is not None
+
+
 def _required(gate: Gate, found: Finding, learnt: Learnt | None) -> Finding:
     """Return the finding, INCONCLUSIVE where the gate requires a specialist that has learnt and it has not."""
-    if not isinstance(gate, InterferenceGate) or not gate.specialist_must_beat or learnt is None or learnt.holds:
+    if not _requires(gate) or learnt is None or learnt.holds:
         return found
-    why = f"{gate.specialist} does not beat {learnt.baseline} with confidence, which the gate requires"
+    why = f"{gate.arms[0]} does not beat {learnt.baseline} with confidence, which the gate requires"
     return replace(found, label="INCONCLUSIVE", why=found.why or why)
 
 
@@ -245,7 +250,8 @@ def _otherwise(gate: Gate, scores: GateScores) -> float | None:
     if not isinstance(gate, InterferenceGate) or len(scores.groups) == 1:
         return None
     other = "mean_of_tirs" if gate.across == "tir_of_means" else "tir_of_means"
-    value = find(gate.model_copy(update={"across": other}), scores).value
+    quantity = quantity_of(gate.model_copy(update={"across": other}), tuple(scores.by_dataset))
+    value = quantity.value(scores.means)
     return value if math.isfinite(value) else None
 
 

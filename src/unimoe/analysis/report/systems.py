@@ -87,10 +87,9 @@ def _of_best(best: str, key: str, metric: str, comparisons: Sequence[Comparison]
 
 def _certainty(c: Comparison, best: str) -> str:
     """Return interval and p of the best system against the other, or why there are none."""
-    ends = c.difference.interval
-    if ends is None or c.p_holm is None:
+    if c.interval is None or c.p_holm is None:
         return f"(not tested: {c.unfit})"
-    low, high = ends if c.system == best else (-ends[1], -ends[0])
+    low, high = c.interval if c.system == best else (-c.interval[1], -c.interval[0])
     digits = _digits(c)
     p = "p < .0001" if c.p_holm < 0.00005 else f"p {f'{c.p_holm:.4f}'.removeprefix('0').replace('1.0000', '1')}"
     return f"[{100 * low:.{digits}f}, {100 * high:.{digits}f}] ({p} after Holm)"

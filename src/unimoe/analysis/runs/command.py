@@ -60,7 +60,7 @@ def compare(
     specialist: Annotated[
         list[str] | None, typer.Option(help="Run files of the specialist, one per seed, or a pattern; may be .gz.")
     ] = None,
-    joint: Annotated[list[str] | None, typer.Option(help="Run files of the joint model, likewise.")] = None,
+    joint: Annotated[list[str] | None, typer.Option(help="Run files of the joint model, one per seed.")] = None,
     systems: Annotated[
         list[str] | None,
         typer.Option(

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from unimoe.description import describe_qrels
 from unimoe.errors import DataError, UsageError
 from unimoe.io import hash_file, hash_json
+from unimoe.metrics import whole_grades
 from unimoe.trec import Qrels, read_qrels, text_lines
 
 RunContent: TypeAlias = Path | Mapping[str, Mapping[str, float]]
@@ -129,7 +130,7 @@ def judgments(content: QrelsContent, dataset: str | None = None, level: int | No
         dataset = dataset or described.name or Path(content.name.removesuffix(".gz")).stem
         level = level or described.relevance_level
     else:
-        qrels = {query_id: _grades(query_id, grades) for query_id, grades in content.items() if grades}
+        qrels = whole_grades(content)
         name, content_hash = f"qrels of {dataset or 'the dataset'}", hash_json(qrels)
     if not qrels:
         raise DataError(f"{name}: no line in it; there is nothing to score")
@@ -235,13 +236,6 @@ def refuse_unusable(name: str) -> None:
 def _natural(path: Path) -> list[tuple[int, str]]:
     """Return a sort key by which ``run-2`` comes before ``run-10``."""
     return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", str(path))]
-
-
-def _grades(query_id: str, grades: Mapping[str, int]) -> dict[str, int]:
-    for document_id, grade in grades.items():
-        if grade != int(grade):
-            raise DataError(f"query {query_id!r}, document {document_id!r}: grade {grade} is not a whole number")
-    return {document_id: int(grade) for document_id, grade in grades.items()}
 
 
 def _without_seed(part: str) -> str:

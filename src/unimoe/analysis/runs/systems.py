@@ -130,7 +130,7 @@ class SystemComparison:
 def comparison_row(c: Comparison) -> dict[str, Any]:
     """Return a comparison as plain data; what cannot be had is None, the interval too where there is no test."""
     task, _, dataset = c.key.partition("/")
-    low, high = (c.difference.interval if c.p is not None else None) or (None, None)
+    low, high = c.interval or (None, None)
     return {
         "task": task, "dataset": dataset, "metric": c.metric, "system": c.system, "baseline": c.baseline,
         "queries": c.queries, "system_runs": len(c.seeds[0]), "baseline_runs": len(c.seeds[1]),

@@ -165,8 +165,7 @@ def _holds_for(c: Comparison) -> Cell:
 
 def _test(c: Comparison) -> tuple[Cell, ...]:
     """Return both ends of the interval, p and Holm's p; absent where there is no test."""
-    ends = (c.difference.interval if c.p is not None else None) or (None, None)
-    low, high = (signed_cell(None if end is None else 100 * end, keep_side=True) for end in ends)
+    low, high = (signed_cell(None if end is None else 100 * end, keep_side=True) for end in c.interval or (None, None))
     return low, high, p_cell(c.p), p_cell(c.p_holm)
 
 

@@ -17,7 +17,7 @@ from unimoe.analysis.formats import signed
 from unimoe.analysis.loading import Results
 from unimoe.analysis.statistics.corrections import holm
 from unimoe.analysis.statistics.estimates import Linear, estimate
-from unimoe.analysis.statistics.variance import Array, Estimand, groups_of, moments
+from unimoe.analysis.statistics.variance import Array, groups_of, moments
 from unimoe.analysis.tables.cells import ABSENT, Cell, p_cell, signed_cell
 
 Asked = TypeVar("Asked", bound=Hashable)
@@ -91,8 +91,7 @@ def pair_up(results: Results, key: str, system: str, baseline: str) -> bool:
 def mean_interval(scores: Array) -> Cell:
     """Return the 95 % interval of a mean in points, for other queries and, with several seeds, other seeds."""
     found = moments([[scores]], groups_of((len(scores),), paired=False))
-    estimand: Estimand = "seeds_and_queries" if len(scores) > 1 else "queries"
-    interval = estimate(found, Linear(np.ones((1, 1))), estimand).interval
+    interval = estimate(found, Linear(np.ones((1, 1)))).interval
     if interval is None:
         return Cell(ABSENT)
     return Cell(" to ".join(f"{100.0 * end:.1f}" for end in interval))
