@@ -21,10 +21,10 @@ import torch
 
 from unimoe.config.files import load_experiment
 from unimoe.config.training import ConflictConfig
-from unimoe.models.bench import ModelBench
 from unimoe.models.device import choose_device, choose_dtype, describe_device
-from unimoe.training.gradient.examples import load_training_data
-from unimoe.training.gradient.trainer import ArmTraining
+from unimoe.models.loader import ModelBench
+from unimoe.training.examples import load_training_data
+from unimoe.training.trainer import ArmTraining
 
 ROUNDS = 5
 

@@ -31,14 +31,14 @@ from torch.profiler import ProfilerActivity, profile
 
 from unimoe.models.device import describe_device
 from unimoe.models.matmul import matmul_nt
-from unimoe.training.eggroll.kernels import can_compile
-from unimoe.training.eggroll.ndcg import PoolMetric, ideal_dcg
-from unimoe.training.eggroll.noise import directions, grid
-from unimoe.training.eggroll.perturbations import Perturbations
-from unimoe.training.eggroll.products import Pools
-from unimoe.training.eggroll.scoring import Scorer
-from unimoe.training.eggroll.shaping import shape
-from unimoe.training.eggroll.update import Ascent, estimate
+from unimoe.studies.heads.eggroll.kernels import can_compile
+from unimoe.studies.heads.eggroll.ndcg import PoolMetric, ideal_dcg
+from unimoe.studies.heads.eggroll.noise import directions, grid
+from unimoe.studies.heads.eggroll.perturbations import Perturbations
+from unimoe.studies.heads.eggroll.products import Pools
+from unimoe.studies.heads.eggroll.scoring import Scorer
+from unimoe.studies.heads.eggroll.shaping import shape
+from unimoe.studies.heads.eggroll.update import Ascent, estimate
 
 QUERIES, SIZE, WIDTH, OUTPUTS, DIRECTIONS, CUTOFF, SIGMA = 32, 100, 384, 128, 128, 10, 0.01
 GRID = 32

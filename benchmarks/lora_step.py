@@ -34,14 +34,14 @@ from transformers import Trainer, TrainingArguments
 from memory import forget_peak, memory_mib
 from unimoe.config import Experiment
 from unimoe.config.files import load_experiment
-from unimoe.models.bench import ModelBench
+from unimoe.losses.pointwise import softmax_loss
 from unimoe.models.bundled import prepared_bundled_model
 from unimoe.models.device import choose_device, choose_dtype, describe_device
+from unimoe.models.loader import ModelBench
 from unimoe.models.prompts import yes_no_ids
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.training.gradient.examples import RankingSet, TrainingData, batch_order, load_training_data
-from unimoe.training.gradient.losses import softmax_loss
-from unimoe.training.gradient.trainer import ArmTraining
+from unimoe.training.examples import RankingSet, TrainingData, batch_order, load_training_data
+from unimoe.training.trainer import ArmTraining
 
 ROUNDS, STEPS = 5, 3
 

@@ -21,8 +21,8 @@ from unimoe.config import BM25Config
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.collection import Collection
 from unimoe.evaluation.reranking_eval import RerankingOutcome, rerank_collection
-from unimoe.models.bench import ModelBench
 from unimoe.models.device import choose_device, describe_device, release_memory
+from unimoe.models.loader import ModelBench
 from unimoe.retrieval.bm25 import cached_bm25_run
 from unimoe.trec import Run, head
 

@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 from memory import forget_peak, memory_mib
+from unimoe.cli.estimate import shape_of
 from unimoe.config import BM25Config, ModelConfig, PromptConfig
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.collection import Collection
-from unimoe.estimate import shape_of
 from unimoe.models.base import BaseModel, load_base
 from unimoe.models.bundled import BUNDLED_ID, prepared_bundled_model
 from unimoe.models.device import choose_device, choose_dtype, describe_device, probe_speed, release_memory

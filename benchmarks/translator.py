@@ -28,10 +28,10 @@ import torch
 from numpy.typing import NDArray
 
 from unimoe.models.device import describe_device
-from unimoe.models.translator.ranking import image_ranks
-from unimoe.models.translator.ridge import fit_ridge
-from unimoe.models.translator.statistics import pair_statistics
-from unimoe.training.translator.contrastive import contrastive_loss
+from unimoe.studies.translator.models.ranking import image_ranks
+from unimoe.studies.translator.models.ridge import fit_ridge
+from unimoe.studies.translator.models.statistics import pair_statistics
+from unimoe.studies.translator.training.contrastive import contrastive_loss
 
 Floats = NDArray[np.float32]
 

@@ -6,8 +6,8 @@ uv run scripts/ablate_translator.py --data train.npz --captions captions.txt --d
 
 import typer
 
-from unimoe.comparison.translator_command import ablate_translator
 from unimoe.console import run
+from unimoe.studies.translator.command import ablate_translator
 
 if __name__ == "__main__":
     app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -3,7 +3,7 @@
 uv run scripts/analyze_results.py --output-dir outputs
 """
 
-from unimoe.analysis.commands import app
+from unimoe.cli.analyze import app
 from unimoe.console import run
 
 if __name__ == "__main__":

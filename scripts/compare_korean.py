@@ -6,8 +6,8 @@ uv run scripts/compare_korean.py --offline
 
 import typer
 
-from unimoe.comparison.command import compare_korean
 from unimoe.console import run
+from unimoe.studies.heads.command import compare_korean
 
 if __name__ == "__main__":
     app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -6,8 +6,8 @@ uv run scripts/compare_losses.py --config cross_encoder/losses_nfcorpus --losses
 
 import typer
 
-from unimoe.comparison.losses_command import compare_losses
 from unimoe.console import run
+from unimoe.studies.cross_encoder.command import compare_losses
 
 if __name__ == "__main__":
     app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -6,8 +6,8 @@ uv run scripts/compare_methods.py --task NanoMSMARCO --num_steps 1000 --device c
 
 import typer
 
-from unimoe.comparison.command import compare_heads
 from unimoe.console import run
+from unimoe.studies.heads.command import compare_heads
 
 if __name__ == "__main__":
     app = typer.Typer(add_completion=False, rich_markup_mode=None)

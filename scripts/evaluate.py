@@ -5,7 +5,7 @@ uv run scripts/evaluate.py --checkpoint outputs/bundled/joint_r8/seed_0/checkpoi
 
 import typer
 
-from unimoe.cli import evaluate
+from unimoe.cli.evaluate import evaluate
 from unimoe.console import run
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ uv run scripts/run_experiment.py
 
 import typer
 
-from unimoe.cli import run_experiment
+from unimoe.cli.run_experiment import run_experiment
 from unimoe.console import run
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ uv run scripts/train.py --arm rank_only_r8 --seed 0
 
 import typer
 
-from unimoe.cli import train
+from unimoe.cli.train import train
 from unimoe.console import run
 
 if __name__ == "__main__":

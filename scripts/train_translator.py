@@ -6,8 +6,8 @@ uv run scripts/train_translator.py --train flickr8k --model ridge
 
 import typer
 
-from unimoe.comparison.translator_command import train_translator
 from unimoe.console import run
+from unimoe.studies.translator.command import train_translator
 
 if __name__ == "__main__":
     app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -7,7 +7,7 @@ uv run scripts/tune_biencoder.py --collection nfcorpus --only layer,layer-slow
 import typer
 
 from unimoe.console import run
-from unimoe.generator.command import tune_biencoder
+from unimoe.studies.biencoder.command import tune_biencoder
 
 if __name__ == "__main__":
     app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -1,5 +1,5 @@
 """``python -m unimoe``: the same as the ``unimoe`` command."""
 
-from unimoe.cli import main
+from unimoe.cli.main import main
 
 main()

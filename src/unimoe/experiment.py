@@ -21,16 +21,16 @@ from unimoe.console import Steps, stderr
 from unimoe.errors import DataError
 from unimoe.evaluation.dev_eval import DevEvaluation
 from unimoe.evaluation.evaluator import Evaluator
-from unimoe.evaluation.mteb_names import mteb_name
+from unimoe.evaluation.mteb.names import mteb_name
 from unimoe.evaluation.subjects import ZERO_SHOT_ARM, Subject, first_stage_subject, trained_subject, zero_shot_subject
 from unimoe.evaluation.suite import load_reporting, measurements, take
 from unimoe.evaluation.tiers import LoadedDataset, TierName, tier_datasets
 from unimoe.io import lock, read_json, write_json
-from unimoe.models.bench import ModelBench
 from unimoe.models.device import choose_dtype, release_memory
+from unimoe.models.loader import ModelBench
 from unimoe.results import Task, arm_dir
-from unimoe.training.gradient.examples import TrainingData, load_training_data
-from unimoe.training.gradient.trainer import StepReport, train_arm
+from unimoe.training.examples import TrainingData, load_training_data
+from unimoe.training.trainer import StepReport, train_arm
 
 _PINNED = "experiment.json"
 

@@ -1,19 +1,15 @@
-"""What ``evaluate-run`` does: a TREC run file scored against a qrels file, whoever made the two."""
+"""Scores of a TREC run file against a qrels file, whoever made the two."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from unimoe.console import stderr, stdout
 from unimoe.description import describe_qrels
 from unimoe.errors import DataError, UsageError
 from unimoe.metrics import DEFAULT_METRICS, computable_metrics, level_note, score_run
 from unimoe.trec import Qrels, Run, head, is_unordered, read_qrels, read_run
-
-_IDS_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -95,35 +91,6 @@ def score_run_file(
         unordered_queries=unordered,
         notes=[note] if note else [],
     )
-
-
-def print_scores(scores: RunScores, *, per_query: bool = False, as_json: bool = False) -> None:
-    """Print the measures on stdout, as lines or as one JSON object, and the warnings on stderr."""
-    for warning in _warnings(scores):
-        stderr.out(f"warning: {warning}", style="yellow")
-    lines = [json.dumps(asdict(scores), ensure_ascii=False)] if as_json else _lines(scores, per_query)
-    stdout.out("\n".join(lines))
-
-
-def _lines(scores: RunScores, per_query: bool) -> Iterator[str]:
-    width = max(map(len, [*scores.aggregate, "relevance level"]))
-    yield from (f"{metric:<{width}}  {mean:.4f}" for metric, mean in scores.aggregate.items())
-    yield f"{'queries':<{width}}  {scores.queries}"
-    yield f"{'relevance level':<{width}}  {scores.relevance_level}"
-    if per_query:
-        for metric, values in scores.per_query.items():
-            yield from (f"{metric} {query_id} {value:.4f}" for query_id, value in values.items())
-
-
-def _warnings(scores: RunScores) -> Iterator[str]:
-    yield from scores.notes
-    for finding, ids in (
-        ("judged queries missing from the run, counted as 0", scores.missing_queries),
-        ("queries without judgments, left out", scores.unjudged_queries),
-        ("queries with one score for all documents, which only their ids order", scores.unordered_queries),
-    ):
-        if ids:
-            yield f"{finding}: {len(ids):,} ({', '.join(ids[:_IDS_SHOWN])}{', ...' * (len(ids) > _IDS_SHOWN)})"
 
 
 def _refuse_nothing_in_common(run_path: Path, run: Run, qrels_path: Path, qrels: Qrels) -> None:

@@ -14,8 +14,8 @@ from bm25s.tokenization import Tokenizer
 from rank_bm25 import BM25Okapi
 
 from unimoe.config import BM25Config
-from unimoe.data.beir_layout import read_beir
 from unimoe.data.collection import Collection, Document, assemble
+from unimoe.data.sources.beir_layout import read_beir
 from unimoe.metrics import score_run
 from unimoe.retrieval.bm25 import bm25_run
 from unimoe.retrieval.bm25_index import BM25Index

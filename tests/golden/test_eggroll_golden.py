@@ -10,12 +10,12 @@ import torch
 from scipy.stats import norm
 
 from unimoe.metrics import score_run
-from unimoe.training.eggroll.ndcg import PoolMetric, ideal_dcg
-from unimoe.training.eggroll.noise import Kind, directions, factors, grid
-from unimoe.training.eggroll.products import Pools
-from unimoe.training.eggroll.score_space import score_space_gradient
-from unimoe.training.eggroll.scoring import Scorer, base_scores
-from unimoe.training.eggroll.update import estimate
+from unimoe.studies.heads.eggroll.ndcg import PoolMetric, ideal_dcg
+from unimoe.studies.heads.eggroll.noise import Kind, directions, factors, grid
+from unimoe.studies.heads.eggroll.products import Pools
+from unimoe.studies.heads.eggroll.score_space import score_space_gradient
+from unimoe.studies.heads.eggroll.scoring import Scorer, base_scores
+from unimoe.studies.heads.eggroll.update import estimate
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from unimoe.models.heads import head_scores, initial_weight
-from unimoe.training.heads.losses import approxndcg, infonce, lambdaloss, listnet
+from unimoe.studies.common.initial_weight import initial_weight
+from unimoe.studies.heads.losses import approxndcg, infonce, lambdaloss, listnet
+from unimoe.studies.heads.model import head_scores
 
 E, L2 = math.exp, math.log2
 

@@ -11,10 +11,10 @@ from sentence_transformers.cross_encoder import losses as theirs
 from torch import Tensor
 
 from unimoe.config.losses import LossConfig
-from unimoe.training.gradient.losses import softmax_loss
-from unimoe.training.losses.listwise import listwise_loss
-from unimoe.training.losses.upstream import GivenScores
-from unimoe.training.losses.weights import PositionWeights
+from unimoe.losses.listwise import listwise_loss
+from unimoe.losses.pointwise import softmax_loss
+from unimoe.losses.upstream import GivenScores
+from unimoe.losses.weights import PositionWeights
 
 E = math.e
 

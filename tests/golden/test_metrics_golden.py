@@ -12,7 +12,7 @@ import pytest
 import pytrec_eval
 
 from unimoe.config import BM25Config
-from unimoe.data.beir_layout import read_beir
+from unimoe.data.sources.beir_layout import read_beir
 from unimoe.metrics import score_run
 from unimoe.retrieval.bm25 import bm25_run
 from unimoe.run_scores import score_run_file

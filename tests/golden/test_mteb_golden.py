@@ -17,8 +17,8 @@ from unimoe.config.dense import EncoderConfig
 from unimoe.data.catalog import load_collection
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
-from unimoe.evaluation.mteb_names import find_tasks, mteb_name
-from unimoe.evaluation.mteb_run import evaluate_task
+from unimoe.evaluation.mteb.names import find_tasks, mteb_name
+from unimoe.evaluation.mteb.run import evaluate_task
 from unimoe.models.bundled_encoder import bundled_encoder_folder
 from unimoe.models.encoder import SentenceEncoder, load_encoder
 
@@ -57,7 +57,7 @@ def evaluated(theirs: SentenceTransformer, task: AbsTask) -> TaskResult:
 def test_real_collections_score_the_same(
     ours: SentenceEncoder, theirs: SentenceTransformer, name: str, queries: int, documents: int
 ) -> None:
-    from unimoe.evaluation.mteb_tasks import CollectionTask, Rankings
+    from unimoe.evaluation.mteb.tasks import CollectionTask, Rankings
 
     pool = load_collection(name, "test").sample_queries(queries, seed=3).pool(documents)
     found = evaluate_embedding_collection(ours, pool, name="minilm", identity={})

@@ -15,13 +15,13 @@ from sklearn.metrics import r2_score
 from support.caption_pairs import latent_pairs
 
 from unimoe.metrics import score_run
-from unimoe.models.translator.cca import fit_cca
-from unimoe.models.translator.covariance import shrunk_roots
-from unimoe.models.translator.geometry import fit_geometry
-from unimoe.models.translator.ranking import image_ranks, rank_values
-from unimoe.models.translator.ridge import cross_validated_ridge, fit_ridge
-from unimoe.models.translator.statistics import image_folds, pair_statistics
 from unimoe.retrieval.dense import search
+from unimoe.studies.translator.models.cca import fit_cca
+from unimoe.studies.translator.models.covariance import shrunk_roots
+from unimoe.studies.translator.models.geometry import fit_geometry
+from unimoe.studies.translator.models.ranking import image_ranks, rank_values
+from unimoe.studies.translator.models.ridge import cross_validated_ridge, fit_ridge
+from unimoe.studies.translator.models.statistics import image_folds, pair_statistics
 
 Doubles = NDArray[np.float64]
 

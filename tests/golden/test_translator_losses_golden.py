@@ -12,8 +12,8 @@ from pytorch_metric_learning.reducers import MeanReducer
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from unimoe.training.translator.contrastive import Extra, Negatives, contrastive_loss
-from unimoe.training.translator.objectives import agreement_loss, cosine_loss, moment_loss
+from unimoe.studies.translator.training.contrastive import Extra, Negatives, contrastive_loss
+from unimoe.studies.translator.training.objectives import agreement_loss, cosine_loss, moment_loss
 
 Sides = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -139,7 +139,7 @@ def test_blocks_of_anchors_change_nothing(sides: Sides, monkeypatch: pytest.Monk
     anchors, anchor_ids, candidates, candidate_ids = sides
     whole = contrastive_loss(anchors, anchor_ids, candidates, candidate_ids, 0.1)
     gradients = torch.autograd.grad(whole, (anchors, candidates))
-    monkeypatch.setattr("unimoe.training.translator.contrastive._CELLS", 5 * 40)
+    monkeypatch.setattr("unimoe.studies.translator.training.contrastive._CELLS", 5 * 40)
     parts = contrastive_loss(anchors, anchor_ids, candidates, candidate_ids, 0.1)
     assert parts.item() == pytest.approx(whole.item(), rel=1e-12)
     torch.testing.assert_close(torch.autograd.grad(parts, (anchors, candidates)), gradients)

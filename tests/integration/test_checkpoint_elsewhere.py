@@ -13,9 +13,9 @@ from support.experiments import tiny_experiment
 
 from unimoe.config import Experiment
 from unimoe.config.files import apply_overrides
-from unimoe.models.bench import ModelBench
-from unimoe.training.gradient.examples import load_training_data
-from unimoe.training.gradient.trainer import train_arm
+from unimoe.models.loader import ModelBench
+from unimoe.training.examples import load_training_data
+from unimoe.training.trainer import train_arm
 
 CPU = torch.device("cpu")
 PAIRS = [

@@ -627,7 +627,7 @@ class TestBadInput:
 
 def test_no_model_library_is_loaded(arms: Arms) -> None:
     code = (
-        "import sys\nfrom unimoe.cli import main\n"
+        "import sys\nfrom unimoe.cli.main import main\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
         "print(*sorted({'torch', 'transformers', 'peft', 'pandas'} & set(sys.modules)), file=sys.stderr)"
     )

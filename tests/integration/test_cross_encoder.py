@@ -13,20 +13,20 @@ from support.heads import topics_folder
 from support.tiny_encoders import save_tiny_encoder
 
 from unimoe.analysis.loading import load_all_results
-from unimoe.comparison import losses
-from unimoe.comparison.cross_encoder import CrossEncoderData, load_cross_encoder_data, train_and_evaluate, training_of
-from unimoe.config.cross_encoder import CrossEncoderConfig, CrossEncoderModelConfig
 from unimoe.config.dense import BUNDLED_ENCODER
 from unimoe.config.files import config_root, load_config, parse_config
 from unimoe.data.names import result_name
 from unimoe.errors import DataError, MissingPartError, UsageError
 from unimoe.metrics import score_run
-from unimoe.models.cross_encoder import find_cross_encoder, load_cross_encoder, new_cross_encoder, score_pairs
 from unimoe.results import read_result, result_path, run_path
-from unimoe.retrieval.reranking_set import rerank
-from unimoe.training.cross_encoder.checkpoint import read_manifest
-from unimoe.training.cross_encoder.lists import fit_for
-from unimoe.training.cross_encoder.trainer import CrossEncoderTraining
+from unimoe.studies.cross_encoder import compare_losses as losses
+from unimoe.studies.cross_encoder.config import CrossEncoderConfig, CrossEncoderModelConfig
+from unimoe.studies.cross_encoder.jobs import CrossEncoderData, load_cross_encoder_data, train_and_evaluate, training_of
+from unimoe.studies.cross_encoder.model import find_cross_encoder, load_cross_encoder, new_cross_encoder, score_pairs
+from unimoe.studies.cross_encoder.reranking_set import rerank
+from unimoe.studies.cross_encoder.training.checkpoint import read_manifest
+from unimoe.studies.cross_encoder.training.lists import fit_for
+from unimoe.studies.cross_encoder.training.trainer import CrossEncoderTraining
 from unimoe.trec import read_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")

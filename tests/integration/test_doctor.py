@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from unimoe.cli import app
+from unimoe.cli.main import app
 
 
 def doctor(**environment: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ from unimoe.config import PromptConfig
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.errors import DataError
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
-from unimoe.evaluation.mteb_run import TaskOutcome
+from unimoe.evaluation.mteb.run import TaskOutcome
 from unimoe.io import write_json
 from unimoe.models.unimodel import UnimodelForExp1
 

@@ -18,9 +18,9 @@ from unimoe.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.config import Experiment
 from unimoe.config.files import parse_experiment
 from unimoe.config.training import AggregationName
-from unimoe.models.bench import ModelBench
-from unimoe.training.gradient.examples import TrainingData, load_training_data
-from unimoe.training.gradient.trainer import StepReport, train_arm
+from unimoe.models.loader import ModelBench
+from unimoe.training.examples import TrainingData, load_training_data
+from unimoe.training.trainer import StepReport, train_arm
 
 CPU = torch.device("cpu")
 AGGREGATIONS = get_args(AggregationName)

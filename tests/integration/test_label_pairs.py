@@ -12,12 +12,12 @@ from support.scripts import Done, assert_refused, call_script
 from support.tiny_models import save_tiny_model
 
 import unimoe
-from unimoe.config.biencoder import LabelConfig, SamplingConfig
 from unimoe.data.catalog import load_collection
 from unimoe.errors import DataError
-from unimoe.training.pseudo_labels.graders import load_grader
-from unimoe.training.pseudo_labels.labelling import agreement, candidates_of, grades_of, probabilities
-from unimoe.training.pseudo_labels.queries import sample_queries
+from unimoe.studies.biencoder.config import LabelConfig, SamplingConfig
+from unimoe.studies.biencoder.labels.graders import load_grader
+from unimoe.studies.biencoder.labels.labelling import agreement, candidates_of, grades_of, probabilities
+from unimoe.studies.biencoder.labels.queries import sample_queries
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
 

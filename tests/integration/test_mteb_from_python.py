@@ -21,8 +21,8 @@ from unimoe.data.collection import Collection
 from unimoe.errors import UsageError
 from unimoe.evaluation.embedding_eval import MTEBOutcome, evaluate_mteb
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
-from unimoe.evaluation.mteb_prompts import TaskPrompts
-from unimoe.evaluation.mteb_run import evaluate_task
+from unimoe.evaluation.mteb.prompts import TaskPrompts
+from unimoe.evaluation.mteb.run import evaluate_task
 from unimoe.models.unimodel import UnimodelForExp1
 
 pytestmark = pytest.mark.usefixtures("one_thread")

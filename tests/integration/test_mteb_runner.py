@@ -18,11 +18,11 @@ from unimoe.config import Experiment, MTEBConfig
 from unimoe.console import Steps
 from unimoe.errors import DataError
 from unimoe.evaluation.evaluator import Evaluator
-from unimoe.evaluation.mteb_measurement import TaskMeasurement
-from unimoe.evaluation.mteb_suite import TaskRunner
+from unimoe.evaluation.mteb.measurement import TaskMeasurement
+from unimoe.evaluation.mteb.suite import TaskRunner
 from unimoe.evaluation.subjects import Subject, zero_shot_subject
 from unimoe.metrics import score_run
-from unimoe.models.bench import ModelBench
+from unimoe.models.loader import ModelBench
 from unimoe.results import EvalResult, Task, read_result
 from unimoe.trec import read_qrels, read_run
 

@@ -21,8 +21,8 @@ from support.mteb_tasks import ALL_TYPES, CANDIDATES, PARTS, RANKED, SYMMETRIC, 
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
-from unimoe.evaluation.mteb_prompts import TaskPrompts
-from unimoe.evaluation.mteb_run import Counted, evaluate_task
+from unimoe.evaluation.mteb.prompts import TaskPrompts
+from unimoe.evaluation.mteb.run import Counted, evaluate_task
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.models.unimodel import UnimodelForExp1
 

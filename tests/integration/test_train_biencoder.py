@@ -21,8 +21,8 @@ from unimoe.errors import DataError, UsageError
 from unimoe.metrics import score_run
 from unimoe.results import read_result, result_path
 from unimoe.retrieval.dense import search
-from unimoe.training.biencoder.checkpoint import read_biencoder
-from unimoe.training.biencoder.trainer import BiEncoderTrainer
+from unimoe.studies.biencoder.training.checkpoint import read_biencoder
+from unimoe.studies.biencoder.training.trainer import BiEncoderTrainer
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
 

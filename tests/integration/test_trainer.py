@@ -15,9 +15,9 @@ from support.experiments import tiny_experiment
 from unimoe.checkpoint import ADAPTER_FILE, Checkpoint, read_checkpoint
 from unimoe.config import Experiment
 from unimoe.errors import DataError, UsageError
-from unimoe.models.bench import ModelBench
-from unimoe.training.gradient.examples import TrainingData, load_training_data
-from unimoe.training.gradient.trainer import StepReport, train_arm
+from unimoe.models.loader import ModelBench
+from unimoe.training.examples import TrainingData, load_training_data
+from unimoe.training.trainer import StepReport, train_arm
 
 CPU = torch.device("cpu")
 

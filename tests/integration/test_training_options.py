@@ -19,10 +19,10 @@ from unimoe.config import Experiment
 from unimoe.config.files import apply_overrides
 from unimoe.errors import DataError, UsageError
 from unimoe.evaluation.dev_eval import DevEvaluation
-from unimoe.models.bench import ModelBench
+from unimoe.models.loader import ModelBench
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.training.gradient.examples import TrainingData, load_training_data
-from unimoe.training.gradient.trainer import DevScorer, StepReport, train_arm
+from unimoe.training.examples import TrainingData, load_training_data
+from unimoe.training.trainer import DevScorer, StepReport, train_arm
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -14,17 +14,16 @@ from typer.testing import CliRunner
 
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.loading import load_all_results
-from unimoe.cli import app
-from unimoe.comparison import translator_jobs
-from unimoe.comparison.translator_arms import COMPONENTS, ablation_config
-from unimoe.comparison.translator_command import Part
-from unimoe.config.translator import TranslatorConfig
-from unimoe.data.caption_pairs import split_by_image
+from unimoe.cli.main import app
 from unimoe.errors import UsageError
-from unimoe.evaluation.submission import read_submission
-from unimoe.models.translator.networks import NetworkTranslator
 from unimoe.results import read_result, result_path
-from unimoe.training.translator.checkpoints import load_translator
+from unimoe.studies.translator.compare import jobs as translator_jobs
+from unimoe.studies.translator.compare.arms import COMPONENTS, ablation_config
+from unimoe.studies.translator.config import Part, TranslatorConfig
+from unimoe.studies.translator.data.caption_pairs import split_by_image
+from unimoe.studies.translator.models.networks import NetworkTranslator
+from unimoe.studies.translator.submission import read_submission
+from unimoe.studies.translator.training.checkpoints import load_translator
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = ("--device", "cpu", "--set", "hidden=8", "--set", "epochs=3", "--P", "8", "--mine_H", "4")

@@ -8,11 +8,11 @@ import pytest
 import torch
 from support.biencoders import toy_keys
 
-from unimoe.config.biencoder import BiEncoderConfig, LabelConfig
 from unimoe.config.files import load_config
 from unimoe.errors import UsageError
-from unimoe.generator import tuning
-from unimoe.training.biencoder.checkpoint import read_biencoder
+from unimoe.studies.biencoder import tuning
+from unimoe.studies.biencoder.config import BiEncoderConfig, LabelConfig
+from unimoe.studies.biencoder.training.checkpoint import read_biencoder
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
 

@@ -258,7 +258,7 @@ def test_it_needs_no_heavy_library(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from unimoe.analysis.commands import judge_gates\n"
+        "from unimoe.cli.analyze import judge_gates\n"
         "code = judge_gates(Path(sys.argv[1]), Path(sys.argv[2]))\n"
         "print('modules', *sys.modules)\n"
         "sys.exit(code)"

@@ -6,8 +6,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unimoe.data.beir_layout import read_beir, write_beir
 from unimoe.data.collection import Collection, Document, assemble
+from unimoe.data.sources.beir_layout import read_beir, write_beir
 
 IDS = st.text(min_size=1, max_size=8).filter(lambda key: key.split() == [key])
 TEXTS = st.text(max_size=40)

@@ -6,10 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unimoe.training.eggroll import ndcg
-from unimoe.training.eggroll.ndcg import PoolMetric, ideal_dcg
-from unimoe.training.eggroll.noise import Kind, directions
-from unimoe.training.eggroll.shaping import average_ranks, shape
+from unimoe.studies.heads.eggroll import ndcg
+from unimoe.studies.heads.eggroll.ndcg import PoolMetric, ideal_dcg
+from unimoe.studies.heads.eggroll.noise import Kind, directions
+from unimoe.studies.heads.eggroll.shaping import average_ranks, shape
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

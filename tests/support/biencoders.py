@@ -9,8 +9,8 @@ import torch
 from support.heads import topics_folder
 from support.tiny_encoders import save_tiny_encoder
 
-from unimoe.config.biencoder import BiEncoderConfig
-from unimoe.training.biencoder.trainer import BiEncoderTrainer
+from unimoe.studies.biencoder.config import BiEncoderConfig
+from unimoe.studies.biencoder.training.trainer import BiEncoderTrainer
 
 
 def toy_keys(folder: Path) -> dict[str, Any]:

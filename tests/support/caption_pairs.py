@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.data.caption_pairs import CaptionPairs, build_pairs
+from unimoe.studies.translator.data.caption_pairs import CaptionPairs, build_pairs
 
 Doubles = NDArray[np.float64]
 

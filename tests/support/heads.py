@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from unimoe.config.heads import TrainConfig
-from unimoe.data.beir_layout import write_parts
 from unimoe.data.collection import Document
+from unimoe.data.sources.beir_layout import write_parts
 from unimoe.models.embedder import Advance, TextKind, Vectors
-from unimoe.training.heads.data import HeadData, load_head_data
+from unimoe.studies.heads.config import TrainConfig
+from unimoe.studies.heads.data import HeadData, load_head_data
 from unimoe.trec import Qrels
 
 TOPICS, NOISE, DIMENSIONS = 12, 8, 24

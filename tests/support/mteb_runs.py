@@ -10,8 +10,8 @@ from support.tiny_models import tiny_base
 from unimoe.config import MTEBConfig, PromptConfig
 from unimoe.data.collection import Collection
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
-from unimoe.evaluation.mteb_prompts import TaskPrompts
-from unimoe.evaluation.mteb_run import Counted, TaskOutcome, evaluate_task
+from unimoe.evaluation.mteb.prompts import TaskPrompts
+from unimoe.evaluation.mteb.run import Counted, TaskOutcome, evaluate_task
 from unimoe.models.unimodel import UnimodelForExp1
 
 PROMPT = PromptConfig(query_prefix="Query: ", document_prefix="Document: ")

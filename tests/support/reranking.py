@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from unimoe.config import Experiment
-from unimoe.data.beir_layout import write_parts
 from unimoe.data.collection import Collection, Document, assemble
+from unimoe.data.sources.beir_layout import write_parts
 
 _TIMES = re.compile(r'"(created|wall_time_s|items_per_s)": ("[^"]*"|[\d.e-]+|null)')
 """What may differ between the result files of two runs of one measurement."""

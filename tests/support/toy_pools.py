@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from unimoe.training.heads.pools import PoolSet
+from unimoe.studies.heads.pools import PoolSet
 
 SIGNALS, INPUTS = 4, 24
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from unimoe.config.translator import TranslatorConfig
-from unimoe.data.caption_pairs import CaptionPairs, split_by_image
-from unimoe.training.translator.generated import generated_pairs
+from unimoe.studies.translator.config import TranslatorConfig
+from unimoe.studies.translator.data.caption_pairs import CaptionPairs, split_by_image
+from unimoe.studies.translator.training.generated import generated_pairs
 
 
 def small_pairs(images: int = 60, seed: int = 0, curvature: float = 1.0) -> CaptionPairs:

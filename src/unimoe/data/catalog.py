@@ -14,17 +14,25 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from unimoe.data.apidocs import apidocs_folder, load_apidocs
 from unimoe.data.availability import UnavailableError
-from unimoe.data.beir_layout import is_beir_folder, read_beir
-from unimoe.data.beir_sets import ALIASES, BEIR_NAMES, CQADUPSTACK, SHORT_NAMES, at_hand, canonical_name, folder_of
 from unimoe.data.collection import Collection
-from unimoe.data.from_ir_datasets import load_ir_datasets
-from unimoe.data.from_mteb import load_mteb
 from unimoe.data.levels import known_level
-from unimoe.data.msmarco import is_msmarco_folder, msmarco_files, read_msmarco
 from unimoe.data.names import result_name
-from unimoe.data.nanobeir import NANOBEIR, load_nanobeir, nanobeir_folder
+from unimoe.data.sources.apidocs import apidocs_folder, load_apidocs
+from unimoe.data.sources.beir_layout import is_beir_folder, read_beir
+from unimoe.data.sources.beir_sets import (
+    ALIASES,
+    BEIR_NAMES,
+    CQADUPSTACK,
+    SHORT_NAMES,
+    at_hand,
+    canonical_name,
+    folder_of,
+)
+from unimoe.data.sources.from_ir_datasets import load_ir_datasets
+from unimoe.data.sources.from_mteb import load_mteb
+from unimoe.data.sources.msmarco import is_msmarco_folder, msmarco_files, read_msmarco
+from unimoe.data.sources.nanobeir import NANOBEIR, load_nanobeir, nanobeir_folder
 from unimoe.errors import UsageError, did_you_mean
 
 __all__ = [

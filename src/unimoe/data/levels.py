@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from unimoe.data.beir_sets import SHORT_NAMES, canonical_name
 from unimoe.data.names import set_name
+from unimoe.data.sources.beir_sets import SHORT_NAMES, canonical_name
 from unimoe.description import GRADED_FROM_1
 
 TREC_DL = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unimoe.data.msmarco import is_msmarco_folder
+from unimoe.data.sources.msmarco import is_msmarco_folder
 from unimoe.description import describe_collection
 
 

@@ -16,10 +16,10 @@ from unimoe.console import Steps, stdout
 from unimoe.errors import UsageError
 from unimoe.evaluation.evaluator import Evaluator
 from unimoe.evaluation.measurement import Measured
-from unimoe.evaluation.mteb_names import find_tasks
-from unimoe.evaluation.mteb_prompts import TaskPrompts
-from unimoe.evaluation.mteb_run import random_state_kept
-from unimoe.evaluation.mteb_suite import TaskRunner
+from unimoe.evaluation.mteb.names import find_tasks
+from unimoe.evaluation.mteb.prompts import TaskPrompts
+from unimoe.evaluation.mteb.run import random_state_kept
+from unimoe.evaluation.mteb.suite import TaskRunner
 from unimoe.evaluation.plan import print_plan
 from unimoe.evaluation.subjects import (
     Subject,
@@ -31,8 +31,8 @@ from unimoe.evaluation.subjects import (
 from unimoe.evaluation.suite import Loader, measurements, refuse_silence, take
 from unimoe.evaluation.tiers import Dataset, chosen_datasets, known_tier, tier_datasets
 from unimoe.metrics import dataset_group, suite_averages
-from unimoe.models.bench import ModelBench
 from unimoe.models.device import choose_dtype
+from unimoe.models.loader import ModelBench
 from unimoe.processes import Processes
 from unimoe.results import EvalResult, Task, read_result
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from unimoe.data.beir_sets import SHORT_NAMES, canonical_name
 from unimoe.data.catalog import NANOBEIR, members
 from unimoe.data.names import result_name, set_name
+from unimoe.data.sources.beir_sets import SHORT_NAMES, canonical_name
 from unimoe.description import COLLECTION_FILE
 from unimoe.errors import UsageError
 

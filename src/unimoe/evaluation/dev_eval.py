@@ -7,7 +7,7 @@ from functools import cached_property
 from unimoe.config import Experiment
 from unimoe.errors import DataError, UsageError
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
-from unimoe.evaluation.mteb_prompts import TaskPrompts
+from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.tiers import Dataset, LoadedDataset
 from unimoe.models.unimodel import UnimodelForExp1

@@ -16,9 +16,9 @@ from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UnimoeError, UsageError
 from unimoe.evaluation.as_model import as_embedder, as_unimodel
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
-from unimoe.evaluation.mteb_names import find_tasks, mteb_name
-from unimoe.evaluation.mteb_prompts import TaskPrompts
-from unimoe.evaluation.mteb_run import (
+from unimoe.evaluation.mteb.names import find_tasks, mteb_name
+from unimoe.evaluation.mteb.prompts import TaskPrompts
+from unimoe.evaluation.mteb.run import (
     Counted,
     TaskOutcome,
     evaluate_task,
@@ -156,7 +156,7 @@ def evaluate_embedding_collection(
         lacking = "judgments" if collection.corpus else "documents"
         raise DataError(f"{collection.name}: split {collection.split!r} has no {lacking}; nothing can be ranked")
     with random_state_kept():
-        from unimoe.evaluation.mteb_tasks import CollectionTask
+        from unimoe.evaluation.mteb.tasks import CollectionTask
 
         published = mteb_name(collection.name)
         metadata = find_tasks([published])[0].metadata if published else None

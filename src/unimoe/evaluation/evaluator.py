@@ -7,7 +7,7 @@ from pathlib import Path
 
 from unimoe.evaluation.measurement import Measured, Measurement
 from unimoe.evaluation.measuring import Found, measure_embedding, measure_first_stage, measure_reranking, measure_task
-from unimoe.evaluation.mteb_measurement import TaskMeasurement
+from unimoe.evaluation.mteb.measurement import TaskMeasurement
 from unimoe.evaluation.shards import ShardStore
 from unimoe.evaluation.writing import result_of, write_found
 from unimoe.models.device import describe_device

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from unimoe.evaluation.mteb_names import find_tasks, mteb_name
-from unimoe.evaluation.mteb_prompts import TaskCard, TaskPrompts
-from unimoe.evaluation.mteb_run import random_state_kept
+from unimoe.evaluation.mteb.names import find_tasks, mteb_name
+from unimoe.evaluation.mteb.prompts import TaskCard, TaskPrompts
+from unimoe.evaluation.mteb.run import random_state_kept
 from unimoe.evaluation.subjects import Subject
 from unimoe.evaluation.tiers import LoadedDataset
 from unimoe.io import hash_json

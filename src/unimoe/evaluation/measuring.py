@@ -9,9 +9,9 @@ from typing import Any
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
 from unimoe.evaluation.measurement import Measurement, used_budget
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
-from unimoe.evaluation.mteb_measurement import TaskMeasurement
-from unimoe.evaluation.mteb_prompts import TaskPrompts
-from unimoe.evaluation.mteb_run import Counted, TaskOutcome, evaluate_task
+from unimoe.evaluation.mteb.measurement import TaskMeasurement
+from unimoe.evaluation.mteb.prompts import TaskPrompts
+from unimoe.evaluation.mteb.run import Counted, TaskOutcome, evaluate_task
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.shards import ShardStore
 from unimoe.evaluation.tiers import LoadedDataset

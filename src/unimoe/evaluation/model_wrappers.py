@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from unimoe.config import MTEBConfig
 from unimoe.errors import DataError, InputError
-from unimoe.evaluation.mteb_prompts import TaskPrompts
+from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.io import hash_json, hash_parts
 from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors
 from unimoe.models.unimodel import UnimodelForExp1
@@ -189,7 +189,7 @@ def _meta(
 
     The kind is part of it: an encoder and a cross-encoder of the same weights score a reranking task differently.
     """
-    from unimoe.evaluation.mteb_tasks import model_meta
+    from unimoe.evaluation.mteb.model_meta import model_meta
 
     own = [model.base_identity, model.prompt_name, str(model.dtype)]
     identity = {"weights": _weights_hash(model)} if identity is None else dict(identity)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from unimoe.config.dense import DenseConfig
 from unimoe.data.collection import Collection
-from unimoe.data.msmarco import PASSAGES, TOP1000
+from unimoe.data.sources.msmarco import PASSAGES, TOP1000
 from unimoe.errors import DataError, InputError, UsageError
 from unimoe.io import hash_json
 from unimoe.metrics import DEFAULT_METRICS, Scores, from_grade, score_run

@@ -15,9 +15,9 @@ from unimoe.config.dense import DenseConfig, DenseExperiment
 from unimoe.errors import UsageError
 from unimoe.evaluation.subjects import trained_subject
 from unimoe.io import hash_json
-from unimoe.models.bench import ModelBench
 from unimoe.models.device import choose_dtype, describe_device
 from unimoe.models.embedder import Embedder
+from unimoe.models.loader import ModelBench
 from unimoe.results import safe_name
 
 BM25 = "bm25"

@@ -10,7 +10,7 @@ from pathlib import Path
 from unimoe.checkpoint import Checkpoint, read_checkpoint
 from unimoe.config import Experiment
 from unimoe.errors import DataError
-from unimoe.models.bench import ModelBench
+from unimoe.models.loader import ModelBench
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import Task
 

@@ -10,7 +10,7 @@ from unimoe.errors import MissingPartError
 from unimoe.evaluation.evaluator import Evaluator
 from unimoe.evaluation.level_notes import collection_note
 from unimoe.evaluation.measurement import Measurement
-from unimoe.evaluation.mteb_measurement import TaskMeasurement
+from unimoe.evaluation.mteb.measurement import TaskMeasurement
 from unimoe.evaluation.subjects import Subject
 from unimoe.evaluation.tiers import Dataset, LoadedDataset
 

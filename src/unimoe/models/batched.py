@@ -12,9 +12,9 @@ from torch import Tensor
 from unimoe.errors import DataError
 from unimoe.models.batching import default_token_budget, last_tokens, pad_ids, pad_states, plan_batches
 from unimoe.models.device import release_memory
+from unimoe.models.frozen_layers import FrozenStates, Trunk
 from unimoe.models.token_tree import build_tree, plan_trees, tree_tokens
 from unimoe.models.tree_attention import UnsupportedAttentionError, pack, run_tree
-from unimoe.models.trunk import FrozenStates, Trunk
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from unimoe.errors import InputError, UsageError
 from unimoe.models.base import BaseModel
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
+from unimoe.models.frozen_layers import FrozenStates, Trunk, split_decoder
 from unimoe.models.prompts import PairEncoder, TextEncoder, prompt_name, yes_no_ids
-from unimoe.models.trunk import FrozenStates, Trunk, split_decoder
 
 
 class UnimodelForExp1(nn.Module):

@@ -70,3 +70,16 @@ def refuse_other_settings(path: Path, there: Mapping[str, Any], here: Mapping[st
             f"{path} is of another training: {key} was {was!r} there and is {now!r} here; "
             "choose another output folder, or delete it to start over"
         )
+
+
+def refuse_other_fingerprint(path: Path, here: str, there: str | None) -> None:
+    """Refuse what another training has left.
+
+    Raises:
+        DataError: the fingerprints differ.
+    """
+    if here != there:
+        raise DataError(
+            f"{path} is of another training (config, data or encoder differ); choose another output_dir, "
+            f"or delete {path.parent} to start over"
+        )

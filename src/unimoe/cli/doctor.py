@@ -1,0 +1,88 @@
+"""``unimoe doctor``: what this machine has, and how long the main job will take on it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unimoe.cli.options import DEFAULT_EXPERIMENT, Config, Device, chosen_device
+from unimoe.config.files import load_experiment
+from unimoe.console import stdout
+from unimoe.io import cache_dir
+
+if TYPE_CHECKING:
+    import torch
+
+    from unimoe.config import Experiment
+
+
+def doctor(config: Config = DEFAULT_EXPERIMENT, device: Device = None) -> None:
+    """Say what this machine has: device, speed, caches, disk, collections, and how long the main job will take."""
+    for name, finding in examine(load_experiment(config), chosen_device(device)):
+        stdout.print(f"{name:<14}{finding}", soft_wrap=True)
+
+
+def examine(experiment: Experiment, device: torch.device) -> Iterator[tuple[str, str]]:
+    """Findings about this machine, as pairs of name and finding, each as soon as it is known.
+
+    Args:
+        experiment: whose main job is estimated.
+        device: where it would run.
+    """
+    from unimoe.models.device import choose_dtype, describe_device, probe_speed
+    from unimoe.provenance import package_versions
+
+    yield "python", f"{platform.python_version()} on {platform.platform()}"
+    yield "packages", ", ".join(f"{name} {version}" for name, version in package_versions().items())
+    yield "commit", _commit()
+    yield "device", describe_device(device)
+    speeds = probe_speed(device.type)
+    dtype = str(choose_dtype(device, experiment.model.dtype)).removeprefix("torch.")
+    measured = ", ".join(f"{name} {speed / 1e9:,.0f} GFLOP/s" for name, speed in speeds.items())
+    yield "dtype", f"{dtype} (matrix products: {measured})"
+    yield "cache", f"{cache_dir()} ({_sizes(cache_dir())})"
+    yield "disk", f"{shutil.disk_usage(cache_dir()).free / 2**30:,.0f} GiB free there"
+    yield "collections", _collections()
+    yield "main job", _main_job(experiment, speeds.get(dtype))
+
+
+def _commit() -> str:
+    from unimoe.provenance import git_state
+
+    commit, dirty = git_state()
+    if commit is None:
+        return "not a clone"
+    return f"{commit[:12]}{' with changes that are not committed' if dirty else ''}"
+
+
+def _sizes(root: Path) -> str:
+    folders = sorted(path for path in root.iterdir() if path.is_dir())
+    sizes = [f"{folder.name} {_megabytes(folder):,.0f} MB" for folder in folders]
+    return ", ".join(sizes) or "empty"
+
+
+def _megabytes(folder: Path) -> float:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
+
+
+def _collections() -> str:
+    from unimoe.data.catalog import BEIR_NAMES, available
+
+    there = ["apidocs (bundled)", *(name for name in BEIR_NAMES if available(name))]
+    folder = os.environ.get("UNIMOE_DATA")
+    where = f"UNIMOE_DATA is {folder}" if folder else "UNIMOE_DATA is not set"
+    return f"{', '.join(there)}; {where}"
+
+
+def _main_job(experiment: Experiment, speed: float | None) -> str:
+    from unimoe.cli.estimate import BUNDLED_SHAPE, estimated_seconds
+    from unimoe.models.bundled import BUNDLED_ID
+
+    if experiment.model.base != BUNDLED_ID or speed is None:
+        return f"no estimate for {experiment.model.base}"
+    minutes = estimated_seconds(experiment, BUNDLED_SHAPE, speed) / 60
+    return f"about {minutes:.0f} minutes for {experiment.name}, {len(experiment.seeds)} seeds, on this device"

@@ -1,0 +1,103 @@
+"""``unimoe evaluate``: a checkpoint on a tier of collections."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from unimoe import console
+from unimoe.cli.options import (
+    Device,
+    Override,
+    chosen_device,
+    given_options,
+    quiet_libraries,
+    refuse_torchrun,
+)
+from unimoe.config.files import load_experiment
+from unimoe.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from unimoe.results import Task
+
+
+def evaluate(
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="A checkpoint folder; its arm, base model and seed are used.")
+    ] = None,
+    zero_shot: Annotated[bool, typer.Option("--zero-shot", help="The config's base model, untrained.")] = False,
+    config: Annotated[
+        Path | None, typer.Option(help="Overrides the checkpoint's evaluation settings; required with --zero-shot.")
+    ] = None,
+    override: Override = None,
+    eval_tier: Annotated[
+        str,
+        typer.Option(
+            help="bundled (offline), fast (SciFact, NFCorpus, FiQA2018), nano (NanoBEIR) or full (BEIR, MTEB)."
+        ),
+    ] = "bundled",
+    datasets: Annotated[
+        str | None, typer.Option(help="Collections in place of the tier: scifact,cqadupstack/android,path:DIR@dev.")
+    ] = None,
+    mteb: Annotated[
+        str | None, typer.Option(help="Tasks or benchmarks of MTEB in place of the tier: STS12,SciFact; MTEB(eng, v2).")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="Only reranking, or only embedding.")] = None,
+    max_queries: Annotated[
+        int | None, typer.Option(min=1, help="Score at most this many queries of each dataset; results say so.")
+    ] = None,
+    output_dir: Annotated[
+        Path | None, typer.Option(help="The experiment's folder; by default the one the checkpoint stands in.")
+    ] = None,
+    device: Device = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print pairs, tokens, disk, time and cost; run only a short probe.")
+    ] = False,
+    price_per_hour: Annotated[
+        float | None, typer.Option(min=0, help="Of this machine, for the cost that --plan prints.")
+    ] = None,
+) -> None:
+    """Evaluate a checkpoint on a tier: reranking always, embedding for arms that embed.
+
+    Collections are looked for under the folder UNIMOE_DATA, then downloaded. One that can be had neither way is named,
+    the others still run, and the exit code is 4. Results that are already there and up to date are kept; a killed
+    evaluation goes on where it was. Under torchrun the processes share the reranking.
+    """
+    from unimoe.evaluation.commands import EvaluationRequest, plan_evaluation, run_evaluation
+    from unimoe.evaluation.mteb.names import split_names
+    from unimoe.processes import joined_processes
+
+    if (checkpoint is None) is not zero_shot:
+        raise UsageError("give either --checkpoint FOLDER or --zero-shot")
+    if zero_shot and config is None:
+        raise UsageError("--zero-shot needs --config, which names the base model")
+    if task not in (None, "reranking", "embedding"):
+        hint = did_you_mean(task, ("reranking", "embedding"))
+        raise UsageError(f"--task {task}: unknown{hint}; use reranking or embedding")
+    if price_per_hour is not None and not plan:
+        raise UsageError("--price-per-hour belongs to --plan; give both, or neither")
+    quiet_libraries()
+    request = EvaluationRequest(
+        checkpoint=checkpoint,
+        config=load_experiment(config, override or []) if config else None,
+        overrides=tuple(override or ()),
+        tier=eval_tier,
+        datasets=tuple(split_names(datasets or "")),
+        mteb=tuple(split_names(mteb or "")),
+        task=cast("Task | None", task),
+        max_queries=max_queries,
+        output_dir=output_dir,
+        given=given_options(
+            config, override, eval_tier=eval_tier, datasets=datasets, mteb=mteb, task=task, max_queries=max_queries
+        ),
+    )
+    if plan:
+        refuse_torchrun("a plan")
+        plan_evaluation(request, chosen_device(device), price_per_hour)
+        return
+    with joined_processes() as processes:
+        if not processes.leads:
+            console.be_quiet()
+        run_evaluation(request, chosen_device(device), processes)

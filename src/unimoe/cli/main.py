@@ -1,0 +1,46 @@
+"""The command line. Each command imports what it needs when it runs, so that ``--help`` is quick."""
+
+from __future__ import annotations
+
+import importlib.util
+import pkgutil
+
+import typer
+
+from unimoe import console, studies
+from unimoe.cli.analyze import analyze
+from unimoe.cli.compare import SeveralValues, compare
+from unimoe.cli.doctor import doctor
+from unimoe.cli.evaluate import evaluate
+from unimoe.cli.evaluate_run import evaluate_run
+from unimoe.cli.retrieve import retrieve
+from unimoe.cli.run_experiment import run_experiment
+from unimoe.cli.train import train
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
+
+app.command("demo")(run_experiment)
+app.command("train")(train)
+app.command("evaluate")(evaluate)
+app.command("retrieve")(retrieve)
+app.command("evaluate-run")(evaluate_run)
+app.command("analyze")(analyze)
+app.command("compare", cls=SeveralValues)(compare)
+app.command("doctor")(doctor)
+
+
+def _add_studies() -> None:
+    """Add the commands of every study: the ``COMMANDS`` of its ``command.py``."""
+    for study in pkgutil.iter_modules(studies.__path__):
+        folder = f"{studies.__name__}.{study.name}"
+        if importlib.util.find_spec(f"{folder}.command"):
+            for name, command in importlib.import_module(f"{folder}.command").COMMANDS.items():
+                app.command(name)(command)
+
+
+_add_studies()
+
+
+def main() -> None:
+    """Run the ``unimoe`` command."""
+    console.run(app)

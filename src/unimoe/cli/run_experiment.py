@@ -1,0 +1,79 @@
+"""``unimoe demo``, also ``scripts/run_experiment.py``: the main job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unimoe.cli.analyze import analyze
+from unimoe.cli.options import (
+    DEFAULT_EXPERIMENT,
+    Config,
+    Device,
+    OutputDir,
+    Override,
+    chosen_device,
+    given_options,
+    placed,
+    quiet_libraries,
+    refuse_torchrun,
+)
+from unimoe.config.files import load_experiment
+from unimoe.console import stderr, stdout
+
+if TYPE_CHECKING:
+    from unimoe.config import Experiment
+    from unimoe.models.loader import ModelBench
+
+
+def run_experiment(
+    config: Config = DEFAULT_EXPERIMENT,
+    override: Override = None,
+    output_dir: OutputDir = None,
+    device: Device = None,
+    smoke: Annotated[bool, typer.Option("--smoke", help="Few steps, one seed, unfit for decisions.")] = False,
+) -> None:
+    """Run an experiment: train, evaluate and judge every arm and seed.
+
+    Without arguments: the bundled model and collection, offline, in minutes. What is done already is skipped, so a
+    killed run goes on when it is started again.
+    """
+    from unimoe.experiment import ExperimentRun, smoke_version
+
+    refuse_torchrun("an experiment")
+    experiment = load_experiment(config, override or [])
+    if smoke:
+        experiment = smoke_version(experiment).model_copy(update={"output_dir": f"{experiment.output_dir}-smoke"})
+    experiment = placed(experiment, output_dir)
+    quiet_libraries()
+    run = ExperimentRun(experiment, chosen_device(device), given_options(config, override, smoke=smoke))
+    _announce(experiment, run.bench, smoke)
+    run.train_and_evaluate()
+    stderr.print()
+    analyze(output_dir=Path(experiment.output_dir))
+    stdout.print(f"Next:   {_next_command(experiment)}", soft_wrap=True)
+
+
+def _announce(experiment: Experiment, bench: ModelBench, smoke: bool) -> None:
+    """What will run, where, and for how long."""
+    from unimoe.cli.estimate import BUNDLED_SHAPE, estimated_seconds, expectation, shape_of
+    from unimoe.models.bundled import BUNDLED_ID
+    from unimoe.models.device import describe_device, probe_speed
+
+    stderr.print(
+        f"{experiment.name}: {len(experiment.arms)} arms x {len(experiment.seeds)} seeds, {experiment.model.base}, "
+        f"{describe_device(bench.device)}, {bench.dtype_name}; results in {experiment.output_dir}",
+        soft_wrap=True,
+    )
+    speed = probe_speed(bench.device.type).get(bench.dtype_name)
+    if speed is not None:
+        shape = BUNDLED_SHAPE if experiment.model.base == BUNDLED_ID else shape_of(bench.fresh_base())
+        stderr.print(expectation(estimated_seconds(experiment, shape, speed), smoke), soft_wrap=True)
+
+
+def _next_command(experiment: Experiment) -> str:
+    arm, seed = next(reversed(experiment.arms)), experiment.seeds[0]
+    checkpoint = Path(experiment.output_dir) / arm / f"seed_{seed}" / "checkpoint"
+    return f"uv run scripts/evaluate.py --checkpoint {checkpoint} --eval-tier fast"

@@ -1,0 +1,67 @@
+"""``unimoe train``: one arm with one seed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from unimoe import console
+from unimoe.cli.options import (
+    DEFAULT_EXPERIMENT,
+    Config,
+    Device,
+    OutputDir,
+    Override,
+    chosen_device,
+    placed,
+    quiet_libraries,
+)
+from unimoe.config.files import load_experiment
+from unimoe.console import Steps, stdout
+
+
+def train(
+    arm: Annotated[str, typer.Option(help="Which of the config's arms.")],
+    config: Config = DEFAULT_EXPERIMENT,
+    seed: Annotated[int, typer.Option(min=0, help="Initialises the adapters and orders the batches.")] = 0,
+    override: Override = None,
+    output_dir: OutputDir = None,
+    device: Device = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from a saved state, or keep a finished checkpoint.")
+    ] = False,
+) -> None:
+    """Train one arm with one seed; prints the checkpoint's folder.
+
+    Under torchrun or accelerate launch the processes share each batch. Where training.evaluate_every is set, the best
+    checkpoint on dev stands beside the last, in checkpoint-best.
+    """
+    experiment = placed(load_experiment(config, override or []), output_dir)
+    experiment.arm(arm)
+    quiet_libraries()
+    from unimoe.evaluation.dev_eval import DevEvaluation
+    from unimoe.models.device import choose_dtype
+    from unimoe.models.loader import ModelBench
+    from unimoe.processes import joined_processes
+    from unimoe.training.examples import load_training_data
+    from unimoe.training.trainer import StepReport, train_arm
+
+    with joined_processes() as processes:
+        if not processes.leads:
+            console.be_quiet()
+        target = chosen_device(device)
+        dtype = choose_dtype(target, experiment.model.dtype)
+        bench = ModelBench(experiment, target, processes.leaders_dtype(dtype))
+        with Steps(1).step(f"train {arm}, seed {seed}", experiment.training.steps) as step:
+
+            def on_step(report: StepReport) -> None:
+                step.advance(1)
+                step.outcome = f"loss {report.loss:.3f}"
+
+            data, base = load_training_data(experiment), bench.fresh_base()
+            folder = train_arm(
+                experiment, arm, seed, base=base, data=data, trunk=bench.trunk, resume=resume, on_step=on_step,
+                score_on_dev=DevEvaluation(experiment, arm), processes=processes,
+            )  # fmt: skip
+    stdout.print(str(folder), soft_wrap=True)

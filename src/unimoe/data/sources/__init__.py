@@ -1,0 +1,1 @@
+"""The places a collection can come from."""

@@ -1,0 +1,161 @@
+"""The BEIR sets: their names, and the folder each can be read from.
+
+A set is a folder in BEIR layout under $UNIMOE_DATA, the published zip put there by hand, or a download. A zip has one
+top folder, named like the zip: the collection itself, or for ``cqadupstack.zip`` a folder that holds twelve.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import zipfile
+import zlib
+from pathlib import Path
+
+from unimoe.data.availability import DOWNLOAD_ADVICE, UnavailableError, not_at_hand, user_folder
+from unimoe.data.sources.beir_layout import is_beir_folder
+from unimoe.errors import DataError, UsageError
+from unimoe.io import atomic_dir, cache_dir, hash_json, lock
+
+BEIR_NAMES = (
+    "arguana",
+    "climate-fever",
+    "dbpedia-entity",
+    "fever",
+    "fiqa",
+    "hotpotqa",
+    "msmarco",
+    "nfcorpus",
+    "nq",
+    "quora",
+    "scidocs",
+    "scifact",
+    "trec-covid",
+    "webis-touche2020",
+)
+"""Short names that can be downloaded: BEIR's public sets that are one folder each."""
+
+CQADUPSTACK = tuple(
+    f"cqadupstack/{subforum}"
+    for subforum in (
+        "android",
+        "english",
+        "gaming",
+        "gis",
+        "mathematica",
+        "physics",
+        "programmers",
+        "stats",
+        "tex",
+        "unix",
+        "webmasters",
+        "wordpress",
+    )
+)
+"""BEIR's fifteenth public set: twelve collections, each with its own corpus, in one zip."""
+
+SHORT_NAMES = (*BEIR_NAMES, *CQADUPSTACK)
+
+ALIASES = {"fiqa2018": "fiqa", "touche2020": "webis-touche2020", "dbpedia": "dbpedia-entity", "treccovid": "trec-covid"}
+"""Other spellings of short names, in lower case."""
+
+BEIR_URL = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets/{name}.zip"
+
+
+def canonical_name(name: str) -> str:
+    """The published spelling of a short name, in lower case."""
+    return ALIASES.get(name.lower(), name.lower())
+
+
+def at_hand(name: str) -> Path | None:
+    """Where a short name can be read from without a network.
+
+    Args:
+        name: a BEIR set, or any folder under $UNIMOE_DATA.
+
+    Returns:
+        The folder under $UNIMOE_DATA, as spelled or in canonical spelling; else the published zip there; else the
+        folder of an earlier download; None where there is none of these. The content is not looked at.
+
+    Raises:
+        UsageError: the name is written like a path.
+    """
+    if not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)*", name):
+        raise UsageError(f"collection {name!r} is no short name; write path:{name} if it is a folder")
+    canonical, root = canonical_name(name), user_folder()
+    for spelling in (name, name.lower(), canonical):
+        if root is not None and (root / spelling).is_dir():
+            return root / spelling
+    if canonical not in SHORT_NAMES:
+        return None
+    if root is not None and (archive := root / f"{canonical.partition('/')[0]}.zip").is_file():
+        return archive
+    kept = _downloads() / canonical
+    return kept if kept.is_dir() else None
+
+
+def folder_of(name: str) -> Path:
+    """The folder of a BEIR set, unpacked or downloaded where need be, once.
+
+    Args:
+        name: one of ``SHORT_NAMES`` in any spelling, or what ``at_hand`` finds.
+
+    Raises:
+        UnavailableError: it is not at hand and cannot be downloaded; says what to do.
+        DataError: the zip is damaged, or is not the published one.
+    """
+    place = at_hand(name)
+    if place is None:
+        return _download(canonical_name(name))
+    if place.is_dir():
+        return place
+    folder = _unpacked(place) / canonical_name(name)
+    if not is_beir_folder(folder):
+        raise DataError(f"{place}: holds no folder {canonical_name(name)}/ in BEIR layout; use the zip as published")
+    return folder
+
+
+def _downloads() -> Path:
+    return cache_dir("collections", "beir")
+
+
+def _unpacked(archive: Path) -> Path:
+    """The content of a zip, unpacked once into the cache; a zip of other content gets another folder."""
+    try:
+        with zipfile.ZipFile(archive) as packed:
+            content = hash_json([[member.filename, member.CRC, member.file_size] for member in packed.infolist()])
+            folder = cache_dir("collections", "zips") / f"{archive.stem}-{content}"
+            with lock(folder):
+                if not folder.is_dir():
+                    with atomic_dir(folder) as temporary:
+                        packed.extractall(temporary)
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        raise DataError(f"{archive}: cannot be unpacked ({error}); fetch it again") from None
+    except OSError as error:
+        raise DataError(
+            f"{archive}: cannot be unpacked into {cache_dir()} ({error.strerror}); UNIMOE_CACHE moves the cache"
+        ) from None
+    return folder
+
+
+def _download(name: str) -> Path:
+    """Download the zip that holds a set; what is kept is whole."""
+    top, _, inside = name.partition("/")
+    kept, url = _downloads() / top, BEIR_URL.format(name=top)
+    with lock(kept), tempfile.TemporaryDirectory(dir=kept.parent) as temporary:
+        if kept.is_dir():
+            return kept / inside
+        try:
+            from beir.util import download_and_unzip
+
+            fetched = Path(download_and_unzip(url, temporary))
+        except Exception as error:
+            advice = (
+                f"set UNIMOE_DATA to a folder that holds {name}/ in BEIR layout or {top}.zip as published, "
+                f"or {DOWNLOAD_ADVICE}"
+            )
+            raise not_at_hand(name, advice, error) from None
+        if not is_beir_folder(fetched / inside):
+            raise UnavailableError(f"collection {name!r}: {url} is not a folder in BEIR layout")
+        fetched.replace(kept)
+    return kept / inside

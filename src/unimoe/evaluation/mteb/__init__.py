@@ -1,0 +1,1 @@
+"""Evaluation through MTEB: names, prompts, tasks and the run of each."""

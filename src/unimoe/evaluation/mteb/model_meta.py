@@ -1,0 +1,23 @@
+"""The card that MTEB files a model's results under. Imports MTEB, which takes seconds: import it inside functions."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from unimoe.data.sources.mteb_library import import_mteb
+
+import_mteb()  # before anything of it is imported by name
+
+from mteb.models.model_meta import ModelMeta, ScoringFunction  # noqa: E402
+
+
+def model_meta(name: str, revision: str, kind: Literal["dense", "cross-encoder"]) -> ModelMeta:
+    """What MTEB files a model's results under: ``name`` with a ``/`` in it, and ``revision``."""
+    facts = {
+        "name": name,
+        "revision": revision,
+        "model_type": [kind],
+        "modalities": ["text"],
+        "similarity_fn_name": ScoringFunction.COSINE if kind == "dense" else None,
+    }
+    return ModelMeta.create_empty(overwrites=facts)

@@ -1,0 +1,123 @@
+"""Tasks and benchmarks of MTEB by name, and where a task's data is at hand without the hub."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any, get_args
+
+from unimoe.data.sources.beir_sets import BEIR_NAMES, CQADUPSTACK, canonical_name
+from unimoe.data.sources.mteb_library import import_mteb
+from unimoe.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from mteb import AbsTask
+
+FAST_TASKS = ("SciFact", "NFCorpus", "FiQA2018")
+FULL_BENCHMARK = "MTEB(eng, v2)"
+
+_MTEB_NAMES = {
+    "arguana": "ArguAna",
+    "climate-fever": "ClimateFEVER",
+    "dbpedia-entity": "DBPedia",
+    "fever": "FEVER",
+    "fiqa": "FiQA2018",
+    "hotpotqa": "HotpotQA",
+    "msmarco": "MSMARCO",
+    "nfcorpus": "NFCorpus",
+    "nq": "NQ",
+    "quora": "QuoraRetrieval",
+    "scidocs": "SCIDOCS",
+    "scifact": "SciFact",
+    "trec-covid": "TRECCOVID",
+    "webis-touche2020": "Touche2020",
+    **{name: f"CQADupstack{name.partition('/')[2].capitalize()}Retrieval" for name in CQADUPSTACK},
+}
+_BEIR_NAMES = {task: name for name, task in _MTEB_NAMES.items()}
+
+
+def mteb_name(collection: str) -> str | None:
+    """What MTEB calls a BEIR set, whatever folder it is read from; None for any other collection."""
+    canonical = canonical_name(collection)
+    return _MTEB_NAMES.get(canonical) if canonical in (*BEIR_NAMES, *CQADUPSTACK) else None
+
+
+def beir_name(task: str) -> str | None:
+    """The BEIR set that a task of MTEB is made from, text for text; None for any other task."""
+    return _BEIR_NAMES.get(task)
+
+
+def split_names(text: str) -> list[str]:
+    """The names in a list parted by commas; those inside brackets part nothing, as in ``MTEB(eng, v2)``."""
+    return [name.strip() for name in re.split(r",(?![^()]*\))", text) if name.strip()]
+
+
+def find_tasks(names: Iterable[str]) -> list[AbsTask]:
+    """Tasks by name, each once, without their data; a task that is the mean of others is those others.
+
+    Args:
+        names: of tasks (``SciFact``), of benchmarks (``MTEB(eng, v2)``), or ``fast`` and ``full``.
+
+    Raises:
+        UsageError: no such name, with the closest; a task is about more than text, such as images; no name at all.
+    """
+    tasks: dict[str, AbsTask] = {}
+    for name in names:
+        for task in _named(name):
+            for part in _parts(task):
+                # MTEB hands out the same objects again and again, and loading and evaluating draw from their generator.
+                tasks.setdefault(part.metadata.name, copy.deepcopy(part))
+    if not tasks:
+        raise UsageError(f"no task of MTEB was named; write task names, {FULL_BENCHMARK!r}, fast or full")
+    for task in tasks.values():
+        _refuse_other_modalities(task)
+    return list(tasks.values())
+
+
+@cache
+def task_names() -> tuple[str, ...]:
+    """Every task that the installed MTEB knows, sorted."""
+    import_mteb()
+    from mteb.get_tasks import TASK_LIST
+
+    return tuple(sorted(task.metadata.name for task in TASK_LIST))
+
+
+def task_types() -> tuple[str, ...]:
+    """Every type of tasks, such as ``STS``."""
+    from mteb.abstasks.task_metadata import TaskType
+
+    types: tuple[str, ...] = get_args(TaskType)
+    return types
+
+
+def _parts(task: Any) -> Iterator[AbsTask]:
+    if not task.is_aggregate:
+        yield task
+        return
+    for part in task.tasks:
+        yield from _parts(part)
+
+
+def _named(name: str) -> list[AbsTask]:
+    mteb = import_mteb()
+    if name == "fast":
+        return [mteb.get_task(task) for task in FAST_TASKS]
+    if name in task_names():
+        return [mteb.get_task(name)]
+    benchmarks = {benchmark.name for benchmark in mteb.get_benchmarks()}
+    wanted = FULL_BENCHMARK if name == "full" else name
+    if wanted in benchmarks:
+        return list(mteb.get_benchmark(wanted).tasks)
+    near = did_you_mean(name, (*task_names(), *sorted(benchmarks), "fast", "full"))
+    raise UsageError(f"mteb has no task or benchmark {name!r}{near}; mteb.get_tasks() lists them")
+
+
+def _refuse_other_modalities(task: AbsTask) -> None:
+    others = sorted(set(task.metadata.modalities) - {"text"})
+    if others:
+        raise UsageError(
+            f"{task.metadata.name} is a task about {' and '.join(others)}; the models here read text, leave it out"
+        )

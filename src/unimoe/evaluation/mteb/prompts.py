@@ -1,0 +1,106 @@
+"""What goes before a text in a task of MTEB: a prefix by hand, the task's instruction, or the model's own prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+from unimoe.config import MTEBConfig
+from unimoe.errors import UsageError, did_you_mean
+
+
+class TaskCard(Protocol):
+    """What the choice of a prefix asks of a task; MTEB's own ``TaskMetadata`` answers it."""
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+
+    @property
+    def type(self) -> str:
+        """Its type, such as ``STS``."""
+
+    @property
+    def prompt(self) -> Any:
+        """Its instruction: a text, a text for each role, or None."""
+
+
+_ROLES = ("query", "document")
+_WITH_ROLES = ("Retrieval", "Reranking", "InstructionRetrieval", "InstructionReranking")
+
+
+class TaskPrompts:
+    """Chooses the prefix of a text by its task and its role in it.
+
+    Args:
+        config: the prefixes by hand, and how a task's instruction becomes a prefix.
+    """
+
+    def __init__(self, config: MTEBConfig) -> None:
+        self._config = config
+
+    def prefix(self, task: TaskCard, role: str | None) -> str | None:
+        """The prefix of a text; None leaves the choice to the model.
+
+        Args:
+            task: MTEB's card of the task.
+            role: ``query``, ``document``, or None in tasks whose texts have no roles.
+        """
+        for key in _keys(task, role):
+            if key in self._config.prompts:
+                return self._config.prompts[key]
+        template = self._config.task_instruction
+        instruction = None if template is None or role == "document" else _instruction(task, role)
+        return template.replace("{instruction}", instruction) if template and instruction else None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that decides the prefixes, for content hashes."""
+        return self._config.model_dump()
+
+    def of_task(self, task: TaskCard) -> list[str | None]:
+        """Every prefix of a task, for content hashes: a query's, a document's, and that of a text without role."""
+        return [self.prefix(task, role) for role in (*_ROLES, None)]
+
+    def refuse_unknown_keys(self, known: Iterable[str] = ()) -> None:
+        """Refuse a prefix by hand that no task would ever get.
+
+        Args:
+            known: names of tasks beside MTEB's own.
+
+        Raises:
+            UsageError: a key is neither a task nor a type of tasks nor a role; names the closest.
+        """
+        from unimoe.evaluation.mteb.names import task_names, task_types
+
+        if not self._config.prompts:
+            return
+        heads = {*task_names(), *task_types(), *known}
+        for key in self._config.prompts:
+            head, _, role = key.rpartition("-")
+            if key not in heads and key not in _ROLES and not (role in _ROLES and head in heads):
+                near = did_you_mean(head if role in _ROLES else key, sorted(heads))
+                raise UsageError(f"evaluation.mteb.prompts: {key!r} is no task, type of tasks or role of MTEB{near}")
+
+
+def _keys(task: TaskCard, role: str | None) -> Iterator[str]:
+    """MTEB's order, but that documents have a prefix only where one is written for documents."""
+    for head in (task.name, task.type):
+        if role is not None:
+            yield f"{head}-{role}"
+        if role != "document":
+            yield head
+    if role is not None:
+        yield role
+
+
+def _instruction(task: TaskCard, role: str | None) -> str | None:
+    """MTEB's instruction for a task, or for its type where the texts have no roles; as Qwen3-Embedding is scored."""
+    written: Any = task.prompt
+    if isinstance(written, dict):
+        written = written.get(role or "")
+    if written or role is not None or task.type in _WITH_ROLES:
+        return written or None
+    from mteb.abstasks.abstask import get_abstask_prompt
+
+    return get_abstask_prompt(task.name) or None

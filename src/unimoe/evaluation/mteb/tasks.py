@@ -1,0 +1,162 @@
+"""The one module that imports MTEB when it is imported, which takes seconds: import it inside functions.
+
+Makes retrieval tasks out of collections, so that MTEB evaluates them without reaching for the hub, and runs tasks.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from unimoe.data.collection import Collection
+from unimoe.data.sources.mteb_library import import_mteb
+from unimoe.trec import Qrels, Run
+
+import_mteb()  # before anything of it is imported by name
+
+from datasets import Dataset  # noqa: E402
+from mteb import AbsTask, TaskResult, evaluate  # noqa: E402
+from mteb.abstasks import AbsTaskRetrieval  # noqa: E402
+from mteb.abstasks.retrieval_dataset_loaders import RetrievalSplitData  # noqa: E402
+from mteb.abstasks.task_metadata import TaskMetadata  # noqa: E402
+
+if TYPE_CHECKING:
+    from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
+
+_SUBSET = "default"  # what MTEB calls the only subset of a task
+_UNKNOWN_LANGUAGE = "und-Zyyy"
+_LOADER_BATCH = 1024  # rows per step of MTEB's data loader; the model makes batches of its own
+
+
+class CollectionTask(AbsTaskRetrieval):
+    """A collection as a retrieval task of MTEB.
+
+    As in ``trec_eval -c``, every judged query counts; the others are not searched for.
+
+    Args:
+        collection: its split becomes the task's only one.
+        exclude_self: leave out the document whose id is the query's. Right where queries are documents of the corpus
+            (ArguAna, Quora), wrong where ids coincide by chance.
+        published: MTEB's own card of the task that the collection is; without it the collection names the task.
+    """
+
+    def __init__(
+        self, collection: Collection, *, exclude_self: bool = False, published: TaskMetadata | None = None
+    ) -> None:
+        self.metadata = _metadata(collection, published)
+        self.ignore_identical_ids = exclude_self
+        self.relevance_level = collection.relevance_level
+        super().__init__()
+        self.dataset = {_SUBSET: {collection.split: _split_data(collection)}}
+        self.data_loaded = True  # MTEB neither downloads anything nor, after the evaluation, unloads it
+
+
+class Rankings:
+    """What MTEB scored of a retrieval or reranking task while it ran: runs and judgments.
+
+    MTEB's prediction files hold the documents named like their query still; here they are gone already. Where a task
+    has several splits or subsets, query ids begin with theirs.
+
+    Args:
+        task: the task that will run.
+    """
+
+    def __init__(self, task: AbsTask) -> None:
+        self._found: dict[tuple[str, str], tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
+        if isinstance(task, AbsTaskRetrieval):
+            own = task.task_specific_scores
+
+            def kept(scores: Any, qrels: Any, results: Any, hf_split: str, hf_subset: str) -> dict[str, float]:
+                self._found[hf_split, hf_subset] = (qrels, results)
+                return own(scores, qrels, results, hf_split=hf_split, hf_subset=hf_subset)
+
+            setattr(task, "task_specific_scores", kept)  # noqa: B010 - on this task, not on its class
+
+    @property
+    def qrels(self) -> Qrels:
+        """Query id to ``{document id: grade}``; empty for tasks that rank nothing."""
+        return {
+            self._prefix(place) + query: {document: int(grade) for document, grade in grades.items()}
+            for place, (qrels, _) in self._found.items()
+            for query, grades in qrels.items()
+        }
+
+    @property
+    def run(self) -> Run:
+        """Query id to ``{document id: score}``, the best 1000."""
+        return {
+            self._prefix(place) + query: {document: float(score) for document, score in scores.items()}
+            for place, (_, results) in self._found.items()
+            for query, scores in results.items()
+        }
+
+    def _prefix(self, place: tuple[str, str]) -> str:
+        return "".join(f"{part}/" for part in place) if len(self._found) > 1 else ""
+
+
+def for_one_run(task: AbsTask) -> AbsTask:
+    """The task with the same data, to be run once: clustering draws its samples from the task's own generator."""
+    own = copy.copy(task)
+    own.rng_state, own.np_rng = copy.deepcopy((task.rng_state, task.np_rng))
+    return own
+
+
+def run_task(model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, task: AbsTask) -> TaskResult:
+    """MTEB's result for one task, computed anew: nothing is read from its result cache, or written there."""
+    results = evaluate(
+        model,
+        task,
+        cache=None,
+        co2_tracker=False,
+        raise_error=True,
+        show_progress_bar=False,
+        encode_kwargs={"batch_size": _LOADER_BATCH, "show_progress_bar": False},
+    )
+    return results.task_results[0]
+
+
+def query_texts(task: AbsTask) -> dict[str, str]:
+    """The queries of a loaded retrieval or reranking task, by the ids that ``Rankings`` gives them."""
+    splits = [(split, subset) for split in task.eval_splits for subset in task.hf_subsets]
+    texts: dict[str, str] = {}
+    data: Any = task.dataset
+    for split, subset in splits:
+        prefix = f"{split}/{subset}/" if len(splits) > 1 else ""
+        for row in data[subset][split]["queries"]:
+            texts[prefix + str(row["id"])] = row["text"] if isinstance(row["text"], str) else str(row["text"])
+    return texts
+
+
+def _split_data(collection: Collection) -> RetrievalSplitData:
+    qrels = {query: grades for query, grades in collection.qrels.items() if grades}
+    corpus = {
+        "id": list(collection.corpus),
+        "title": [document.title for document in collection.corpus.values()],
+        "text": [document.text for document in collection.corpus.values()],
+    }
+    queries = {"id": list(qrels), "text": [collection.queries[query] for query in qrels]}
+    return RetrievalSplitData(
+        corpus=Dataset.from_dict(corpus),
+        queries=Dataset.from_dict(queries),
+        # Negative grades count 0, as in unimoe.metrics; trec_eval crashes on a query that has no others.
+        relevant_docs={q: {d: max(0, grade) for d, grade in grades.items()} for q, grades in qrels.items()},
+        top_ranked=None,
+    )
+
+
+def _metadata(collection: Collection, published: TaskMetadata | None) -> TaskMetadata:
+    """MTEB's card of the task, but for the data: its text is the collection's, known by its content hash."""
+    data: Any = {"path": collection.name, "revision": collection.content_hash}
+    if published is not None:
+        return published.model_copy(update={"dataset": data, "eval_splits": [collection.split]})
+    return TaskMetadata(
+        name=collection.name,
+        description=f"The collection {collection.name}, split {collection.split}.",
+        type="Retrieval",
+        category="t2t",
+        eval_splits=[collection.split],
+        eval_langs=[_UNKNOWN_LANGUAGE],
+        main_score="ndcg_at_10",
+        dataset=data,
+    )

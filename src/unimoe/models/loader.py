@@ -1,0 +1,74 @@
+"""One base model for many arms: loaded as often as needed, its frozen lower layers computed once."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from unimoe.config import Experiment
+from unimoe.models.adapter import load_lora
+from unimoe.models.base import BaseModel, base_identity, load_base
+from unimoe.models.frozen_layers import Trunk, split_decoder
+from unimoe.models.prompts import prompt_name
+from unimoe.models.unimodel import UnimodelForExp1
+
+
+class ModelBench:
+    """Gives the models of an experiment.
+
+    Args:
+        experiment: its model, prompt and lora sections.
+        device: where to compute.
+        dtype: what to compute in.
+    """
+
+    def __init__(self, experiment: Experiment, device: torch.device, dtype: torch.dtype) -> None:
+        self._experiment = experiment
+        self.device, self.dtype = device, dtype
+
+    @property
+    def dtype_name(self) -> str:
+        """``bfloat16``, ``float32``, ..."""
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
+    def prompt(self) -> str:
+        """Name and content hash of the prompt."""
+        return prompt_name(self._experiment.prompt, self._experiment.model.max_length)
+
+    @cached_property
+    def identity(self) -> str:
+        """Logical id and content hash of the base model."""
+        return base_identity(self._experiment.model) or self.fresh_base().identity
+
+    @cached_property
+    def trunk(self) -> Trunk | None:
+        """The frozen lower layers that all arms share; null where adapters reach down to the first layer."""
+        first_layer = self._experiment.lora.first_layer
+        if first_layer == 0:
+            return None
+        return Trunk(split_decoder(self.fresh_base().model.model, first_layer)[0])
+
+    def fresh_base(self) -> BaseModel:
+        """The base model, loaded anew: putting adapters in changes it in place."""
+        return load_base(self._experiment.model, self.device, self.dtype)
+
+    def zero_shot(self) -> UnimodelForExp1:
+        """The base model without adapters."""
+        return self._unimodel(self.fresh_base())
+
+    def trained(self, checkpoint: Path) -> UnimodelForExp1:
+        """The base model with the adapters of a checkpoint folder.
+
+        Raises:
+            DataError: the adapters do not fit.
+        """
+        base = self.fresh_base()
+        load_lora(base, checkpoint)
+        return self._unimodel(base)
+
+    def _unimodel(self, base: BaseModel) -> UnimodelForExp1:
+        config = self._experiment
+        return UnimodelForExp1(base, config.prompt, config.model.max_length, config.lora.first_layer, self.trunk).eval()

@@ -1,0 +1,106 @@
+"""The commands ``train-biencoder`` and ``label-pairs``; light to import, what they need is imported when they run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unimoe.cli.options import Device, Override, comma_separated, quiet_libraries, refuse_torchrun
+
+
+def train_biencoder(
+    config: Annotated[Path, typer.Option(help="A YAML file, or the name of a shipped one: biencoder/seed002.")] = Path(
+        "biencoder/default"
+    ),
+    collection: Annotated[
+        str | None, typer.Option(help="scifact, path:DIR, ...; by default the config's collection.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of batches, draws and dropout.")] = None,
+    output_dir: Annotated[Path | None, typer.Option(help="One folder holds one base; by default the config's.")] = None,
+    device: Device = None,
+    override: Override = None,
+) -> None:
+    """Train a bi-encoder by contrast, choose its epoch on dev, print what it finds on test before and after.
+
+    What is done already is kept, so a killed training goes on when it is started again. Seeds trained into one folder
+    are reported together.
+    """
+    from unimoe.config.files import load_config
+    from unimoe.studies.biencoder.config import BiEncoderConfig
+
+    refuse_torchrun("this study")
+    quiet_libraries()
+    given = {"collection": collection, "seed": seed, "output_dir": output_dir}
+    named = [f"{key}={value}" for key, value in given.items() if value is not None]
+    settings = load_config(BiEncoderConfig, config, [*(override or []), *named])
+    from unimoe.models.device import choose_device
+    from unimoe.studies.biencoder.jobs import train_and_report
+
+    options = [f"--config {config}", *(f"--set {text}" for text in (*(override or ()), *named))]
+    train_and_report(settings, choose_device(device), options)
+
+
+def tune_biencoder(
+    config: Annotated[Path, typer.Option(help="What the configurations change.")] = Path("biencoder/default"),
+    collection: Annotated[str | None, typer.Option(help="By default the config's collection.")] = None,
+    only: Annotated[str | None, typer.Option(help="Some of the configurations, with commas; by default all.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings of the best configuration.")] = 3,
+    output_dir: Annotated[Path, typer.Option(help="One tuning has one folder.")] = Path("outputs/biencoder-tuning"),
+    device: Device = None,
+    override: Override = None,
+) -> None:
+    """Choose a bi-encoder's settings on dev, train the best with several seeds, measure them on test.
+
+    What is done is skipped, so a killed tuning goes on when it is started again.
+    """
+    from unimoe.config.files import load_config
+    from unimoe.console import stdout
+    from unimoe.studies.biencoder.config import BiEncoderConfig
+
+    refuse_torchrun("this study")
+    quiet_libraries()
+    named = [*([f"collection={collection}"] if collection else []), f"output_dir={output_dir}"]
+    settings = load_config(BiEncoderConfig, config, [*(override or []), *named])
+    from unimoe.models.device import choose_device
+    from unimoe.studies.biencoder.tuning import tune
+
+    options = [f"--config {config}", f"--seeds {seeds}", *(f"--set {text}" for text in (*(override or ()), *named))]
+    names = comma_separated(only)
+    for table in tune(settings, names, seeds, choose_device(device), options):
+        stdout.print(table.to_rich(), crop=False)
+        stdout.print(f"\nTable:  {output_dir / 'analysis' / table.name}.md", soft_wrap=True)
+
+
+def label_pairs(
+    collection: Annotated[str, typer.Option(help="Whose queries are labelled: nfcorpus, path:DIR, ...")],
+    output_dir: Annotated[Path, typer.Option(help="The new collection, path:DIR from then on; must not exist yet.")],
+    reranker: Annotated[
+        str | None,
+        typer.Option(help="A causal language model, a checkpoint folder, or cross-encoder:ID; SmolLM2 by default."),
+    ] = None,
+    config: Annotated[Path, typer.Option(help="A YAML file about labels, or the name of a shipped one.")] = Path(
+        "biencoder/labels"
+    ),
+    device: Device = None,
+    override: Override = None,
+) -> None:
+    """Make training data without judgments: sample queries, search deep, let a reranker grade the pairs.
+
+    Prints how the labels agree with the real judgments, where there are any. A killed run goes on where it was.
+    """
+    from unimoe.config.files import load_config
+    from unimoe.studies.biencoder.config import LabelConfig
+
+    refuse_torchrun("this study")
+    quiet_libraries()
+    named = [f"collection={collection}", *([f"reranker={reranker}"] if reranker else [])]
+    settings = load_config(LabelConfig, config, [*(override or []), *named])
+    from unimoe.models.device import choose_device
+    from unimoe.studies.biencoder import jobs
+
+    jobs.label_pairs(settings, output_dir, choose_device(device))
+
+
+COMMANDS = {"train-biencoder": train_biencoder, "label-pairs": label_pairs}

@@ -1,0 +1,226 @@
+"""What the training of a bi-encoder is: the candidate generator in front of a reranker."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from unimoe.config.base import Count, Fraction, MetricName, Name, Positive, Section
+from unimoe.config.dense import EncoderConfig
+from unimoe.config.experiment import BM25Config, PromptConfig
+from unimoe.config.training import Schedule
+from unimoe.studies.common.splits import SplitConfig
+
+Whole = Annotated[int, Field(ge=0)]
+
+
+class ContrastiveConfig(Section):
+    """InfoNCE over the documents of a batch.
+
+    Attributes:
+        temperature: cosines are divided by it.
+        margin: taken from the cosine of a positive before the division (LaBSE's additive margin); 0 for none.
+        symmetric: the mean with the loss of documents that look for their queries.
+        known_positives: what a document of another row is that is judged relevant to a query, but was not drawn for it.
+            ``mask`` leaves it out: a softmax over several targets would ask for equal cosines with all of them.
+            ``positive`` makes it one more target, ``negative`` a negative in spite of the judgment.
+    """
+
+    temperature: Positive = 0.05
+    margin: Annotated[float, Field(ge=0, lt=2)] = 0.1
+    symmetric: bool = True
+    known_positives: Literal["mask", "positive", "negative"] = "mask"
+
+
+class NegativesConfig(Section):
+    """Hard negatives, beside the other documents of the batch.
+
+    Attributes:
+        per_query: drawn anew for every query in every epoch; 0 for none.
+        source: where the first ones come from: ``bm25``, or the ``model`` as it is when training starts.
+        depth: they are drawn from the first this many documents that are not judged relevant.
+        skip: of these, leave out the first, which are often relevant without a judgment.
+        refresh_every: epochs after which the current model finds new ones; null for never.
+    """
+
+    per_query: Whole = 0
+    source: Literal["bm25", "model"] = "bm25"
+    depth: Count = 50
+    skip: Whole = 0
+    refresh_every: Count | None = None
+    bm25: BM25Config = BM25Config()
+
+    @model_validator(mode="after")
+    def _something_to_draw_from(self) -> NegativesConfig:
+        if self.depth - self.skip < self.per_query:
+            raise ValueError(f"depth {self.depth} without the first {self.skip} leaves fewer than {self.per_query}")
+        return self
+
+
+class DevConfig(Section):
+    """What chooses the epoch: dense retrieval on the dev queries, before training and after every epoch.
+
+    Attributes:
+        metric: as ``evaluate-run`` names it.
+        queries: dev queries looked at, a fixed sample; null for all of them.
+        pool: documents searched, a fixed sample that holds the relevant ones; null for the whole corpus.
+        patience: stop after so many epochs without a new best; null for never.
+    """
+
+    metric: MetricName = "recall_cap@10"
+    queries: Count | None = None
+    pool: Count | None = None
+    patience: Count | None = None
+
+
+class BiEncoderConfig(Section):
+    """One training of a bi-encoder.
+
+    Attributes:
+        arm: its name in results.
+        collection: a name of the catalogue.
+        splits: which queries train, choose and report; null: the published splits where there is a train split, else
+            parts of the test split.
+        corpus_sample: documents of a fixed sample that holds every relevant one of all three parts; null for the whole
+            corpus.
+        relevance_threshold: the lowest grade that counts as relevant.
+        train_queries: train on so many queries, a fixed sample; null for all of them.
+        encoder: what is trained; ``pooling`` is one of its keys.
+        out_dim: rows of a linear layer without bias behind the pooling; null for none.
+        head_init: of that layer: ``orthogonal`` keeps cosines where ``out_dim`` is the hidden size, and what a random
+            projection keeps below it; ``uniform`` is torch's own.
+        freeze_base: train the linear layer alone; embeddings of the base are then computed once.
+        frozen_layers: the embeddings and so many of the lowest layers keep their weights; 0 trains everything.
+        query_length: tokens of a query; null for the encoder's limit.
+        document_length: tokens of a document; null for the encoder's limit.
+        loss: of a batch.
+        batch_size: queries of one batch, whose documents are each other's negatives.
+        accumulation: batches of one optimizer step.
+        chunk_size: texts of one forward pass where a whole batch does not fit in memory (gradient caching: the same
+            gradient, one more forward pass); null for whole batches.
+        negatives: hard ones.
+        epochs: passes over the training queries, each with one positive drawn at random.
+        schedule: of the learning rate.
+        warmup: part of the steps in which the learning rate rises.
+        learning_rate: of AdamW, at its highest.
+        weight_decay: of AdamW.
+        max_grad_norm: gradients are cut to this norm.
+        dropout: as the encoder's config has it; false for none.
+        precision: ``auto`` computes in bfloat16 where a probe finds that faster; weights stay float32.
+        dev: what chooses the epoch.
+        seed: of batches, draws, dropout and the linear layer.
+        save_every: steps between saved states; null saves after every epoch alone.
+        output_dir: one folder holds one base model.
+        caveats: why results are unfit for decisions.
+    """
+
+    arm: Name = "biencoder"
+    collection: str = "scifact"
+    splits: SplitConfig | None = None
+    corpus_sample: Count | None = None
+    relevance_threshold: Count = 1
+    train_queries: Count | None = None
+    encoder: EncoderConfig = EncoderConfig(base="microsoft/deberta-v3-small")
+    out_dim: Count | None = 256
+    head_init: Literal["orthogonal", "uniform"] = "orthogonal"
+    freeze_base: bool = False
+    frozen_layers: Whole = 0
+    query_length: Annotated[int, Field(ge=4)] | None = 32
+    document_length: Annotated[int, Field(ge=4)] | None = 128
+    loss: ContrastiveConfig = ContrastiveConfig()
+    batch_size: Annotated[int, Field(ge=2)] = 32
+    accumulation: Count = 1
+    chunk_size: Count | None = None
+    negatives: NegativesConfig = NegativesConfig()
+    epochs: Count = 3
+    schedule: Schedule = "cosine"
+    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    learning_rate: Positive = 2e-5
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    max_grad_norm: Positive = 1.0
+    dropout: bool = True
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    dev: DevConfig = DevConfig()
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    save_every: Count | None = None
+    output_dir: str = "outputs/biencoder"
+    caveats: list[str] = Field(default_factory=list)
+
+    @property
+    def max_length(self) -> int | None:
+        """Tokens of any text; null for the encoder's limit."""
+        lengths = (self.query_length, self.document_length)
+        return None if None in lengths else max(length for length in lengths if length is not None)
+
+    @model_validator(mode="after")
+    def _something_to_train(self) -> BiEncoderConfig:
+        if self.freeze_base and self.out_dim is None:
+            raise ValueError("freeze_base leaves nothing to train without out_dim; set one of them")
+        if self.freeze_base and self.frozen_layers:
+            raise ValueError("frozen_layers says nothing beside freeze_base; leave one of them out")
+        return self
+
+
+class SamplingConfig(Section):
+    """Which queries are worth labels.
+
+    Attributes:
+        queries: wanted at most, a seeded sample; null for all that pass.
+        min_words: fewest words of a query.
+        max_words: most words of a query.
+        characters: most characters of a query.
+        letters: least share of letters and digits among characters that are no white space.
+        seed: of the sample.
+    """
+
+    queries: Count | None = 200
+    min_words: Count = 2
+    max_words: Count = 32
+    characters: Count = 256
+    letters: Fraction = 0.7
+    seed: Whole = 0
+
+    @model_validator(mode="after")
+    def _words_in_order(self) -> SamplingConfig:
+        if self.min_words > self.max_words:
+            raise ValueError(f"min_words {self.min_words} is above max_words {self.max_words}")
+        return self
+
+
+class LabelConfig(Section):
+    """Pseudo-judgments: queries are sampled, the first stage digs deep, a reranker labels what it finds.
+
+    Attributes:
+        collection: a name of the catalogue.
+        split: whose queries are taken, and whose judgments the labels are compared with.
+        test_split: its real judgments go into the new folder beside the labels, so that a training on them can be
+            tested; null for none.
+        sampling: which queries are worth labels.
+        depth: candidates of a query.
+        bm25: the first stage's parameters.
+        reranker: a causal language model as ``model.base`` names it, the checkpoint folder of an arm, or
+            ``cross-encoder:`` and the id or folder of a sequence classifier with one label.
+        prompt: of a causal language model that is no checkpoint.
+        thresholds: ascending; a pair's grade is how many of them its P(yes) reaches. What reaches none is not relevant.
+        max_length: tokens of one pair.
+        shard_queries: queries of one shard; a killed run loses at most one.
+    """
+
+    collection: str
+    split: str = "train"
+    test_split: str | None = None
+    sampling: SamplingConfig = SamplingConfig()
+    depth: Count = 1000
+    bm25: BM25Config = BM25Config()
+    reranker: str = "bundled:smollm2-135m-instruct"
+    prompt: PromptConfig = PromptConfig()
+    thresholds: list[Annotated[float, Field(gt=0, le=1)]] = Field(default=[0.5], min_length=1)
+    max_length: Annotated[int, Field(ge=16)] = 512
+    shard_queries: Count = 8
+
+    @model_validator(mode="after")
+    def _thresholds_ascend(self) -> LabelConfig:
+        if any(low >= high for low, high in zip(self.thresholds, self.thresholds[1:], strict=False)):
+            raise ValueError(f"thresholds {self.thresholds} must ascend")
+        return self

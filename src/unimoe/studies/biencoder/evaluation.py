@@ -1,0 +1,158 @@
+"""What the base and a trained bi-encoder find on the test split, beside BM25 and their fusions with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from unimoe.analysis.before_after import print_before_after
+from unimoe.checkpoint import Checkpoint
+from unimoe.config.dense import DenseConfig, DenseExperiment, EncoderConfig
+from unimoe.console import Steps, stderr, stdout
+from unimoe.evaluation.retrieval_arms import DatasetArms
+from unimoe.evaluation.retrieval_eval import dense_collection
+from unimoe.evaluation.retrieval_results import TASK, RetrievalResults
+from unimoe.evaluation.retrievers import BM25, Retriever, arm_names, encoder_retriever
+from unimoe.evaluation.tiers import Dataset
+from unimoe.models.device import choose_dtype
+from unimoe.models.embedder import Embedder, TextKind
+from unimoe.models.encoder import SentenceEncoder, load_encoder
+from unimoe.studies.biencoder.cached import CachedEmbedder
+from unimoe.studies.biencoder.config import BiEncoderConfig
+from unimoe.studies.biencoder.training.checkpoint import read_biencoder
+from unimoe.studies.biencoder.training.sources import cached_texts
+from unimoe.studies.common.splits import Splits
+
+EXPERIMENT = "biencoder"
+
+
+def retrieval_experiment(config: BiEncoderConfig) -> DenseExperiment:
+    """The evaluation of dense retrieval that goes with a training: its lengths, threshold and folder."""
+    length = config.encoder.max_length if config.max_length is None else config.max_length
+    changes: dict[str, object] = {"max_length": length}
+    if config.freeze_base:  # as the vectors in the cache
+        changes["dtype"] = "float32"
+    encoder = config.encoder.model_copy(update=changes)
+    return DenseExperiment(
+        name=EXPERIMENT,
+        output_dir=config.output_dir,
+        encoder=encoder,
+        retrieval=DenseConfig(
+            relevance_threshold=config.relevance_threshold,
+            query_length=config.query_length,
+            document_length=config.document_length,
+        ),
+        caveats=config.caveats,
+    )
+
+
+def base_retriever(config: BiEncoderConfig, splits: Splits, device: torch.device) -> Retriever:
+    """The encoder before training, under its own name; a frozen one takes its vectors from the cache."""
+    experiment = retrieval_experiment(config)
+    retriever = encoder_retriever(experiment, arm_names(experiment, None, None), device)
+    if not config.freeze_base:
+        return retriever
+    return replace(retriever, load=cache(lambda: _cached(retriever, config, splits, None)))
+
+
+def trained_retriever(folder: Path, base: Retriever, splits: Splits, device: torch.device) -> Retriever:
+    """The bi-encoder of a checkpoint folder; ``base`` is what it was trained from.
+
+    Its tokenizer, prefixes and lengths are the base's, and so is the prompt in its results.
+
+    Raises:
+        DataError: the checkpoint is missing, damaged, or no bi-encoder.
+    """
+    manifest = read_biencoder(folder)
+    config = manifest.settings
+    dtype = choose_dtype(device, retrieval_experiment(config).encoder.dtype)
+    checkpoint = Checkpoint(
+        arm=manifest.arm,
+        seed=manifest.seed,
+        which=manifest.which,
+        base_model=manifest.base_model,
+        dtype=manifest.dtype,
+        fingerprint=manifest.fingerprint,
+        adapter_hash=manifest.weights_hash,
+        training=manifest.training,
+        config=manifest.config,
+    )
+
+    def load() -> Embedder:
+        if config.freeze_base:
+            return _cached(encoder_retriever(retrieval_experiment(config), ("", ""), device), config, splits, folder)
+        return load_encoder(EncoderConfig(base=str(folder)), device, dtype)
+
+    return replace(
+        base,
+        name=manifest.arm,
+        fused_name=f"{manifest.arm}+{BM25}",
+        load=cache(load),
+        base_identity=manifest.base_model,
+        dtype=str(dtype).removeprefix("torch."),
+        checkpoint=checkpoint,
+    )
+
+
+def _cached(base: Retriever, config: BiEncoderConfig, splits: Splits, checkpoint: Path | None) -> CachedEmbedder:
+    encoder = base.load()
+    assert isinstance(encoder, SentenceEncoder)  # noqa: S101 - for the type checker
+    lengths: dict[TextKind, int | None] = {"query": config.query_length, "document": config.document_length}
+    return CachedEmbedder(encoder, cached_texts(splits), lengths, checkpoint)
+
+
+def measure(config: BiEncoderConfig, splits: Splits, retrievers: Sequence[Retriever], given: list[str]) -> str:
+    """Search the test split with each of several retrievers; what is measured already is kept.
+
+    Args:
+        config: of the training.
+        splits: of its collection.
+        retrievers: the base and trained ones.
+        given: for provenance.
+
+    Returns:
+        ``task/dataset``, under which the results stand.
+
+    Raises:
+        DataError: a result's place is taken by another measurement.
+    """
+    experiment = retrieval_experiment(config)
+    results = RetrievalResults(Path(config.output_dir), given)
+    data = dense_collection(splits.test, experiment.retrieval)
+    if config.corpus_sample is not None:
+        data = replace(data, pool=len(splits.test.corpus))
+    dataset = Dataset(
+        collection=config.collection,
+        split=splits.test.split,
+        depth=experiment.retrieval.depth,
+        queries=None,
+        pool=None,
+        bm25=experiment.evaluation.bm25,
+    )
+    results.refuse_strangers(experiment.name, retrievers[0].base_identity, retrievers[0].prompt)
+    arms = [arm for retriever in retrievers for arm in DatasetArms(experiment, dataset, data, retriever)]
+    steps = Steps(len(arms))
+    for measured, size, search in arms:
+        seed = "" if measured.seed is None else f", seed {measured.seed}"
+        name = f"{TASK} {measured.dataset}: {measured.arm}{seed}"
+        if results.is_done(measured):
+            steps.skip(name)
+            continue
+        with steps.step(name, size) as step:
+            outcome = search(step.advance)
+            result = results.write(measured, data.test, outcome)
+            step.outcome = f"recall_cap@10 {result.aggregate['recall_cap@10']:.4f}"
+        for note in outcome.notes:
+            stderr.print(note, style="dim", soft_wrap=True)
+    return f"{TASK}/{dataset.name}"
+
+
+def report(config: BiEncoderConfig, before: Retriever, key: str) -> None:
+    """Print what training has changed, over all seeds of the arm that the folder holds."""
+    folder = Path(config.output_dir)
+    print_before_after(folder, before.name, [config.arm, f"{config.arm}+{BM25}"], [key])
+    stdout.print(f"\nMore:   unimoe analyze --output-dir {folder}", soft_wrap=True)

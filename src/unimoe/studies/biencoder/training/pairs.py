@@ -1,0 +1,150 @@
+"""Training queries with their positives, and the batches of an epoch, which hang on the seed alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unimoe.data.collection import Collection
+from unimoe.errors import DataError
+from unimoe.studies.biencoder.config import BiEncoderConfig
+
+
+@dataclass(frozen=True)
+class TrainingPairs:
+    """What is trained on.
+
+    Attributes:
+        query_ids: ascending.
+        texts: of the queries.
+        relevant: for each query, the documents of the corpus that are relevant to any query of its text, ascending.
+        own: for each query, those relevant to itself, one of which is drawn.
+        same_text: for each query, a number that queries of equal text share.
+        dropped: queries left out because they have no positive.
+    """
+
+    query_ids: list[str]
+    texts: list[str]
+    relevant: list[list[str]]
+    own: list[list[str]]
+    same_text: list[int]
+    dropped: int
+
+    def __len__(self) -> int:
+        return len(self.query_ids)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some queries and all their documents.
+
+    Attributes:
+        queries: their places among the training queries, Q of them.
+        documents: N ids, each once: the positives, then hard negatives.
+        positives: ``(Q, N)`` bool.
+        excluded: ``(Q, N)`` bool.
+    """
+
+    queries: list[int]
+    documents: list[str]
+    positives: Tensor
+    excluded: Tensor
+
+
+def training_pairs(collection: Collection, threshold: int) -> TrainingPairs:
+    """The queries of a split that have a positive in the corpus.
+
+    Args:
+        collection: its judged queries.
+        threshold: the lowest grade that counts as relevant.
+
+    Raises:
+        DataError: no query has a positive.
+    """
+    own = {
+        query_id: sorted(key for key, grade in grades.items() if grade >= threshold and key in collection.corpus)
+        for query_id, grades in sorted(collection.qrels.items())
+    }
+    kept = [query_id for query_id, found in own.items() if found]
+    if not kept:
+        raise DataError(
+            f"{collection.name}: no query of split {collection.split!r} has a positive in the corpus (grade "
+            f"{threshold} or higher); lower relevance_threshold, or check the judgments"
+        )
+    texts = [collection.queries[query_id] for query_id in kept]
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    together: list[set[str]] = [set() for _ in numbers]
+    for query_id, text in zip(kept, texts, strict=True):
+        together[numbers[text]].update(own[query_id])
+    return TrainingPairs(
+        query_ids=kept,
+        texts=texts,
+        relevant=[sorted(together[numbers[text]]) for text in texts],
+        own=[own[query_id] for query_id in kept],
+        same_text=[numbers[text] for text in texts],
+        dropped=len(own) - len(kept),
+    )
+
+
+def batches_per_epoch(pairs: TrainingPairs, config: BiEncoderConfig) -> int:
+    """Whole batches of one epoch; queries that fill none sit out the epoch, others each time."""
+    return max(1, len(pairs) // config.batch_size)
+
+
+def epoch_batches(
+    pairs: TrainingPairs, config: BiEncoderConfig, epoch: int, negatives: Mapping[str, Sequence[str]] | None = None
+) -> list[Batch]:
+    """The batches of an epoch: an order of its own, a positive for each query, hard negatives.
+
+    Args:
+        pairs: what is trained on.
+        config: batch size, seed, hard negatives per query, and what known positives count as.
+        epoch: from 0.
+        negatives: by query id, what hard negatives are drawn from; null for none.
+    """
+    random = np.random.default_rng([config.seed, epoch])
+    order = random.permutation(len(pairs)).tolist()
+    positive = [own[int(random.integers(len(own)))] for own in pairs.own]
+    hard = [_draw(random, negatives.get(key, ()), config) for key in pairs.query_ids] if negatives else None
+    size = min(config.batch_size, len(pairs))
+    return [
+        _batch(pairs, order[begin : begin + size], positive, hard, config)
+        for begin in range(0, batches_per_epoch(pairs, config) * size, size)
+    ]
+
+
+def _draw(random: np.random.Generator, found: Sequence[str], config: BiEncoderConfig) -> list[str]:
+    count = min(config.negatives.per_query, len(found))
+    return [found[place] for place in random.choice(len(found), count, replace=False)] if count else []
+
+
+def _batch(
+    pairs: TrainingPairs,
+    queries: list[int],
+    positive: Sequence[str],
+    hard: Sequence[Sequence[str]] | None,
+    config: BiEncoderConfig,
+) -> Batch:
+    drawn: dict[int, set[str]] = {}
+    for query in queries:  # queries of one text share their positives
+        drawn.setdefault(pairs.same_text[query], set()).add(positive[query])
+    documents = [positive[query] for query in queries]
+    documents += [key for query in queries for key in hard[query]] if hard else []
+    documents = list(dict.fromkeys(documents))
+    targets, known = [], []
+    for query in queries:
+        mine, relevant = drawn[pairs.same_text[query]], set(pairs.relevant[query])
+        targets.append([key in mine for key in documents])
+        known.append([key in relevant and key not in mine for key in documents])
+    positives, others = torch.tensor(targets), torch.tensor(known)
+    rule = config.loss.known_positives
+    return Batch(
+        queries=queries,
+        documents=documents,
+        positives=positives | others if rule == "positive" else positives,
+        excluded=others if rule == "mask" else torch.zeros_like(others),
+    )

@@ -1,0 +1,165 @@
+"""Settings of a bi-encoder chosen on dev among a few, then trained with several seeds and measured on test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unimoe.analysis.loading import load_all_results
+from unimoe.analysis.statistics.variance import Array
+from unimoe.analysis.tables import Cell, RowGroup, Table
+from unimoe.analysis.tables.cells import caveat_notes, mean_cell, signed_cell
+from unimoe.analysis.tables.differences import TESTED, Arms, Difference, differences
+from unimoe.config.files import parse_config
+from unimoe.data.names import result_name
+from unimoe.errors import UsageError, did_you_mean
+from unimoe.metrics import score_run
+from unimoe.results import run_path
+from unimoe.studies.biencoder.config import BiEncoderConfig
+from unimoe.studies.biencoder.evaluation import base_retriever, measure, trained_retriever
+from unimoe.studies.biencoder.jobs import train
+from unimoe.studies.biencoder.training.search import biencoder_splits
+from unimoe.studies.common.splits import Splits
+from unimoe.trec import read_run
+
+TUNING_SEED = 100
+"""Of the trainings that choose; those that are reported have others."""
+
+_LAYER: dict[str, Any] = {
+    "freeze_base": True,
+    "out_dim": 384,
+    "query_length": None,
+    "document_length": None,
+    "batch_size": 256,
+    "epochs": 20,
+    "learning_rate": 1e-3,
+    "dev": {"patience": 4},
+}
+
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "layer": _LAYER,
+    "layer-slow": _LAYER | {"learning_rate": 2e-4},
+    "layer-warm": _LAYER | {"loss": {"margin": 0.0, "temperature": 0.1}},
+    "layer-positives": _LAYER | {"loss": {"margin": 0.0, "known_positives": "positive"}},
+    "layer-hard": _LAYER | {"negatives": {"per_query": 4, "source": "model", "depth": 100, "refresh_every": 5}},
+    "top-layers": {"frozen_layers": 4, "epochs": 1, "learning_rate": 1e-4},
+    "all-layers": {"epochs": 1, "learning_rate": 5e-5},
+    "all-layers-hard": {"epochs": 1, "learning_rate": 5e-5, "negatives": {"per_query": 1, "depth": 50}},
+}
+"""At most eight: a linear layer over the frozen encoder, its upper layers, and all of it."""
+
+Tried = Mapping[str, Mapping[str, float]]
+
+
+def tune(
+    base: BiEncoderConfig, names: Sequence[str] | None, seeds: int, device: torch.device, given: list[str]
+) -> tuple[Table, Table]:
+    """Try configurations on dev, train the best with every seed, measure it on test; what is done is skipped.
+
+    Args:
+        base: what the configurations change; its ``output_dir`` holds everything.
+        names: some of ``CONFIGURATIONS``; null for all.
+        seeds: trainings that are reported, from seed 0 on.
+        device: where to compute.
+        given: for provenance.
+
+    Returns:
+        All configurations on dev; and the best on test, against the base.
+
+    Raises:
+        UsageError: a name that is none.
+    """
+    chosen = list(CONFIGURATIONS) if names is None else list(names)
+    for name in chosen:
+        if name not in CONFIGURATIONS:
+            known = ", ".join(CONFIGURATIONS)
+            raise UsageError(f"configuration {name!r}: unknown{did_you_mean(name, CONFIGURATIONS)}; there is {known}")
+    splits, tried = biencoder_splits(base), {}
+    for name in chosen:
+        config = configuration(base, name, seed=TUNING_SEED, arm=name, output_dir=str(Path(base.output_dir, "tuning")))
+        tried[name] = train(config, device, splits).fit()
+    best = max(tried, key=lambda name: tried[name]["val"])  # the first of equals, which is the cheapest
+    # In a folder of its own: where more are tried later, another may be the best, with other lengths of texts.
+    config = configuration(base, best, output_dir=str(Path(base.output_dir, best)))
+    trainings = [train(config.model_copy(update={"seed": seed}), device, splits) for seed in range(seeds)]
+    before = base_retriever(config, splits, device)
+    after = [trained_retriever(training.best_dir, before, splits, device) for training in trainings]
+    key = measure(config, splits, [before, *after], given)
+    tables = dev_table(base, tried, best), _test_table(config, splits, key, before.name, seeds)
+    for table in tables:
+        table.write(Path(base.output_dir) / "analysis")
+    return tables
+
+
+def configuration(base: BiEncoderConfig, name: str, **changes: Any) -> BiEncoderConfig:
+    """The base with a configuration's keys and some more, sections merged."""
+    raw = base.model_dump()
+    for key, value in (CONFIGURATIONS[name] | changes).items():
+        raw[key] = raw[key] | value if isinstance(value, dict) else value
+    return parse_config(BiEncoderConfig, raw, source=f"configuration {name}")
+
+
+def dev_table(base: BiEncoderConfig, tried: Tried, best: str) -> Table:
+    """A row for each configuration, whatever came out."""
+    rows = tuple(
+        (
+            Cell(f"{name} (chosen)" if name == best else name),
+            mean_cell([100 * facts["start"]]),
+            mean_cell([100 * facts["val"]]),
+            signed_cell(100 * (facts["val"] - facts["start"])),
+            Cell(f"{facts['epoch']:g}", value=facts["epoch"]),
+            Cell(f"{facts['seconds']:.0f}", value=facts["seconds"]),
+        )
+        for name, facts in tried.items()
+    )
+    return Table(
+        name="configurations",
+        caption=f"{base.dev.metric} × 100 on the dev queries of {result_name(base.collection)}, before training and "
+        "at its best",
+        columns=("configuration", "before", "after", "delta", "epoch", "s"),
+        groups=(RowGroup("configurations", rows),),
+        notes=(f"Tuned with seed {TUNING_SEED}. Epoch 0: training helped nowhere. s: of the steps alone.",),
+    )
+
+
+def _test_table(config: BiEncoderConfig, splits: Splits, key: str, before: str, seeds: int) -> Table:
+    results = load_all_results(Path(config.output_dir))
+
+    def held(metric: str) -> tuple[Array, Array]:
+        first = results.scores(before, key, [None], metric)
+        return first, results.scores(config.arm, key, range(seeds), metric)
+
+    scores = {"recall_cap@10": held("recall_cap@10"), "recall@10": _recall(config, splits, before, seeds)}
+    scores |= {metric: held(metric) for metric in ("ndcg@10", "mrr@10", "recall@100")}
+    compared = differences({metric: Arms(second, first, paired=False) for metric, (first, second) in scores.items()})
+    rows = [_row(metric, first, second, compared[metric]) for metric, (first, second) in scores.items()]
+    queries = scores["recall@10"][0].shape[1]
+    return Table(
+        name="test",
+        caption=f"Scores × 100 on the test queries of {result_name(config.collection)} before and after, "
+        f"mean over {seeds} seeds",
+        columns=("metric", "before", "after", "delta", "interval", "p"),
+        groups=(RowGroup(f"{before} → {config.arm} ({queries:,} queries)", tuple(rows)),),
+        notes=(f"{TESTED}{before} has no seeds.", *caveat_notes(results)),
+    )
+
+
+def _row(metric: str, first: Array, second: Array, found: Difference) -> tuple[Cell, ...]:
+    means = (mean_cell([100 * float(rows.mean())]) for rows in (first, second))
+    return Cell(metric), *means, *found.cells
+
+
+def _recall(config: BiEncoderConfig, splits: Splits, before: str, seeds: int) -> tuple[Array, Array]:
+    """Return recall@10 as trec_eval has it, which results do not hold, from the runs: ``(seeds, queries)`` each."""
+    folder, metric = Path(config.output_dir), "recall@10"
+
+    def scores(arm: str, seed: int | None) -> list[float]:
+        run = read_run(run_path(folder, arm, seed, "retrieval", result_name(config.collection)))
+        found = score_run(splits.test.qrels, run, [metric], splits.test.relevance_level).per_query[metric]
+        return [found[query_id] for query_id in sorted(found)]
+
+    return np.array([scores(before, None)]), np.array([scores(config.arm, seed) for seed in range(seeds)])

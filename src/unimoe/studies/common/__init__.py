@@ -1,0 +1,1 @@
+"""What several studies share: splits by query, results on pools, registered gates."""

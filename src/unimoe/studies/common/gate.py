@@ -1,0 +1,51 @@
+"""Gates that a comparison registers before there are scores, and what they say in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from unimoe.analysis.analysis import Analysis
+from unimoe.analysis.gates.definitions import load_gates
+from unimoe.analysis.gates.output import gate_lines
+from unimoe.analysis.gates.registration import REGISTERED
+from unimoe.console import stderr
+from unimoe.errors import DataError
+from unimoe.io import find_files, write_text
+
+
+def register_gates(wanted: Mapping[str, Mapping[str, object]], output_dir: Path) -> None:
+    """Write ``gates.yaml`` into an output folder without results; in others it stays as it is, or stays away.
+
+    Args:
+        wanted: gates as plain data, without what is default.
+        output_dir: the comparison's folder.
+
+    Raises:
+        DataError: another gate is registered there.
+    """
+    path = output_dir / REGISTERED
+    if path.exists():
+        there = load_gates(path).gates
+        if {name: gate.model_dump(exclude_defaults=True) for name, gate in there.items()} != wanted:
+            raise DataError(
+                f"{path} registers another gate (collection, metric, seeds or margin differ); gates are not changed "
+                "under way, choose another --output-dir"
+            )
+    elif output_dir.exists() and find_files(output_dir, "*/seed_*/results/*/*.json"):
+        stderr.print(f"{output_dir} has results and no {REGISTERED}: too late to register a gate", soft_wrap=True)
+    else:
+        write_text(path, _text(wanted))
+
+
+def verdict(analysis: Analysis) -> str:
+    """What the registered gate says, in lines."""
+    return gate_lines(analysis.registration, analysis.outcomes)
+
+
+def _text(gates: Mapping[str, Mapping[str, object]]) -> str:
+    import yaml
+
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return yaml.safe_dump({"registered": now, "gates": dict(gates)}, sort_keys=False)

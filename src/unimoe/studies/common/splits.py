@@ -1,0 +1,142 @@
+"""Which queries of a collection train, which choose settings, and which are reported. Split by query, never by row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, NamedTuple
+
+from pydantic import Field, model_validator
+
+from unimoe.config.base import Section
+from unimoe.data.catalog import load_collection, refuse_unknown
+from unimoe.data.collection import Collection
+from unimoe.data.sources.nanobeir import NANOBEIR
+from unimoe.errors import DataError, UsageError
+from unimoe.io import hash_parts
+
+_NANO_NAMES = {f"Nano{name.partition(':')[2]}".lower(): name for name in NANOBEIR}
+
+
+class Splits(NamedTuple):
+    """The three parts of a collection's queries, over one corpus."""
+
+    train: Collection
+    dev: Collection
+    test: Collection
+
+
+class SplitConfig(Section):
+    """Which queries train, which choose, and which report.
+
+    Attributes:
+        train: split of the collection that is trained on.
+        dev: split that settings and the best step are chosen on; null takes ``dev_fraction`` of the training queries.
+        test: split that is reported.
+        dev_fraction: of the queries of ``train``, by a hash of their ids.
+        test_fraction: where ``train`` is null, all three are parts of the split ``test``: this one of its queries, then
+            ``dev_fraction``, the rest trains.
+    """
+
+    train: str | None = "train"
+    dev: str | None = None
+    test: str = "test"
+    dev_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.4
+
+    @model_validator(mode="after")
+    def _all_three(self) -> SplitConfig:
+        if self.train is None and self.dev is not None:
+            raise ValueError("dev is a split of its own only where train is one; leave dev out")
+        if self.train is None and self.dev_fraction + self.test_fraction >= 1:
+            raise ValueError("dev_fraction and test_fraction leave no query to train on; lower them")
+        return self
+
+
+_OWN_SPLIT = SplitConfig(train=None)
+
+
+def task_collection(task: str) -> str:
+    """The catalogue's name of a task: ``NanoMSMARCO`` is ``nanobeir:MSMARCO``."""
+    return _NANO_NAMES.get(task.lower(), task)
+
+
+def load_splits(task: str, config: SplitConfig | None) -> Splits:
+    """Load a collection in three parts.
+
+    Args:
+        task: a name of the catalogue, or a NanoBEIR task's.
+        config: which split is which; null takes the published ones where there is a train split.
+
+    Raises:
+        UsageError: no such collection or split.
+        DataError: a part has no query.
+    """
+    name = task_collection(task)
+    refuse_unknown(name)
+    if config is None:
+        train = _split_or_none(name, "train")
+        if train is None:
+            return _of_one(load_collection(name, _OWN_SPLIT.test), _OWN_SPLIT)
+        return _published(name, SplitConfig(dev=None if _split_or_none(name, "dev") is None else "dev"), train)
+    if config.train is None:
+        return _of_one(load_collection(name, config.test), config)
+    return _published(name, config, load_collection(name, config.train))
+
+
+def _split_or_none(name: str, split: str) -> Collection | None:
+    """A split, or nothing where the collection has none of that name; damaged data is an error all the same."""
+    if name.startswith("ir_datasets:"):  # there the id names the split, and another word changes nothing
+        return None
+    try:
+        return load_collection(name, split)
+    except UsageError:
+        return None
+
+
+def _published(name: str, config: SplitConfig, train: Collection) -> Splits:
+    test = load_collection(name, config.test)
+    if config.dev is not None:
+        return _checked(Splits(train, load_collection(name, config.dev), test))
+    dev, rest = _parted(train, [config.dev_fraction])
+    return _checked(Splits(rest, dev, test))
+
+
+def _of_one(collection: Collection, config: SplitConfig) -> Splits:
+    test, dev, train = _parted(collection, [config.test_fraction, config.dev_fraction])
+    return _checked(Splits(train, dev, test))
+
+
+def _parted(collection: Collection, fractions: list[float]) -> list[Collection]:
+    """The judged queries in parts of these sizes, and one of all others; a query's place hangs on its id alone."""
+    order = sorted(collection.qrels, key=lambda query_id: hash_parts(["head split", query_id]))
+    parts, begin = [], 0
+    for fraction in fractions:
+        end = begin + round(fraction * len(order))
+        parts.append(_only(collection, order[begin:end]))
+        begin = end
+    return [*parts, _only(collection, order[begin:])]
+
+
+def _only(collection: Collection, query_ids: list[str]) -> Collection:
+    chosen = set(query_ids)
+    return replace(
+        collection,
+        queries={key: text for key, text in collection.queries.items() if key in chosen},
+        qrels={key: grades for key, grades in collection.qrels.items() if key in chosen},
+    )
+
+
+def _checked(splits: Splits) -> Splits:
+    shared = splits.train.qrels.keys() & (splits.dev.qrels.keys() | splits.test.qrels.keys())
+    shared |= splits.dev.qrels.keys() & splits.test.qrels.keys()
+    for part, collection in splits._asdict().items():
+        if not collection.qrels:
+            raise DataError(
+                f"{collection.name}: no query is left for {part}; there are too few, change splits.dev_fraction "
+                "or splits.test_fraction, or take a larger collection"
+            )
+    if shared:
+        raise DataError(
+            f"{splits.train.name}: query {min(shared)!r} is in two of train, dev and test; choose splits that differ"
+        )
+    return splits

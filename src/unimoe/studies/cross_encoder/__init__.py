@@ -1,0 +1,1 @@
+"""Classic cross-encoders, and the comparison of ranking losses on them."""

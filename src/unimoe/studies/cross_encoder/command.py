@@ -1,0 +1,75 @@
+"""The command ``train-cross-encoder``; light to import, what it needs is imported when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unimoe.cli.options import Device, Override, comma_separated, quiet_libraries, refuse_torchrun
+
+DEFAULT_CROSS_ENCODER = Path("cross_encoder/default")
+DEFAULT_LOSSES = Path("cross_encoder/losses")
+
+
+def train_cross_encoder(
+    config: Annotated[
+        Path, typer.Option(help="A YAML file, or the name of a shipped one: cross_encoder/seed001.")
+    ] = DEFAULT_CROSS_ENCODER,
+    override: Override = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Of head, dropout and order; by default the config's.")
+    ] = None,
+    output_dir: Annotated[Path | None, typer.Option(help="By default the config's output_dir.")] = None,
+    device: Device = None,
+) -> None:
+    """Train a cross-encoder on lists of documents with a listwise loss; print its test scores beside BM25's.
+
+    What is done already is skipped, so a killed training goes on from its last saved state when started again.
+    """
+    refuse_torchrun("training a cross-encoder")
+    quiet_libraries()
+    from unimoe.config.files import load_config
+    from unimoe.models.device import choose_device
+    from unimoe.studies.cross_encoder.config import CrossEncoderConfig
+    from unimoe.studies.cross_encoder.jobs import train_and_evaluate
+
+    changes = [*(override or ())]
+    if seed is not None:
+        changes.append(f"seed={seed}")
+    read = load_config(CrossEncoderConfig, config, changes)
+    if output_dir is not None:
+        read = read.model_copy(update={"output_dir": str(output_dir)})
+    given = [f"--config {config}", *(f"--set {change}" for change in changes)]
+    train_and_evaluate(read, choose_device(device), given)
+
+
+def compare_losses(
+    config: Annotated[Path, typer.Option(help="A YAML file, or the name of a shipped one.")] = DEFAULT_LOSSES,
+    losses: Annotated[str | None, typer.Option(help="Some of the losses, with commas; by default all.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each loss.")] = 3,
+    override: Override = None,
+    output_dir: Annotated[Path | None, typer.Option(help="By default the config's output_dir.")] = None,
+    device: Device = None,
+) -> None:
+    """Compare ranking losses on a cross-encoder: MAP, MRR@10 and nDCG@10 beside BM25's, with paired tests.
+
+    What is done is skipped, so a killed comparison goes on when it is started again. ``analyze`` reads the folder too.
+    """
+    refuse_torchrun("training a cross-encoder")
+    quiet_libraries()
+    from unimoe.config.files import load_config
+    from unimoe.models.device import choose_device
+    from unimoe.studies.cross_encoder import compare_losses as compared
+    from unimoe.studies.cross_encoder.config import CrossEncoderConfig
+
+    read = load_config(CrossEncoderConfig, config, override or [])
+    if output_dir is not None:
+        read = read.model_copy(update={"output_dir": str(output_dir)})
+    names = comma_separated(losses)
+    given = [f"--config {config}", f"--seeds {seeds}", *(f"--set {change}" for change in override or ())]
+    compared.compare_losses(read, names, range(seeds), choose_device(device), given)
+
+
+COMMANDS = {"train-cross-encoder": train_cross_encoder}

@@ -1,0 +1,185 @@
+"""Losses compared on a classic cross-encoder: the same lists, the same seeds, one test, the first stage beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unimoe.analysis.loading import Results, load_all_results
+from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
+from unimoe.analysis.tables.cells import caveat_notes, marked, mean_cell, signed_cell
+from unimoe.analysis.tables.differences import NO_DIFFERENCE, TESTED, Arms, differences, pair_up
+from unimoe.config.files import parse_config
+from unimoe.config.losses import Activation, LossConfig
+from unimoe.console import Steps, stderr, stdout
+from unimoe.errors import UsageError, did_you_mean
+from unimoe.studies.cross_encoder.config import CrossEncoderConfig
+from unimoe.studies.cross_encoder.jobs import CrossEncoderData, fit, load_cross_encoder_data, report, training_of
+from unimoe.studies.cross_encoder.training.lists import fit_for
+
+FIRST_STAGE = "bm25"
+REFERENCE = "plistmle_sum_identity"
+"""The default that was merged upstream; the others are set against it too."""
+
+METRICS = ("map", "mrr@10", "ndcg@10")
+_TESTED_METRIC = "ndcg@10"
+
+_Scores = NDArray[np.float64]
+
+
+def _losses() -> dict[str, dict[str, Any]]:
+    normalizations: dict[str, dict[str, Any]] = {
+        name: {"normalization_method": name} for name in ("none", "sum", "softmax", "minmax", "log")
+    }
+    normalizations |= {
+        f"temperature{value:g}": {"normalization_method": "temperature", "temperature": value} for value in (0.5, 2.0)
+    }
+    activations: tuple[Activation, ...] = get_args(Activation)
+    weighted = {
+        f"plistmle_{name}_{activation.lower()}": {"name": "plistmle", "activation": activation, **options}
+        for name, options in normalizations.items()
+        for activation in activations
+    }
+    return {
+        "listmle": {"name": "listmle"},
+        **weighted,
+        "plistmle_log1p": {"name": "plistmle", "rank_discount": "log1p"},
+        "listnet": {"name": "listnet"},
+        "lambdaloss": {"name": "lambdaloss"},
+    }
+
+
+LOSSES: dict[str, dict[str, Any]] = _losses()
+"""What is compared, by the name of its arm."""
+
+
+def chosen_losses(names: Sequence[str] | None) -> list[str]:
+    """The arms asked for, in the order of ``LOSSES``; all of them by default.
+
+    Raises:
+        UsageError: there is none of that name; names the closest.
+    """
+    for name in names or ():
+        if name not in LOSSES:
+            raise UsageError(f"unknown loss {name!r}{did_you_mean(name, LOSSES)}; there are {', '.join(LOSSES)}")
+    return [name for name in LOSSES if names is None or name in names]
+
+
+def configured(base: CrossEncoderConfig, arm: str, seed: int) -> CrossEncoderConfig:
+    """The training of one arm with one seed: the base's, with another loss."""
+    loss = {**LOSSES[arm], "mini_batch_size": base.loss.mini_batch_size}
+    made = parse_config(LossConfig, loss, source="compare_losses")
+    return base.model_copy(update={"arm": arm, "seed": seed, "loss": made})
+
+
+def compare_losses(
+    base: CrossEncoderConfig,
+    names: Sequence[str] | None,
+    seeds: Sequence[int],
+    device: torch.device,
+    given: Sequence[str] = (),
+) -> None:
+    """Train every loss with every seed, rerank the test sets, print a table per set; what is done is skipped."""
+    arms = chosen_losses(names)
+    with Steps(1).step(f"{base.lists.source}: lists made", None) as step:
+        data = load_cross_encoder_data(base)
+        step.outcome = f"{len(data.lists.lists):,} lists, {len(data.test)} test sets"
+    for note in data.lists.notes:
+        stderr.print(f"note: {note}", soft_wrap=True)
+    if not data.test:
+        raise UsageError("evaluation.test is empty, and the lists' source has no test split; name a collection")
+    alike = _trained_alike(base, arms, data)
+    steps = Steps(len(seeds) * len(arms))
+    for seed in seeds:  # a killed comparison has whole seeds to show
+        for arm in arms:
+            training = training_of(configured(base, arm, seed), data, device)
+            size = training.steps + sum(one.pairs for one in data.test)
+            with steps.step(f"{arm}, seed {seed}", size) as step:
+                manifest = fit(training, step)
+                paired = arm in alike
+                found = [report(training, manifest, one, given, step, paired=paired)[1] for one in data.test]
+                step.outcome = ", ".join(f"{one.dataset} {100 * one.aggregate['ndcg@10']:.2f}" for one in found)
+    results = load_all_results(Path(base.output_dir))
+    for one in data.test:
+        table = losses_table(results, f"reranking/{one.dataset}", arms)
+        table.write(results.output_dir / "analysis")
+        stdout.print(table.to_rich(), crop=False)
+    stdout.print(f"\nTables: {results.output_dir / 'analysis'}", soft_wrap=True)
+
+
+def losses_table(results: Results, key: str, arms: Sequence[str]) -> Table:
+    """Return one row per loss: three metrics with deltas to the first stage, and paired tests on nDCG@10.
+
+    Args:
+        results: those of the comparison's folder.
+        key: ``reranking/DATASET``.
+        arms: which losses.
+    """
+    runs = {arm: results.seeds(arm, key) for arm in arms}
+    before = {metric: results.scores(FIRST_STAGE, key, [None], metric) for metric in METRICS}
+    scores = {metric: {arm: results.scores(arm, key, runs[arm], metric) for arm in arms} for metric in METRICS}
+    means = {metric: marked([_mean(rows) for rows in scores[metric].values()]) for metric in METRICS}
+    tested = scores[_TESTED_METRIC] | {FIRST_STAGE: before[_TESTED_METRIC]}
+    found = differences(
+        {
+            (arm, other): Arms(tested[arm], tested[other], pair_up(results, key, arm, other))
+            for other in (FIRST_STAGE, REFERENCE)
+            for arm in arms
+            if other in tested and arm != other
+        }
+    )
+    rows = []
+    for place, arm in enumerate(arms):
+        cells = [Cell(arm), Cell(str(len(runs[arm])))]
+        for metric in METRICS:
+            delta = float(scores[metric][arm].mean() - before[metric].mean())
+            cells += [means[metric][place], signed_cell(100.0 * delta)]
+        cells += found[arm, FIRST_STAGE].cells[1:]
+        cells += found[arm, REFERENCE].cells if (arm, REFERENCE) in found else NO_DIFFERENCE
+        rows.append(tuple(cells))
+    first = [Cell(FIRST_STAGE), Cell(ABSENT)]
+    for metric in METRICS:
+        first += [_mean(before[metric]), Cell(ABSENT)]
+    rows.append((*first, *[Cell(ABSENT)] * 5))
+    seeds = max(map(len, runs.values()))
+    return Table(
+        name=f"losses-{key.partition('/')[2].replace(':', '-').replace('/', '-')}",
+        caption=f"Losses of a cross-encoder on {key}: {before[_TESTED_METRIC].shape[1]:,} test queries, {seeds} seeds.",
+        columns=(
+            "loss", "seeds", "MAP", "Δ", "MRR@10", "Δ ", "nDCG@10", "Δ  ", "interval", "p", f"vs {REFERENCE}",
+            "interval ", "p ",
+        ),
+        groups=(RowGroup("", tuple(rows)),),
+        notes=(
+            "Scores x 100, mean over seeds ± SD; Δ: difference to the first stage (BM25). Intervals and p are of "
+            "nDCG@10, against the first stage and against the reference.",
+            f"{TESTED}Seeds pair between losses that train on the same lists, in the same order, from the same first "
+            "weights.",
+            *caveat_notes(results),
+        ),
+        title="Losses",
+    )  # fmt: skip
+
+
+def _trained_alike(base: CrossEncoderConfig, arms: Sequence[str], data: CrossEncoderData) -> set[str]:
+    """Return the arms that learn from the very lists that the reference learns from.
+
+    A seed gives these the same first weights and the same order of lists; a loss that cannot use some lists has other
+    batches from the first step on.
+    """
+
+    def content(arm: str) -> str:
+        return fit_for(configured(base, arm, 0).loss, data.lists).content_hash
+
+    reference = content(REFERENCE)
+    return {arm for arm in arms if content(arm) == reference}
+
+
+def _mean(scores: _Scores) -> Cell:
+    """Return the mean over seeds of scores by seed and query."""
+    return mean_cell((100.0 * scores.mean(axis=1)).tolist())

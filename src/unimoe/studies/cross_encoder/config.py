@@ -1,0 +1,128 @@
+"""What the training of a classic cross-encoder is: an encoder with one output, lists of documents, a listwise loss."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from unimoe.config.base import Count, Fraction, Name, Positive, Section
+from unimoe.config.experiment import BM25Config
+from unimoe.config.losses import LossConfig
+from unimoe.studies.common.splits import SplitConfig
+
+MS_MARCO_LISTS = "ms_marco_v1.1"
+"""The hub's ``microsoft/ms_marco``, configuration v1.1: about eight passages per query, of which one is selected."""
+
+
+class CrossEncoderModelConfig(Section):
+    """The model that is trained.
+
+    Attributes:
+        base: an encoder by hub id, a folder (of transformers or of sentence-transformers), or
+            ``bundled:all-minilm-l6-v2``; a head of one output is put on it. A cross-encoder of one output goes on.
+        revision: the hub revision; null for the newest.
+        max_length: tokens of query and document together; the longer of the two is cut.
+        frozen_layers: this many lower layers stay as they are, and with them the embeddings.
+        trust_remote_code: runs code from the model's repository; leave it off unless you have read that code.
+    """
+
+    base: str = "microsoft/MiniLM-L12-H384-uncased"
+    revision: str | None = None
+    max_length: Annotated[int, Field(ge=8)] = 512
+    frozen_layers: Annotated[int, Field(ge=0)] = 0
+    trust_remote_code: bool = False
+
+
+class ListsConfig(Section):
+    """The lists that are trained on.
+
+    Attributes:
+        source: ``ms_marco_v1.1`` of the hub, or a collection of the catalogue.
+        splits: of a collection: which split is which, as for heads; null takes the published ones.
+        queries: lists to train on at most, a fixed sample; null for all.
+        max_docs: documents of a list at most; null for all there are.
+        max_positives: relevant documents of a list at most, the best grades first; null for half of ``max_docs``.
+            Only for collections.
+        negatives_from: of a collection, the first this many BM25 candidates make a list: its negatives stand in their
+            order.
+        held_out: of MS MARCO's lists, kept for choosing.
+        bm25: BM25's parameters.
+    """
+
+    source: str = MS_MARCO_LISTS
+    splits: SplitConfig | None = None
+    queries: Count | None = None
+    max_docs: Annotated[int, Field(ge=2)] | None = None
+    max_positives: Count | None = None
+    negatives_from: Count = 100
+    held_out: Count = 1000
+    bm25: BM25Config = BM25Config()
+
+    @model_validator(mode="after")
+    def _room_for_a_negative(self) -> ListsConfig:
+        if self.max_docs is not None and self.max_positives is not None and self.max_positives >= self.max_docs:
+            raise ValueError(f"max_positives {self.max_positives} must be below max_docs {self.max_docs}")
+        return self
+
+
+class RerankingConfig(Section):
+    """What the model is chosen by, and what it is reported on: BM25's candidates, reranked.
+
+    Attributes:
+        dev: collections whose mean nDCG@10 chooses the checkpoint, ``@split`` at the end where it is not test; empty
+            takes the dev part of the source.
+        test: collections that are reported, likewise; empty takes the source's test split, where it has one.
+        depth: candidates of a query.
+        dev_queries: of each dev collection scored, a fixed sample; null for all.
+        test_queries: of each test collection, likewise; results record the cut.
+        batch_size: pairs of one forward pass.
+    """
+
+    dev: list[str] = Field(default_factory=list)
+    test: list[str] = Field(default_factory=list)
+    depth: Count = 100
+    dev_queries: Count | None = None
+    test_queries: Count | None = None
+    batch_size: Count = 32
+
+
+class CrossEncoderConfig(Section):
+    """One training of a cross-encoder, and its evaluation. The defaults are the recipe the project started from.
+
+    Attributes:
+        name: stands in every result; ``output_dir`` holds one experiment.
+        arm: what results call the trained model.
+        epochs: passes over the lists.
+        max_steps: optimizer steps, instead of ``epochs``.
+        batch_size: lists of one step.
+        learning_rate: the peak; it decays linearly to 0.
+        warmup_ratio: part of the steps in which it rises.
+        seed: set before the head is initialised, and again for dropout and the order of lists.
+        eval_every: steps between evaluations on dev, each followed by a saved state; a killed run loses at most these.
+        keep: saved states kept; the best is always among them.
+        dtype: of the forward passes in training; weights are float32. ``auto``: bfloat16 on a GPU that has it.
+        push_to_hub: repository that the finished model is uploaded to; null for none.
+        caveats: why results are unfit for decisions, copied into every one of them.
+    """
+
+    name: Name = "cross_encoder"
+    output_dir: str = "outputs/cross_encoder"
+    arm: Name = "cross_encoder"
+    model: CrossEncoderModelConfig = CrossEncoderModelConfig()
+    loss: LossConfig = LossConfig(mini_batch_size=16)
+    lists: ListsConfig = ListsConfig()
+    evaluation: RerankingConfig = RerankingConfig()
+    epochs: Positive = 1.0
+    max_steps: Count | None = None
+    batch_size: Count = 16
+    learning_rate: Positive = 2e-5
+    warmup_ratio: Fraction = 0.1
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    max_grad_norm: Positive = 1.0
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 12
+    eval_every: Count = 500
+    keep: Count = 2
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    push_to_hub: str | None = None
+    caveats: list[str] = Field(default_factory=list)

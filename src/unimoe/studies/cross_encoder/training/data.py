@@ -1,0 +1,86 @@
+"""What a cross-encoder is trained on and chosen by: a collection's parts, or MS MARCO's lists of the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from unimoe.config import BM25Config
+from unimoe.data.collection import Collection, Document, assemble
+from unimoe.errors import DataError
+from unimoe.io import hash_parts
+from unimoe.models.quiet import first_line
+from unimoe.retrieval.bm25 import cached_bm25_run, first_stage_name
+from unimoe.studies.common.splits import load_splits
+from unimoe.studies.cross_encoder.config import MS_MARCO_LISTS, ListsConfig, RerankingConfig
+from unimoe.studies.cross_encoder.reranking_set import RerankingSet
+from unimoe.studies.cross_encoder.training.lists import LabelledList, Lists, collection_lists, ms_marco_lists
+from unimoe.trec import Run
+
+_HELD_OUT_SEED = 12
+
+
+def own_parts(config: ListsConfig, evaluation: RerankingConfig) -> tuple[Lists, RerankingSet, RerankingSet | None]:
+    """The lists of a source, its dev part, and its test part where it has one.
+
+    Args:
+        config: the source.
+        evaluation: how deep the candidates of dev and test queries go, and how many queries are scored.
+
+    Raises:
+        UsageError: no such collection or split.
+        DataError: the source cannot be had or is malformed, or a part of it has no query.
+    """
+    if config.source == MS_MARCO_LISTS:
+        lists, held_out = ms_marco_lists(ms_marco_rows(), config.max_docs).split(config.held_out, _HELD_OUT_SEED)
+        return lists.sample(config.queries), held_out_set(held_out.sample(evaluation.dev_queries).lists), None
+    splits = load_splits(config.source, config.splits)
+    train = splits.train if config.queries is None else splits.train.sample_queries(config.queries)
+    candidates = cached_bm25_run(train, config.negatives_from, config.bm25)
+    lists = collection_lists(train, candidates, config.max_docs, config.max_positives)
+    dev, test = (
+        _bm25_set(config.source, part, queries, evaluation.depth, config.bm25)
+        for part, queries in ((splits.dev, evaluation.dev_queries), (splits.test, evaluation.test_queries))
+    )
+    return lists, dev, test
+
+
+def _bm25_set(name: str, collection: Collection, queries: int | None, depth: int, params: BM25Config) -> RerankingSet:
+    if queries is not None:
+        collection = collection.sample_queries(queries)
+    return RerankingSet(name, collection, cached_bm25_run(collection, depth, params), first_stage_name(params))
+
+
+def held_out_set(lists: Sequence[LabelledList]) -> RerankingSet:
+    """Lists as a collection whose queries each have their own documents as candidates, in no order.
+
+    Documents are named by a hash, so that nothing of their order in the list is left where scores tie.
+    """
+    documents: dict[str, Document] = {}
+    run: Run = {}
+    qrels: dict[str, dict[str, int]] = {}
+    for one in lists:
+        names = [hash_parts([one.query_id, text]) for text in one.documents]
+        documents |= {name: Document("", text) for name, text in zip(names, one.documents, strict=True)}
+        run[one.query_id] = dict.fromkeys(names, 0.0)
+        qrels[one.query_id] = {name: int(label) for name, label in zip(names, one.labels, strict=True)}
+    queries = ((one.query_id, one.query) for one in lists)
+    collection = assemble(MS_MARCO_LISTS, "held_out", documents.items(), queries, qrels)
+    return RerankingSet(MS_MARCO_LISTS, collection, run, "the list itself")
+
+
+def ms_marco_rows() -> Any:
+    """The training rows of ``microsoft/ms_marco``, v1.1, from the hub or its cache.
+
+    Raises:
+        DataError: they cannot be had.
+    """
+    from datasets import load_dataset
+
+    try:
+        return load_dataset("microsoft/ms_marco", "v1.1", split="train")
+    except Exception as error:  # the hub's client ends in errors of many kinds
+        raise DataError(
+            f"lists.source {MS_MARCO_LISTS}: microsoft/ms_marco cannot be had ({first_line(error)}); connect to the "
+            "hub, or set lists.source to a collection such as apidocs"
+        ) from None

@@ -1,0 +1,1 @@
+"""The comparison of ways to train a head."""

@@ -1,0 +1,157 @@
+"""What is compared: every arm with nine settings of the two knobs that matter most to it, so that none is favoured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import product
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, model_validator
+
+from unimoe.config.base import Name, Positive, Section
+from unimoe.errors import did_you_mean
+from unimoe.studies.heads.config import TrainConfig, seed_recipe
+
+LARGEST_GRID = 9
+"""Settings of every arm."""
+
+Knobs = Mapping[str, tuple[Any, ...]]
+
+
+class Part(StrEnum):
+    """What to do."""
+
+    METHODS = "methods"
+    GRID = "grid"
+    FLATNESS = "flatness"
+    PARETO = "pareto"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One arm of the comparison.
+
+    Attributes:
+        changes: what it differs in from the comparison's base, whatever its setting; keys may be ``section.key``.
+        knobs: two keys with three values each. ``handoff`` is given as a fraction of the steps.
+        what: in words, for tables.
+    """
+
+    changes: Mapping[str, Any]
+    knobs: Knobs = field(default_factory=dict)
+    what: str = ""
+
+    def settings(self, base: TrainConfig, count: int) -> list[tuple[dict[str, Any], TrainConfig]]:
+        """The first ``count`` settings, the grid's middle first: the knobs' values, and the whole configuration."""
+        values = list(self.knobs.values())
+        places = sorted(product(*(range(len(v)) for v in values)), key=lambda p: (sum(abs(i - 1) for i in p), p))
+        chosen = [dict(zip(self.knobs, (v[i] for v, i in zip(values, p, strict=True)), strict=True)) for p in places]
+        return [(knobs, changed(base, {**self.changes, **knobs})) for knobs in chosen[: count if self.knobs else 1]]
+
+
+_RECIPE_KEYS = (
+    "population_size", "sigma_is", "optimizer", "head_output_size", "adaptive_sigma", "shaping_method", "seed_scale",
+    "max_norm", "scoring", "init",
+)  # fmt: skip
+
+_STEPS: Knobs = {"learning_rate": (3e-4, 1e-3, 3e-3)}
+_LOSS: Knobs = {**_STEPS, "temperature": (0.02, 0.05, 0.1)}
+_NOISE: Knobs = {**_STEPS, "sigma": (0.05, 0.15, 0.5)}
+
+ARMS: dict[str, Arm] = {
+    "zero_shot": Arm({"method": "zero_shot"}, what="the frozen encoder, no head"),
+    "infonce": Arm({"method": "infonce"}, _LOSS, "gradients of InfoNCE"),
+    "listnet": Arm({"method": "listnet"}, _LOSS, "gradients of ListNet"),
+    "lambdaloss": Arm({"method": "lambdaloss"}, _LOSS, "gradients of LambdaLoss (NDCG-Loss2++)"),
+    "approxndcg": Arm({"method": "approxndcg"}, _LOSS, "gradients of ApproxNDCG"),
+    "seed_recipe": Arm(
+        {"method": "eggroll", **seed_recipe().model_dump(include=set(_RECIPE_KEYS))},
+        {"learning_rate": (0.01, 0.05, 0.2), "sigma": (0.01, 0.02, 0.05)},
+        "evolution as the seed had it: no 1/sigma, plain SGD, clipping, dot products, random first weights",
+    ),
+    "eggroll": Arm({"method": "eggroll"}, _NOISE, "evolution in the space of weights, Adam"),
+    "score_es": Arm(
+        {"method": "score_es"},
+        {**_STEPS, "sigma": (0.15, 0.5, 1.0)},
+        "evolution in the space of scores, exact gradients of the head",
+    ),
+    "hybrid": Arm(
+        {"method": "hybrid"},
+        {"handoff": (0.25, 0.5, 0.75), "gradient_learning_rate": (3e-4, 1e-3, 3e-3)},
+        "evolution, then InfoNCE",
+    ),
+    "genetic": Arm(
+        {"method": "genetic"},
+        {"genetic.crossover": (0.0, 0.5, 0.9), "genetic.mutation": (0.02, 0.05, 0.15)},
+        "a genetic algorithm: tournament, crossover, rank-1 mutation, elites",
+    ),
+    "eggroll_fp4": Arm(
+        {"method": "eggroll", "precision": "fp4"},
+        {"learning_rate": (1e-3, 3e-3, 1e-2), "sigma": (0.05, 0.15, 0.5)},
+        "evolution, weights in four bits",
+    ),
+    "eggroll_soft_labels": Arm(
+        {"method": "eggroll", "soft_labels": {}}, _NOISE, "evolution, half-relevant labels by vote in training"
+    ),
+    "eggroll_objectives": Arm(
+        {"method": "eggroll"},
+        {**_STEPS, "objectives.diversity": (0.1, 0.3, 1.0)},
+        "evolution, nDCG and diversity of the first ten",
+    ),
+}
+"""All arms, baselines first."""
+
+
+def _known(names: list[str]) -> list[str]:
+    for name in names:
+        if name not in ARMS:
+            raise ValueError(f"unknown method {name!r}{did_you_mean(name, ARMS)}; there are {', '.join(ARMS)}")
+    return list(dict.fromkeys(names))
+
+
+class Comparison(Section):
+    """A comparison of methods on one collection.
+
+    Attributes:
+        name: stands in every result; ``base.output_dir`` holds one comparison.
+        base: what all arms share: data, pools, encoder, head, scoring, steps, cutoff.
+        methods: names of ``ARMS``; zero-shot and InfoNCE are what the others are measured against.
+        settings: of each arm tried on dev, up to nine; all arms have as many.
+        seeds: of the trainings that are reported.
+        tuning_seed: of those that choose a setting.
+        margin: by how much evolution must beat InfoNCE for the gate to pass.
+        caveats: why results are unfit for decisions, copied into every one of them.
+    """
+
+    name: Name = "heads"
+    base: TrainConfig = TrainConfig()
+    methods: Annotated[list[str], Field(min_length=1), AfterValidator(_known)] = [*ARMS]  # noqa: RUF012 - pydantic copies it
+    settings: Annotated[int, Field(ge=1, le=LARGEST_GRID)] = LARGEST_GRID
+    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)] = [0, 1, 2, 3, 4]  # noqa: RUF012
+    tuning_seed: Annotated[int, Field(ge=0, lt=2**31)] = 100
+    margin: Positive = 0.01
+    caveats: list[str] = []  # noqa: RUF012
+
+    @model_validator(mode="after")
+    def _seeds_differ(self) -> Comparison:
+        if len(set(self.seeds)) != len(self.seeds) or self.tuning_seed in self.seeds:
+            raise ValueError("seeds: each once, and none the tuning_seed, which has chosen the setting")
+        return self
+
+
+def changed(base: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
+    """A configuration with some keys changed; ``section.key`` reaches into a section."""
+    raw: dict[str, Any] = base.model_dump()
+    for key, value in changes.items():
+        section, _, inner = key.partition(".")
+        if key == "handoff":
+            raw[key] = max(1, min(raw["num_steps"] - 1, round(value * raw["num_steps"])))
+        elif key == "soft_labels":
+            raw[key] = {"voters": ["bm25", base.encoder.base], **value}
+        elif inner:
+            raw[section] = {**raw[section], inner: value}
+        else:
+            raw[key] = value
+    return TrainConfig.model_validate(raw)

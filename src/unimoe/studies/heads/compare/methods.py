@@ -1,0 +1,238 @@
+"""Tries every arm's settings on dev, trains the best with every seed, and tests each training once.
+
+What is done already is skipped, so that a killed comparison goes on when it is started again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unimoe.console import Step, Steps
+from unimoe.data.names import result_name
+from unimoe.io import hash_file, read_json, write_json
+from unimoe.models.device import describe_device
+from unimoe.results import TrainingBudget, arm_dir, result_path
+from unimoe.studies.common.pool_results import HeadMeasurement, write_head_result
+from unimoe.studies.heads.compare.arms import ARMS, Comparison
+from unimoe.studies.heads.compare.gate import register_gate
+from unimoe.studies.heads.compare.memory import step_peak_bytes
+from unimoe.studies.heads.config import TrainConfig
+from unimoe.studies.heads.data import HeadData, with_soft_labels
+from unimoe.studies.heads.scores import evaluate_head, main_metric, pool_scores
+from unimoe.studies.heads.trainer import EGGROLLTrainer, load_data, make_method
+
+TRAINING_FILE = "training.json"
+"""Beside an arm's checkpoint: scores on train and dev, time and memory of the training."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The setting of an arm that was best on dev.
+
+    Attributes:
+        knobs: its values.
+        config: the whole configuration.
+        tried: knobs of every setting, with ``val`` on dev, best step and seconds.
+    """
+
+    knobs: dict[str, Any]
+    config: TrainConfig
+    tried: list[dict[str, Any]]
+
+
+class MethodComparison:
+    """A comparison in its output folder, its gate registered there.
+
+    Args:
+        comparison: what to compare.
+        data: the pools; loaded by the config when absent.
+        given: options given by hand, for provenance.
+
+    Raises:
+        DataError: the folder holds another gate, or the collection or encoder cannot be had.
+    """
+
+    def __init__(self, comparison: Comparison, data: HeadData | None = None, given: Sequence[str] = ()) -> None:
+        self.comparison, self.output_dir, self._given = comparison, Path(comparison.base.output_dir), given
+        self.dataset = result_name(comparison.base.task)
+        register_gate(comparison, self.output_dir)
+        self.data = data if data is not None else load_data(comparison.base)
+        self._softened: HeadData | None = None
+
+    def run(self) -> dict[str, Chosen]:
+        """Do everything that is not done yet; the setting chosen for each arm."""
+        methods = self.comparison.methods
+        steps = Steps(2 * len(methods))
+        self._write_first_stage()
+        chosen = {}
+        for name in methods:
+            chosen[name] = self._tune(name, steps)
+            self._train(name, chosen[name].config, steps)
+        return chosen
+
+    def trainer(self, name: str, config: TrainConfig, seed: int | None = None) -> EGGROLLTrainer:
+        """The training of an arm as it is reported."""
+        config = config if seed is None else config.model_copy(update={"seed": seed})
+        return EGGROLLTrainer(config, self._data_of(config), name)
+
+    def tuned(self, name: str) -> list[tuple[dict[str, Any], EGGROLLTrainer]]:
+        """The trainings that choose an arm's setting, each with the values of its knobs."""
+        base = self.comparison.base.model_copy(update={"seed": self.comparison.tuning_seed})
+        trainers = []
+        for place, (knobs, config) in enumerate(ARMS[name].settings(base, self.comparison.settings)):
+            folder = {"output_dir": str(self.output_dir / "tuning" / f"{name}-{place}")}
+            trainers.append((knobs, EGGROLLTrainer(config.model_copy(update=folder), self._data_of(config), name)))
+        return trainers
+
+    def _tune(self, name: str, steps: Steps) -> Chosen:
+        trainings = self.tuned(name)
+        if len(trainings) == 1:
+            steps.skip(f"{name}: nothing to choose")
+            return Chosen(trainings[0][0], self._reported(trainings[0][1].config), [])
+        tried: list[dict[str, Any]] = []
+        size = len(trainings) * self.comparison.base.num_steps
+        with steps.step(f"{name}: {len(trainings)} settings on dev", size) as step:
+            for knobs, trainer in trainings:
+                tried.append({**knobs, **_fit(trainer, step)})
+            best = max(range(len(tried)), key=lambda i: (tried[i]["val"], -i))
+            knobs, trainer = trainings[best]
+            shown = ", ".join(f"{knob} {value:g}" for knob, value in knobs.items())
+            step.outcome = f"best {100 * tried[best]['val']:.2f} with {shown}"
+        write_json(self.output_dir / "tuning" / f"{name}.json", tried)
+        return Chosen(knobs, self._reported(trainer.config), tried)
+
+    def _reported(self, config: TrainConfig) -> TrainConfig:
+        """The setting as it is trained for the report; the seed is given later."""
+        return config.model_copy(update={"output_dir": str(self.output_dir), "seed": self.comparison.base.seed})
+
+    def _train(self, name: str, config: TrainConfig, steps: Steps) -> None:
+        seeds = self.comparison.seeds if config.method != "zero_shot" else [config.seed]
+        with steps.step(f"{name}: {len(seeds)} seeds", len(seeds) * config.num_steps) as step:
+            means = []
+            for seed in seeds:
+                trainer = self.trainer(name, config, seed)
+                _fit(trainer, step)
+                means.append(self._report(trainer))
+            step.outcome = f"test {100 * sum(means) / len(means):.2f}"
+
+    def _report(self, trainer: EGGROLLTrainer) -> float:
+        """Test a training once, and note what it took; its main metric on the test queries."""
+        metric = main_metric(trainer.config)
+        place = (self.output_dir, trainer.arm, trainer.seed)
+        path = arm_dir(*place) / TRAINING_FILE
+        if result_path(*place, "reranking", self.dataset).exists() and path.exists():
+            there = read_json(path)
+            if there["fingerprint"] == trainer.fingerprint:
+                return float(there["test"])
+        result = write_head_result(self.output_dir, measurement_of(trainer, self.comparison), self._given)
+        facts, (weight, _) = trainer.fit(), trainer.head()
+        train = evaluate_head(weight.to(trainer.device), trainer.train_pools, trainer.config)
+        record = {
+            "fingerprint": trainer.fingerprint,
+            "train": train.aggregate[metric],
+            "test": result.aggregate[metric],
+            "peak_bytes": self._peak_bytes(trainer),
+            **facts,
+        }
+        write_json(path, record)
+        return result.aggregate[metric]
+
+    def _peak_bytes(self, trainer: EGGROLLTrainer) -> int | None:
+        """Of one step, beside weights and data; null where nothing is trained."""
+        weight = trainer.initial()
+        method = make_method(trainer.config, weight, trainer.train_pools, trainer.dates)
+        if method is None:
+            return None
+        return step_peak_bytes(method, weight, trainer.train_pools.batch(trainer.batch(0)))
+
+    def _write_first_stage(self) -> None:
+        """The pools in the order of their source, as an arm without seeds."""
+        base, data = self.comparison.base, self.data
+        if base.pools.source != "bm25":  # the encoder's own order is zero-shot
+            return
+        measurement = HeadMeasurement(
+            arm="bm25",
+            seed=None,
+            experiment=self.comparison.name,
+            dataset=self.dataset,
+            collection=data.splits.test,
+            candidates=data.candidates,
+            run=data.candidates,
+            metric=main_metric(base),
+            first_stage=data.first_stage,
+            depth=base.pools.depth,
+            config=self.comparison.model_dump(),
+            device="cpu",
+            seconds=0.0,
+            caveats=tuple(self.comparison.caveats),
+        )
+        write_head_result(self.output_dir, measurement, self._given)
+
+    def _data_of(self, config: TrainConfig) -> HeadData:
+        if config.soft_labels is None:
+            return self.data
+        if self._softened is None:
+            self._softened = with_soft_labels(self.data, config)
+        return self._softened
+
+
+def measurement_of(trainer: EGGROLLTrainer, comparison: Comparison) -> HeadMeasurement:
+    """A finished training, scored on the test pools."""
+    data, config, start = trainer.data, trainer.config, time.perf_counter()
+    weight, _ = trainer.head()
+    run = data.test.run(pool_scores(weight, data.test, config))
+    facts, untrained = trainer.fit(), trainer.seed is None
+    steps = int(facts["steps"])
+    seen = steps * min(config.batch_size, len(data.train))
+    budget = TrainingBudget(steps=steps, ranking_examples=seen, embedding_examples=0, tokens=0)
+    return HeadMeasurement(
+        arm=trainer.arm,
+        seed=trainer.seed,
+        experiment=comparison.name,
+        dataset=result_name(config.task),
+        collection=data.splits.test,
+        candidates=data.candidates,
+        run=run,
+        metric=main_metric(config),
+        first_stage=data.first_stage,
+        depth=config.pools.depth,
+        config={
+            "comparison": comparison.model_dump(),
+            "training": config.model_dump(),
+            "paired_seeds": shares_seeds(config, comparison.base),
+        },
+        device=describe_device(trainer.device),
+        seconds=time.perf_counter() - start,
+        encoder=data.encoder,
+        prompt=data.prompt,
+        head_hash=None if untrained else hash_file(trainer.head_path),
+        training=None if untrained else budget,
+        caveats=tuple(comparison.caveats),
+    )
+
+
+def shares_seeds(config: TrainConfig, base: TrainConfig) -> bool:
+    """Return whether a seed gives a training the first weights and the order of queries that it gives the base.
+
+    Every epoch's order hangs on the seed alone, and so do the first weights of one kind and size.
+    """
+    keys = ("init", "head_output_size", "batch_size", "num_steps")
+    return all(getattr(config, key) == getattr(base, key) for key in keys)
+
+
+def _fit(trainer: EGGROLLTrainer, step: Step) -> dict[str, float]:
+    """Train, with a bar that also moves where a training is found done or half done."""
+    taken = 0
+
+    def on_step(number: int, facts: dict[str, float]) -> None:
+        nonlocal taken
+        step.advance(number - taken)
+        taken = number
+
+    found = trainer.fit(on_step)
+    step.advance(trainer.config.num_steps - taken)
+    return {name: found[name] for name in ("val", "best_step", "seconds")}

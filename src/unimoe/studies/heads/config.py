@@ -1,0 +1,209 @@
+"""What the training of a projection head is: data, pools, head, method and its knobs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field, model_validator
+
+from unimoe.config.base import Count, Fraction, Positive, Section
+from unimoe.config.dense import BUNDLED_ENCODER, EncoderConfig
+from unimoe.config.experiment import BM25Config
+from unimoe.studies.common.splits import SplitConfig
+
+Method = Literal[
+    "zero_shot", "eggroll", "score_es", "genetic", "hybrid",
+    "infonce", "lambdaloss", "approxndcg", "listnet", "softmax", "listmle", "plistmle", "ranknet", "adrmse",
+]  # fmt: skip
+GradientLoss = Literal[
+    "infonce", "lambdaloss", "approxndcg", "listnet", "softmax", "listmle", "plistmle", "ranknet", "adrmse"
+]
+METHODS: tuple[Method, ...] = get_args(Method)
+GRADIENT_METHODS: tuple[GradientLoss, ...] = get_args(GradientLoss)
+
+Scoring = Literal["dot", "cosine"]
+Objective = Literal["relevance", "diversity", "fairness", "freshness"]
+
+
+def _relevance_alone() -> dict[Objective, float]:
+    return {"relevance": 1.0}
+
+
+class PoolConfig(Section):
+    """The candidates of a query.
+
+    Attributes:
+        source: BM25's best, or the frozen encoder's.
+        depth: candidates of a query. Positives that the source does not find are added to training pools only, in place
+            of the last negatives and up to half of the pool.
+        bm25: BM25's parameters.
+    """
+
+    source: Literal["bm25", "dense"] = "bm25"
+    depth: Annotated[int, Field(ge=2)] = 100
+    bm25: BM25Config = BM25Config()
+
+
+class SoftLabelConfig(Section):
+    """Votes of several rankers on unjudged candidates: those that enough of them rank high are half relevant.
+
+    Attributes:
+        voters: ``bm25``, encoders as in ``encoder.base``, or ``lm:`` and a causal language model as in ``model.base``.
+        top_k: how high a candidate must be ranked to get a ranker's vote.
+        votes: votes needed.
+        grade: the label of a candidate that has them.
+    """
+
+    voters: list[str] = Field(default_factory=lambda: ["bm25", BUNDLED_ENCODER], min_length=2)
+    top_k: Count = 20
+    votes: Annotated[int, Field(ge=2)] = 2
+    grade: Positive = 0.5
+
+    @model_validator(mode="after")
+    def _enough_voters(self) -> SoftLabelConfig:
+        if self.votes > len(self.voters):
+            raise ValueError(f"votes is {self.votes}, but there are only {len(self.voters)} voters")
+        return self
+
+
+class GeneticConfig(Section):
+    """The genetic algorithm.
+
+    Attributes:
+        individuals: heads of one generation.
+        elites: the best of them live on unchanged.
+        tournament: individuals drawn for each parent; the best of them is it.
+        crossover: chance of two parents; a child is ``t W1 + (1 - t) W2`` with a random t, else a copy.
+        mutation: standard deviation of the rank-1 mutation, relative to the weights.
+    """
+
+    individuals: Annotated[int, Field(ge=4)] = 32
+    elites: Count = 2
+    tournament: Annotated[int, Field(ge=2)] = 3
+    crossover: Fraction = 0.5
+    mutation: Positive = 0.05
+
+    @model_validator(mode="after")
+    def _room_for_children(self) -> GeneticConfig:
+        if self.elites >= self.individuals:
+            raise ValueError(f"elites {self.elites} must be below individuals {self.individuals}")
+        return self
+
+
+class TrainConfig(Section):
+    """One training of a head. The defaults are ours; ``seed_recipe`` has those the project started from.
+
+    Attributes:
+        task: a collection of the catalogue; ``NanoMSMARCO`` and its siblings stand for ``nanobeir:MSMARCO``.
+        splits: which queries train, choose and report; null: the published ones where there is a train split,
+            else parts of the test split.
+        encoder: frozen; its embeddings are cached.
+        head_output_size: dimensions after the head.
+        scoring: of a projected query with a projected document, the same in training, choice and report.
+        init: ``pca``: the directions in which the documents' embeddings are longest, which keeps the encoder's ranking;
+            ``orthogonal``: random ones; ``normal``: independent entries of variance 1 / inputs.
+        method: what trains.
+        num_steps: steps, or generations.
+        batch_size: queries of one step.
+        population_size: perturbations of one step, two of each direction.
+        sigma: size of a perturbation.
+        sigma_is: ``relative`` to the weights (sigma is then the ratio of their norms), or ``absolute``.
+        learning_rate: of the optimizer; Adam's steps do not depend on the gradient's size, SGD's do.
+        optimizer: of all but the genetic algorithm.
+        adaptive_sigma: let sigma follow how much perturbations change the ranking.
+        shaping_method: of the fitness.
+        noise_rank: rank of a perturbation.
+        grid: directions are all pairs of few a and few b vectors: cheaper, and noisier by a known factor.
+        max_norm: of a gradient; null for no clipping.
+        weight_decay: per step, relative to the learning rate.
+        seed_scale: leave 1/sigma out of the gradient estimate, as the seed did.
+        temperature: cosines or dot products are divided by it in gradient losses.
+        ndcg_k: cutoff of the nDCG that is optimised, chosen by and reported.
+        gain: of a grade; equality with trec_eval holds for ``linear``.
+        precision: of evolution: ``fp4`` keeps the weights in NVFP4 between steps, ``bfloat16`` concerns products alone.
+        soft_labels: half-relevant labels for training queries; null for none.
+        objectives: weights of what the fitness sums up; only evolution strategies and the genetic algorithm take more
+            than relevance.
+        handoff: steps of evolution before gradients take over, where the method is ``hybrid``.
+        gradient_method: what takes over.
+        gradient_learning_rate: its learning rate.
+        eval_every: steps between looks at the dev queries.
+        save_every: steps between saved states; a killed run loses at most these.
+        seed: of noise, batches and, where it is random, the first weights.
+        device: null for the best there is.
+        output_dir: where checkpoints, logs and results go.
+    """
+
+    task: str = "NanoMSMARCO"
+    splits: SplitConfig | None = None
+    encoder: EncoderConfig = EncoderConfig()
+    pools: PoolConfig = PoolConfig()
+    head_output_size: Count = 128
+    scoring: Scoring = "cosine"
+    init: Literal["pca", "orthogonal", "normal"] = "pca"
+    method: Method = "eggroll"
+    num_steps: Count = 300
+    batch_size: Count = 32
+    population_size: Annotated[int, Field(ge=2)] = 256
+    sigma: Positive = 0.05
+    sigma_is: Literal["relative", "absolute"] = "relative"
+    learning_rate: Positive = 1e-3
+    optimizer: Literal["adam", "sgd"] = "adam"
+    adaptive_sigma: bool = False
+    shaping_method: Literal["rank", "zscore", "combined", "none"] = "zscore"
+    noise_rank: Count = 1
+    grid: bool = False
+    max_norm: Positive | None = None
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    seed_scale: bool = False
+    temperature: Positive = 0.05
+    ndcg_k: Count = 10
+    gain: Literal["linear", "exp2"] = "linear"
+    precision: Literal["float32", "bfloat16", "fp4"] = "float32"
+    soft_labels: SoftLabelConfig | None = None
+    objectives: dict[Objective, Positive] = Field(default_factory=_relevance_alone, min_length=1)
+    genetic: GeneticConfig = GeneticConfig()
+    handoff: Count = 100
+    gradient_method: GradientLoss = "infonce"
+    gradient_learning_rate: Positive = 1e-3
+    eval_every: Count = 25
+    save_every: Count = 50
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    device: Literal["cpu", "cuda", "mps"] | None = None
+    output_dir: str = "outputs/heads"
+
+    @model_validator(mode="after")
+    def _possible(self) -> TrainConfig:
+        if self.population_size % 2:
+            raise ValueError(f"population_size {self.population_size} is odd; each direction is tried both ways")
+        if set(self.objectives) != {"relevance"} and self.method not in ("eggroll", "genetic", "hybrid"):
+            raise ValueError(f"objectives: {self.method} optimises relevance only; use eggroll or genetic")
+        if self.precision != "float32" and self.method in GRADIENT_METHODS:
+            raise ValueError(f"precision {self.precision}: {self.method} takes float32; evolution takes fewer bits")
+        if self.method == "hybrid" and self.handoff >= self.num_steps:
+            raise ValueError(f"handoff {self.handoff} must be below num_steps {self.num_steps}")
+        return self
+
+
+def seed_recipe(**changes: object) -> TrainConfig:
+    """The settings that the project started from, for comparison: see ``docs/eggroll.md`` for what is wrong with them.
+
+    Args:
+        changes: fields of ``TrainConfig`` that differ.
+    """
+    recipe: dict[str, object] = {
+        "population_size": 256,
+        "sigma": 0.02,
+        "sigma_is": "absolute",
+        "learning_rate": 0.05,
+        "optimizer": "sgd",
+        "head_output_size": 256,
+        "ndcg_k": 20,
+        "adaptive_sigma": True,
+        "shaping_method": "rank",
+        "seed_scale": True,
+        "max_norm": 1.0,
+        "scoring": "dot",
+        "init": "normal",
+    }
+    return TrainConfig.model_validate({**recipe, **changes})

@@ -1,0 +1,205 @@
+"""nDCG@k and MRR@k of every perturbation, as the evaluator counts them.
+
+Few documents of a pool are relevant, so nothing is sorted: the rank of a relevant document is one more than the number
+of documents before it, those with a higher score and, of equal scores, those at a lower index. Pools stand in
+descending order of document ids, which is how trec_eval breaks ties. Where many documents are relevant, a stable sort
+gives the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unimoe.errors import DataError, UsageError
+from unimoe.studies.heads.eggroll.counting import Judged, count_ahead, count_in_parts, earned_by_pools
+from unimoe.studies.heads.eggroll.kernels import kernel, takes_machine_code
+
+Gain = Literal["linear", "exp2"]
+Metric = Literal["ndcg", "mrr"]
+
+_ALL = np.empty((0, 0), dtype=np.bool_)
+
+MOST_COUNTED = 64
+"""Relevant documents of a pool up to which ranks are counted; a sort of a pool costs as much as about this many."""
+
+MOST_COUNTED_ON_CPU = 512
+"""The same for machine code on a CPU."""
+
+
+def gains_of(grades: Tensor, gain: Gain) -> Tensor:
+    """What documents of these grades are worth: the grade, or ``2^grade - 1``; nothing below 0.
+
+    Raises:
+        UsageError: an unknown gain.
+    """
+    if gain not in get_args(Gain):
+        raise UsageError(f"gain {gain!r}: unknown; use {' or '.join(get_args(Gain))}")
+    grades = grades.clamp_min(0)
+    return grades if gain == "linear" else torch.exp2(grades) - 1
+
+
+def ideal_dcg(grades: Sequence[float], k: int, gain: Gain = "linear") -> float:
+    """The DCG@k of the best possible ranking of a query.
+
+    Args:
+        grades: of all judged documents of the query, those outside its pool too; fractions are allowed.
+        k: the cut-off.
+        gain: ``linear`` as in trec_eval, or ``exp2``.
+
+    Raises:
+        UsageError: an unknown gain, or a cut-off below 1.
+    """
+    _check_cutoff(k)
+    best = gains_of(torch.tensor(grades, dtype=torch.float64), gain).sort(descending=True).values[:k]
+    return float((best * _discounts(k)[: len(best)]).sum())
+
+
+class PoolMetric:
+    """nDCG@k or MRR@k of pools whose judgments are prepared once.
+
+    Args:
+        grades: ``(B, P)``, 0 where a document is not judged; fractions are allowed.
+        ideal: ``ideal_dcg`` of each query, ``(B,)``; a query with 0 has nDCG 0.
+        k: the cut-off.
+        metric: ``ndcg`` or ``mrr``; the reciprocal rank needs no ``ideal``, but takes it.
+        gain: ``linear`` as in trec_eval, or ``exp2``.
+        valid: ``(B, P)`` bool, False where a pool is padded; None where none is.
+        rounds: leave out the last digits: equal rankings of three relevant documents differ in them by the order of the
+            sum, and shaping would blow that up to a full step where all other fitness is tied.
+        compiled: compile the counting; takes some seconds at first.
+
+    Raises:
+        DataError: shapes do not fit, or a padded document is graded.
+        UsageError: an unknown metric or gain, a cut-off below 1, or nothing to compile with.
+    """
+
+    def __init__(
+        self,
+        grades: Tensor,
+        ideal: Tensor,
+        k: int,
+        *,
+        metric: Metric = "ndcg",
+        gain: Gain = "linear",
+        valid: Tensor | None = None,
+        rounds: bool = False,
+        compiled: bool = False,
+    ) -> None:
+        if metric not in get_args(Metric):
+            raise UsageError(f"metric {metric!r}: unknown; use {' or '.join(get_args(Metric))}")
+        _check_cutoff(k)
+        _check_shapes(grades, ideal, valid)
+        self._k, self._valid, self._first_only, self._rounds = k, valid, metric == "mrr", rounds
+        device = grades.device
+        exact = torch.float32 if device.type == "mps" else torch.float64
+        gains = gains_of(grades.to(exact), gain)
+        if metric == "ndcg":
+            self._gains = torch.where(ideal[:, None] > 0, gains / ideal.to(exact)[:, None], 0.0)
+            worth = _discounts(k).to(device, exact)
+        else:
+            self._gains = (gains > 0).to(exact)
+            worth = 1 / torch.arange(1, k + 1, dtype=exact, device=device)
+        self._table = torch.cat([worth, worth.new_zeros(max(0, grades.shape[1] - k))])
+        self._prepare_counting()
+        self._compiled = kernel(count_ahead, compiled, sizes_vary=True) if compiled else None
+
+    def __call__(self, scores: Tensor, queries: slice = slice(None)) -> Tensor:
+        """The metric of every ranking.
+
+        Args:
+            scores: ``(b, P, N)``, N rankings of each pool, finite where a pool is not padded.
+            queries: which of the B they belong to.
+
+        Returns:
+            ``(b, N)``, float64 where the device has it.
+        """
+        first, last, _ = queries.indices(len(self._gains))
+        relevant = np.diff(self._ends[first : last + 1]).max(initial=0)
+        most = MOST_COUNTED_ON_CPU if self._in_machine_code(scores) else MOST_COUNTED
+        return self.rounded((self._by_counting if relevant <= most else self._by_sorting)(scores, queries))
+
+    @property
+    def counts_in_machine_code(self) -> bool:
+        """Whether ``judged`` is all that is needed of it."""
+        few = np.diff(self._ends).max(initial=0) <= MOST_COUNTED_ON_CPU
+        return few and self._compiled is None and takes_machine_code(self._gains)
+
+    def rounded(self, found: Tensor) -> Tensor:
+        """Metrics without their last digits, which differ by the order of a sum, where that was asked for."""
+        if not self._rounds:
+            return found
+        return found.round(decimals=12 if found.dtype == torch.float64 else 5)
+
+    def judged(self, queries: slice) -> Judged:
+        """The relevant documents of some queries, as machine code takes them."""
+        first, last, _ = queries.indices(len(self._gains))
+        worth, table = self._worth.numpy(), self._table.numpy()
+        valid = _ALL if self._valid is None else self._valid[queries].numpy()
+        return Judged(self._ends[first : last + 1], self._places, worth, table, valid, self._first_only)
+
+    def over(self, blocks: Iterable[tuple[slice, Tensor]]) -> Tensor:
+        """The metric of every ranking of ``Scorer.blocks``, ``(B, N)``."""
+        return torch.cat([self(scores, queries) for queries, scores in blocks])
+
+    def _prepare_counting(self) -> None:
+        """Where each query's relevant documents stand, and what they are worth, one query after the other."""
+        relevant = self._gains > 0
+        self._places = relevant.nonzero()[:, 1].cpu().numpy()
+        self._ends = np.concatenate([[0], relevant.sum(dim=1).cumsum(dim=0).cpu().numpy()])
+        self._worth = self._gains[relevant]
+
+    def _in_machine_code(self, scores: Tensor) -> bool:
+        return self._compiled is None and takes_machine_code(scores)
+
+    def _by_counting(self, scores: Tensor, queries: slice) -> Tensor:
+        if self._in_machine_code(scores):
+            rankings = np.ascontiguousarray(scores.detach().numpy())
+            return torch.from_numpy(earned_by_pools(rankings, self.judged(queries)))
+        first, last, _ = queries.indices(len(self._gains))
+        ends = self._ends[first : last + 1]
+        valid = None if self._valid is None else self._valid[queries]
+        total = torch.zeros(scores.shape[0], scores.shape[2], dtype=self._gains.dtype, device=scores.device)
+        part = slice(ends[0], ends[-1])
+        if part.start == part.stop:
+            return total
+        owner = torch.from_numpy(np.repeat(np.arange(len(total)), np.diff(ends))).to(scores.device)
+        place = torch.from_numpy(self._places[part]).to(scores.device)
+        count = count_ahead if self._compiled is None else self._compiled
+        ahead = count_in_parts(count, scores, owner, place, valid, whole=self._compiled is not None)
+        found = self._table.take(ahead.long()) * self._worth[part].unsqueeze(1)
+        if self._first_only:
+            return total.scatter_reduce_(0, owner.unsqueeze(1).expand_as(found), found, "amax")
+        return total.index_add_(0, owner, found)
+
+    def _by_sorting(self, scores: Tensor, queries: slice) -> Tensor:
+        if self._valid is not None:
+            scores = scores.masked_fill(~self._valid[queries].unsqueeze(2), -torch.inf)
+        order = scores.transpose(1, 2).sort(dim=2, descending=True, stable=True).indices[..., : self._k]
+        gains = self._gains[queries].unsqueeze(1).expand(-1, order.shape[1], -1).gather(2, order)
+        found = gains * self._table[: order.shape[2]]
+        return found.amax(dim=2) if self._first_only else found.sum(dim=2)
+
+
+def _discounts(k: int) -> Tensor:
+    return 1 / torch.arange(2, k + 2, dtype=torch.float64).log2()
+
+
+def _check_cutoff(k: int) -> None:
+    if k < 1:
+        raise UsageError(f"a metric cut off at {k} is always 0; use at least 1")
+
+
+def _check_shapes(grades: Tensor, ideal: Tensor, valid: Tensor | None) -> None:
+    if grades.ndim != 2 or tuple(ideal.shape) != (len(grades),):
+        shapes = f"{tuple(grades.shape)} and {tuple(ideal.shape)}"
+        raise DataError(f"judgments need grades (B, P) and ideal DCGs (B,), not {shapes}")
+    if valid is not None:
+        if valid.shape != grades.shape:
+            raise DataError(f"grades of shape {tuple(grades.shape)} have a mask of shape {tuple(valid.shape)}")
+        if bool((grades * ~valid > 0).any()):
+            raise DataError("a padded document has a grade above 0; give padding grade 0")

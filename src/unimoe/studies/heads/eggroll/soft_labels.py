@@ -1,0 +1,192 @@
+"""Half-relevant labels for what several rankers agree on and nobody judged: a remedy for missing judgments.
+
+Only unjudged candidates of training pools change. They count in the ideal ranking too. Dev and test keep the
+collection's own judgments.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from unimoe.config import ModelConfig, PromptConfig
+from unimoe.config.dense import EncoderConfig
+from unimoe.data.collection import Collection
+from unimoe.errors import DataError, InputError, UsageError
+from unimoe.io import cache_dir, hash_parts, lock, read_json, write_json
+from unimoe.models.base import load_base
+from unimoe.models.bundled import BUNDLED_ID
+from unimoe.models.device import choose_device, choose_dtype, describe_device, release_memory
+from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.retrieval.bm25 import cached_bm25_run
+from unimoe.retrieval.embeddings import cached_embeddings
+from unimoe.studies.common.splits import Splits
+from unimoe.studies.heads.config import SoftLabelConfig, TrainConfig
+from unimoe.studies.heads.pools import PoolSet
+from unimoe.trec import Run, ranked
+
+LM_PREFIX = "lm:"
+_LM_LENGTH = 256  # tokens of one question, prompt included
+_LM_QUERIES = 8  # judged at a time: what a killed run loses at most
+
+Told = Callable[[str], None]
+"""Called with a line about what is being done."""
+
+
+def soften(train: PoolSet, splits: Splits, config: TrainConfig, told: Told | None = None) -> tuple[PoolSet, int]:
+    """Give the candidates that the voters agree on half a grade.
+
+    Args:
+        train: the training pools.
+        splits: the collections that they come from: queries and corpus of ``train`` are used.
+        config: ``soft_labels`` says who votes; ``pools``, ``encoder`` and ``device`` are used too.
+        told: called before each voter.
+
+    Returns:
+        The pools with the new grades, and how many candidates got one.
+
+    Raises:
+        UsageError: the config has no soft labels, or a voter is named twice or is no name.
+        DataError: a model cannot be had.
+    """
+    settings = config.soft_labels
+    if settings is None:
+        raise UsageError("soft_labels is null: nobody votes; set soft_labels.voters")
+    twice = [voter for voter, times in Counter(settings.voters).items() if times > 1]
+    if twice:
+        raise UsageError(f"soft_labels.voters names {twice[0]!r} twice; an opinion counts once")
+    rankings = []
+    for number, voter in enumerate(settings.voters, start=1):
+        if told:
+            told(f"soft labels: voter {number} of {len(settings.voters)}, {voter}")
+        rankings.append(_ranking(voter, train, splits.train, config))
+    return with_votes(train, rankings, settings)
+
+
+def with_votes(train: PoolSet, rankings: Iterable[Run], settings: SoftLabelConfig) -> tuple[PoolSet, int]:
+    """The pools with the votes of rankings counted.
+
+    Args:
+        train: the training pools.
+        rankings: of each voter, query id to ``{document id: score}``; candidates without a score get no vote.
+        settings: ``top_k``, ``votes`` and ``grade``.
+
+    Returns:
+        As ``soften``.
+    """
+    votes: dict[str, Counter[str]] = {query_id: Counter() for query_id in train.query_ids}
+    for run in rankings:
+        for query_id, pool in zip(train.query_ids, train.document_ids, strict=True):
+            scores = run.get(query_id, {})
+            inside = {document_id: scores[document_id] for document_id in pool if document_id in scores}
+            votes[query_id].update(ranked(inside)[: settings.top_k])
+    grades, judged, changed = train.grades.clone(), list(train.judged), 0
+    for place, (query_id, pool) in enumerate(zip(train.query_ids, train.document_ids, strict=True)):
+        known, counted = train.qrels[query_id], votes[query_id]
+        agreed = {document_id for document_id, count in counted.items() if count >= settings.votes} - known.keys()
+        soft = [number for number, document_id in enumerate(pool) if document_id in agreed]
+        grades[place, soft] = settings.grade
+        judged[place] = torch.cat([judged[place], judged[place].new_full((len(soft),), settings.grade)])
+        changed += len(soft)
+    return train.with_grades(grades, judged), changed
+
+
+def _ranking(voter: str, train: PoolSet, collection: Collection, config: TrainConfig) -> Run:
+    """A voter's scores of the candidates of every query."""
+    if voter == "bm25":
+        found = cached_bm25_run(collection, config.pools.depth, config.pools.bm25)
+        return {query_id: found[query_id] for query_id in train.query_ids}
+    if voter == config.encoder.base:  # the head's own frozen encoder, whose embeddings are there
+        return _similarities(train, train.queries, train.documents)
+    if voter.startswith(LM_PREFIX):
+        return _judged_by_model(voter.removeprefix(LM_PREFIX), train, collection, config)
+    return _embedded_by(voter, train, collection, config)
+
+
+def _embedded_by(voter: str, train: PoolSet, collection: Collection, config: TrainConfig) -> Run:
+    from unimoe.models.encoder import load_encoder
+
+    device, settings = choose_device(config.device), EncoderConfig(base=voter)
+    embedder = load_encoder(settings, device, choose_dtype(device, settings.dtype))
+    ids = _ids_by_row(train)
+    documents = cached_embeddings(embedder, {key: collection.corpus[key].full_text for key in ids}, "document")
+    queries = cached_embeddings(embedder, {key: collection.queries[key] for key in train.query_ids}, "query")
+    del embedder
+    release_memory()
+    return _similarities(train, torch.from_numpy(queries.of(train.query_ids)), torch.from_numpy(documents.of(ids)))
+
+
+def _similarities(train: PoolSet, queries: Tensor, documents: Tensor) -> Run:
+    """Dot products of queries ``(Q, D)`` with the documents of their pools, whose rows are those of the pool set."""
+    scores = torch.zeros(train.rows.shape)
+    for place, rows in enumerate(train.rows.cpu()):
+        scores[place] = documents[rows.to(documents.device)] @ queries[place]
+    return train.run(scores)
+
+
+def _ids_by_row(train: PoolSet) -> list[str]:
+    """The id of every row of ``train.documents``."""
+    pools = zip(train.rows.tolist(), train.document_ids, strict=True)
+    ids = {row: document_id for rows, pool in pools for row, document_id in zip(rows, pool, strict=False)}
+    return [ids[row] for row in sorted(ids)]
+
+
+def _judged_by_model(name: str, train: PoolSet, collection: Collection, config: TrainConfig) -> Run:
+    """The yes/no gap of a causal language model, kept in the user's cache a few queries at a time."""
+    if not name:
+        raise UsageError(f"soft_labels.voters: {LM_PREFIX!r} names no model; append a hub id, a folder or {BUNDLED_ID}")
+    device = choose_device(config.device)
+    base = load_base(ModelConfig(base=name), device, choose_dtype(device))
+    # Instruct models answer in their own template; Qwen3's rerankers were trained on theirs.
+    prompt = PromptConfig(template="qwen3" if "qwen3-reranker" in name.lower() else "chat")
+    model = UnimodelForExp1(base, prompt, _LM_LENGTH)
+    run: Run = {}
+    pools = list(zip(train.query_ids, train.document_ids, strict=True))
+    for begin in range(0, len(pools), _LM_QUERIES):
+        run |= _gaps(model, collection, pools[begin : begin + _LM_QUERIES])
+    del model, base
+    release_memory()
+    return run
+
+
+def _gaps(model: UnimodelForExp1, collection: Collection, pools: list[tuple[str, list[str]]]) -> Run:
+    """A few queries' gaps, from the cache where they are in it."""
+    asked = [(query_id, document_id) for query_id, pool in pools for document_id in pool]
+    texts = [
+        (collection.queries[query_id], collection.corpus[document_id].full_text) for query_id, document_id in asked
+    ]
+    identity = [
+        model.base_identity,
+        model.prompt_name,
+        str(model.dtype),
+        describe_device(model.device),
+        version("torch"),
+    ]
+    path = cache_dir("votes") / f"{hash_parts([*identity, *(part for pair in [*asked, *texts] for part in pair)])}.json"
+    with lock(path):
+        values = _read_values(path, len(asked))
+        if values is None:
+            try:
+                values = model.rerank(texts, output="gap").tolist()
+            except InputError as error:
+                query_id, document_id = asked[error.index]
+                raise DataError(f"query {query_id!r}, document {document_id!r}: {error.reason}") from None
+            write_json(path, {"gaps": values})
+    run: Run = {query_id: {} for query_id, _ in pools}
+    for (query_id, document_id), value in zip(asked, values, strict=True):
+        run[query_id][document_id] = value
+    return run
+
+
+def _read_values(path: Path, count: int) -> list[float] | None:
+    """The values in a file; null where it is missing or damaged, for they can be had again."""
+    try:
+        values = [float(value) for value in read_json(path)["gaps"]]
+    except (DataError, OSError, KeyError, TypeError, ValueError):
+        return None
+    return values if len(values) == count else None

@@ -1,0 +1,188 @@
+"""The candidates of every query, with embeddings and labels: what a head is trained, chosen and judged on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from unimoe.data.collection import Collection
+from unimoe.errors import DataError
+from unimoe.io import hash_parts
+from unimoe.retrieval.bm25 import cached_bm25_run
+from unimoe.retrieval.dense import search
+from unimoe.retrieval.embeddings import Embedded
+from unimoe.studies.heads.config import PoolConfig
+from unimoe.trec import Run, head, ranked
+
+
+class Batch(NamedTuple):
+    """Some queries of a ``PoolSet``: their places in it, and its fields for them."""
+
+    places: list[int]
+    queries: Tensor
+    documents: Tensor
+    valid: Tensor
+    grades: Tensor
+    ranks: Tensor
+
+
+@dataclass(frozen=True)
+class PoolSet:
+    """The pools of Q queries, padded to P documents; a pool is ordered by document id, descending.
+
+    That is how ties break in trec_eval: of two equal scores the one that stands first goes first.
+
+    Attributes:
+        name: ``train``, ``dev`` or ``test``, for messages.
+        query_ids: Q ids.
+        document_ids: for each query the ids of its pool.
+        queries: embeddings ``(Q, D)`` float32.
+        documents: embeddings ``(N, D)`` float32 of all documents of any pool.
+        rows: row of ``documents`` at each place ``(Q, P)``; 0 where padded.
+        valid: whether a place is a document, ``(Q, P)``.
+        grades: its grade ``(Q, P)`` float32; 0 for what is unjudged or padded.
+        judged: for each query all judged grades above 0, in the pool or not: they make the ideal ranking.
+        ranks: rank of each document in the source the pool comes from, from 1, ``(Q, P)``; 0 where padded. Injected
+            positives come last.
+        qrels: the judgments.
+        without_positive: queries with no relevant document in their pool, sorted. They count in dev and test, where no
+            head can do anything about them; training leaves them out.
+        relevance_level: the lowest grade that binary metrics count as relevant.
+    """
+
+    name: str
+    query_ids: list[str]
+    document_ids: list[list[str]]
+    queries: Tensor
+    documents: Tensor
+    rows: Tensor
+    valid: Tensor
+    grades: Tensor
+    judged: list[Tensor]
+    ranks: Tensor
+    qrels: Mapping[str, Mapping[str, int]]
+    without_positive: list[str]
+    relevance_level: int = 1
+
+    def __len__(self) -> int:
+        """Number of queries."""
+        return len(self.query_ids)
+
+    def batch(self, places: Sequence[int]) -> Batch:
+        """The queries at these places."""
+        chosen = torch.as_tensor(places, device=self.rows.device)
+        documents = self.documents[self.rows[chosen]]
+        valid, grades, ranks = self.valid[chosen], self.grades[chosen], self.ranks[chosen]
+        return Batch(list(places), self.queries[chosen], documents, valid, grades, ranks)
+
+    def run(self, scores: Tensor) -> Run:
+        """Scores ``(Q, P)`` as a run: query id to ``{document id: score}``."""
+        values = scores.detach().float().cpu().tolist()
+        return {
+            query_id: dict(zip(ids, row[: len(ids)], strict=True))
+            for query_id, ids, row in zip(self.query_ids, self.document_ids, values, strict=True)
+        }
+
+    def with_grades(self, grades: Tensor, judged: list[Tensor]) -> PoolSet:
+        """The same pools with other labels."""
+        return replace(self, grades=grades, judged=judged)
+
+
+def candidates_of(
+    collection: Collection, config: PoolConfig, queries: Embedded, documents: Embedded, *, inject: bool
+) -> Run:
+    """The pool of every judged query of a collection, as a run of its source.
+
+    Args:
+        collection: queries, judgments, corpus.
+        config: source and depth.
+        queries: embeddings by query id.
+        documents: embeddings of the whole corpus.
+        inject: add positives that the source did not find, which only a training may: dev and test pools are what a
+            first stage gives.
+    """
+    if config.source == "bm25":
+        found = cached_bm25_run(collection, config.depth, config.bm25)
+        run = {query_id: found[query_id] for query_id in collection.qrels}
+    else:
+        ids = list(collection.qrels)
+        run = search(queries.of(ids), ids, documents.vectors, documents.ids, config.depth)
+    if not inject:
+        return run
+    return {query_id: _with_positives(scores, collection, query_id) for query_id, scores in run.items()}
+
+
+def pool_set(
+    name: str, collection: Collection, candidates: Run, queries: Embedded, documents: Embedded, *, training: bool
+) -> PoolSet:
+    """The pools as tensors.
+
+    Args:
+        name: of the split, for messages.
+        collection: its judged queries; those without candidates stay in dev and test and count 0.
+        candidates: their pools.
+        queries: embeddings by query id.
+        documents: embeddings of the whole corpus.
+        training: leave out queries with no relevant document in their pool.
+
+    Raises:
+        DataError: no query is left.
+    """
+    relevant = {
+        query_id: {document_id for document_id, grade in grades.items() if grade > 0}
+        for query_id, grades in collection.qrels.items()
+    }
+    lacking = sorted(query_id for query_id in collection.qrels if relevant[query_id].isdisjoint(candidates[query_id]))
+    kept = [query_id for query_id in sorted(collection.qrels) if not training or query_id not in set(lacking)]
+    if not kept:
+        raise DataError(
+            f"{collection.name}, {name}: no query has a relevant document in its pool; raise pools.depth, "
+            "or take another pools.source"
+        )
+    pools = [sorted(candidates[query_id], reverse=True) for query_id in kept]
+    used = sorted({document_id for pool in pools for document_id in pool})
+    row_of = {document_id: row for row, document_id in enumerate(used)}
+    width = max(1, *map(len, pools))
+    rows, valid = torch.zeros(len(kept), width, dtype=torch.long), torch.zeros(len(kept), width, dtype=torch.bool)
+    grades, ranks = torch.zeros(len(kept), width), torch.zeros(len(kept), width, dtype=torch.long)
+    for place, (query_id, pool) in enumerate(zip(kept, pools, strict=True)):
+        judged, rank_of = collection.qrels[query_id], {d: r for r, d in enumerate(ranked(candidates[query_id]), 1)}
+        rows[place, : len(pool)] = torch.tensor([row_of[document_id] for document_id in pool], dtype=torch.long)
+        valid[place, : len(pool)] = True
+        grades[place, : len(pool)] = torch.tensor([max(0, judged.get(d, 0)) for d in pool], dtype=torch.float32)
+        ranks[place, : len(pool)] = torch.tensor([rank_of[document_id] for document_id in pool], dtype=torch.long)
+    return PoolSet(
+        name=name,
+        query_ids=kept,
+        document_ids=pools,
+        queries=torch.from_numpy(queries.of(kept)),
+        documents=torch.from_numpy(documents.of(used)) if used else torch.zeros(1, documents.vectors.shape[1]),
+        rows=rows,
+        valid=valid,
+        grades=grades,
+        judged=[torch.tensor([g for g in collection.qrels[q].values() if g > 0], dtype=torch.float32) for q in kept],
+        ranks=ranks,
+        qrels={query_id: collection.qrels[query_id] for query_id in kept},
+        without_positive=lacking,
+        relevance_level=collection.relevance_level,
+    )
+
+
+def _with_positives(scores: Mapping[str, float], collection: Collection, query_id: str) -> dict[str, float]:
+    """The pool with positives of the corpus in place of its last negatives, until half of it is positive.
+
+    Its size stays. Queries with more positives than that get those the source found, then others by a hash of both ids:
+    a pool without negatives teaches nothing.
+    """
+    positives = {d for d, g in collection.qrels[query_id].items() if g > 0 and d in collection.corpus}
+    found = positives & scores.keys()
+    room = (len(scores) + 1) // 2 - len(found)
+    added = sorted(positives - found, key=lambda d: hash_parts([query_id, d]))[: max(0, room)]
+    negatives = {d: s for d, s in scores.items() if d not in positives}
+    kept = head(negatives, max(0, len(scores) - len(found) - len(added)))
+    last = min(scores.values(), default=0.0) - 1.0
+    return {d: s for d, s in scores.items() if d in kept or d in found} | dict.fromkeys(added, last)

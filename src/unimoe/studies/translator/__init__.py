@@ -1,0 +1,1 @@
+"""Translators from the embedding of a caption to that of its image."""

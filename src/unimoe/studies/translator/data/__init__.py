@@ -1,0 +1,1 @@
+"""Captions and images, as vectors."""

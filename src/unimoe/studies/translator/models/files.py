@@ -1,0 +1,139 @@
+"""Translators on disk: a folder of one safetensors file and a manifest that says what it is.
+
+``save_translator`` and ``read_translator`` keep tensors by name under a kind, whatever made them; ``save_closed_form``
+and ``load_closed_form`` do so for what the closed forms end in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from unimoe.errors import DataError
+from unimoe.io import atomic_dir, hash_file, read_model, write_json
+from unimoe.studies.translator.models.interface import LinearMap, ProjectionPair
+
+TENSORS_FILE, MANIFEST_FILE = "translator.safetensors", "translator.json"
+
+_CLOSED_FORMS: dict[str, type[LinearMap] | type[ProjectionPair]] = {
+    "linear_map": LinearMap,
+    "projection_pair": ProjectionPair,
+}
+
+
+@dataclass(frozen=True)
+class StoredTranslator:
+    """What a folder holds.
+
+    Attributes:
+        kind: what the tensors are of.
+        tensors: by name.
+        settings: what its maker wrote about it, JSON.
+        notes: how it was made.
+        content_hash: of the tensors' file.
+    """
+
+    kind: str
+    tensors: dict[str, NDArray[Any]]
+    settings: dict[str, Any]
+    notes: tuple[str, ...]
+    content_hash: str
+
+
+class _Manifest(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    translator_version: Literal[1] = 1
+    kind: str
+    settings: dict[str, Any]
+    notes: list[str]
+    tensors_hash: str
+
+
+def save_translator(
+    folder: Path,
+    kind: str,
+    tensors: Mapping[str, NDArray[Any]],
+    settings: Mapping[str, Any],
+    notes: tuple[str, ...] = (),
+) -> str:
+    """Write a translator, in the place of what the folder held; a crash leaves the old one, none or the new.
+
+    Args:
+        folder: of its own.
+        kind: what the tensors are of; who reads it checks it.
+        tensors: by name.
+        settings: JSON that is needed to use them.
+        notes: how it was made.
+
+    Returns:
+        The content hash of the tensors' file.
+    """
+    with atomic_dir(folder) as temporary:
+        file = temporary / TENSORS_FILE
+        safetensors.numpy.save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, file)
+        manifest = _Manifest(kind=kind, settings=dict(settings), notes=list(notes), tensors_hash=hash_file(file))
+        write_json(temporary / MANIFEST_FILE, manifest.model_dump())
+    return manifest.tensors_hash
+
+
+def read_translator(folder: Path) -> StoredTranslator:
+    """Read and verify a translator.
+
+    Raises:
+        DataError: the folder is missing, half-written, damaged, or of another version.
+    """
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such translator; train it first")
+    file, path = folder / TENSORS_FILE, folder / MANIFEST_FILE
+    for part in (file, path):
+        if not part.is_file():
+            raise DataError(f"{folder}: not a whole translator, {part.name} is missing; train it again")
+    manifest = read_model(path, _Manifest, "train it again with this unimoe")
+    if hash_file(file) != manifest.tensors_hash:
+        raise DataError(f"{file}: content differs from its manifest (damaged or replaced); train it again")
+    try:
+        tensors = safetensors.numpy.load_file(file)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise DataError(f"{file}: damaged ({error}); train it again") from None
+    return StoredTranslator(
+        manifest.kind, tensors, manifest.settings, tuple(manifest.notes), content_hash=manifest.tensors_hash
+    )
+
+
+def save_closed_form(
+    folder: Path, translator: LinearMap | ProjectionPair, settings: Mapping[str, Any] | None = None
+) -> str:
+    """Write what a closed form ended in, with what it was made from; returns its content hash."""
+    kind = next(kind for kind, made in _CLOSED_FORMS.items() if isinstance(translator, made))
+    arrays = {field.name: getattr(translator, field.name) for field in fields(translator) if field.name != "notes"}
+    tensors = {name: array for name, array in arrays.items() if array is not None}
+    return save_translator(folder, kind, tensors, settings or {}, translator.notes)
+
+
+def load_closed_form(folder: Path) -> LinearMap | ProjectionPair:
+    """Read what ``save_closed_form`` wrote.
+
+    Raises:
+        DataError: it cannot be read, or is of another kind.
+    """
+    stored = read_translator(folder)
+    if stored.kind not in _CLOSED_FORMS:
+        raise DataError(f"{folder}: a translator of kind {stored.kind!r}, no closed form; use {_kinds()}")
+    try:
+        return _CLOSED_FORMS[stored.kind](**stored.tensors, notes=stored.notes)
+    except TypeError:
+        names = ", ".join(sorted(stored.tensors))
+        raise DataError(f"{folder}: a {stored.kind} cannot be made of {names}; train it again") from None
+
+
+def _kinds() -> str:
+    return " or ".join(_CLOSED_FORMS)

@@ -1,0 +1,216 @@
+"""Networks that translate captions into the space of the images, and such a network as a ``Translator``.
+
+Inputs are standardised and the learnt part of the output is scaled to the spread of the images, both by numbers of the
+training data that are kept with the weights: one learning rate then fits encoders of any scale.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from unimoe.studies.translator.models.interface import Floats, LinearMap, Numbers, refuse_width, unit
+
+_HIDDEN_LAYERS = {"linear": 0, "mlp1": 1, "mlp2": 2}
+_BLOCK = 16_384
+"""Captions translated at once."""
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Numbers of the training data that a network needs.
+
+    Attributes:
+        caption_mean: ``(Dx,)``.
+        caption_scale: root mean square of the centred captions' entries.
+        image_mean: ``(Dy,)``.
+        image_scale: the same of the images.
+    """
+
+    caption_mean: NDArray[np.float64]
+    caption_scale: float
+    image_mean: NDArray[np.float64]
+    image_scale: float
+
+    @classmethod
+    def of(cls, captions: Numbers, images: Numbers) -> Scales:
+        """From captions ``(N, Dx)`` and unique images ``(M, Dy)``."""
+        (caption_mean, caption_scale), (image_mean, image_scale) = _spread(captions), _spread(images)
+        return cls(caption_mean, caption_scale, image_mean, image_scale)
+
+
+class TranslatorNetwork(nn.Module):
+    """``y = base(x) + image_scale * layers((x - caption_mean) / caption_scale)``.
+
+    Without a base, the mean image stands in its place.
+
+    Args:
+        scales: of the training data.
+        hidden: width of the hidden layers.
+        layers: how many of them.
+        base: a closed form under a residual adapter; frozen until somebody says otherwise. The adapter's last layer
+            then starts at zero, so that the first predictions are the closed form's.
+        generator: of the first weights; by default torch's own.
+
+    Attributes:
+        base: the closed form as a layer, in float32; null where there is none.
+        layers: what is learnt from random weights.
+    """
+
+    def __init__(
+        self,
+        scales: Scales,
+        hidden: int,
+        layers: int,
+        base: LinearMap | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        inputs, outputs = len(scales.caption_mean), len(scales.image_mean)
+        self.register_buffer("caption_mean", _float32(scales.caption_mean))
+        self.register_buffer("caption_scale", torch.tensor(scales.caption_scale, dtype=torch.float32))
+        self.register_buffer("image_mean", _float32(scales.image_mean))
+        self.register_buffer("image_scale", torch.tensor(scales.image_scale, dtype=torch.float32))
+        widths = [inputs, *[hidden] * layers, outputs]
+        self.layers = nn.Sequential()
+        for place, (width, after) in enumerate(pairwise(widths)):
+            if place:
+                self.layers.append(nn.GELU())
+            self.layers.append(_layer(width, after, generator, last=place == layers))
+        self.base: nn.Linear | None = None
+        if base is not None:
+            self.base = _frozen_layer(base.weight, base.bias)
+            last = cast(nn.Linear, self.layers[-1])
+            nn.init.zeros_(last.weight)
+
+    def forward(self, captions: Tensor) -> Tensor:
+        """Captions ``(n, Dx)`` to images ``(n, Dy)``, neither centred nor normalised."""
+        buffers = cast(dict[str, Tensor], dict(self.named_buffers()))
+        standard = (captions - buffers["caption_mean"]) / buffers["caption_scale"]
+        learnt: Tensor = buffers["image_scale"] * self.layers(standard)
+        return learnt + (buffers["image_mean"] if self.base is None else self.base(captions))
+
+
+def make_network(
+    model: str, scales: Scales, hidden: int, seed: int, base: LinearMap | None = None
+) -> TranslatorNetwork:
+    """A network by name, before training.
+
+    Args:
+        model: ``linear``, ``mlp1`` or ``mlp2``; any other name is an adapter of one hidden layer on ``base``.
+        scales: of the training data.
+        hidden: width of hidden layers.
+        seed: of the first weights.
+        base: the closed form under an adapter.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    return TranslatorNetwork(scales, hidden, _HIDDEN_LAYERS.get(model, 1), base, generator)
+
+
+@dataclass(frozen=True)
+class NetworkTranslator:
+    """A network as a ``Translator``.
+
+    Attributes:
+        network: in evaluation; where its parameters lie decides where it computes.
+        centre: ``(Dy,)`` subtracted from translations and images before the cosine; null for the plain cosine.
+        notes: how it was made.
+    """
+
+    network: TranslatorNetwork
+    centre: NDArray[np.float64] | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def input_dim(self) -> int:
+        """Dimensions of a caption's embedding."""
+        return int(cast(Tensor, self.network.caption_mean).numel())
+
+    def predict(self, captions: Numbers) -> Floats:
+        """The images' embeddings as foretold, ``(n, Dy)`` float32, neither centred nor normalised."""
+        refuse_width(captions, self.input_dim, "captions")
+        device = cast(Tensor, self.network.caption_mean).device
+        parts = []
+        with torch.inference_mode():
+            for begin in range(0, len(captions), _BLOCK):
+                block = np.ascontiguousarray(captions[begin : begin + _BLOCK], dtype=np.float32)
+                parts.append(self.network(torch.from_numpy(block).to(device)).cpu().numpy())
+        width = int(cast(Tensor, self.network.image_mean).numel())
+        return np.concatenate(parts) if parts else np.zeros((0, width), dtype=np.float32)
+
+    def translate(self, captions: Numbers) -> Floats:
+        """See ``Translator``."""
+        predicted = self.predict(captions)
+        return unit(predicted if self.centre is None else predicted - self.centre.astype(np.float32))
+
+    def gallery(self, images: Numbers) -> Floats:
+        """See ``Translator``."""
+        refuse_width(images, int(cast(Tensor, self.network.image_mean).numel()), "images")
+        return unit(images if self.centre is None else images - self.centre)
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Weights and centre, for a file."""
+        found: dict[str, NDArray[Any]] = {
+            name: tensor.detach().cpu().numpy() for name, tensor in self.network.state_dict().items()
+        }
+        return found if self.centre is None else found | {"centre": self.centre}
+
+
+def network_from(tensors: dict[str, NDArray[Any]], notes: tuple[str, ...] = ()) -> NetworkTranslator:
+    """A network from the tensors of ``NetworkTranslator.tensors``; their shapes tell how it was built."""
+    kept = {name: np.array(tensor) for name, tensor in tensors.items()}
+    centre = kept.pop("centre", None)
+    weights = [name for name in kept if name.startswith("layers.") and name.endswith(".weight")]
+    scales = Scales(kept["caption_mean"], 1.0, kept["image_mean"], 1.0)
+    base = LinearMap(kept["base.weight"], kept["base.bias"]) if "base.weight" in kept else None
+    network = TranslatorNetwork(scales, len(kept["layers.0.weight"]), len(weights) - 1, base)
+    network.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in kept.items()})
+    return NetworkTranslator(network.eval(), centre, notes)
+
+
+def count_parameters(network: nn.Module) -> int:
+    """Numbers that training may change, the closed form's included."""
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def _layer(inputs: int, outputs: int, generator: torch.Generator | None, *, last: bool) -> nn.Linear:
+    """He's initialisation before a GELU, Xavier's for what comes out; biases are zero."""
+    layer = _empty_layer(inputs, outputs)
+    if last:
+        nn.init.xavier_uniform_(layer.weight, generator=generator)
+    else:
+        nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _frozen_layer(weight: NDArray[np.float64], bias: NDArray[np.float64]) -> nn.Linear:
+    layer = _empty_layer(weight.shape[1], weight.shape[0])
+    with torch.no_grad():
+        layer.weight.copy_(_float32(weight))
+        layer.bias.copy_(_float32(bias))
+    return layer.requires_grad_(False)
+
+
+def _empty_layer(inputs: int, outputs: int) -> nn.Linear:
+    """Not initialised, so that nobody's random numbers are used up."""
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)  # type: ignore[no-untyped-call]
+    return layer
+
+
+def _spread(vectors: Numbers) -> tuple[NDArray[np.float64], float]:
+    """Mean, and root mean square of the centred entries; 1 where nothing varies."""
+    mean = vectors.mean(axis=0, dtype=np.float64)
+    square = float(np.einsum("nd,nd->", vectors, vectors, dtype=np.float64)) / vectors.size
+    variance = square - float(mean @ mean) / len(mean)
+    return mean, float(np.sqrt(variance)) if variance > 1e-12 * square else 1.0
+
+
+def _float32(values: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))

@@ -1,0 +1,229 @@
+"""What the arms learn from: one training set, turned into token ids once, and the order its batches come in.
+
+The order depends on the seed alone, never on the arm: the joint arm sees the very batches its specialists see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+
+import numpy as np
+
+from unimoe.config import Experiment
+from unimoe.config.training import TrainingConfig
+from unimoe.data.catalog import load_collection
+from unimoe.data.collection import Collection
+from unimoe.errors import DataError
+from unimoe.io import hash_parts
+from unimoe.losses.labels import refuse_binary
+from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.retrieval.bm25 import cached_bm25_run
+from unimoe.trec import Run, ranked
+
+TokenIds = list[int]
+
+# Candidates taken beyond the asked-for negatives, since a query's own relevant documents stand among them.
+_RELEVANT_AMONG_CANDIDATES = 50
+
+
+@dataclass(frozen=True)
+class Triple:
+    """A training query with its positive and its negatives, as document ids."""
+
+    query_id: str
+    positive: str
+    negatives: list[str]
+
+
+@dataclass(frozen=True)
+class RankingSet:
+    """Yes/no questions, grouped by query.
+
+    Attributes:
+        sequences: token ids of every question.
+        groups: for each query the rows of its questions; the positive's comes first.
+        query_ids: of the queries, for errors.
+        labels: for each query the grades of its documents.
+    """
+
+    sequences: list[TokenIds]
+    groups: list[list[int]]
+    query_ids: list[str]
+    labels: list[list[float]]
+
+
+@dataclass(frozen=True)
+class EmbeddingSet:
+    """Queries and documents to embed.
+
+    Attributes:
+        queries: token ids of every query.
+        documents: token ids of every document, each once.
+        groups: for each query the rows of its documents; the positive's comes first.
+        relevant: for each query the rows of all documents relevant to it.
+        query_ids: of the queries, for errors.
+    """
+
+    queries: list[TokenIds]
+    documents: list[TokenIds]
+    groups: list[list[int]]
+    relevant: list[frozenset[int]]
+    query_ids: list[str]
+
+
+def mine_triples(collection: Collection, candidates: Run, hard: int, random: int, negatives_from: int) -> list[Triple]:
+    """One positive and the negatives of every query that has a relevant document.
+
+    The positive is the document of the highest grade. Hard negatives come from the query's first candidates, random
+    ones from the whole corpus; neither holds a relevant document. The choice depends on the query's id alone, so that
+    it is the same for every arm and seed.
+
+    Raises:
+        DataError: a query has fewer candidates than hard negatives are asked for.
+    """
+    everything = sorted(collection.corpus)
+    triples = []
+    for query_id in collection.queries:
+        grades = collection.qrels.get(query_id, {})
+        relevant = {
+            document_id for document_id, grade in grades.items() if grade > 0 and document_id in collection.corpus
+        }
+        if not relevant:
+            continue
+        rng = np.random.default_rng(int(hash_parts([query_id]), 16))
+        pool = [d for d in ranked(candidates.get(query_id, {}))[:negatives_from] if d not in relevant]
+        negatives = _draw(rng, pool, hard, query_id)
+        drawn = relevant | set(negatives)
+        negatives += _draw(
+            rng, [d for d in _some(rng, everything, random + len(drawn)) if d not in drawn], random, query_id
+        )
+        positive = min(relevant, key=lambda document_id: (-grades[document_id], document_id))
+        triples.append(Triple(query_id, positive, negatives))
+    if not triples:
+        raise DataError(f"{collection.name}, split {collection.split}: no query has a relevant document to train on")
+    return triples
+
+
+def ranking_set(model: UnimodelForExp1, collection: Collection, triples: Sequence[Triple]) -> RankingSet:
+    """The questions of a ranking training set."""
+    pairs: list[tuple[str, str]] = []
+    groups: list[list[int]] = []
+    for triple in triples:
+        documents = [triple.positive, *triple.negatives]
+        groups.append(list(range(len(pairs), len(pairs) + len(documents))))
+        pairs += [(collection.queries[triple.query_id], collection.corpus[d].full_text) for d in documents]
+    labels = [
+        [float(max(0, collection.qrels[t.query_id].get(d, 0))) for d in (t.positive, *t.negatives)] for t in triples
+    ]
+    return RankingSet(model.pair_ids(pairs), groups, [triple.query_id for triple in triples], labels)
+
+
+def embedding_set(model: UnimodelForExp1, collection: Collection, triples: Sequence[Triple]) -> EmbeddingSet:
+    """The texts of an embedding training set."""
+    rows: dict[str, int] = {}
+    groups = [[rows.setdefault(d, len(rows)) for d in (t.positive, *t.negatives)] for t in triples]
+    relevant = [
+        frozenset(rows[d] for d, grade in collection.qrels[t.query_id].items() if grade > 0 and d in rows)
+        for t in triples
+    ]
+    return EmbeddingSet(
+        queries=model.text_ids([collection.queries[t.query_id] for t in triples], "query"),
+        documents=model.text_ids([collection.corpus[d].full_text for d in rows], "document"),
+        groups=groups,
+        relevant=relevant,
+        query_ids=[triple.query_id for triple in triples],
+    )
+
+
+class TrainingData:
+    """The training set of an experiment: one for all its arms and seeds.
+
+    Args:
+        collection: the training split.
+        candidates: its BM25 candidates, from which hard negatives are drawn.
+        config: how many queries, which negatives.
+    """
+
+    def __init__(self, collection: Collection, candidates: Run, config: TrainingConfig) -> None:
+        self._collection, self._candidates, self._config = collection, candidates, config
+
+    @cached_property
+    def content_hash(self) -> str:
+        """Content hash of the texts and judgments the examples are made of."""
+        return self._collection.content_hash
+
+    def ranking(self, model: UnimodelForExp1) -> RankingSet:
+        """The ranking examples in a model's token ids."""
+        recipe = self._config.ranking
+        triples = self._triples(recipe.queries, recipe.hard_negatives, recipe.random_negatives, recipe.negatives_from)
+        examples = ranking_set(model, self._collection, triples)
+        refuse_binary(recipe.loss, (label for labels in examples.labels for label in labels))
+        return examples
+
+    def embedding(self, model: UnimodelForExp1) -> EmbeddingSet:
+        """The embedding examples in a model's token ids."""
+        recipe = self._config.embedding
+        triples = self._triples(recipe.queries, recipe.hard_negatives, 0, recipe.negatives_from)
+        return embedding_set(model, self._collection, triples)
+
+    def _triples(self, queries: int | None, hard: int, random: int, negatives_from: int) -> list[Triple]:
+        sample = self._collection if queries is None else self._collection.sample_queries(queries)
+        return mine_triples(sample, self._candidates, hard, random, negatives_from)
+
+
+def load_training_data(experiment: Experiment) -> TrainingData:
+    """Load the training split of an experiment and its BM25 candidates.
+
+    Raises:
+        UnimoeError: the collection cannot be had, or is malformed.
+    """
+    config = experiment.training
+    collection = load_collection(config.collection, config.split)
+    sizes = [recipe.queries for recipe in (config.ranking, config.embedding)]
+    if None not in sizes:  # candidates are searched for the sampled queries only: a smaller sample is part of a larger
+        collection = collection.sample_queries(max(filter(None, sizes)))
+    depth = max(config.ranking.negatives_from, config.embedding.negatives_from) + _RELEVANT_AMONG_CANDIDATES
+    return TrainingData(collection, cached_bm25_run(collection, depth, experiment.evaluation.bm25), config)
+
+
+def batch_order(examples: int, per_step: int, steps: int, seed: int, stream: int) -> list[list[int]]:
+    """Which examples each step sees: a new permutation every epoch, cut into steps without regard to its ends.
+
+    Args:
+        examples: size of the training set.
+        per_step: examples of one step, at most ``examples``.
+        steps: number of steps.
+        seed: the training seed.
+        stream: tells ranking from embedding, so that their orders are independent.
+
+    Raises:
+        DataError: fewer examples than one step takes.
+    """
+    if examples < per_step:
+        raise DataError(f"the training set has {examples} examples, one step takes {per_step}; lower it, or add data")
+
+    def endless() -> Iterator[int]:
+        epoch = 0
+        while True:
+            yield from np.random.default_rng([seed, stream, epoch]).permutation(examples).tolist()
+            epoch += 1
+
+    order = endless()
+    return [list(islice(order, per_step)) for _ in range(steps)]
+
+
+def _draw(rng: np.random.Generator, pool: Sequence[str], count: int, query_id: str) -> list[str]:
+    if len(pool) < count:
+        raise DataError(
+            f"query {query_id!r}: {count} negatives asked for, {len(pool)} documents to draw from; "
+            "lower hard_negatives or random_negatives, or raise negatives_from"
+        )
+    return [pool[index] for index in rng.choice(len(pool), size=count, replace=False)]
+
+
+def _some(rng: np.random.Generator, pool: Sequence[str], count: int) -> list[str]:
+    """At most ``count`` different members, without copying a corpus of millions for every query."""
+    return [pool[index] for index in rng.choice(len(pool), size=min(count, len(pool)), replace=False)]

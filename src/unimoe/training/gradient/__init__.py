@@ -1,1 +1,0 @@
-"""Training with gradients: rank_only, emb_only and joint arms."""

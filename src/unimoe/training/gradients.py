@@ -1,0 +1,142 @@
+"""The gradient of one step of an arm: of its ranking batch, its embedding batch, or both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from unimoe.config import Experiment
+from unimoe.config.training import ArmConfig
+from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.training.aggregation import Task, make_aggregation
+from unimoe.training.batches import EmbeddingBatches, RankingBatches
+from unimoe.training.conflicts import JointGradients, TaskBatch, is_additive
+from unimoe.training.optimizer import sum_gradients
+from unimoe.training.steps import Budget, embedding_backward, ranking_backward
+
+
+@dataclass(frozen=True)
+class StepLosses:
+    """What the batches of one step gave.
+
+    Attributes:
+        losses: by task, unweighted.
+        weights: of the tasks.
+        tokens: seen.
+    """
+
+    losses: Mapping[Task, float]
+    weights: Mapping[Task, float]
+    tokens: int
+
+    @property
+    def total(self) -> float:
+        """The loss of the step."""
+        return sum(self.weights[task] * value for task, value in self.losses.items())
+
+
+class ArmGradients:
+    """Gives a model in training the gradients of its arm.
+
+    Args:
+        experiment: of the arm.
+        arm: its settings.
+        model: in training.
+        weights: its trainable parameters by name.
+        ranking: the arm's ranking batches; null where it does not rank.
+        embedding: likewise.
+        conflict_log: where a joint arm's conflicts are written.
+        budget: of one backward pass, and who shares it.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        arm: ArmConfig,
+        model: UnimodelForExp1,
+        weights: Mapping[str, nn.Parameter],
+        ranking: RankingBatches | None,
+        embedding: EmbeddingBatches | None,
+        conflict_log: Path,
+        budget: Budget,
+    ) -> None:
+        self._experiment, self._model, self._weights, self._budget = experiment, model, weights, budget
+        self._ranking, self._embedding = ranking, embedding
+        conflicts = experiment.training.conflicts
+        path = conflict_log if conflicts.measure else None
+        self._joint = (
+            JointGradients(weights, make_aggregation(arm), path, conflicts.interval, budget.processes)
+            if arm.task == "joint"
+            else None
+        )
+
+    def add(self, step: int) -> StepLosses:
+        """Add the gradient of a step, counted from 0, of all processes together.
+
+        Where a loss is not finite, the gradients are of no use.
+        """
+        losses: dict[Task, float] = {}
+        weights: dict[Task, float] = self._joint.aggregation.weights if self._joint else {"ranking": 1, "embedding": 1}
+        tokens, summed = 0, False
+        if self._ranking:
+            losses["ranking"], seen = self._rank(self._ranking, self._ranking.steps[step], weights["ranking"])
+            tokens += seen
+        if self._joint:
+            self._joint.ranking_done(step)
+        if self._embedding:
+            losses["embedding"], seen = self._embed(self._embedding, self._embedding.steps[step], weights["embedding"])
+            tokens += seen
+        found = StepLosses(losses, weights, tokens)
+        if self._joint and math.isfinite(found.total):
+            summed = self._joint.embedding_done(step, self._task_batches(step))
+        if not summed:
+            sum_gradients(self._weights.values(), self._budget.processes)
+        return found
+
+    def learn(self, losses: Mapping[Task, float], learning_rate: float) -> None:
+        """Tell the aggregation of a joint arm what its last step gave."""
+        if self._joint:
+            self._joint.aggregation.learn(losses, learning_rate)
+
+    def query_ids(self, step: int, tasks: Sequence[Task]) -> list[str]:
+        """The queries of a step's batches of some tasks, each once."""
+        sets = {"ranking": self._ranking, "embedding": self._embedding}
+        chosen = [batches for task in tasks if (batches := sets[task])]
+        ids = (batches.data.query_ids[group] for batches in chosen for group in batches.steps[step])
+        return list(dict.fromkeys(ids))
+
+    def state(self) -> dict[str, Tensor]:
+        """What the aggregation of a joint arm keeps between steps, as plain tensors."""
+        return self._joint.aggregation.state() if self._joint else {}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what ``state`` returned."""
+        if self._joint:
+            self._joint.aggregation.load_state(tensors)
+
+    def _rank(self, batches: RankingBatches, rows: Sequence[int], weight: float) -> tuple[float, int]:
+        loss = self._experiment.training.ranking.loss_config
+        return ranking_backward(self._model, batches.data, batches.texts, rows, weight, loss, self._budget)
+
+    def _embed(self, batches: EmbeddingBatches, rows: Sequence[int], weight: float) -> tuple[float, int]:
+        recipe = self._experiment.training.embedding
+        return embedding_backward(
+            self._model, batches.data, batches.queries, batches.documents, rows, weight, recipe.temperature,
+            self._budget, recipe.pairs_per_step,
+        )  # fmt: skip
+
+    def _task_batches(self, step: int) -> dict[Task, TaskBatch]:
+        ranking, embedding = self._ranking, self._embedding
+        assert ranking is not None  # noqa: S101 - for the type checker: the arm is joint
+        assert embedding is not None  # noqa: S101
+        additive = is_additive(self._experiment.training.ranking.loss_config, self._experiment.lora.dropout)
+        return {
+            "ranking": TaskBatch(ranking.steps[step], lambda rows: self._rank(ranking, rows, 1.0), additive),
+            "embedding": TaskBatch(
+                embedding.steps[step], lambda rows: self._embed(embedding, rows, 1.0), additive=False
+            ),
+        }

@@ -1,0 +1,219 @@
+"""The model card beside a checkpoint: what was trained, on what, how long, and how to load it without unimoe."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from unimoe.checkpoint import Checkpoint
+from unimoe.config import Experiment
+from unimoe.models.bundled import BUNDLED_ID
+from unimoe.models.unimodel import UnimodelForExp1
+
+_BUNDLED_ON_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_QUERY, _DOCUMENT = "\u2063QUERY\u2063", "\u2063DOCUMENT\u2063"
+
+_RERANK = """import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+BASE, ADAPTER = {base!r}, "."  # this folder
+tokenizer = AutoTokenizer.from_pretrained(BASE)
+model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32), ADAPTER).eval()
+
+
+def ids(text):
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def score(query, document):
+    \"\"\"Logit of yes minus logit of no; its sigmoid is P(yes).\"\"\"
+{body}
+    question = {prefix} + body + {suffix}
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([question])).logits[0, -1].float()
+    return float(logits[ids("yes")[0]] - logits[ids("no")[0]])
+"""
+
+_EMBED = """from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+
+merged = model.merge_and_unload()
+tokenizer.chat_template = None  # with one, every text would be wrapped in a conversation
+merged.save_pretrained("merged")
+tokenizer.save_pretrained("merged")
+reader = Transformer("merged", max_seq_length={length})
+pooling = Pooling(merged.config.hidden_size, pooling_mode="lasttoken")
+encoder = SentenceTransformer(modules=[reader, pooling, Normalize()])
+
+
+def embed(text, prefix={query_prefix!r}):  # documents: prefix={document_prefix!r}
+    return encoder.encode(prefix + text + {suffix!r})
+"""
+
+
+def base_on_hub(experiment: Experiment) -> str:
+    """Where others find the base model: a hub id, or the folder it came from."""
+    return _BUNDLED_ON_HUB if experiment.model.base == BUNDLED_ID else experiment.model.base
+
+
+def model_card(checkpoint: Checkpoint, model: UnimodelForExp1) -> str:
+    """The text of ``README.md``: Markdown with the YAML head that the hub reads.
+
+    Args:
+        checkpoint: the manifest.
+        model: what was trained, for its prompt in tokens.
+    """
+    experiment = checkpoint.experiment
+    ranks, embeds = checkpoint.ranks, checkpoint.embeds
+    losses = _losses(experiment, ranks, embeds)
+    sections = [
+        f"# {_plain(checkpoint.arm)}, seed {checkpoint.seed}",
+        f"A LoRA adapter on `{_plain(checkpoint.base_model)}` that {_purpose(ranks, embeds)}, trained by unimoe in the "
+        f"experiment {_plain(experiment.name)}. This is the {checkpoint.which} checkpoint{_of_what(checkpoint)}.",
+        *(f"> {_plain(caveat)}" for caveat in experiment.caveats),
+        "## Training",
+        _table(_training(checkpoint)),
+        "## Losses",
+        *(f"{name}:\n\n```json\n{json.dumps(config, indent=2)}\n```" for name, config, _ in losses),
+        "## Use",
+        "Reranking with plain PEFT:" if ranks or not embeds else "Loading with plain PEFT:",
+        f"```python\n{_rerank_code(experiment, model)}```",
+    ]
+    if embeds:
+        sections += [
+            "Embedding with sentence-transformers 6, after the above. The last token carries the embedding: cut texts "
+            f"of more than {experiment.model.max_length} tokens yourself, before the suffix is added.",
+            f"```python\n{_embed_code(experiment)}```",
+        ]
+    sections += ["## Licence", _licence(experiment)]
+    citations = [citation for *_, citation in losses if citation]
+    if citations:
+        sections += ["## Citation", *(f"```bibtex\n{citation.strip()}\n```" for citation in citations)]
+    return _front_matter(checkpoint, experiment) + "\n\n".join(sections) + "\n"
+
+
+def _front_matter(checkpoint: Checkpoint, experiment: Experiment) -> str:
+    base = base_on_hub(experiment)
+    data: dict[str, Any] = {
+        "library_name": "peft",
+        "pipeline_tag": "text-ranking" if checkpoint.ranks else "feature-extraction",
+        "tags": ["unimoe", "lora", *["reranker"] * checkpoint.ranks, *["sentence-similarity"] * checkpoint.embeds],
+    }
+    if _HUB_ID.fullmatch(base):  # a folder is nothing the hub knows
+        data |= {"base_model": base, "base_model_relation": "adapter"}
+    if experiment.model.base == BUNDLED_ID:
+        data["license"] = "apache-2.0"
+    return f"---\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True)}---\n\n"
+
+
+def _training(checkpoint: Checkpoint) -> Mapping[str, object]:
+    experiment, budget = checkpoint.experiment, checkpoint.training
+    training, lora, arm = experiment.training, experiment.lora, experiment.arm(checkpoint.arm)
+    warmup = f"{training.warmup} steps of warm-up"
+    return {
+        "collection": f"{training.collection}, split {training.split}",
+        "optimizer steps": budget.steps,
+        "ranking examples": budget.ranking_examples,
+        "embedding examples": budget.embedding_examples,
+        "tokens": budget.tokens,
+        "optimizer": f"AdamW, weight decay {training.weight_decay}, gradient norm cut at {training.max_grad_norm}",
+        "learning rate": f"{arm.learning_rate}, {training.schedule}, {warmup}",
+        "batches per step": training.accumulation_steps,
+        "adapter": f"r {lora.r}, alpha {lora.alpha}, dropout {lora.dropout}, layers from {lora.first_layer}",
+        "adapted modules": ", ".join(lora.target_modules),
+        "prompt": f"{experiment.prompt.template}, {experiment.prompt.order}",
+        "longest sequence": f"{experiment.model.max_length} tokens",
+        "computed in": f"{checkpoint.dtype}, adapters kept in float32",
+        "aggregation of the two losses": f"{arm.aggregation}, ranking weight {arm.ranking_weight}"
+        if arm.task == "joint"
+        else "one loss",
+    }
+
+
+def _losses(experiment: Experiment, ranks: bool, embeds: bool) -> list[tuple[str, dict[str, Any], str]]:
+    """Name, configuration and citation of what was minimised."""
+    from unimoe.losses.listwise import loss_card
+
+    losses: list[tuple[str, dict[str, Any], str]] = []
+    if ranks:
+        card = loss_card(experiment.training.ranking.loss_config)
+        losses.append(("Ranking", card["config"], card["citation"]))
+    if embeds:
+        losses.append(("Embedding", {"name": "InfoNCE", **experiment.training.embedding.model_dump()}, _INFO_NCE))
+    return losses
+
+
+def _rerank_code(experiment: Experiment, model: UnimodelForExp1) -> str:
+    pairs = model.pair_ids
+    first, *second = (_expression(text) for text in pairs.body_texts(_QUERY, _DOCUMENT))
+    if second:
+        body = [f"asked = ids({second[0]})", f"body = ids({first})[: {pairs.room} - len(asked)] + asked"]
+    else:
+        body = [f"body = ids({first})[:{pairs.room}]"]
+    return _RERANK.format(
+        base=base_on_hub(experiment),
+        body="\n".join(f"    {line}" for line in body),
+        prefix=pairs.frame.prefix,
+        suffix=pairs.frame.suffix,
+    )
+
+
+def _embed_code(experiment: Experiment) -> str:
+    prompt = experiment.prompt
+    return _EMBED.format(
+        length=experiment.model.max_length,
+        query_prefix=prompt.query_prefix,
+        document_prefix=prompt.document_prefix,
+        suffix=prompt.embedding_suffix,
+    )
+
+
+def _expression(text: str) -> str:
+    """A Python expression that builds a text around the names ``query`` and ``document``."""
+    names = {_QUERY: "query", _DOCUMENT: "document"}
+    parts = re.split(f"({'|'.join(names)})", text)
+    return " + ".join(names.get(part) or repr(part) for part in parts if part)
+
+
+def _purpose(ranks: bool, embeds: bool) -> str:
+    return " and ".join(["reranks documents by a yes/no judgement"] * ranks + ["embeds texts"] * embeds)
+
+
+def _of_what(checkpoint: Checkpoint) -> str:
+    if checkpoint.which == "last":
+        return ""
+    dev = checkpoint.experiment.training.dev
+    return f": the one that scored highest on {dev.queries} queries of the split {_plain(dev.split)}"
+
+
+def _licence(experiment: Experiment) -> str:
+    if experiment.model.base == BUNDLED_ID:
+        return "The base model is under the Apache License 2.0; the training texts have their collection's licence."
+    return (
+        "None is stated here. An adapter is of use only with its base model, whose licence holds; see also that of the "
+        f"collection {_plain(experiment.training.collection)}."
+    )
+
+
+def _table(rows: Mapping[str, object]) -> str:
+    lines: Sequence[str] = [f"| {name} | {_plain(str(value))} |" for name, value in rows.items()]
+    return "\n".join(["| | |", "|---|---|", *lines])
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown takes as it stands, in one line."""
+    return re.sub(r"([\\`*{}\[\]<>|#])", r"\\\1", " ".join(text.split()))
+
+
+_INFO_NCE = """@article{oord2018representation,
+  title={Representation learning with contrastive predictive coding},
+  author={van den Oord, Aaron and Li, Yazhe and Vinyals, Oriol},
+  journal={arXiv preprint arXiv:1807.03748},
+  year={2018}
+}"""

@@ -1,0 +1,260 @@
+"""Forward and backward of one batch, within a token budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unimoe.config.losses import LossConfig
+from unimoe.losses.pointwise import info_nce, softmax_loss, yes_no_loss
+from unimoe.models.batching import default_token_budget, plan_batches
+from unimoe.models.frozen_layers import FrozenStates
+from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.processes import ALONE, Processes
+from unimoe.training.examples import EmbeddingSet, RankingSet, TokenIds
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much one backward pass may hold, and who shares the work.
+
+    Attributes:
+        tokens: padded tokens.
+        sequences: sequences, instead of tokens.
+        processes: each runs its share of a batch's sequences. All of them get the loss of the whole batch, and the
+            gradient of their own share, which ``sum_gradients`` adds up.
+    """
+
+    tokens: int
+    sequences: int | None = None
+    processes: Processes = ALONE
+
+    def holds(self, lengths: Sequence[int], parts: Sequence[Sequence[int]]) -> bool:
+        """Whether all parts together are within the budget."""
+        if self.sequences is not None:
+            return sum(map(len, parts)) <= self.sequences
+        return sum(len(part) * max(lengths[row] for row in part) for part in parts) <= self.tokens
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Sequences to run, and their states below the adapters where these are known."""
+
+    ids: Sequence[TokenIds]
+    frozen: FrozenStates | None
+
+    def pick(self, rows: Sequence[int]) -> Texts:
+        """Some of the sequences, in the order of ``rows``."""
+        return Texts([self.ids[row] for row in rows], [self.frozen[row] for row in rows] if self.frozen else None)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all sequences, padding not counted."""
+        return sum(map(len, self.ids))
+
+
+def join(first: Texts, second: Texts) -> Texts:
+    """The sequences of both, in order."""
+    frozen = [*first.frozen, *second.frozen] if first.frozen and second.frozen else None
+    return Texts([*first.ids, *second.ids], frozen)
+
+
+def ranking_backward(
+    model: UnimodelForExp1,
+    data: RankingSet,
+    texts: Texts,
+    batch: Sequence[int],
+    weight: float,
+    loss: LossConfig,
+    budget: Budget,
+) -> tuple[float, int]:
+    """Add the gradient of ``weight`` x the ranking loss over the batch's questions.
+
+    Args:
+        model: the model in training.
+        data: the ranking set the batch is of.
+        texts: its sequences.
+        batch: which of its groups.
+        weight: of this loss in the step.
+        loss: its name and options; all but ``yes_no`` see a query's documents together.
+        budget: of one forward pass.
+
+    Returns:
+        The unweighted loss, and the tokens seen.
+    """
+    chosen = texts.pick([row for group in batch for row in data.groups[group]])
+    if loss.name == "yes_no":
+        labels = torch.tensor([float(place == 0) for group in batch for place in range(len(data.groups[group]))])
+        return _pointwise_backward(model, chosen, labels, weight, budget), chosen.tokens
+
+    return _joint_backward(model, chosen, _loss_of_lists(model, data, batch, loss), weight, budget), chosen.tokens
+
+
+def _loss_of_lists(
+    model: UnimodelForExp1, data: RankingSet, batch: Sequence[int], loss: LossConfig
+) -> Callable[[Tensor], Tensor]:
+    """From the states of a batch's questions to a loss that sees each query's documents together."""
+    sizes = [len(data.groups[group]) for group in batch]
+    if loss.name == "softmax" and loss.activation == "Identity":
+        return lambda states: softmax_loss(model.gaps(states).view(len(batch), -1))
+    from unimoe.losses.listwise import ListwiseLoss  # sentence-transformers takes seconds to import
+
+    generator = None
+    if loss.ties == "shuffle":  # alike in all processes, whose random numbers part ways in the forward passes
+        generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
+    of_scores = ListwiseLoss(loss, generator=generator)
+    labels = [torch.tensor(data.labels[group]) for group in batch]
+
+    def loss_of(states: Tensor) -> Tensor:
+        found: Tensor = of_scores(model.gaps(states).split(sizes), labels)  # type: ignore[no-untyped-call]
+        return found
+
+    return loss_of
+
+
+def _pointwise_backward(model: UnimodelForExp1, texts: Texts, labels: Tensor, weight: float, budget: Budget) -> float:
+    """Backward of the mean yes/no loss: a sum over questions, so each pass is followed by its own backward pass."""
+    total = 0.0
+    with _own_chance(budget.processes):
+        for part in _parts(model, texts, budget):
+            gaps = model.gaps(_states(model, texts, part))
+            loss = yes_no_loss(gaps, labels[part].to(gaps.device)).sum() / len(labels)
+            (weight * loss).backward()  # type: ignore[no-untyped-call]
+            total += float(loss.detach())
+    return float(budget.processes.total(torch.tensor(total, dtype=torch.float64)))
+
+
+def embedding_backward(
+    model: UnimodelForExp1,
+    data: EmbeddingSet,
+    queries: Texts,
+    documents: Texts,
+    batch: Sequence[int],
+    weight: float,
+    temperature: float,
+    budget: Budget,
+    contrast: int | None = None,
+) -> tuple[float, int]:
+    """Add the gradient of ``weight`` x InfoNCE over the batch's queries and all their documents.
+
+    Args:
+        model: the model in training.
+        data: the embedding set the batch is of.
+        queries: its queries.
+        documents: its documents.
+        batch: which of its groups.
+        weight: of this loss in the step.
+        temperature: of the loss.
+        budget: of one forward pass.
+        contrast: queries of one contrast: each that many in a row are contrasted among themselves, and the loss is the
+            mean over all queries. By default the whole batch is one.
+
+    Returns:
+        The unweighted loss, and the tokens seen.
+    """
+    if contrast is not None and contrast < len(batch):
+        total, tokens = 0.0, 0
+        for some in (batch[at : at + contrast] for at in range(0, len(batch), contrast)):
+            share = len(some) / len(batch)
+            loss, seen = embedding_backward(model, data, queries, documents, some, weight * share, temperature, budget)
+            total, tokens = total + share * loss, tokens + seen
+        return total, tokens
+    rows = list(dict.fromkeys(row for group in batch for row in data.groups[group]))
+    column = {row: place for place, row in enumerate(rows)}
+    positives = torch.tensor([column[data.groups[group][0]] for group in batch])
+    excluded = torch.tensor(
+        [[row in data.relevant[group] and row != data.groups[group][0] for row in rows] for group in batch]
+    )
+
+    def loss_of(states: Tensor) -> Tensor:
+        vectors = model.embeddings(states)
+        on = vectors.device
+        return info_nce(vectors[: len(batch)], vectors[len(batch) :], positives.to(on), excluded.to(on), temperature)
+
+    texts = join(queries.pick(batch), documents.pick(rows))
+    return _joint_backward(model, texts, loss_of, weight, budget), texts.tokens
+
+
+def _joint_backward(
+    model: UnimodelForExp1, texts: Texts, loss_of: Callable[[Tensor], Tensor], weight: float, budget: Budget
+) -> float:
+    """Backward of a loss that sees all states at once.
+
+    What exceeds the budget is run twice: without gradients to get the loss and its gradient at the states, then part
+    by part with gradients (Gao et al. 2021, GradCache). Equal to the direct way but for rounding.
+    """
+    with _own_chance(budget.processes):
+        parts = _parts(model, texts, budget)
+        seeds = torch.randint(2**31, (len(parts),)).tolist()  # both runs of a part must drop the same units
+        if budget.holds([len(ids) for ids in texts.ids], parts):
+            own = [_states(model, texts, part) for part in parts]
+            loss = loss_of(_gathered(model, len(texts.ids), parts, own, budget.processes))
+            if parts:  # a process may have no share of a small batch
+                (weight * loss).backward()  # type: ignore[no-untyped-call]
+            return float(loss.detach())
+        with torch.no_grad():
+            seen = [_states(model, texts, part, seed) for part, seed in zip(parts, seeds, strict=True)]
+            states = _gathered(model, len(texts.ids), parts, seen, budget.processes)
+        loss = loss_of(states.requires_grad_())
+        (weight * loss).backward()  # type: ignore[no-untyped-call]
+        assert states.grad is not None  # noqa: S101 - for the type checker: the loss depends on the states
+        for part, seed in zip(parts, seeds, strict=True):
+            _states(model, texts, part, seed).backward(states.grad[part])  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+
+@contextmanager
+def _own_chance(processes: Processes) -> Iterator[None]:
+    """Random numbers of this process alone, so that its sequences drop other units than those of the next."""
+    if processes.size == 1:
+        yield
+        return
+    seed = int(torch.randint(2**31, (processes.size,))[processes.rank])
+    common = torch.get_rng_state()
+    torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(common)
+
+
+def _parts(model: UnimodelForExp1, texts: Texts, budget: Budget) -> list[list[int]]:
+    """This process's share of the texts, in parts that the budget holds."""
+    tokens = min(budget.tokens, default_token_budget(model.device))
+    lengths = [len(ids) for ids in texts.ids]
+    if budget.processes.size == 1:
+        return plan_batches(lengths, tokens, budget.sequences)
+    rows = budget.processes.share(sorted(range(len(lengths)), key=lengths.__getitem__))
+    return [
+        [rows[place] for place in part] for part in plan_batches([lengths[r] for r in rows], tokens, budget.sequences)
+    ]
+
+
+def _states(model: UnimodelForExp1, texts: Texts, part: Sequence[int], seed: int | None = None) -> Tensor:
+    if seed is not None:
+        torch.manual_seed(seed)
+    some = texts.pick(part)
+    return model.last_states(some.ids, some.frozen)
+
+
+def _gathered(
+    model: UnimodelForExp1,
+    count: int,
+    parts: Sequence[Sequence[int]],
+    states: Sequence[Tensor],
+    processes: Processes,
+) -> Tensor:
+    """The states of all texts, ``(N, H)``, in their order; gradients flow to this process's own parts."""
+    rows = torch.tensor([row for part in parts for row in part], dtype=torch.long)
+    if processes.size == 1:
+        return torch.cat(list(states))[rows.argsort()]
+    width = model.model.config.hidden_size
+    own = torch.cat([*states, torch.zeros(0, width, dtype=model.dtype, device=model.device)])
+    everyone = torch.zeros(count, width)
+    everyone[rows] = own.detach().float().cpu()
+    gathered = processes.total(everyone).to(own)  # each row is one process's own, plus zeros: nothing is rounded
+    return gathered.index_put((rows.to(own.device),), own)

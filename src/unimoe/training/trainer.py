@@ -1,0 +1,255 @@
+"""Trains one arm with one seed, and leaves a checkpoint.
+
+The training state is saved every few steps. A resumed training takes the same steps with the same batches and random
+numbers as an undisturbed one, and ends with the same weights. Under ``torchrun`` or ``accelerate launch`` the processes
+share each batch, and the leader writes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NoReturn, Protocol
+
+import torch
+
+from unimoe.config import Experiment
+from unimoe.errors import DataError, UsageError
+from unimoe.models.adapter import adapter_parameters, add_lora
+from unimoe.models.base import BaseModel
+from unimoe.models.frozen_layers import Trunk
+from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.processes import ALONE, Processes
+from unimoe.training.aggregation import Task
+from unimoe.training.batches import budget_seen, embedding_batches, ranking_batches
+from unimoe.training.checkpoint_manager import ArmKeeper
+from unimoe.training.examples import TrainingData
+from unimoe.training.gradients import ArmGradients
+from unimoe.training.optimizer import MasterAdamW, learning_rate_at
+from unimoe.training.state import Progress
+from unimoe.training.steps import Budget
+from unimoe.training.tracking import refuse_missing
+
+_AGGREGATION = "aggregation."
+
+
+class DevScorer(Protocol):
+    """Scores a model in training on dev."""
+
+    def prepare(self) -> None:
+        """Bring what is scored, so that what is missing is known before the first step."""
+
+    def __call__(self, model: UnimodelForExp1) -> Mapping[str, float]:
+        """Names of measures to values, whose mean decides which checkpoint is best."""
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What one optimizer step did; also a line of ``logs/train.jsonl``."""
+
+    step: int
+    task: str
+    loss: float
+    ranking_loss: float | None
+    embedding_loss: float | None
+    lr: float
+    grad_norm: float
+    tokens: int
+    tokens_per_s: float
+
+
+def train_arm(
+    experiment: Experiment,
+    arm: str,
+    seed: int,
+    *,
+    base: BaseModel,
+    data: TrainingData,
+    trunk: Trunk | None = None,
+    resume: bool = True,
+    on_step: Callable[[StepReport], None] | None = None,
+    score_on_dev: DevScorer | None = None,
+    processes: Processes = ALONE,
+) -> Path:
+    """Train one arm and write ``{output_dir}/{arm}/seed_{N}/checkpoint``, the last, and ``checkpoint-best``.
+
+    Args:
+        experiment: what to train, and on what.
+        arm: one of its arms.
+        seed: initialises the adapters and orders the batches.
+        base: a freshly loaded base model; it is changed in place.
+        data: where the examples come from.
+        trunk: frozen lower layers shared with other arms and seeds.
+        resume: go on from a saved state, or keep a finished checkpoint; otherwise there must be neither.
+        on_step: told after every step.
+        score_on_dev: evaluates the model where ``training.evaluate_every`` asks for it.
+        processes: those that share the batches.
+
+    Returns:
+        The folder of the last checkpoint.
+
+    Raises:
+        DataError: a saved state or checkpoint is of another training, or the loss is not finite.
+        UsageError: there is a state or checkpoint, and ``resume`` is off; or a tracker is not installed.
+    """
+    run = ArmTraining(experiment, arm, seed, base, data, trunk, processes, score_on_dev)
+    if not resume:
+        run.keeper.refuse_anything_there()
+    if run.keeper.is_finished():
+        return run.keeper.last
+    refuse_missing(experiment.training.tracking)
+    if score_on_dev and experiment.training.evaluate_every and processes.leads:
+        score_on_dev.prepare()
+    run.prepare()
+    with run.keeper.trackers(run.progress.step) as show:
+        while not run.is_over:
+            report = run.take_step(run.progress.step)
+            run.keeper.log(run.keeper.log_path, vars(report))
+            show(report.step, {key: value for key, value in vars(report).items() if isinstance(value, float)})
+            if on_step:
+                on_step(report)
+            if run.evaluation_is_due:
+                show(report.step, run.evaluate())
+            if not run.is_over and report.step % experiment.training.save_every == 0:
+                run.save_state()
+    return run.finish()
+
+
+class ArmTraining:
+    """One training under way: model, optimizer, data, and where it stands.
+
+    Args:
+        experiment: what to train, and on what.
+        arm: one of its arms.
+        seed: initialises the adapters and orders the batches.
+        base: a freshly loaded base model; it is changed in place.
+        data: where the examples come from.
+        trunk: frozen lower layers shared with other arms and seeds; made when absent.
+        processes: those that share the batches.
+        score_on_dev: evaluates the model where that is asked for.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        arm: str,
+        seed: int,
+        base: BaseModel,
+        data: TrainingData,
+        trunk: Trunk | None,
+        processes: Processes = ALONE,
+        score_on_dev: DevScorer | None = None,
+    ) -> None:
+        if experiment.training.evaluate_every and score_on_dev is None:
+            raise UsageError("training.evaluate_every is set: train_arm needs score_on_dev, see evaluation.dev_eval")
+        self._experiment, self._training, self._arm = experiment, experiment.training, experiment.arm(arm)
+        self._arm_name, self._seed, self._base, self._data = arm, seed, base, data
+        self._trunk, self._processes, self._score_on_dev = trunk, processes, score_on_dev
+        dtype = str(base.model.get_output_embeddings().weight.dtype).removeprefix("torch.")
+        self.keeper = ArmKeeper(
+            experiment, arm, seed, base=base.identity, dtype=dtype, data=data.content_hash, processes=processes
+        )
+        self.progress = Progress()
+
+    def prepare(self) -> None:
+        """Put adapters into the model, bring the examples, and go back to the saved state if there is one."""
+        config, training = self._experiment, self._training
+        self._peft = add_lora(self._base, config.lora, self._seed)
+        self._model = UnimodelForExp1(
+            self._base, config.prompt, config.model.max_length, config.lora.first_layer, self._trunk
+        )
+        if training.activation_checkpointing:
+            self._base.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self._model.train()
+        weights = adapter_parameters(self._peft)
+        self._optimizer = MasterAdamW(weights, training.weight_decay)
+        sources = (config, self._seed, self._data, self._model)
+        self._gradients = ArmGradients(
+            config, self._arm, self._model, weights,
+            ranking_batches(*sources) if self._arm.task != "emb_only" else None,
+            embedding_batches(*sources) if self._arm.task != "rank_only" else None,
+            self.keeper.conflict_log_path, Budget(training.token_budget, training.batch_size, self._processes),
+        )  # fmt: skip
+        self.progress, tensors = self.keeper.go_back(self._model.device)
+        if tensors:
+            self._optimizer.load_state(tensors)
+            own = {key.removeprefix(_AGGREGATION): t for key, t in tensors.items() if key.startswith(_AGGREGATION)}
+            self._gradients.load_state(own)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all steps are taken, or patience has run out."""
+        patience = self._training.patience
+        return self.progress.step >= self._training.steps or (patience is not None and self.progress.waited >= patience)
+
+    @property
+    def evaluation_is_due(self) -> bool:
+        """Whether the model is to be scored on dev now."""
+        every, step = self._training.evaluate_every, self.progress.step
+        return every is not None and (step % every == 0 or step == self._training.steps)
+
+    def take_step(self, step: int) -> StepReport:
+        """One optimizer step: the ranking batch, the embedding batch, or both."""
+        start = time.perf_counter()
+        torch.manual_seed(self._seed * 1_000_003 + step)  # dropout: a resumed step draws what the first try drew
+        training = self._training
+        found = self._gradients.add(step)
+        spoilt = [task for task, loss in found.losses.items() if not math.isfinite(loss)]
+        if spoilt:
+            self._stop(step, f"the loss is {found.losses[spoilt[0]]}", spoilt)
+        rate = learning_rate_at(step, training.steps, training.warmup, self._arm.learning_rate, training.schedule)
+        norm = self._optimizer.step(rate, training.max_grad_norm)
+        if not math.isfinite(norm):
+            self._stop(step, f"the gradient's norm is {norm}", list(found.losses))
+        self._gradients.learn(found.losses, rate)
+        self.progress.step, self.progress.tokens = step + 1, self.progress.tokens + found.tokens
+        return StepReport(
+            step=self.progress.step,
+            task=self._arm.task,
+            loss=found.total,
+            ranking_loss=found.losses.get("ranking"),
+            embedding_loss=found.losses.get("embedding"),
+            lr=rate,
+            grad_norm=norm,
+            tokens=found.tokens,
+            tokens_per_s=found.tokens / (time.perf_counter() - start),
+        )
+
+    def evaluate(self) -> dict[str, float]:
+        """Score the model on dev, and keep it as the best where it is; returns the scores the leader knows."""
+        assert self._score_on_dev is not None  # noqa: S101 - for the type checker: refused at the start
+        scores = dict(self._score_on_dev(self._model)) if self._processes.leads else {}
+        mean = math.fsum(scores.values()) / len(scores) if scores else 0.0
+        mean = float(self._processes.total(torch.tensor(mean, dtype=torch.float64)))  # the leader's, for all
+        if self.progress.note(mean):
+            self._save("best")
+        found = {"dev_score": mean, **scores}
+        self.keeper.log(self.keeper.dev_log_path, {"step": self.progress.step, **found})
+        return found
+
+    def save_state(self) -> None:
+        """Write what a killed run needs to go on from here."""
+        aggregation = {f"{_AGGREGATION}{key}": value for key, value in self._gradients.state().items()}
+        self.keeper.save_state(self.progress, self._optimizer.state() | aggregation)
+
+    def finish(self) -> Path:
+        """Write the last checkpoint, and drop the training state."""
+        self._save("last")
+        self._processes.leader_says(True)  # nobody goes on before the checkpoint is there
+        return self.keeper.last
+
+    def _save(self, which: Literal["best", "last"]) -> None:
+        ranks, embeds = (self._arm.task != other for other in ("emb_only", "rank_only"))
+        seen = budget_seen(self._experiment, self.progress.step, self.progress.tokens, ranks, embeds)
+        self.keeper.save_checkpoint(which, seen, self._peft, self._model, self._optimizer.masters)
+
+    def _stop(self, step: int, what: str, tasks: Sequence[Task]) -> NoReturn:
+        ids = self._gradients.query_ids(step, tasks)
+        named = ", ".join(ids[:16]) + (f" and {len(ids) - 16} more" if len(ids) > 16 else "")
+        raise DataError(
+            f"{self._arm_name}, seed {self._seed}, step {step + 1}: {what}; its queries are {named}; lower the arm's "
+            "learning_rate, or set model.dtype to float32 (what was saved before this step is kept)"
+        )

@@ -1,0 +1,449 @@
+"""Runs as files or dictionaries: how they are named, found, scored, refused, and made results of."""
+
+from __future__ import annotations
+
+import doctest
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.runs import one_relevant, random_qrels, random_run, run_with_ranks, write_arms, write_systems
+
+from unimoe.analysis import compare as public
+from unimoe.analysis.comparisons import ALPHA
+from unimoe.analysis.runs import systems as systems_module
+from unimoe.analysis.runs.building import ScoredSystems, score_systems
+from unimoe.analysis.runs.scoring import Scoring
+from unimoe.analysis.runs.selection import (
+    Pattern,
+    RunSource,
+    judgments,
+    name_systems,
+    read_queries,
+    select_datasets,
+    select_runs,
+)
+from unimoe.cli.compare import repeated
+from unimoe.errors import DataError, UsageError
+from unimoe.trec import Qrels, Run, write_run
+
+QUERIES = ("q1", "q2", "q3")
+QRELS: Qrels = one_relevant(*QUERIES)
+
+
+def ranks(*places: int | None, depth: int = 10) -> Run:
+    return run_with_ranks(dict(zip(QUERIES, places, strict=True)), depth)
+
+
+def scored(
+    folder: Path,
+    specialist: list[Run],
+    joint: list[Run],
+    qrels: Qrels = QRELS,
+    texts: dict[str, str] | None = None,
+    metric: str = "ndcg@10",
+    others: tuple[str, ...] = ("mrr@10", "map", "recall@100"),
+    **options: Any,
+) -> ScoredSystems:
+    a, b, q = write_arms(folder, qrels, specialist, joint)
+    judged = judgments(q)
+    sources = [
+        RunSource(arm, judged.dataset, seed, str(path), path)
+        for arm, paths in (("specialist", a), ("joint", b))
+        for seed, path in enumerate(paths)
+    ]
+    of_queries = None if texts is None else {judged.dataset: texts}
+    return score_systems(sources, [judged], Scoring((metric,), others, **options), "test", texts=of_queries)
+
+
+def mean_of(found: ScoredSystems, arm: str, seed: int = 0) -> float:
+    result = found.results.result(arm, seed, "retrieval/q")
+    assert result is not None
+    return result.aggregate[result.main_metric]
+
+
+class TestResults:
+    def test_seeds_count_from_0_and_none_is_left_out(self, tmp_path: Path) -> None:
+        runs = [ranks(1, 1, 1), ranks(1, 2, 1), ranks(1, 1, 2)], [ranks(2, 2, 2), ranks(3, 2, 2)]
+        found = scored(tmp_path, *runs)
+        assert found.results.seeds("specialist", "retrieval/q") == (0, 1, 2)
+        assert found.results.seeds("joint", "retrieval/q") == (0, 1)
+        assert [Path(run.name).name for run in found.runs if run.source.system == "specialist"] == [
+            "a1.trec",
+            "a2.trec",
+            "a3.trec",
+        ]
+
+    def test_say_whether_seeds_pair(self, tmp_path: Path) -> None:
+        runs = [ranks(1, 1, 1), ranks(1, 2, 1)], [ranks(2, 2, 2), ranks(3, 2, 2)]
+        for paired in (True, False):
+            found = scored(tmp_path, *runs, paired=paired)
+            assert found.results.seeds_pair(("specialist", "joint"), ["retrieval/q"]) is paired
+
+    def test_are_dated_by_their_files(self, tmp_path: Path) -> None:
+        found = scored(tmp_path, [ranks(1, 1, 1)], [ranks(2, 2, 2)])
+        created = {result.provenance.created for result in found.results.results}
+        assert created == {run.modified for run in found.runs}
+
+
+class TestDatasets:
+    def test_are_called_as_the_qrels_or_as_their_description_says(self, tmp_path: Path) -> None:
+        *_, q = write_arms(tmp_path, QRELS, [], [])
+        packed = tmp_path / "dl19.test.tsv.gz"
+        packed.write_bytes(gzip.compress(q.read_bytes()))
+        assert judgments(packed).dataset == "dl19.test"
+        (tmp_path / "dl19.test.tsv.json").write_text('{"name": "TREC DL 19", "relevance_level": 2}', encoding="utf-8")
+        (described,) = select_datasets(packed, [], None)
+        assert (described.dataset, described.level, described.stated) == ("TREC DL 19", 2, 2)
+        assert select_datasets(packed, ["mine"], 1)[0].dataset == "mine"
+        assert select_datasets(packed, [], 1)[0].level == 1
+
+    def test_several_have_a_name_each(self, tmp_path: Path) -> None:
+        write_systems(tmp_path, {"x": 2, "y": 2}, {})
+        given = [f"first={tmp_path / 'x.qrels'}", str(tmp_path / "y.qrels")]
+        assert [judged.dataset for judged in select_datasets(None, given, None)] == ["first", "y"]
+
+    def test_equal_names_are_refused(self, tmp_path: Path) -> None:
+        write_systems(tmp_path, {"x": 2}, {})
+        with pytest.raises(UsageError, match=r"two datasets are named 'x'; .*NAME=QRELS"):
+            select_datasets(None, [str(tmp_path / "x.qrels")] * 2, None)
+
+    def test_a_level_is_stored_and_counts(self, tmp_path: Path) -> None:
+        graded = {query_id: {"rel": 2, "d1": 1} for query_id in QUERIES}
+        a, b, q = write_arms(tmp_path, graded, [ranks(1, 1, 1)], [ranks(2, 3, 4)])
+        for level, expected in ((1, 1.0), (2, (1 / 2 + 1 / 3 + 1 / 4) / 3)):
+            judged = judgments(q, level=level)
+            sources = [RunSource(system, "q", 0, system, path) for system, path in (("a", a[0]), ("b", b[0]))]
+            found = score_systems(sources, [judged], Scoring(("recip_rank",)), "test")
+            assert mean_of(found, "b") == pytest.approx(expected)
+            assert {result.relevance_level for result in found.results.results} == {level}
+            assert not found.warnings
+
+    def test_grades_above_1_without_a_stated_level_are_pointed_out(self, tmp_path: Path) -> None:
+        graded = {query_id: {"rel": 2, "d1": 1} for query_id in QUERIES}
+        found = scored(tmp_path, [ranks(1, 1, 1)], [ranks(2, 3, 4)], graded)
+        assert any("grades up to 2" in warning and "--relevance-level 2" in warning for warning in found.warnings)
+
+
+class TestPatterns:
+    @pytest.mark.parametrize(
+        ("given", "name"),
+        [
+            ("runs/bm25.trec", "bm25"),
+            ("runs/{dataset}/colbert-*.trec.gz", "colbert"),
+            ("d-seed*.trec", "d"),
+            ("runs/{dataset}/mono/seed_*/run.trec", "run"),
+            ("mono/seed_*.txt", "mono"),
+            ("runs/splade/{dataset}.run", "splade"),
+            ("splade.{dataset}.trec", "splade"),
+            ("bm25-k0.9", "bm25-k0.9"),
+            ("ours=runs/lr=0.1/x.trec", "ours"),
+            ("runs/lr=0.1/x.trec", "x"),
+        ],
+    )
+    def test_name_their_system(self, given: str, name: str) -> None:
+        assert list(name_systems([Pattern.parse("--systems", given)])) == [name]
+
+    def test_equal_stems_get_their_folders(self) -> None:
+        given = ["a/run.trec", "b/run.trec", "x/c/run.trec", "y/c/run.trec", "alone.trec"]
+        patterns = [Pattern.parse("--systems", text) for text in given]
+        assert list(name_systems(patterns)) == ["a-run", "b-run", "x-c-run", "y-c-run", "alone"]
+
+    @pytest.mark.parametrize(
+        ("given", "words"),
+        [
+            (["a=1.trec", "a=2.trec"], "two systems are named 'a'"),
+            (["a.trec", "a.trec"], "two systems are named 'a'"),
+            (["=a.trec"], "write NAME=PATTERN"),
+            (["analysis=a.trec"], "cannot be named 'analysis'"),
+        ],
+    )
+    def test_that_give_no_name_of_their_own_are_refused(self, given: list[str], words: str) -> None:
+        with pytest.raises(UsageError, match=words):
+            name_systems([Pattern.parse("--systems", text) for text in given])
+
+    def test_matches_are_seeds_in_natural_order(self, tmp_path: Path) -> None:
+        write_systems(tmp_path, {"x": 2, "y": 2}, {"mono": (1.0, 11)})
+        datasets = select_datasets(None, [str(tmp_path / "x.qrels"), str(tmp_path / "y.qrels")], None)
+        pattern = Pattern.parse("--systems", f"{tmp_path}/{{dataset}}/mono-seed*.trec")
+        found = select_runs({"mono": [pattern]}, datasets)
+        stems = [Path(source.name).stem for source in found if source.dataset == "y"]
+        assert stems == [f"mono-seed{n}" for n in range(1, 12)]
+        assert all("/x/" in source.name for source in found if source.dataset == "x")
+
+    def test_of_several_datasets_hold_their_place(self, tmp_path: Path) -> None:
+        write_systems(tmp_path, {"x": 2, "y": 2}, {})
+        datasets = select_datasets(None, [str(tmp_path / "x.qrels"), str(tmp_path / "y.qrels")], None)
+        with pytest.raises(UsageError, match=r"the same files for 2 datasets; write \{dataset\}"):
+            select_runs({"a": [Pattern.parse("--systems", "a.trec")]}, datasets)
+        with pytest.raises(DataError, match=r"x/a\*\.trec: no file matches"):
+            select_runs({"a": [Pattern.parse("--systems", f"{tmp_path}/{{dataset}}/a*.trec")]}, datasets)
+
+
+def without_q3() -> Run:
+    return {query_id: scores for query_id, scores in ranks(2, 2, 2).items() if query_id != "q3"}
+
+
+class TestMissingQueries:
+    def test_are_refused_by_name(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"b1\.trec lacks 1 \(q3\); .*--allow queries .* the 2 that all runs have"):
+            scored(tmp_path, [ranks(1, 1, 1)], [without_q3()])
+
+    def test_are_left_out_of_every_run_when_asked(self, tmp_path: Path) -> None:
+        found = scored(tmp_path, [ranks(1, 2, 5)], [without_q3()], allow=("queries",), metric="recip_rank")
+        assert mean_of(found, "specialist") == pytest.approx(0.75)
+        assert found.results.caveats[0].startswith("compared on the 2 of 3 judged queries")
+        assert "b1.trec lacks 1 (q3)" in found.results.caveats[0]
+
+    def test_count_zero_when_asked(self, tmp_path: Path) -> None:
+        found = scored(tmp_path, [ranks(1, 2, 2)], [without_q3()], allow=("zeros",), metric="recip_rank")
+        assert mean_of(found, "joint") == pytest.approx(1.0 / 3)
+        assert "count 0 there (--allow zeros)" in found.results.caveats[0]
+
+    def test_that_leave_nothing_are_refused_even_when_asked(self, tmp_path: Path) -> None:
+        first, last = ({q: s for q, s in ranks(1, 1, 1).items() if q in names} for names in (("q1",), ("q2", "q3")))
+        with pytest.raises(DataError, match="no judged query is in every run"):
+            scored(tmp_path, [first], [last], allow=("queries",))
+
+
+class TestDepth:
+    def test_runs_of_different_depth_are_refused_where_the_metric_looks_deeper(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"b1\.trec ends at depth 5, .*a1\.trec at 20, and map looks.*--depth 5"):
+            scored(tmp_path, [ranks(1, 1, 1, depth=20)], [ranks(2, 2, 2, depth=5)], metric="map")
+
+    def test_they_are_compared_where_it_does_not_and_deeper_metrics_are_not_shown(self, tmp_path: Path) -> None:
+        found = scored(tmp_path, [ranks(1, 1, 1, depth=20)], [ranks(2, 2, 2, depth=10)], metric="ndcg_cut_10")
+        assert found.results.caveats == ()
+        assert set(found.results["joint"][0]["retrieval/q"]) == {"ndcg@10", "mrr@10"}
+        assert "q: map, recall@100 not shown: the runs end at different depths" in found.warnings
+
+    def test_recall_at_100_is_not_shown_of_runs_that_end_at_10(self, tmp_path: Path) -> None:
+        found = scored(tmp_path, [ranks(1, 1, 1)], [ranks(2, 2, 2)])
+        assert set(found.results["joint"][0]["retrieval/q"]) == {"ndcg@10", "mrr@10", "map"}
+        assert "q: recall@100 not shown: the runs end at depth 10" in found.warnings
+
+    def test_they_are_compared_when_allowed_and_that_is_said(self, tmp_path: Path) -> None:
+        runs = [ranks(1, 1, 1, depth=20)], [ranks(2, 2, 2, depth=5)]
+        found = scored(tmp_path, *runs, metric="map", allow=("depth",))
+        assert found.results.caveats[0].endswith("(--allow depth)")
+
+    def test_a_cut_makes_them_alike(self, tmp_path: Path) -> None:
+        runs = [ranks(8, 1, 1, depth=20)], [ranks(2, 2, 2, depth=5)]
+        found = scored(tmp_path, *runs, metric="map", depth=5)
+        assert mean_of(found, "specialist") == pytest.approx(2.0 / 3)
+        assert found.results.caveats == ()
+
+    def test_rankings_that_all_end_before_the_cutoff_are_pointed_out(self, tmp_path: Path) -> None:
+        found = scored(tmp_path, [ranks(1, 1, 1, depth=5)], [ranks(2, 2, 2, depth=5)])
+        assert "q: ndcg@10 is computed on rankings that end at depth 5" in found.warnings
+
+
+class TestDuplicates:
+    def test_a_run_on_both_sides_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"b1\.trec holds the same rankings and scores as .*a1\.trec"):
+            scored(tmp_path, [ranks(1, 1, 1)], [ranks(1, 1, 1)])
+
+    def test_another_tag_and_order_of_queries_do_not_hide_it(self, tmp_path: Path) -> None:
+        a, b, q = write_arms(tmp_path, QRELS, [ranks(1, 2, 3)], [ranks(2, 2, 2), ranks(1, 1, 2)])
+        write_run(b[1], dict(reversed(ranks(1, 2, 3).items())), tag="another")
+        with pytest.raises(DataError, match=r"b2\.trec holds the same"):
+            public.compare({"a": a, "b": b}, q)
+
+    def test_when_allowed_both_repetitions_are_said_once(self, tmp_path: Path) -> None:
+        found = scored(tmp_path, [ranks(1, 1, 1)] * 2, [ranks(1, 1, 1), ranks(1, 1, 2)], allow=("duplicates",))
+        within, across = sorted(found.results.caveats, key=lambda caveat: "holds the same" in caveat)
+        assert within.startswith("retrieval/q: specialist seed 0, specialist seed 1 are one run")
+        assert across.endswith("(--allow duplicates)")
+
+
+class TestWarnings:
+    def test_unjudged_queries(self, tmp_path: Path) -> None:
+        found = scored(tmp_path, [ranks(1, 1, 1) | {"q9": {"d1": 1.0}}], [ranks(2, 2, 2)])
+        assert any("a1.trec: queries without judgments, left out: 1 (q9)" in warning for warning in found.warnings)
+
+    def test_a_query_that_only_ids_order(self, tmp_path: Path) -> None:
+        tied = ranks(1, 1, 1) | {"q2": dict.fromkeys(("rel", "d1"), 0.5)}
+        found = scored(tmp_path, [tied], [ranks(2, 2, 2)])
+        assert any("which only their ids order: 1 (q2)" in warning for warning in found.warnings)
+
+    def test_queries_without_text(self, tmp_path: Path) -> None:
+        (tmp_path / "queries.tsv").write_text("q1\twhat?\nq3\twhy?\n", encoding="utf-8")
+        found = scored(tmp_path, [ranks(1, 1, 1)], [ranks(2, 2, 2)], texts=read_queries(tmp_path / "queries.tsv"))
+        assert "q: no text of 1 (q2)" in found.warnings
+        assert found.results.details["joint", 0, "retrieval/q"]["q1"].text == "what?"
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"metrics": ("ndgc_cut_10",)}, "unknown metric 'ndgc_cut_10' (did you mean 'ndcg_cut_10'?)"),
+            ({"allow": ("quieries",)}, "--allow quieries: unknown (did you mean 'queries'?)"),
+            ({"allow": ("queries", "zeros")}, "give the one that suits"),
+            ({"depth": 0}, "--depth 0"),
+        ],
+    )
+    def test_wrong_wishes_are_refused_before_files_are_read(self, options: dict[str, Any], words: str) -> None:
+        with pytest.raises(UsageError) as refusal:
+            Scoring(**{"metrics": ("map",), **options})
+        assert words in str(refusal.value)
+
+    def test_a_run_whose_scores_order_nothing(self, tmp_path: Path) -> None:
+        flat = {query_id: dict.fromkeys(scores, 1.0) for query_id, scores in ranks(1, 1, 1).items()}
+        with pytest.raises(DataError, match=r"a1\.trec: all documents of a query have one score"):
+            scored(tmp_path, [flat], [ranks(2, 2, 2)])
+
+    def test_a_run_of_other_queries(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"a1\.trec: none of its queries is judged \(its first is 'x'"):
+            scored(tmp_path, [{"x": {"d1": 1.0}}], [ranks(2, 2, 2)])
+
+    def test_an_empty_run(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"b1\.trec: no line in it"):
+            scored(tmp_path, [ranks(1, 1, 1)], [{}])
+
+    def test_empty_qrels(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"q\.tsv: no line in it"):
+            scored(tmp_path, [ranks(1, 1, 1)], [ranks(2, 2, 2)], qrels={})
+
+    @pytest.mark.parametrize(
+        ("text", "words"), [("q1 what\n", r":1: not a line"), ("q1\ta\nq1\tb\n", r":2: query 'q1' has two texts")]
+    )
+    def test_a_file_of_queries_in_another_shape(self, tmp_path: Path, text: str, words: str) -> None:
+        path = tmp_path / "queries.tsv"
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(DataError, match=words):
+            read_queries(path)
+
+
+class TestFromPython:
+    @pytest.fixture
+    def qrels(self) -> Qrels:
+        return random_qrels(20, np.random.default_rng(1))
+
+    @pytest.fixture
+    def runs(self, qrels: Qrels) -> dict[str, list[Run]]:
+        rng = np.random.default_rng(2)
+        return {
+            name: [random_run(qrels, noise, rng) for _ in range(number)]
+            for name, noise, number in (("bm25", 2.0, 1), ("mono", 0.7, 3), ("duo", 0.5, 2))
+        }
+
+    def test_the_example_of_the_docstring_is_true(self) -> None:
+        (example,) = doctest.DocTestFinder(recurse=False).find(public.compare, globs={"compare": public.compare})
+        assert doctest.DocTestRunner().run(example) == doctest.TestResults(failed=0, attempted=len(example.examples))
+
+    def test_files_and_dictionaries_say_the_same(
+        self, tmp_path: Path, qrels: Qrels, runs: dict[str, list[Run]]
+    ) -> None:
+        mono, duo, path = write_arms(tmp_path, qrels, runs["mono"], runs["duo"])
+        from_files = public.compare({"mono": mono, "duo": [str(file) for file in duo]}, str(path), metrics="map")
+        from_runs = public.compare({"mono": runs["mono"], "duo": runs["duo"]}, {"q": qrels}["q"], metrics="map")
+        same = from_files.frame().drop(columns="dataset")
+        assert same.equals(from_runs.frame().drop(columns="dataset"))
+        assert from_files.frame()["dataset"].unique().tolist() == ["q"]
+
+    def test_rows_have_what_their_documentation_says(self, qrels: Qrels, runs: dict[str, list[Run]]) -> None:
+        found = public.compare(runs | {"bm25": runs["bm25"][0]}, qrels, baseline="bm25", metrics=["ndcg@10", "map"])
+        frame = found.frame()
+        assert frame[["system", "metric"]].to_numpy().tolist() == [
+            [system, metric] for system in ("bm25", "mono", "duo") for metric in ("ndcg@10", "map")
+        ]
+        main = frame[frame["metric"] == "ndcg@10"].set_index("system")
+        assert main["runs"].to_dict() == {"bm25": 1, "mono": 3, "duo": 2}
+        assert np.isnan(main["std"]["bm25"])
+        assert main["difference"]["mono"] == pytest.approx(main["mean"]["mono"] - main["mean"]["bm25"])
+        assert main["low"]["mono"] < main["difference"]["mono"] < main["high"]["mono"]
+        assert main["wins"]["mono"] + main["ties"]["mono"] + main["losses"]["mono"] == 20
+        assert main["holds_for"]["mono"] == "queries, seeds of one arm"
+        assert main["letter"]["bm25"] in main["beats"]["mono"]
+        assert frame[frame["metric"] == "map"][["difference", "p", "beats"]].isna().all(axis=None)
+
+    def test_all_pairs_are_one_family_and_those_with_the_baseline_a_smaller_one(
+        self, qrels: Qrels, runs: dict[str, list[Run]]
+    ) -> None:
+        every, few = (public.compare(runs, qrels, baseline="mono", pairs=pairs) for pairs in ("all", "baseline"))
+        assert every.tests()[["system", "baseline"]].to_numpy().tolist() == [
+            *(["bm25", "mono"], ["duo", "mono"], ["duo", "bm25"])
+        ]
+        assert few.tests()[["system", "baseline"]].to_numpy().tolist() == [["bm25", "mono"], ["duo", "mono"]]
+        tests = every.tests()
+        ordered = np.sort(tests["p"].to_numpy()) * [3, 2, 1]
+        assert np.sort(tests["p_holm"].to_numpy()) == pytest.approx(np.minimum(1, np.maximum.accumulate(ordered)))
+        assert (tests["significant"] == (tests["p_holm"] < ALPHA)).all()
+        assert every.family.startswith("Every two systems: 3 comparisons")
+        assert few.family.startswith("Each system against mono: 2 comparisons")
+
+    def test_several_datasets_by_name(self, qrels: Qrels, runs: dict[str, list[Run]]) -> None:
+        half = {query_id: grades for query_id, grades in qrels.items() if int(query_id[1:]) % 2}
+        systems = {name: {"whole": of, "half": [{q: run[q] for q in half} for run in of]} for name, of in runs.items()}
+        found = public.compare(systems, {"whole": qrels, "half": half})
+        assert found.results.dataset_keys == ("retrieval/half", "retrieval/whole")
+        assert len(found.tests()) == 6
+        assert found.overview().groups
+        assert set(found.frame()["queries"]) == {10, 20}
+        with pytest.raises(UsageError, match="bm25 has no run on half"):
+            public.compare(systems | {"bm25": {"whole": runs["bm25"]}}, {"whole": qrels, "half": half})
+
+    def test_seeds_pair_only_where_that_is_declared(self, qrels: Qrels, runs: dict[str, list[Run]]) -> None:
+        arms = {"mono": runs["mono"][:2], "duo": runs["duo"]}
+        turned = arms | {"duo": runs["duo"][::-1]}
+        low = [public.compare(of, qrels).tests()["low"][0] for of in (arms, turned)]
+        assert low[0] == pytest.approx(low[1], rel=1e-12)
+        low = [public.compare(of, qrels, paired=True).tests()["low"][0] for of in (arms, turned)]
+        assert abs(low[0] - low[1]) > 1e-6
+        with pytest.raises(UsageError, match="equal in number, here are 3 of mono, 2 of duo"):
+            public.compare(runs, qrels, paired=True)
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"baseline": "bm52"}, "unknown arm 'bm52' (did you mean 'bm25'?)"),
+            ({"pairs": "baseline"}, "pairs with the baseline need one"),
+            ({"metrics": "ndgc@10"}, "unknown metric 'ndgc@10'"),
+            ({"relevance_level": 0}, "relevance"),
+        ],
+    )
+    def test_wrong_wishes(self, qrels: Qrels, runs: dict[str, list[Run]], options: dict[str, Any], words: str) -> None:
+        with pytest.raises(UsageError) as refusal:
+            public.compare(runs, qrels, **options)
+        assert words in str(refusal.value)
+
+    def test_one_system_is_nothing_to_compare(self, qrels: Qrels, runs: dict[str, list[Run]]) -> None:
+        with pytest.raises(UsageError, match="only mono to compare"):
+            public.compare({"mono": runs["mono"]}, qrels)
+
+    def test_few_differing_queries_have_no_test_and_say_so(self) -> None:
+        qrels = one_relevant(*(f"q{i}" for i in range(20)))
+        places = dict.fromkeys(qrels, 1)
+        found = public.compare(
+            {
+                "a": [run_with_ranks(places, tail=tail) for tail in (0.0, 0.1)],
+                "b": [run_with_ranks(places | {"q0": 2, "q1": 3}, tail=tail) for tail in (0.0, 0.1)],
+            },
+            qrels,
+        )
+        (row,) = found.test_rows
+        assert (row["p"], row["p_holm"], row["significant"]) == (None, None, False)
+        assert "differ on 2 of 20 queries" in row["unfit"]
+        json.dumps([found.score_rows, found.test_rows], allow_nan=False)
+
+
+def test_pandas_is_loaded_by_frames_alone() -> None:
+    assert "pandas" not in vars(systems_module)
+
+
+@pytest.mark.parametrize(
+    ("given", "spelled"),
+    [
+        ("--a x y --q z", "--a x --a y --q z"),
+        ("--a x --a y", "--a x --a y"),
+        ("--a=x y --json --b w v u", "--a=x --a y --json --b w --b v --b u"),
+        ("--q z stray", "--q z stray"),
+        ("--a --b x", "--a --b x"),
+    ],
+)
+def test_several_values_are_spelled_out(given: str, spelled: str) -> None:
+    assert repeated(given.split(), {"--a", "--b"}) == spelled.split()

@@ -1,0 +1,91 @@
+"""The fingerprint of finished shards: it follows all that changes a score's bits, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from support.experiments import tiny_experiment_dict
+from support.reranking import invented, write_invented
+from support.tiny_models import save_tiny_model
+
+from unimoe.checkpoint import Checkpoint
+from unimoe.config.files import parse_experiment
+from unimoe.evaluation import measurement
+from unimoe.evaluation.measurement import Measurement
+from unimoe.evaluation.subjects import Subject, zero_shot_subject
+from unimoe.evaluation.tiers import LoadedDataset, chosen_datasets
+from unimoe.models.loader import ModelBench
+from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.provenance import package_versions
+from unimoe.results import TrainingBudget
+
+MODEL = cast(UnimodelForExp1, SimpleNamespace(device=torch.device("cpu")))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("measurement")
+    write_invented(folder / "toy", invented())
+    save_tiny_model(folder / "other", seed=5)
+    return folder
+
+
+def fingerprint(folder: Path, dtype: torch.dtype = torch.float32, adapter: str | None = None, **changes: Any) -> str:
+    """Of the reranking that a config describes, with sections changed."""
+    config = tiny_experiment_dict(folder)
+    for section, values in changes.items():
+        config[section] = {**config[section], **values}
+    experiment = parse_experiment(config, source="tiny")
+    subject = zero_shot_subject(experiment, ModelBench(experiment, torch.device("cpu"), dtype))
+    if adapter is not None:
+        subject = Subject(
+            "joint_r8", experiment, None, subject.base_identity, subject.prompt, subject.dtype, checkpoint(adapter)
+        )
+    (dataset,) = chosen_datasets(experiment, [f"path:{folder / 'toy'}"])
+    return Measurement(subject, "reranking", LoadedDataset(dataset)).fingerprint(MODEL)
+
+
+def checkpoint(adapter_hash: str) -> Checkpoint:
+    budget = TrainingBudget(steps=1, ranking_examples=1, embedding_examples=1, tokens=1)
+    return Checkpoint(
+        arm="joint_r8", seed=0, which="last", base_model="x", dtype="float32", fingerprint="y",
+        adapter_hash=adapter_hash, training=budget, config={},
+    )  # fmt: skip
+
+
+def test_what_changes_the_bits_of_a_score_changes_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [
+        fingerprint(folder),
+        fingerprint(folder, model={"base": str(folder / "other")}),
+        fingerprint(folder, torch.bfloat16),
+        fingerprint(folder, model={"max_length": 200}),
+        fingerprint(folder, prompt={"instruction": "Think."}),
+        fingerprint(folder, prompt={"order": "query_first"}),
+        fingerprint(folder, evaluation={"token_budget": 999}),
+        fingerprint(folder, evaluation={"batch_size": 3}),
+        fingerprint(folder, adapter="one"),
+        fingerprint(folder, adapter="two"),
+    ]
+    others = {**package_versions(), "torch": "0"}
+    monkeypatch.setattr(measurement, "package_versions", lambda: others)
+    found.append(fingerprint(folder))
+    monkeypatch.setattr(measurement, "describe_device", lambda device: "another machine")
+    found.append(fingerprint(folder))
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"evaluation": {"depth": 7}},
+        {"evaluation": {"first_stage": "rank_bm25"}},
+        {"training": {"steps": 99}},
+    ],
+    ids=["depth", "first stage", "training"],
+)
+def test_what_only_chooses_the_pairs_does_not(folder: Path, changes: dict[str, Any]) -> None:
+    assert fingerprint(folder, **changes) == fingerprint(folder)

@@ -1,0 +1,226 @@
+"""The adapters to MTEB hand texts to the model and its numbers back, under a revision no other model has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.tiny_models import tiny_base
+from torch.utils.data import DataLoader
+
+from unimoe.config import MTEBConfig, PromptConfig
+from unimoe.errors import DataError, InputError
+from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
+from unimoe.evaluation.mteb.prompts import TaskPrompts
+from unimoe.models.unimodel import UnimodelForExp1
+
+TEXTS = ["the cat sat on the mat", "a quick sort", "", "rain on the roof", "yes"]
+QUERIES = ["cat", "sort", "nothing", "weather", "no"]
+IDENTITY = {"checkpoint": "c0ffee", "which": "last"}
+PROMPT = PromptConfig(query_prefix="Query: ", document_prefix="Document: ")
+
+
+def make_model(seed: int = 0, prompt: PromptConfig = PROMPT, max_length: int = 256) -> UnimodelForExp1:
+    return UnimodelForExp1(tiny_base(seed=seed), prompt, max_length)
+
+
+def broken() -> UnimodelForExp1:
+    """A model whose numbers are none."""
+    model = make_model()
+    with torch.no_grad():
+        model.model.model.norm.weight[0] = torch.nan
+    return model
+
+
+@pytest.fixture(scope="module")
+def model() -> UnimodelForExp1:
+    return make_model()
+
+
+def loader(texts: list[str]) -> Any:
+    return DataLoader([{"id": str(n), "text": text} for n, text in enumerate(texts)], batch_size=2)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def task() -> dict[str, Any]:
+    """The keyword arguments that MTEB gives beside the texts."""
+    import mteb
+
+    metadata = mteb.get_task("SciFact").metadata
+    return {"task_metadata": metadata, "hf_split": "test", "hf_subset": "default"}
+
+
+def by_hand(**prompts: str) -> TaskPrompts:
+    """Prefixes by hand alone."""
+    return TaskPrompts(MTEBConfig(task_instruction=None, prompts=prompts))
+
+
+def encoder(model: UnimodelForExp1, **settings: Any) -> MTEBEncoderWrapper:
+    return MTEBEncoderWrapper(model, **({"name": "emb_only_r8", "identity": IDENTITY} | settings))
+
+
+class TestProtocols:
+    def test_each_adapter_is_one_kind_of_model_and_not_the_other(self, model: UnimodelForExp1) -> None:
+        from mteb.models import CrossEncoderProtocol, EncoderProtocol, SearchProtocol
+
+        one, other = encoder(model), MTEBCrossEncoderWrapper(model, name="rank_only_r8", identity=IDENTITY)
+        assert isinstance(one, EncoderProtocol)
+        assert isinstance(other, CrossEncoderProtocol)
+        assert not isinstance(one, CrossEncoderProtocol | SearchProtocol)
+        assert not isinstance(other, EncoderProtocol | SearchProtocol)
+
+
+class TestEncoder:
+    @pytest.mark.parametrize(
+        ("prompt_type", "kind"), [("query", "query"), ("document", "document"), (None, "plain")], ids=str
+    )
+    def test_it_embeds_each_text_with_the_prefix_of_its_role(
+        self, model: UnimodelForExp1, task: dict[str, Any], prompt_type: Any, kind: Any
+    ) -> None:
+        from mteb.types import PromptType
+
+        asked = None if prompt_type is None else PromptType(prompt_type)
+        vectors = encoder(model).encode(loader(TEXTS), **task, prompt_type=asked)
+        assert vectors.dtype == np.float32
+        np.testing.assert_array_equal(vectors, model.encode(TEXTS, kind=kind))
+
+    def test_the_three_roles_differ(self, model: UnimodelForExp1) -> None:
+        by_kind = [model.encode(TEXTS[:1], kind=kind) for kind in ("query", "document", "plain")]
+        assert not np.allclose(by_kind[0], by_kind[1])
+        assert not np.allclose(by_kind[1], by_kind[2])
+
+    def test_a_prefix_for_the_task_goes_before_queries_and_texts_without_role_only(
+        self, model: UnimodelForExp1, task: dict[str, Any]
+    ) -> None:
+        from mteb.types import PromptType
+
+        wrapped = encoder(model, prompts=by_hand(SciFact="Claim: ", NFCorpus="Question: "))
+        as_claims = model.encode(TEXTS, prefix="Claim: ")
+        for role in (PromptType.query, None):
+            np.testing.assert_array_equal(wrapped.encode(loader(TEXTS), **task, prompt_type=role), as_claims)
+        documents = wrapped.encode(loader(TEXTS), **task, prompt_type=PromptType.document)
+        np.testing.assert_array_equal(documents, model.encode(TEXTS, kind="document"))
+
+    def test_a_prefix_for_documents_takes_the_place_of_the_models_own(
+        self, model: UnimodelForExp1, task: dict[str, Any]
+    ) -> None:
+        from mteb.types import PromptType
+
+        wrapped = encoder(model, prompts=by_hand(document=""))
+        documents = wrapped.encode(loader(TEXTS[:2]), **task, prompt_type=PromptType.document)
+        np.testing.assert_array_equal(documents, model.encode(TEXTS[:2], kind="plain"))
+
+    def test_an_error_names_task_role_and_id(self, task: dict[str, Any]) -> None:
+        from mteb.types import PromptType
+
+        with pytest.raises(DataError, match=r"^SciFact, document '0': the score is not finite; try"):
+            encoder(broken()).encode(loader(TEXTS), **task, prompt_type=PromptType.document)
+        with pytest.raises(DataError, match=r"^SciFact, text '0': the score is not finite"):
+            encoder(broken()).encode(loader(TEXTS), **task)
+
+    def test_a_text_without_id_is_named_by_its_place(
+        self, task: dict[str, Any], model: UnimodelForExp1, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(texts: list[str], **_: Any) -> Any:
+            raise InputError(3, "cannot be embedded")
+
+        monkeypatch.setattr(model, "encode", refuse)
+        nameless: Any = DataLoader([{"text": text} for text in TEXTS], batch_size=2)  # type: ignore[arg-type]
+        with pytest.raises(DataError, match=r"^SciFact, text 4: cannot be embedded$"):
+            encoder(model).encode(nameless, **task)
+
+    def test_all_batches_of_the_loader_reach_the_model_in_one_call(
+        self, model: UnimodelForExp1, task: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        calls: list[Any] = []
+
+        def spy(texts: list[str], **options: Any) -> Any:
+            calls.append((texts, options))
+            return np.zeros((len(texts), 2), dtype=np.float32)
+
+        monkeypatch.setattr(model, "encode", spy)
+        encoder(model, token_budget=64, batch_size=3).encode(loader(TEXTS), **task, batch_size=2)
+        ((texts, options),) = calls
+        assert texts == TEXTS
+        assert (options["token_budget"], options["batch_size"]) == (64, 3)
+
+    def test_progress_counts_every_text(self, model: UnimodelForExp1, task: dict[str, Any]) -> None:
+        done: list[int] = []
+        encoder(model, batch_size=2, advance=done.append).encode(loader(TEXTS), **task)
+        assert sum(done) == len(TEXTS)
+        assert max(done) <= 2
+
+    def test_similarity_is_the_cosine(self, model: UnimodelForExp1) -> None:
+        left, right = model.encode(TEXTS), model.encode(QUERIES)
+        expected = np.array([[float(np.dot(a, b)) for b in right] for a in left])
+        wrapped = encoder(model)
+        np.testing.assert_allclose(wrapped.similarity(left, torch.from_numpy(right)), expected, atol=1e-6)
+        np.testing.assert_allclose(wrapped.similarity_pairwise(left, right), np.diag(expected), atol=1e-6)
+        np.testing.assert_allclose(wrapped.similarity(left[0], right[1]), expected[:1, 1:2], atol=1e-6)
+
+
+class TestCrossEncoder:
+    def test_a_pair_scores_its_logit_gap(self, model: UnimodelForExp1, task: dict[str, Any]) -> None:
+        wrapped = MTEBCrossEncoderWrapper(model, name="rank_only_r8", identity=IDENTITY)
+        scores = wrapped.predict(loader(QUERIES), loader(TEXTS), **task)
+        pairs = list(zip(QUERIES, TEXTS, strict=True))
+        np.testing.assert_array_equal(scores, model.rerank(pairs, output="gap"))
+
+    def test_loaders_of_different_length_are_refused(self, model: UnimodelForExp1, task: dict[str, Any]) -> None:
+        wrapped = MTEBCrossEncoderWrapper(model, name="rank_only_r8", identity=IDENTITY)
+        with pytest.raises(ValueError, match="shorter"):
+            wrapped.predict(loader(QUERIES), loader(TEXTS[:3]), **task)
+
+    def test_an_error_names_the_task_and_both_ids(self, task: dict[str, Any]) -> None:
+        wrapped = MTEBCrossEncoderWrapper(broken(), name="rank_only_r8", identity=IDENTITY)
+        with pytest.raises(DataError, match=r"^SciFact, query '0' with document '0': the score is not finite"):
+            wrapped.predict(loader(QUERIES), loader(TEXTS), **task)
+
+    def test_progress_counts_every_pair(self, model: UnimodelForExp1, task: dict[str, Any]) -> None:
+        done: list[int] = []
+        wrapped = MTEBCrossEncoderWrapper(model, identity=IDENTITY, batch_size=2, advance=done.append)
+        wrapped.predict(loader(QUERIES), loader(TEXTS), **task)
+        assert sum(done) == len(TEXTS)
+
+
+class TestMeta:
+    def test_mteb_knows_the_arm_by_name_and_revision(self, model: UnimodelForExp1) -> None:
+        meta = encoder(model).mteb_model_meta
+        assert meta.name == "unimoe/emb_only_r8"
+        assert meta.similarity_fn_name == "cosine"
+        assert isinstance(meta.revision, str)
+        assert len(meta.revision) == 16
+
+    def test_the_revision_is_the_same_for_the_same_model(self, model: UnimodelForExp1) -> None:
+        again = encoder(make_model(), identity=dict(reversed(IDENTITY.items())), token_budget=7, batch_size=1)
+        assert again.mteb_model_meta.revision == encoder(model).mteb_model_meta.revision
+
+    @pytest.mark.parametrize("part", IDENTITY)
+    def test_each_part_of_the_identity_changes_the_revision(self, model: UnimodelForExp1, part: str) -> None:
+        other = encoder(model, identity=IDENTITY | {part: "other"})
+        assert other.mteb_model_meta.revision != encoder(model).mteb_model_meta.revision
+
+    def test_so_does_what_the_model_itself_tells(self, model: UnimodelForExp1) -> None:
+        half = make_model()
+        half.model.to(torch.bfloat16)
+        others: list[MTEBEncoderWrapper | MTEBCrossEncoderWrapper] = [
+            encoder(make_model(seed=1)),
+            encoder(make_model(max_length=128)),
+            encoder(make_model(prompt=PromptConfig())),
+            encoder(half),
+            encoder(model, prompts=by_hand(SciFact="Claim: ")),
+            encoder(model, prompts=TaskPrompts(MTEBConfig())),
+            MTEBCrossEncoderWrapper(model, name="emb_only_r8", identity=IDENTITY),
+        ]
+        revisions = {wrapped.mteb_model_meta.revision for wrapped in [encoder(model), *others]}
+        assert len(revisions) == 1 + len(others)
+
+    def test_without_an_identity_the_weights_in_memory_are_hashed(self) -> None:
+        model = make_model()
+        revisions = [encoder(model, identity=None).mteb_model_meta.revision for _ in range(2)]
+        with torch.no_grad():
+            model.model.model.layers[-1].mlp.down_proj.weight[0, 0] += 1e-6
+        revisions.append(encoder(model, identity=None).mteb_model_meta.revision)
+        assert revisions[0] == revisions[1] != revisions[2]

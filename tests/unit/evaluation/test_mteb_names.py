@@ -1,0 +1,154 @@
+"""Tasks and benchmarks of MTEB by name."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.mteb_tasks import ALL_TYPES, InventedMean
+
+from unimoe.data.catalog import members
+from unimoe.data.sources.beir_sets import BEIR_NAMES, CQADUPSTACK
+from unimoe.errors import UsageError
+from unimoe.evaluation.mteb.names import (
+    FAST_TASKS,
+    FULL_BENCHMARK,
+    beir_name,
+    find_tasks,
+    mteb_name,
+    split_names,
+    task_names,
+    task_types,
+)
+from unimoe.evaluation.mteb.run import random_state_kept
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> list[Any]:
+    """The 41 tasks: making the registry of benchmarks takes seconds."""
+    return list(find_tasks([FULL_BENCHMARK]))
+
+
+def names(*wanted: str) -> list[str]:
+    return [task.metadata.name for task in find_tasks(wanted)]
+
+
+class TestSplitNames:
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("SciFact", ["SciFact"]),
+            ("MTEB(eng, v2),SciFact", ["MTEB(eng, v2)", "SciFact"]),
+            (" STS12 , MTEB(eng, v2) ,,MTEB(Multilingual, v2),", ["STS12", "MTEB(eng, v2)", "MTEB(Multilingual, v2)"]),
+            ("cqadupstack/tex,path:a b/c@dev", ["cqadupstack/tex", "path:a b/c@dev"]),
+            ("", []),
+        ],
+    )
+    def test_commas_part_names_but_not_inside_brackets(self, text: str, expected: list[str]) -> None:
+        assert split_names(text) == expected
+
+
+class TestBeirNames:
+    def test_every_set_is_a_task_that_exists(self) -> None:
+        published = [name for name in (*BEIR_NAMES, *CQADUPSTACK) if len(members(name)) == 1]
+        found = {name: mteb_name(name) for name in published}
+        assert len(found) == 14 + 12
+        assert set(found.values()) <= set(task_names())
+        assert [beir_name(task or "") for task in found.values()] == published
+
+    def test_the_task_is_of_retrieval_in_english_on_the_split_that_is_scored(self) -> None:
+        for name in (*BEIR_NAMES, *CQADUPSTACK):
+            (task,) = find_tasks([mteb_name(name) or ""])
+            assert task.metadata.type == "Retrieval", name
+            assert list(task.eval_splits) == (["dev"] if name == "msmarco" else ["test"]), name
+            assert task.hf_subsets == ["default"], name
+
+    @pytest.mark.parametrize(
+        ("collection", "task"),
+        [
+            ("SciFact", "SciFact"),
+            ("fiqa2018", "FiQA2018"),
+            ("cqadupstack/tex", "CQADupstackTexRetrieval"),
+            ("apidocs", None),
+            ("msmarco-dev-positives", None),
+            ("nanobeir:SciFact", None),
+        ],
+    )
+    def test_other_spellings_and_other_collections(self, collection: str, task: str | None) -> None:
+        assert mteb_name(collection) == task
+
+    def test_a_task_of_changed_text_is_no_beir_set(self) -> None:
+        for task in ("SciFact-NL", "Touche2020Retrieval.v3", "FEVERHardNegatives", "STS12"):
+            assert task in task_names()
+            assert beir_name(task) is None
+
+
+class TestFind:
+    def test_fast_is_three_and_each_task_comes_once(self) -> None:
+        assert names("fast") == list(FAST_TASKS) == ["SciFact", "NFCorpus", "FiQA2018"]
+        assert names("STS12", "fast", "SciFact", "STS12") == ["STS12", *FAST_TASKS]
+
+    def test_a_benchmark_is_its_tasks(self, benchmark: list[Any]) -> None:
+        found = [task.metadata.name for task in benchmark]
+        assert len(found) == len(set(found)) == 41
+        types = Counter(str(task.metadata.type) for task in benchmark)
+        assert types == {
+            "Retrieval": 10, "STS": 9, "Clustering": 8, "Classification": 8, "PairClassification": 3, "Reranking": 2,
+            "Summarization": 1,
+        }  # fmt: skip
+        assert types.keys() == {str(kind.metadata.type) for kind in ALL_TYPES}  # of which each is tried
+        assert names("full") == found
+        assert not any(task.data_loaded for task in benchmark)
+
+    def test_what_one_evaluation_does_to_a_task_the_next_does_not_see(self, benchmark: list[Any]) -> None:
+        draws = [task.rng_state.random() for task in benchmark]
+        again = find_tasks(["full"])
+        assert [task.rng_state.random() for task in again] == draws
+        assert all(one is not other for one, other in zip(benchmark, again, strict=True))
+
+    def test_a_mean_of_tasks_is_its_tasks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert names("CQADupstackRetrieval") == [mteb_name(name) for name in CQADUPSTACK]
+        monkeypatch.setattr("unimoe.evaluation.mteb.names._named", lambda name: [InventedMean()])
+        assert names("anything") == ["InventedRetrieval", "InventedSTS"]
+
+    @pytest.mark.parametrize(
+        ("name", "near"),
+        [("SciFcat", "SciFact"), ("scifact", "SciFact"), ("MTEB(eng,v2)", "MTEB(eng, v2)"), ("ful", "full")],
+    )
+    def test_an_unknown_name_is_answered_with_the_closest(self, name: str, near: str) -> None:
+        with pytest.raises(UsageError) as refused:
+            find_tasks(["STS12", name])
+        assert str(refused.value).startswith(f"mteb has no task or benchmark {name!r}")
+        assert f"did you mean {near!r}?" in str(refused.value)
+
+    def test_a_task_that_needs_more_than_text_is_refused_by_name(self) -> None:
+        with pytest.raises(UsageError, match=r"^CIFAR10ZeroShot is a task about image; the models here read text"):
+            find_tasks(["SciFact", "CIFAR10ZeroShot"])
+
+    @pytest.mark.parametrize("wanted", [[], ()])
+    def test_no_name_at_all(self, wanted: Any) -> None:
+        with pytest.raises(UsageError, match="no task of MTEB was named"):
+            find_tasks(wanted)
+
+    def test_the_random_generators_can_be_kept(self) -> None:
+        def draws() -> tuple[float, float, float]:
+            return float(torch.rand(1)), random.random(), float(np.random.random())
+
+        for seed in (torch.manual_seed, random.seed, np.random.seed):
+            seed(5)
+        expected = draws()
+        for seed in (torch.manual_seed, random.seed, np.random.seed):
+            seed(5)
+        with random_state_kept():
+            find_tasks(["fast"])
+        assert draws() == expected
+
+
+def test_types_and_names_are_mtebs() -> None:
+    assert {"STS", "Retrieval", "InstructionReranking"} <= set(task_types())
+    assert {"STSBenchmark", "SciFact"} <= set(task_names())
+    assert list(task_names()) == sorted(set(task_names()))

@@ -1,0 +1,151 @@
+"""Which prefix a text gets in a task of MTEB."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from unimoe.config import MTEBConfig
+from unimoe.errors import UsageError
+from unimoe.evaluation.mteb.prompts import TaskPrompts
+
+ROLES = ("query", "document", None)
+
+
+@pytest.fixture(scope="module")
+def scifact() -> Any:
+    import mteb
+
+    return mteb.get_task("SciFact").metadata
+
+
+@pytest.fixture(scope="module")
+def sts() -> Any:
+    import mteb
+
+    return mteb.get_task("STSBenchmark").metadata
+
+
+def by_hand(**prompts: str) -> TaskPrompts:
+    return TaskPrompts(MTEBConfig(task_instruction=None, prompts=prompts))
+
+
+class TestByHand:
+    @pytest.mark.parametrize(
+        ("role", "order"),
+        [
+            ("query", ["SciFact-query", "SciFact", "Retrieval-query", "Retrieval", "query"]),
+            ("document", ["SciFact-document", "Retrieval-document", "document"]),
+            (None, ["SciFact", "Retrieval"]),
+        ],
+        ids=str,
+    )
+    def test_the_first_key_that_fits_counts(self, scifact: Any, role: str | None, order: list[str]) -> None:
+        for first, second in pairwise(order):
+            both = by_hand(**{second: "two", first: "one"})
+            assert both.prefix(scifact, role) == "one"
+            assert by_hand(**{second: "two"}).prefix(scifact, role) == "two"
+        everything = {f"{head}{role}" for head in ("SciFact", "Retrieval") for role in ("", "-query", "-document")}
+        others = {*everything, "query", "document", "NFCorpus", "STS"} - set(order)
+        assert by_hand(**dict.fromkeys(others, "never")).prefix(scifact, role) is None
+
+    def test_documents_are_bare_unless_something_is_written_for_documents(self, scifact: Any) -> None:
+        prompts = by_hand(SciFact="Claim: ", Retrieval="Search: ", query="Query: ")
+        assert [prompts.prefix(scifact, role) for role in ROLES] == ["Claim: ", None, "Claim: "]
+
+    def test_an_empty_prefix_is_a_prefix(self, scifact: Any) -> None:
+        prompts = TaskPrompts(MTEBConfig(prompts={"SciFact": "", "document": "Passage: "}))
+        assert prompts.of_task(scifact) == ["", "Passage: ", ""]
+
+    def test_by_hand_goes_before_the_instruction(self, scifact: Any, sts: Any) -> None:
+        prompts = TaskPrompts(MTEBConfig(prompts={"SciFact-query": "Claim: "}))
+        assert prompts.prefix(scifact, "query") == "Claim: "
+        assert prompts.prefix(sts, None) == "Instruct: Retrieve semantically similar text.\nQuery:"
+
+
+class TestInstruction:
+    SCIFACT = "Given a scientific claim, retrieve documents that support or refute the claim"
+
+    def test_queries_get_the_tasks_own_in_the_style_of_qwen3(self, scifact: Any) -> None:
+        prompts = TaskPrompts(MTEBConfig())
+        assert prompts.of_task(scifact)[:2] == [f"Instruct: {self.SCIFACT}\nQuery:", None]
+
+    def test_the_template_is_a_setting(self, scifact: Any) -> None:
+        prompts = TaskPrompts(MTEBConfig(task_instruction="{instruction}: "))
+        assert prompts.prefix(scifact, "query") == f"{self.SCIFACT}: "
+
+    def test_symmetric_tasks_get_that_of_their_type(self, sts: Any) -> None:
+        assert sts.prompt is None
+        prompts = TaskPrompts(MTEBConfig())
+        assert prompts.prefix(sts, None) == "Instruct: Retrieve semantically similar text.\nQuery:"
+
+    def test_or_their_own_where_they_have_one(self) -> None:
+        import mteb
+
+        prompts = TaskPrompts(MTEBConfig())
+        task = mteb.get_task("Banking77Classification.v2").metadata
+        assert isinstance(task.prompt, str)
+        assert prompts.prefix(task, None) == f"Instruct: {task.prompt}\nQuery:"
+
+    def test_in_the_benchmark_six_retrieval_tasks_alone_are_without_one_and_documents_always(self) -> None:
+        from unimoe.evaluation.mteb.names import find_tasks
+
+        prompts, without = TaskPrompts(MTEBConfig()), []
+        for task in find_tasks(["full"]):
+            role = "query" if task.metadata.type in ("Retrieval", "Reranking") else None
+            prefix = prompts.prefix(task.metadata, role)
+            assert prefix is None or prefix.startswith("Instruct: ")
+            assert prompts.prefix(task.metadata, "document") is None
+            if prefix is None:
+                without.append(task.metadata.name)
+        assert without == [
+            "CQADupstackGamingRetrieval", "CQADupstackUnixRetrieval", "ClimateFEVERHardNegatives", "FEVERHardNegatives",
+            "HotpotQAHardNegatives", "Touche2020Retrieval.v3",
+        ]  # fmt: skip
+
+    def test_queries_of_a_task_without_one_are_left_to_the_model(self) -> None:
+        import mteb
+
+        task = mteb.get_task("SciFact").metadata.model_copy(update={"prompt": None})
+        assert TaskPrompts(MTEBConfig()).prefix(task, "query") is None
+
+    def test_none_leaves_all_to_the_model(self, scifact: Any, sts: Any) -> None:
+        prompts = TaskPrompts(MTEBConfig(task_instruction=None))
+        assert prompts.of_task(scifact) == prompts.of_task(sts) == [None] * 3
+
+    def test_a_template_without_a_place_for_it_is_refused(self) -> None:
+        with pytest.raises(ValidationError, match=r"must hold {instruction}"):
+            MTEBConfig(task_instruction="Instruct: ")
+
+
+class TestUnknownKeys:
+    @pytest.mark.parametrize(
+        "key",
+        ["SciFact", "SciFact-query", "SciFact-document", "STS", "Retrieval-query", "query", "document", "SciFact-NL"],
+    )
+    def test_known_ones_pass(self, key: str) -> None:
+        by_hand(**{key: "x"}).refuse_unknown_keys()
+
+    @pytest.mark.parametrize(
+        ("key", "near"),
+        [("SciFcat", "SciFact"), ("SciFcat-query", "SciFact"), ("Retreival", "Retrieval"), ("SciFact-passage", "Sci")],
+    )
+    def test_others_are_refused_with_the_closest(self, key: str, near: str) -> None:
+        with pytest.raises(UsageError) as refused:
+            by_hand(query="x", **{key: "x"}).refuse_unknown_keys()
+        assert f"evaluation.mteb.prompts: {key!r} is no task, type of tasks or role" in str(refused.value)
+        assert f"did you mean '{near}" in str(refused.value)
+
+    def test_collections_of_the_caller_are_known_too(self) -> None:
+        by_hand(apidocs="x").refuse_unknown_keys(["apidocs"])
+        with pytest.raises(UsageError, match="'apidocs' is no task"):
+            by_hand(apidocs="x").refuse_unknown_keys()
+
+
+def test_whatever_changes_a_prefix_changes_the_settings() -> None:
+    configs = [{}, {"task_instruction": None}, {"task_instruction": "{instruction} "}, {"prompts": {"query": "x"}}]
+    settings = [TaskPrompts(MTEBConfig.model_validate(config)).settings for config in configs]
+    assert all(one != other for n, one in enumerate(settings) for other in settings[:n])

@@ -1,0 +1,182 @@
+"""A plan counts what can be counted, samples the rest, and measures the speed on questions never seen before."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from support.experiments import tiny_experiment
+from support.reranking import invented, write_invented
+
+from unimoe.config import Experiment
+from unimoe.data.collection import Collection
+from unimoe.errors import DataError
+from unimoe.evaluation import plan
+from unimoe.evaluation.plan import print_plan, probe_speed
+from unimoe.evaluation.subjects import Subject, zero_shot_subject
+from unimoe.evaluation.tiers import LoadedDataset, chosen_datasets
+from unimoe.models.loader import ModelBench
+from unimoe.models.token_tree import tree_tokens
+from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.results import Task
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+COLLECTION = invented(documents=40, queries=6, unjudged=1)
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    return tiny_experiment(tmp_path_factory.mktemp("plan"))
+
+
+@pytest.fixture(scope="module")
+def subject(experiment: Experiment) -> Subject:
+    return zero_shot_subject(experiment, ModelBench(experiment, torch.device("cpu"), torch.float32))
+
+
+@pytest.fixture(scope="module")
+def model(subject: Subject) -> UnimodelForExp1:
+    assert subject.load is not None
+    return subject.load()
+
+
+@pytest.fixture
+def data(experiment: Experiment, tmp_path: Path, tmp_cache: Path) -> LoadedDataset:
+    folder = write_invented(tmp_path / "toy", COLLECTION)
+    return LoadedDataset(chosen_datasets(experiment, [f"path:{folder}"])[0])
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of a token in ten seconds."""
+    monkeypatch.setattr(plan, "probe_speed", lambda model, sequences: 0.1)
+
+
+def planned(
+    capsys: pytest.CaptureFixture[str],
+    subject: Subject,
+    datasets: Sequence[LoadedDataset],
+    tasks: Sequence[Task] = ("reranking",),
+    price: float | None = None,
+) -> list[str]:
+    """The lines of a plan but for the header."""
+    print_plan(subject, datasets, tasks, price)
+    return capsys.readouterr().out.splitlines()[1:]
+
+
+def questions(model: UnimodelForExp1, data: LoadedDataset) -> list[list[int]]:
+    """The token ids of all that would be asked."""
+    corpus, queries = COLLECTION.corpus, COLLECTION.queries
+    return model.pair_ids([(queries[q], corpus[d].full_text) for q, found in data.candidates.items() for d in found])
+
+
+def tokens_of(line: str) -> int:
+    return int(line.split()[4].replace(",", ""))
+
+
+@pytest.mark.usefixtures("slow")
+class TestWork:
+    def test_tokens_are_exact_where_the_sample_is_all(
+        self, capsys: pytest.CaptureFixture[str], subject: Subject, model: UnimodelForExp1, data: LoadedDataset
+    ) -> None:
+        line, _ = planned(capsys, subject, [data])
+        asked = questions(model, data)
+        tokens = tree_tokens(asked)
+        assert tokens < sum(map(len, asked))
+        assert line.split()[:5] == ["reranking", data.dataset.name, "7", str(len(asked)), f"{tokens:,}"]
+
+    def test_a_sample_comes_close(
+        self,
+        capsys: pytest.CaptureFixture[str],
+        subject: Subject,
+        model: UnimodelForExp1,
+        data: LoadedDataset,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        sampled = list[int]()
+        pair_ids = model.pair_ids
+
+        def counted(pairs: Sequence[tuple[str, str]]) -> list[list[int]]:
+            sampled.append(len(pairs))
+            return pair_ids(pairs)
+
+        counted.order = pair_ids.order  # type: ignore[attr-defined]
+        monkeypatch.setattr(plan, "_SAMPLE_CHARACTERS", 300)
+        monkeypatch.setattr(model, "pair_ids", counted)
+        line, _ = planned(capsys, subject, [data])
+        asked = questions(model, data)
+        assert sampled[0] < len(asked) / 2
+        assert tokens_of(line) == pytest.approx(tree_tokens(asked), rel=0.1)
+
+    def test_every_task_and_dataset_has_a_line_unless_one_is_asked_for(
+        self, capsys: pytest.CaptureFixture[str], subject: Subject, data: LoadedDataset
+    ) -> None:
+        *both, total = planned(capsys, subject, [data, data], tasks=("reranking", "embedding"))
+        assert [line.split()[0] for line in both] == ["reranking", "embedding"] * 2
+        assert total.startswith(f"total: {sum(map(tokens_of, both)):,} tokens, ")
+        line, _ = planned(capsys, subject, [data], tasks=("embedding",))
+        assert line.split()[3] == str(len(COLLECTION.corpus) + len(COLLECTION.queries))
+        assert tokens_of(line) == tokens_of(both[1])
+
+    def test_hours_and_cost_follow_from_the_speed(
+        self, capsys: pytest.CaptureFixture[str], subject: Subject, data: LoadedDataset
+    ) -> None:
+        line, total = planned(capsys, subject, [data], price=30)
+        hours = tokens_of(line) / 3600 / 0.1
+        found = re.search(r"MiB, ([\d.]+) hours, ([\d.,]+) at 30 an hour \(probe: 0 tokens a second\)$", total)
+        assert found is not None
+        assert float(found[1]) == pytest.approx(hours, abs=0.05)
+        assert float(found[2].replace(",", "")) == pytest.approx(30 * hours, abs=0.005)
+        assert "an hour" not in planned(capsys, subject, [data])[-1]
+
+    def test_where_nothing_can_be_had_there_is_no_total(
+        self, capsys: pytest.CaptureFixture[str], subject: Subject
+    ) -> None:
+        assert planned(capsys, subject, []) == []
+
+
+class TestProbe:
+    @pytest.mark.parametrize("seconds", [0.01, 2.0], ids=["quick", "slow"])
+    def test_speed_is_tokens_over_seconds_and_no_question_comes_twice(
+        self, model: UnimodelForExp1, monkeypatch: pytest.MonkeyPatch, seconds: float
+    ) -> None:
+        clock, asked = [0.0], list[list[list[int]]]()
+
+        def rerank_ids(sequences: list[list[int]]) -> None:
+            asked.append(sequences)
+            clock[0] += seconds
+
+        monkeypatch.setattr("unimoe.evaluation.plan.time.perf_counter", lambda: clock[0])
+        monkeypatch.setattr(model, "rerank_ids", rerank_ids)
+        sequences = [[number, *range(50)] for number in range(600)]
+        speed = probe_speed(model, sequences)
+        assert len({ids[0] for part in asked for ids in part}) == sum(map(len, asked))
+        assert (sum(map(len, asked)) == len(sequences)) is (seconds < 1)  # a slow model is not asked them all
+        timed = asked[1:]  # after a warm-up
+        assert speed == pytest.approx(sum(map(tree_tokens, timed)) / (seconds * len(timed)))
+
+    def test_queries_without_any_candidate_need_no_time(
+        self, capsys: pytest.CaptureFixture[str], experiment: Experiment, subject: Subject, tmp_path: Path
+    ) -> None:
+        folder = write_invented(tmp_path / "strange", with_queries("zebra"))
+        data = LoadedDataset(chosen_datasets(experiment, [f"path:{folder}"])[0])
+        (line,) = planned(capsys, subject, [data])
+        assert line.split()[2:5] == ["7", "0", "0"]
+
+    def test_a_query_that_leaves_no_room_is_named(
+        self, experiment: Experiment, subject: Subject, tmp_path: Path
+    ) -> None:
+        folder = write_invented(tmp_path / "wordy", with_queries("baba keke " * 200))
+        data = LoadedDataset(chosen_datasets(experiment, [f"path:{folder}"])[0])
+        with pytest.raises(DataError, match=r"^query 'q\d', document 'd\d\d': query 'baba"):
+            print_plan(subject, [data], ("reranking",), None)
+
+
+def with_queries(text: str) -> Collection:
+    """The collection with one text for all of its queries."""
+    return replace(COLLECTION, queries=dict.fromkeys(COLLECTION.queries, text))

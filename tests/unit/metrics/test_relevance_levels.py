@@ -1,0 +1,273 @@
+"""Name and relevance level of a collection: stated by its files, known of published sets, carried to every result."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.experiments import tiny_experiment_dict
+from support.results import make_result
+from support.sources import IrDocument, IrQrel, IrQuery
+
+from unimoe.analysis.compare import load_all_results
+from unimoe.config import Experiment
+from unimoe.config.files import parse_experiment
+from unimoe.data.catalog import load_collection
+from unimoe.data.collection import Collection, Document
+from unimoe.data.levels import known_level
+from unimoe.data.names import result_name
+from unimoe.data.sources.beir_layout import read_beir, write_beir
+from unimoe.description import Description, describe_qrels
+from unimoe.errors import DataError, UsageError
+from unimoe.evaluation.level_notes import collection_note
+from unimoe.evaluation.measuring import Found
+from unimoe.evaluation.retrieval_eval import dense_collection
+from unimoe.evaluation.suite import load_reporting
+from unimoe.evaluation.tiers import chosen_datasets
+from unimoe.evaluation.writing import write_found
+from unimoe.metrics import score_run
+from unimoe.results import EvalResult, read_result, write_result
+
+GRADED = Collection(
+    name="toy",
+    split="test",
+    corpus={"a": Document("", "red fish"), "b": Document("", "blue fish")},
+    queries={"q1": "red", "q2": "blue"},
+    qrels={"q1": {"a": 1}, "q2": {"b": 3, "a": 1}},
+)
+
+
+def written(folder: Path, collection: Collection = GRADED, **stated: Any) -> Path:
+    write_beir(collection, folder)
+    if stated:
+        (folder / "collection.json").write_text(json.dumps(stated))
+    return folder
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    return parse_experiment(tiny_experiment_dict(tmp_path), source="tiny")
+
+
+class TestStated:
+    def test_a_folder_states_name_and_level(self, tmp_path: Path) -> None:
+        found = load_collection(f"path:{written(tmp_path / 'toy', name='dl20', relevance_level=2)}", "test")
+        assert (found.name, found.relevance_level, found.level_stated) == ("dl20", 2, True)
+
+    def test_without_the_file_it_is_named_by_its_folder_and_level_1_for_want_of_another(self, tmp_path: Path) -> None:
+        found = load_collection(f"path:{written(tmp_path / 'toy')}", "test")
+        assert (found.name, found.relevance_level, found.level_stated) == ("toy", 1, False)
+
+    def test_a_split_may_have_its_own_level(self, tmp_path: Path) -> None:
+        folder = written(tmp_path / "toy", relevance_level=2)
+        (folder / "qrels" / "test.tsv.json").write_text('{"relevance_level": 3}')
+        assert load_collection(f"path:{folder}", "test").relevance_level == 3
+        assert describe_qrels(folder / "qrels" / "dev.tsv") == Description(relevance_level=2)
+
+    def test_a_packed_file_has_the_sidecar_of_the_plain_one(self, tmp_path: Path) -> None:
+        (tmp_path / "dl20.qrels.json").write_text('{"name": "dl20", "relevance_level": 2}')
+        expected = Description(name="dl20", relevance_level=2)
+        assert describe_qrels(tmp_path / "dl20.qrels.gz") == describe_qrels(tmp_path / "dl20.qrels") == expected
+        assert describe_qrels(tmp_path / "other.qrels") == Description()
+
+    @pytest.mark.parametrize(
+        ("path", "level"),
+        [
+            ("nfcorpus/qrels/test.tsv", 1),
+            ("out/qrels/apidocs-test.qrels", 1),
+            ("out/qrels/NFCorpus-test.qrels.gz", 1),
+            ("out/qrels/webis-touche2020-test.qrels", 1),
+            ("out/qrels/mine-test.qrels", None),
+            ("nfcorpus-test.qrels", None),
+        ],
+    )
+    def test_graded_judgments_that_count_from_1_by_convention_need_no_file(self, path: str, level: int | None) -> None:
+        assert describe_qrels(Path(path)).relevance_level == level
+
+    @pytest.mark.parametrize(
+        ("stated", "words"),
+        [
+            ({"relevance_level": 0}, "relevance_level: Input should be greater than or equal to 1"),
+            ({"relevance_level": 2.0}, "relevance_level: Input should be a valid integer"),
+            ({"relevance_level": True}, "relevance_level: Input should be a valid integer"),
+            ({"name": "a\nb"}, "name: String should match pattern"),
+            ({"relevance": 2}, "relevance: Extra inputs are not permitted"),
+        ],
+    )
+    def test_another_shape_is_refused_by_file_and_key(self, tmp_path: Path, stated: dict[str, Any], words: str) -> None:
+        with pytest.raises(DataError, match=words) as refused:
+            load_collection(f"path:{written(tmp_path / 'toy', **stated)}", "test")
+        assert str(refused.value).startswith(f"{tmp_path / 'toy' / 'collection.json'}: ")
+        assert '; write {"name": "dl20", "relevance_level": 2}' in str(refused.value)
+
+    def test_a_collection_written_and_read_keeps_its_level(self, tmp_path: Path) -> None:
+        stated = replace(GRADED, relevance_level=2, level_stated=True)
+        write_beir(stated, tmp_path / "toy")
+        assert read_beir(tmp_path / "toy", "test") == stated
+
+    def test_parts_of_a_collection_keep_it(self) -> None:
+        stated = replace(GRADED, relevance_level=2, level_stated=True)
+        for part in (stated.sample_queries(1), *stated.split_queries(0.5), stated.pool(2)):
+            assert (part.relevance_level, part.level_stated) == (2, True)
+
+    def test_only_a_level_above_1_is_part_of_the_content_hash(self) -> None:
+        assert replace(GRADED, level_stated=True).content_hash == GRADED.content_hash
+        assert replace(GRADED, relevance_level=2).content_hash != GRADED.content_hash
+
+
+@pytest.mark.parametrize(
+    ("collection", "split", "level"),
+    [
+        ("ir_datasets:msmarco-passage/trec-dl-2019", "test", 2),
+        ("ir_datasets:msmarco-passage/trec-dl-2020/judged", "test", 2),
+        ("ir_datasets:msmarco-passage-v2/trec-dl-2021", "test", 2),
+        ("ir_datasets:msmarco-passage/trec-dl-hard", "test", 2),
+        ("ir_datasets:msmarco-document/trec-dl-2019", "test", 1),  # where TREC counts from "relevant", which is 1
+        ("ir_datasets:beir/msmarco/test", "test", 2),
+        ("ir_datasets:beir/msmarco/dev", "dev", 1),
+        ("ir_datasets:antique/test", "test", None),
+        ("msmarco", "test", 2),
+        ("msmarco", "dev", 1),
+        ("path:data/msmarco", "test", 2),
+        ("nanobeir:MSMARCO", "test", 1),
+        ("apidocs", "test", 1),
+        ("nfcorpus", "test", 1),
+        ("Touche2020", "test", 1),
+        ("path:data/trec-covid/", "test", 1),
+        ("path:data/DBPedia", "test", 1),
+        ("cqadupstack/tex", "test", 1),
+        ("mteb:NFCorpus", "test", 1),
+        ("path:data/mine", "test", None),
+        ("mine", "test", None),
+    ],
+)
+def test_what_is_known_of_published_sets(collection: str, split: str, level: int | None) -> None:
+    assert known_level(collection, split) == level
+
+
+def test_trec_dl_from_ir_datasets_counts_from_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = SimpleNamespace(
+        docs_iter=lambda: iter([IrDocument("d1", "T", "one")]),
+        queries_iter=lambda: iter([IrQuery("q1", "first")]),
+        qrels_iter=lambda: iter([IrQrel("q1", "d1", 3)]),
+    )
+    monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=lambda name: dataset))
+    found = load_collection("ir_datasets:msmarco-passage/trec-dl-2020/judged", "test")
+    assert (found.name, found.relevance_level, found.level_stated) == (
+        "msmarco-passage/trec-dl-2020/judged",
+        2,
+        True,
+    )
+
+
+def test_a_stated_level_goes_before_what_is_known(tmp_path: Path) -> None:
+    assert load_collection(f"path:{written(tmp_path / 'nfcorpus', relevance_level=2)}", "test").relevance_level == 2
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("collection", "name"),
+        [
+            ("path:some/long/way/mine", "mine"),
+            ("path:mine/", "mine"),
+            ("path:data/cqadupstack/tex", "cqadupstack/tex"),
+            ("scifact", "scifact"),
+            ("cqadupstack/tex", "cqadupstack/tex"),
+            ("mteb:ArguAna", "mteb:ArguAna"),
+            ("ir_datasets:beir/quora/test", "ir_datasets:beir/quora/test"),
+            ("nanobeir:SciFact", "nanobeir:SciFact"),
+        ],
+    )
+    def test_a_path_is_no_name(self, collection: str, name: str) -> None:
+        assert result_name(collection) == name
+
+    def test_of_this_folder_and_the_one_above(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "mine" / "inside").mkdir(parents=True)
+        monkeypatch.chdir(tmp_path / "mine" / "inside")
+        assert (result_name("path:."), result_name("path:..")) == ("inside", "mine")
+
+    def test_datasets_go_by_what_their_folder_states(self, experiment: Experiment, tmp_path: Path) -> None:
+        (dataset,) = chosen_datasets(experiment, [f"path:{written(tmp_path / 'toy', name='dl20')}"])
+        assert dataset.name == "dl20"
+
+    def test_two_of_one_name_are_refused_with_the_mend(self, experiment: Experiment, tmp_path: Path) -> None:
+        first, second = (f"path:{written(tmp_path / part / 'toy')}" for part in ("a", "b"))
+        with pytest.raises(UsageError) as refused:
+            chosen_datasets(experiment, [first, "scifact", second])
+        assert str(refused.value) == (
+            f"{first} and {second} would both be 'toy' in results; "
+            f"state another name in {tmp_path / 'b' / 'toy' / 'collection.json'}"
+        )
+        (tmp_path / "b" / "toy" / "collection.json").write_text('{"name": "other"}')
+        assert [d.name for d in chosen_datasets(experiment, [first, second])] == ["toy", "other"]
+
+    def test_a_folder_may_not_take_the_name_of_a_set(self, experiment: Experiment, tmp_path: Path) -> None:
+        folder = written(tmp_path / "SciFact")
+        with pytest.raises(UsageError, match=r"scifact and path:.* would both be 'SciFact' in results; state another"):
+            chosen_datasets(experiment, ["scifact", f"path:{folder}"])
+
+
+class TestNote:
+    def test_binary_measures_of_graded_judgments_without_a_stated_level(
+        self, experiment: Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        folder = written(tmp_path / "toy")
+        (dataset,) = chosen_datasets(experiment, [f"path:{folder}"])
+        load_reporting(dataset)
+        assert " ".join(capsys.readouterr().err.split()) == (
+            "warning: grades up to 3 in toy: mrr@10, map, recall@100 count grade 1 as relevant; TREC DL counts from "
+            f"2: state relevance_level in {folder}/collection.json"
+        )
+
+    @pytest.mark.parametrize(("name", "stated"), [("toy", {"relevance_level": 1}), ("nfcorpus", {})])
+    def test_silent_where_the_level_is_stated_or_known(self, tmp_path: Path, name: str, stated: dict[str, Any]) -> None:
+        source = f"path:{written(tmp_path / name, **stated)}"
+        assert collection_note(source, load_collection(source, "test")) is None
+
+    def test_silent_on_the_bundled_collection(self) -> None:
+        assert collection_note("apidocs", load_collection("apidocs", "test")) is None
+
+
+RUN = {"q1": {"a": 2.0, "b": 1.0}, "q2": {"a": 2.0, "b": 1.0}}
+
+
+def found(level: int) -> Found:
+    scores = score_run(GRADED.qrels, RUN, ("ndcg@10", "mrr"), level)
+    return Found("ndcg@10", scores.aggregate, GRADED.qrels, GRADED.queries, RUN, scores, relevance_level=level)
+
+
+class TestResults:
+    def test_a_result_of_before_counts_from_1(self) -> None:
+        raw = make_result("joint_r8", 0, [0.5]).model_dump(exclude={"relevance_level"})
+        assert EvalResult.model_validate(raw).relevance_level == 1
+
+    def test_exported_judgments_carry_a_level_other_than_1(self, tmp_path: Path) -> None:
+        result = make_result("joint_r8", 0, [0.5, 0.5], dataset="toy")
+        write_found(tmp_path, result, found(2))
+        assert json.loads((tmp_path / "qrels" / "toy-test.qrels.json").read_text()) == {"relevance_level": 2}
+        write_found(tmp_path, result, found(1))
+        assert [path.name for path in (tmp_path / "qrels").iterdir()] == ["toy-test.qrels"]
+
+    def test_results_of_different_levels_are_not_compared(self, tmp_path: Path) -> None:
+        write_result(tmp_path, make_result("joint_r8", 0, [0.5, 0.5]))
+        other = make_result("rank_only_r8", 0, [0.5, 0.5]).model_copy(update={"relevance_level": 2})
+        path = write_result(tmp_path, other)
+        assert read_result(path).relevance_level == 2
+        with pytest.raises(DataError, match="relevance level differs: 1 in joint_r8 seed 0; 2 in rank_only_r8 seed 0"):
+            load_all_results(tmp_path)
+
+
+def test_dense_retrieval_keeps_the_level(tmp_path: Path) -> None:
+    from unimoe.config.dense import DenseConfig
+    from unimoe.evaluation.retrieval_eval import score_retrieval
+
+    stated = replace(GRADED, relevance_level=2, level_stated=True)
+    data = dense_collection(stated, DenseConfig())
+    scores = score_retrieval(data.test, RUN, DenseConfig())
+    assert scores.per_query["map"] == {"q1": 0.0, "q2": 0.5}
+    assert scores.per_query["recall_cap@10"] == {"q1": 0.0, "q2": 1.0}

@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import pytest
+import torch
+from support.tiny_models import HIDDEN, tiny_base, tiny_model
+from torch import Tensor
+
+from unimoe.errors import DataError
+from unimoe.models import batched
+from unimoe.models.batched import BatchedDecoder, supports_trees
+from unimoe.models.frozen_layers import Trunk, split_decoder
+from unimoe.models.token_tree import MIN_SHARED, tree_tokens
+
+Layout = Literal["trees", "padded"]
+
+BEGINNING = list(range(100, 130))
+SEQUENCES = [
+    *([*BEGINNING, *range(200, 203 + tail)] for tail in (0, 7, 1, 20, 3)),
+    [5],
+    BEGINNING,
+    list(range(40)),
+    BEGINNING,
+    list(range(40, 0, -1)),
+]
+
+
+class Subject(NamedTuple):
+    """A decoder, and the states ``(N, H)`` of ``SEQUENCES`` one at a time."""
+
+    decoder: BatchedDecoder
+    forward: Any
+    expected: Tensor
+
+
+def model_of(layout: Layout) -> Any:
+    model = tiny_base().model
+    if layout == "padded":
+        model._supports_attention_backend = False  # as in models whose layers attend in a way of their own
+    return model
+
+
+@pytest.fixture(params=["trees", "padded"])
+def layout(request: pytest.FixtureRequest) -> Layout:
+    layout: Layout = request.param
+    return layout
+
+
+@pytest.fixture(params=["whole", "halves"])
+def subject(request: pytest.FixtureRequest, layout: Layout) -> Subject:
+    model = model_of(layout)
+    assert supports_trees(model) == (layout == "trees")
+    with torch.inference_mode():
+        alone = [model.model(input_ids=torch.tensor([ids])).last_hidden_state[0, -1] for ids in SEQUENCES]
+    if request.param == "whole":
+        return Subject(BatchedDecoder(model), model.model, torch.stack(alone))
+    lower, upper = split_decoder(model.model, 2)
+    return Subject(BatchedDecoder(model, Trunk(lower), upper), upper, torch.stack(alone))
+
+
+@torch.inference_mode()
+def gathered(
+    decoder: BatchedDecoder, sequences: Sequence[list[int]], budget: int | None = None, size: int | None = None
+) -> Tensor:
+    """The states in the order of the sequences, each of which came exactly once."""
+    found: dict[int, Tensor] = {}
+    for batch, states in decoder.states(sequences, budget, size):
+        assert states.shape == (len(batch), HIDDEN)
+        assert not found.keys() & set(batch)
+        found.update(zip(batch, states, strict=True))
+    return torch.stack([found[index] for index in range(len(sequences))])
+
+
+@pytest.fixture
+def tokens(monkeypatch: pytest.MonkeyPatch, subject: Subject) -> list[int]:
+    """Tokens of each forward pass, paddings included."""
+    return counted(monkeypatch, subject, limit=10**6)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, subject: Subject, limit: int) -> list[int]:
+    """Counts the tokens of each forward pass, and lets memory run out above ``limit`` of them."""
+    tokens: list[int] = []
+    forward: Callable[..., Any] = subject.forward.forward
+
+    def counting(**inputs: Any) -> Any:
+        rows = inputs["input_ids"] if "input_ids" in inputs else inputs["inputs_embeds"][..., 0]
+        if rows.numel() > limit:
+            raise torch.OutOfMemoryError("no memory for so many")
+        tokens.append(rows.numel())
+        return forward(**inputs)
+
+    monkeypatch.setattr(subject.forward, "forward", counting)
+    return tokens
+
+
+class TestStates:
+    @pytest.mark.parametrize(
+        ("budget", "size"), [(None, None), (1, None), (64, None), (10**6, None), (None, 1), (None, 3), (10**6, 3)]
+    )
+    def test_they_are_those_of_each_sequence_alone(
+        self, subject: Subject, budget: int | None, size: int | None
+    ) -> None:
+        found = gathered(subject.decoder, SEQUENCES, budget, size)
+        torch.testing.assert_close(found, subject.expected, rtol=1e-4, atol=1e-4)
+
+    def test_no_sequences_no_batches(self, subject: Subject) -> None:
+        assert list(subject.decoder.states([], None, None)) == []
+
+    def test_trees_compute_what_is_shared_once(self, subject: Subject, layout: Layout, tokens: list[int]) -> None:
+        gathered(subject.decoder, SEQUENCES, 10**6)
+        everything = sum(map(len, SEQUENCES))
+        if layout == "trees":
+            assert sum(tokens) <= tree_tokens(SEQUENCES) + MIN_SHARED * len(SEQUENCES) < everything
+        else:
+            assert sum(tokens) >= everything
+
+    def test_a_budget_bounds_the_tokens_of_a_pass(self, subject: Subject, tokens: list[int]) -> None:
+        longest = max(map(len, SEQUENCES))
+        for budget in (1, 60, 90):
+            tokens.clear()
+            gathered(subject.decoder, SEQUENCES, budget)
+            assert max(tokens) <= max(longest, budget + MIN_SHARED * len(SEQUENCES))
+
+
+class TestOutOfMemory:
+    LIMIT = 70
+    """Tokens: more than the longest sequence has, less than all have together."""
+
+    @pytest.fixture(autouse=True)
+    def released(self, monkeypatch: pytest.MonkeyPatch) -> list[None]:
+        """How often freed memory was given back, which takes long beside a test."""
+        released: list[None] = []
+        monkeypatch.setattr(batched, "release_memory", lambda: released.append(None))
+        return released
+
+    def test_batches_shrink_until_they_fit(
+        self,
+        subject: Subject,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        released: list[None],
+    ) -> None:
+        tokens = counted(monkeypatch, subject, self.LIMIT)
+        found = gathered(subject.decoder, SEQUENCES)
+        torch.testing.assert_close(found, subject.expected, rtol=1e-4, atol=1e-4)
+        assert max(tokens) <= self.LIMIT
+        reduced = subject.decoder.reduced_budget
+        assert reduced is not None
+        assert caplog.messages[-1] == f"out of memory: batches of at most {reduced} tokens from now on"
+        assert len(released) == len(caplog.messages)
+
+    def test_a_budget_halves_what_did_not_fit(self, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+        model = model_of(layout)
+        decoder = BatchedDecoder(model)
+        counted(monkeypatch, Subject(decoder, model.model, torch.empty(0)), limit=50)
+        gathered(decoder, [[*BEGINNING, 1], [*BEGINNING, 2, 2, 2], [*BEGINNING, 3]])
+        # Trees fit at once: 30 tokens that all share, and 1, 3 and 1. Of three rows of 33 tokens, one fits.
+        assert decoder.reduced_budget == (None if layout == "trees" else 3 * 33 // 2)
+        other = list(range(30))
+        gathered(decoder, [[*BEGINNING, 1], [*BEGINNING, 2, 2, 2], other])
+        assert decoder.reduced_budget == ((30 + 1 + 3 + 30) // 2 if layout == "trees" else 3 * 33 // 2)
+
+    def test_later_calls_keep_the_smaller_batches(self, subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+        tokens = counted(monkeypatch, subject, self.LIMIT)
+        gathered(subject.decoder, SEQUENCES)
+        reduced = subject.decoder.reduced_budget
+        gathered(subject.decoder, SEQUENCES)
+        gathered(subject.decoder, SEQUENCES, size=len(SEQUENCES))
+        gathered(subject.decoder, SEQUENCES, budget=10**6)
+        assert subject.decoder.reduced_budget == reduced  # nothing failed again
+        assert max(tokens) <= self.LIMIT
+
+    def test_a_smaller_budget_of_the_caller_counts(self, subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+        tokens = counted(monkeypatch, subject, self.LIMIT)
+        subject.decoder.reduced_budget = 10**6
+        gathered(subject.decoder, [[token] for token in range(60)], budget=20)
+        assert max(tokens) == 20
+
+    @pytest.mark.parametrize("size", [2, 10])
+    def test_a_batch_size_gives_way(self, subject: Subject, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+        counted(monkeypatch, subject, limit=53)  # what the longest sequence alone needs
+        found = gathered(subject.decoder, SEQUENCES, size=size)
+        torch.testing.assert_close(found, subject.expected, rtol=1e-4, atol=1e-4)
+
+    def test_what_was_done_before_is_not_done_again(self, subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+        tokens = counted(monkeypatch, subject, limit=53)
+        single = [[token] for token in range(10)]
+        gathered(subject.decoder, [*single, list(range(50)), list(range(60, 10, -1))], budget=100)
+        assert 50 <= sum(tokens) <= 10 + 50 + 50 + 10  # the ten at most twice: with each of the others
+
+    def test_the_lower_layers_may_run_out_of_memory_too(self, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+        model = model_of(layout)
+        expected = gathered(BatchedDecoder(model), SEQUENCES)
+        lower, upper = split_decoder(model.model, 2)
+        decoder = BatchedDecoder(model, Trunk(lower), upper)
+        counted(monkeypatch, Subject(decoder, lower, expected), self.LIMIT)
+        torch.testing.assert_close(gathered(decoder, SEQUENCES), expected, rtol=1e-4, atol=1e-4)
+
+    def test_a_sequence_that_does_not_fit_alone_is_named_by_its_tokens(
+        self, subject: Subject, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        counted(monkeypatch, subject, limit=52)
+        with pytest.raises(DataError, match=r"^a sequence of 53 tokens alone does not fit in memory; .*max_length"):
+            gathered(subject.decoder, SEQUENCES)
+
+
+class TestSupportsTrees:
+    @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma", "phi3", "olmo2", "smollm3"])
+    def test_families_of_plain_full_attention(self, kind: str) -> None:
+        assert supports_trees(tiny_model(kind))
+
+    def test_a_window_in_every_layer(self) -> None:
+        assert not supports_trees(tiny_model("mistral", sliding_window=8))
+        assert supports_trees(tiny_model("mistral", sliding_window=None))
+
+    def test_a_window_in_some_layers(self) -> None:
+        mixed = {"use_sliding_window": True, "sliding_window": 8}
+        assert not supports_trees(tiny_model("qwen2", layer_types=["full_attention", "sliding_attention"], **mixed))
+        assert supports_trees(tiny_model("qwen2", layer_types=["full_attention"] * 2, **mixed))
+
+    def test_attention_sinks(self) -> None:
+        experts = {"num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": 16}
+        assert not supports_trees(tiny_model("gpt_oss", layer_types=["full_attention"] * 2, **experts))
+
+    def test_capped_logits_of_attention(self) -> None:
+        full = {"layer_types": ["full_attention"] * 2, "head_dim": 16}
+        assert not supports_trees(tiny_model("gemma2", attn_logit_softcapping=50.0, **full))
+        assert supports_trees(tiny_model("gemma2", attn_logit_softcapping=None, **full))
+
+    def test_a_mask_of_the_layers_own(self) -> None:
+        assert not supports_trees(tiny_model("doge"))
+
+    def test_a_decoder_that_does_not_pass_on_what_attention_is_given(self) -> None:
+        assert not supports_trees(tiny_model("nemotron"))
+
+    def test_values_narrower_than_keys(self) -> None:
+        latent = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 12}
+        experts = {"n_routed_experts": 2, "num_experts_per_tok": 1, "n_group": 1, "topk_group": 1}
+        model = tiny_model("deepseek_v3", num_key_value_heads=4, **latent, **experts)
+        assert supports_trees(model)
+        sequences = [[*range(1, 20), 30], [*range(1, 20), 31, 32]]
+        with torch.inference_mode():
+            ((batch, states),) = BatchedDecoder(model).states(sequences, None, None)
+            for index, state in zip(batch, states, strict=True):
+                alone = model.model(input_ids=torch.tensor([sequences[index]])).last_hidden_state[0, -1]
+                torch.testing.assert_close(state, alone, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from support.tiny_models import HIDDEN, ModelKind, tiny_base
+
+from unimoe.config import PromptConfig
+from unimoe.config.training import LoraConfig
+from unimoe.errors import UsageError
+from unimoe.models import frozen_layers as trunk_module
+from unimoe.models.adapter import adapter_parameters, add_lora
+from unimoe.models.batching import pad_ids, pad_states
+from unimoe.models.frozen_layers import Trunk, split_decoder
+from unimoe.models.unimodel import UnimodelForExp1
+
+SEQUENCES = [[5, 6, 7, 8, 9, 10, 11], [12], [13, 14, 15], [300, 301], [5, 6, 7, 8, 9, 10, 12], [13, 14, 15]]
+CPU = torch.device("cpu")
+BYTES_PER_TOKEN = HIDDEN * 4
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So few tokens in a pass that the sequences above take several."""
+    monkeypatch.setattr(trunk_module, "default_token_budget", lambda _: 8)
+
+
+def lower_half(kind: ModelKind = "llama", layers: int = 4) -> Any:
+    return split_decoder(tiny_base(kind, layers).model.model, 2)[0]
+
+
+class TestSplit:
+    @pytest.mark.parametrize("kind", ["llama", "qwen3"])
+    @pytest.mark.parametrize("first_layer", [1, 2, 3])
+    def test_the_halves_in_a_row_equal_the_whole(self, kind: ModelKind, first_layer: int) -> None:
+        decoder = tiny_base(kind).model.model
+        lower, upper = split_decoder(decoder, first_layer)
+        ids = pad_ids(SEQUENCES, CPU)
+        with torch.inference_mode():
+            whole = decoder(input_ids=ids, use_cache=False).last_hidden_state
+            below = lower(input_ids=ids, use_cache=False).last_hidden_state
+            joined = upper(inputs_embeds=below, use_cache=False).last_hidden_state
+        torch.testing.assert_close(joined, whole, rtol=1e-5, atol=1e-5)
+
+    def test_the_halves_share_the_weights_and_leave_the_whole_as_it_was(self) -> None:
+        decoder = tiny_base().model.model
+        layers, norm = list(decoder.layers), decoder.norm
+        lower, upper = split_decoder(decoder, 3)
+        assert [*lower.layers, *upper.layers] == layers == list(decoder.layers)
+        assert upper.norm is norm is decoder.norm
+        assert lower.embed_tokens is decoder.embed_tokens
+
+    @pytest.mark.parametrize("first_layer", [-1, 0, 4, 5])
+    def test_a_layer_that_cannot_be_split_at_is_refused(self, first_layer: int) -> None:
+        with pytest.raises(UsageError, match=rf"lora\.first_layer {first_layer}: this model has layers 0 to 3"):
+            split_decoder(tiny_base().model.model, first_layer)
+
+    def test_layers_of_several_kinds_are_refused(self) -> None:
+        decoder = tiny_base("qwen3").model.model
+        decoder.config.layer_types = ["full_attention", "sliding_attention"] * 2
+        with pytest.raises(UsageError, match=r"lora\.first_layer: this model mixes kinds of layers"):
+            split_decoder(decoder, 2)
+
+    def test_gradients_never_reach_the_lower_layers(self) -> None:
+        base = tiny_base()
+        base.model.requires_grad_(True)  # even where they are not frozen
+        model = UnimodelForExp1(base, PromptConfig(), 256, first_layer=2)
+        assert model.trunk is not None
+        states = model.trunk.states(SEQUENCES)
+        assert states is not None
+        model.gaps(model.last_states(SEQUENCES, states)).sum().backward()  # type: ignore[no-untyped-call]
+        with_gradient = {name for name, weight in base.model.named_parameters() if weight.grad is not None}
+        assert all(name.startswith(("model.layers.2.", "model.layers.3.", "model.norm.")) for name in with_gradient)
+        assert "model.layers.2.self_attn.q_proj.weight" in with_gradient
+
+
+class TestStates:
+    def test_they_are_what_the_lower_layers_give(self) -> None:
+        lower = lower_half()
+        states = Trunk(lower).states(SEQUENCES)
+        assert states is not None
+        for ids, state in zip(SEQUENCES, states, strict=True):
+            with torch.inference_mode():
+                alone = lower(input_ids=torch.tensor([ids]), use_cache=False).last_hidden_state[0]
+            assert state.shape == (len(ids), HIDDEN)
+            torch.testing.assert_close(state, alone, rtol=1e-5, atol=1e-5)
+
+    def test_they_do_not_depend_on_what_was_asked_before(self) -> None:
+        fresh = Trunk(lower_half()).states(SEQUENCES)
+        used = Trunk(lower_half())
+        for before in (SEQUENCES[:2], SEQUENCES[::-1], [[1] * 50]):
+            used.states(before)
+        again = used.states(SEQUENCES)
+        assert fresh is not None
+        assert again is not None
+        assert all(torch.equal(one, other) for one, other in zip(fresh, again, strict=True))
+
+    def test_they_are_computed_once(self) -> None:
+        trunk = Trunk(lower_half())
+        first = trunk.states(SEQUENCES)
+        assert first is not None
+        assert trunk.states([list(ids) for ids in SEQUENCES]) is first
+
+    def test_sequences_that_join_to_the_same_ids_are_told_apart(self) -> None:
+        trunk = Trunk(lower_half())
+        one, other = trunk.states([[1, 2], [3]]), trunk.states([[1], [2, 3]])
+        assert one is not None
+        assert other is not None
+        assert [len(state) for state in one] == [2, 1]
+        assert [len(state) for state in other] == [1, 2]
+
+    def test_they_can_be_trained_on_though_computed_while_scoring(self) -> None:
+        base = tiny_base()
+        adapters = adapter_parameters(add_lora(base, LoraConfig(first_layer=2), seed=0))
+        model = UnimodelForExp1(base, PromptConfig(), 256, first_layer=2)
+        pairs = [("cat", "mat"), ("dog", "house")]
+        model.rerank(pairs)
+        assert model.trunk is not None
+        ids = model.pair_ids(pairs)
+        states = model.trunk.states(ids)
+        assert states is not None
+        assert not any(state.is_inference() for state in states)
+        model.gaps(model.last_states(ids, states)).sum().backward()  # type: ignore[no-untyped-call]
+        assert all(weight.grad is not None for weight in adapters.values())
+
+    def test_no_sequences_no_states(self) -> None:
+        assert Trunk(lower_half()).states([]) == []
+
+
+class TestMemory:
+    def test_a_set_beyond_the_limit_is_not_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        trunk = Trunk(lower_half())
+        monkeypatch.setattr(trunk_module, "MEMORY_LIMIT", 4 * BYTES_PER_TOKEN)
+        assert trunk.states([[1, 2], [3, 4]]) is not None
+        assert trunk.states([[1, 2], [3, 4, 5]]) is None
+
+    def test_scores_are_the_same_without_states(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        model = UnimodelForExp1(tiny_base(), PromptConfig(), 256, first_layer=2)
+        pairs = [("cat", "mat"), ("cat", "the old house")]
+        kept = torch.tensor(model.rerank(pairs, output="gap"))
+        monkeypatch.setattr(trunk_module, "MEMORY_LIMIT", 0)
+        torch.testing.assert_close(torch.tensor(model.rerank(pairs, output="gap")), kept, rtol=1e-4, atol=1e-4)
+
+    def test_of_many_sets_the_one_used_longest_ago_is_dropped(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(trunk_module, "SETS_LIMIT", 6 * BYTES_PER_TOKEN)
+        trunk = Trunk(lower_half())
+        a, b, c = [[1, 2]], [[3, 4]], [[5, 6, 7]]
+        first_a, first_b = trunk.states(a), trunk.states(b)
+        assert trunk.states(a) is first_a
+        trunk.states(c)  # takes the place of b
+        assert trunk.states(a) is first_a
+        assert trunk.states(b) is not first_b
+
+    def test_states_are_no_view_of_a_padded_batch(self) -> None:
+        states = Trunk(lower_half()).states(SEQUENCES)
+        assert states is not None
+        block = {state.untyped_storage().data_ptr(): state.untyped_storage().nbytes() for state in states}
+        assert list(block.values()) == [sum(map(len, SEQUENCES)) * BYTES_PER_TOKEN]
+
+
+class TestPadding:
+    def test_ids_and_states_are_padded_on_the_right(self) -> None:
+        assert pad_ids([[1, 2, 3], [4]], CPU).tolist() == [[1, 2, 3], [4, 0, 0]]
+        padded = pad_states([torch.ones(2, 3), torch.ones(1, 3)])
+        assert padded.shape == (2, 2, 3)
+        assert padded[1, 1].tolist() == [0, 0, 0]

@@ -1,0 +1,91 @@
+"""Which queries train, choose and report: never one of them twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+from support.heads import topics_folder
+
+from unimoe.errors import DataError, UsageError
+from unimoe.studies.common.splits import SplitConfig, Splits, load_splits, task_collection
+
+
+def ids(splits: Splits) -> list[set[str]]:
+    return [set(part.qrels) for part in splits]
+
+
+def assert_disjoint(splits: Splits) -> None:
+    train, dev, test = ids(splits)
+    assert not train & dev
+    assert not train & test
+    assert not dev & test
+    assert all((train, dev, test))
+
+
+def test_published_splits_are_taken_as_they_are(tmp_path: Path) -> None:
+    splits = load_splits(f"path:{topics_folder(tmp_path / 'c')}", None)
+    assert [len(part) for part in ids(splits)] == [36, 18, 18]
+    assert [part.split for part in splits] == ["train", "dev", "test"]
+    assert_disjoint(splits)
+
+
+def test_without_a_dev_split_a_fifth_of_the_training_queries_chooses(tmp_path: Path) -> None:
+    task = f"path:{topics_folder(tmp_path / 'c', {'train': 40, 'test': 10})}"
+    splits = load_splits(task, None)
+    assert [len(part) for part in ids(splits)] == [32, 8, 10]
+    assert_disjoint(splits)
+    assert ids(splits) == ids(load_splits(task, None))
+
+
+def test_a_test_split_alone_is_cut_in_three(tmp_path: Path) -> None:
+    task = f"path:{topics_folder(tmp_path / 'c', {'test': 50})}"
+    splits = load_splits(task, None)
+    assert [len(part) for part in ids(splits)] == [20, 10, 20]
+    assert_disjoint(splits)
+
+
+def test_more_queries_move_none_from_one_part_to_another(tmp_path: Path) -> None:
+    """A query's place hangs on the order of hashes: those of a larger set keep their order."""
+    small = load_splits(f"path:{topics_folder(tmp_path / 'a', {'train': 40, 'test': 10})}", None)
+    halves = SplitConfig(dev_fraction=0.5)
+    large = load_splits(f"path:{topics_folder(tmp_path / 'b', {'train': 40, 'test': 10})}", halves)
+    assert set(small.dev.qrels) < set(large.dev.qrels)
+
+
+def test_one_split_may_not_have_two_parts_to_play(tmp_path: Path) -> None:
+    task = f"path:{topics_folder(tmp_path / 'c')}"
+    with pytest.raises(DataError, match="is in two of train, dev and test; choose splits that differ"):
+        load_splits(task, SplitConfig(dev="test"))
+
+
+@pytest.mark.parametrize("queries", [1, 2])
+def test_too_few_queries_for_three_parts(tmp_path: Path, queries: int) -> None:
+    with pytest.raises(DataError, match="no query is left for"):
+        load_splits(f"path:{topics_folder(tmp_path / 'c', {'test': queries})}", None)
+
+
+def test_a_damaged_training_split_is_no_missing_one(tmp_path: Path) -> None:
+    folder = topics_folder(tmp_path / "c")
+    (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\ntrain00\td000\thigh\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"train\.tsv"):
+        load_splits(f"path:{folder}", None)
+
+
+def test_an_unknown_task_names_the_closest() -> None:
+    with pytest.raises(UsageError, match="did you mean 'scifact'"):
+        load_splits("scifakt", None)
+
+
+@pytest.mark.parametrize(
+    ("task", "collection"),
+    [("NanoMSMARCO", "nanobeir:MSMARCO"), ("nanoscifact", "nanobeir:SciFact"), ("scifact", "scifact")],
+)
+def test_the_names_of_nanobeir(task: str, collection: str) -> None:
+    assert task_collection(task) == collection
+
+
+def test_fractions_must_leave_something_to_train_on() -> None:
+    with pytest.raises(ValidationError, match="leave no query to train on"):
+        SplitConfig(train=None, dev_fraction=0.5, test_fraction=0.5)

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+
+from unimoe.errors import UsageError
+from unimoe.studies.heads.eggroll.noise import Kind, _words, directions, factors, grid
+
+KINDS = get_args(Kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rank", [1, 3])
+def test_a_direction_is_the_same_alone_and_among_others(kind: Kind, rank: int) -> None:
+    together = directions(7, 11, 20, 5, 37, rank=rank, kind=kind)
+    for number in (0, 1, 13, 19):
+        alone = directions(7, 11, 1, 5, 37, rank=rank, first=number, kind=kind)
+        assert torch.equal(alone.a[0], together.a[number])
+        assert torch.equal(alone.b[0], together.b[number])
+    part = directions(7, 11, 6, 5, 37, rank=rank, first=9, kind=kind)
+    assert torch.equal(part.b, together.b[9:15])
+
+
+@pytest.mark.parametrize("counter", [0, 7, 2**64 - 2, 2**70 + 5])
+def test_words_are_those_of_a_fresh_philox(counter: int) -> None:
+    key = bytes(range(16))
+    expected = np.random.Philox(key=int.from_bytes(key, "little"), counter=counter).random_raw(60)
+    assert np.array_equal(_words(key, counter, 60), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_directions_seeds_steps_and_streams_share_no_noise(kind: Kind) -> None:
+    rows = [
+        factors("directions", seed, step, 40, 512, kind=kind) for seed, step in ((42, 1), (43, 0), (42, 0), (-1, 1))
+    ]
+    rows.append(factors("scores", 42, 1, 40, 512, kind=kind))
+    every = torch.cat(rows)
+    correlations = every @ every.T / 512 - torch.eye(len(every))
+    assert float(correlations.abs().max()) < 6 / 512**0.5
+
+
+def test_a_later_step_does_not_shift_the_noise_of_an_earlier_one() -> None:
+    """Neighbouring counters under one key would: row 1 of step 0 must not be row 0 of step 1."""
+    first, second = factors("directions", 0, 0, 50, 64), factors("directions", 0, 1, 50, 64)
+    assert not (first[:, None] == second[None]).all(dim=2).any()
+
+
+def test_normal_entries_have_the_moments_and_tails_of_a_normal() -> None:
+    values = factors("directions", 0, 0, 1000, 1000).double().flatten()
+    assert abs(float(values.mean())) < 4e-3
+    assert float(values.var()) == pytest.approx(1, abs=6e-3)
+    assert float((values**4).mean()) == pytest.approx(3, abs=0.05)
+    for bound, share in ((1, 0.158655), (2, 0.022750), (3, 0.0013499)):
+        assert float((values > bound).double().mean()) == pytest.approx(share, abs=5 * (share / 1e6) ** 0.5)
+
+
+def test_signs_are_plus_and_minus_one_in_equal_parts() -> None:
+    values = factors("directions", 0, 0, 500, 1001, kind="rademacher")
+    assert set(values.flatten().tolist()) == {-1.0, 1.0}
+    assert abs(float(values.mean())) < 5 / 500_000**0.5
+
+
+def test_wider_dtypes_hold_the_same_values() -> None:
+    narrow, wide = directions(0, 0, 4, 3, 8), directions(0, 0, 4, 3, 8, dtype=torch.float64)
+    assert torch.equal(narrow.a.double(), wide.a)
+    assert wide.b.dtype == torch.float64
+
+
+def test_a_grid_pairs_every_input_factor_with_every_output_factor() -> None:
+    found = grid(0, 0, 3, 2, 4, 5, dtype=torch.float64)
+    assert found.shape == (3, 2)
+    one = torch.zeros(6, dtype=torch.float64)
+    one[2 * 2 + 1] = 1  # direction (i = 2, j = 1)
+    torch.testing.assert_close(found.weighted_sum(one), torch.outer(found.a[1], found.b[2]))
+
+
+@pytest.mark.parametrize("rank", [1, 2, 5])
+def test_directions_have_unit_variance_at_every_rank(rank: int) -> None:
+    count = 400
+    found = directions(0, 0, count, 8, 9, rank=rank, dtype=torch.float64)
+    squares = [float(found.weighted_sum(one).square().sum()) for one in torch.eye(count, dtype=torch.float64)]
+    assert sum(squares) / count / 72 == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [({"kind": "cauchy"}, "kind of noise 'cauchy'"), ({"rank": 0}, "rank is 0"), ({"count": 0}, "count is 0")],
+)
+def test_wrong_usage_is_named(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        directions(**({"seed": 0, "step": 0, "count": 1, "d_out": 2, "d_in": 2} | wrong))  # type: ignore[arg-type]

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from support.heads import topics_folder, toy_config, toy_data
+from support.tiny_encoders import save_tiny_encoder
+from support.tiny_models import save_tiny_model
+from support.toy_pools import random_head, toy_pools
+
+from unimoe.errors import DataError, UsageError
+from unimoe.retrieval.bm25 import bm25_run
+from unimoe.studies.heads.config import SoftLabelConfig, TrainConfig
+from unimoe.studies.heads.data import HeadData
+from unimoe.studies.heads.eggroll.method import evolution
+from unimoe.studies.heads.eggroll.soft_labels import soften, with_votes
+from unimoe.studies.heads.scores import evaluate_head
+from unimoe.trec import ranked
+
+
+def settings(**changes: Any) -> SoftLabelConfig:
+    return SoftLabelConfig.model_validate({"voters": ["bm25", "another", "third"], "top_k": 2, **changes})
+
+
+def descending(*ids: str) -> dict[str, float]:
+    return {document_id: -float(place) for place, document_id in enumerate(ids)}
+
+
+class TestVotes:
+    pools = toy_pools(2, 5, padded=False)
+    ids = pools.document_ids
+
+    def softened(self, *rankings: dict[str, float], **changes: Any) -> tuple[list[float], list[float], int]:
+        runs = [{"q000": ranking, "q001": {}} for ranking in rankings]
+        changed, count = with_votes(self.pools, runs, settings(**changes))
+        assert torch.equal(changed.grades[1], self.pools.grades[1])
+        return changed.grades[0].tolist(), changed.judged[0].tolist(), count
+
+    def test_by_hand(self) -> None:
+        relevant = int(self.pools.grades[0].argmax())
+        first, second, third, fourth = (document_id for n, document_id in enumerate(self.ids[0]) if n != relevant)
+        positive = self.ids[0][relevant]
+        # first: two votes; second: one; the positive: three; third and fourth: beyond the second place everywhere.
+        grades, judged, count = self.softened(
+            descending(positive, first, third, fourth),
+            descending(first, positive, fourth),
+            descending(second, positive, third, fourth),
+        )
+        assert count == 1
+        assert grades[self.ids[0].index(first)] == 0.5
+        assert grades[relevant] == 1
+        assert sum(grades) == 1.5
+        assert judged == [1, 0.5]
+
+    def test_more_votes_are_harder_to_get(self) -> None:
+        ranking = descending(*self.ids[0])
+        one_more = descending(*self.ids[0][::-1])
+        assert self.softened(ranking, ranking, one_more, votes=3)[2] == 0
+        assert self.softened(ranking, ranking, ranking, votes=3)[2] > 0
+
+    def test_what_was_judged_not_relevant_stays_so(self) -> None:
+        ranking = descending(*self.ids[0])
+        rejected = {"q000": dict.fromkeys(self.ids[0], 0), "q001": {}}
+        pools = self.pools.__class__(**{**vars(self.pools), "qrels": rejected})
+        changed, count = with_votes(pools, [{"q000": ranking}] * 2, settings())
+        assert count == 0
+        assert torch.equal(changed.grades, pools.grades)
+
+    def test_documents_outside_the_pool_take_no_place(self) -> None:
+        outside = descending("x1", "x2", *self.ids[0])
+        assert self.softened(outside, outside) == self.softened(descending(*self.ids[0]), descending(*self.ids[0]))
+
+    def test_the_old_pools_are_as_they_were(self) -> None:
+        before = self.pools.grades.clone()
+        self.softened(descending(*self.ids[0]), descending(*self.ids[0]))
+        assert torch.equal(self.pools.grades, before)
+        assert [len(judged) for judged in self.pools.judged] == [1, 1]
+
+    def test_soft_labels_count_in_fitness_but_not_in_what_is_reported(self) -> None:
+        pools = toy_pools(4, 8, padded=False)
+        runs = [{q: descending(*ids) for q, ids in zip(pools.query_ids, pools.document_ids, strict=True)}] * 2
+        changed, count = with_votes(pools, runs, settings(top_k=4))
+        assert count > 0
+        config, weight = TrainConfig(population_size=4, sigma=1e-6, head_output_size=8), random_head()
+        found = []
+        for given in (pools, changed):
+            _, facts = evolution(config, weight, given).step(weight, given.batch(range(4)), 0)
+            found.append(facts["fitness"])
+        assert found[0] == pytest.approx(evaluate_head(weight, pools, config).aggregate["ndcg@10"], abs=1e-6)
+        assert found[1] != pytest.approx(found[0], abs=1e-3)
+        reported = [evaluate_head(weight, given, config).aggregate for given in (pools, changed)]
+        assert reported[0] == reported[1]
+
+
+@pytest.fixture
+def topics(tmp_path: Path, tmp_cache: Path) -> tuple[TrainConfig, HeadData]:
+    # Of each topic five documents are about it, and only three are judged.
+    config = toy_config(topics_folder(tmp_path / "topics"), tmp_path / "out")
+    return config, toy_data(config)
+
+
+def voting(config: TrainConfig, *voters: str, top_k: int = 5) -> TrainConfig:
+    return config.model_copy(update={"soft_labels": SoftLabelConfig(voters=list(voters), top_k=top_k)})
+
+
+class TestVoters:
+    def test_bm25_and_the_heads_own_encoder_agree(self, topics: tuple[TrainConfig, HeadData]) -> None:
+        config, data = topics
+        told: list[str] = []
+        softened, count = soften(data.train, data.splits, voting(config, "bm25", config.encoder.base), told.append)
+        assert len(told) == 2
+        train, found = data.train, 0
+        bm25 = bm25_run(data.splits.train, config.pools.depth, config.pools.bm25)
+        for place, (query_id, pool) in enumerate(zip(train.query_ids, train.document_ids, strict=True)):
+            own = (train.documents[train.rows[place, : len(pool)]] @ train.queries[place]).tolist()
+            inside = {document_id: score for document_id, score in bm25[query_id].items() if document_id in pool}
+            agreed = set(ranked(dict(zip(pool, own, strict=True)))[:5]) & set(ranked(inside)[:5])
+            soft = {pool[number] for number in (softened.grades[place] == 0.5).nonzero().flatten().tolist()}
+            assert soft == agreed - train.qrels[query_id].keys()
+            assert softened.judged[place].tolist() == train.judged[place].tolist() + [0.5] * len(soft)
+            found += len(soft)
+        assert count == found > 0
+        assert torch.equal(softened.grades[train.grades > 0], train.grades[train.grades > 0])
+
+    def test_another_encoder_ranks_by_its_own_embeddings(
+        self, topics: tuple[TrainConfig, HeadData], tmp_path: Path
+    ) -> None:
+        from unimoe.config.dense import EncoderConfig
+        from unimoe.models.encoder import load_encoder
+
+        config, data = topics
+        folder = str(save_tiny_encoder(tmp_path / "encoder"))
+        softened, _ = soften(data.train, data.splits, voting(config, config.encoder.base, folder))
+        encoder = load_encoder(EncoderConfig(base=folder), torch.device("cpu"), torch.float32)
+        place, train = 3, data.train
+        query_id, pool = train.query_ids[place], train.document_ids[place]
+        own = train.documents[train.rows[place, : len(pool)]] @ train.queries[place]
+        query = encoder.encode([data.splits.train.queries[query_id]], kind="query")[0]
+        other = encoder.encode([data.splits.train.corpus[key].full_text for key in pool], kind="document") @ query
+        top = [set(np.argsort(-np.asarray(scores), kind="stable")[:5].tolist()) for scores in (own, other)]
+        soft = set((softened.grades[place] == 0.5).nonzero().flatten().tolist())
+        assert soft == {n for n in top[0] & top[1] if pool[n] not in train.qrels[query_id]}
+
+    def test_a_language_model_votes_and_its_answers_are_kept(
+        self, topics: tuple[TrainConfig, HeadData], tmp_path: Path, tmp_cache: Path
+    ) -> None:
+        config, data = topics
+        chosen = voting(config, "bm25", f"lm:{save_tiny_model(tmp_path / 'lm')}", top_k=10)
+        first, count = soften(data.train, data.splits, chosen)
+        kept = sorted((tmp_cache / "votes").glob("*.json"))
+        assert len(kept) == -(-len(data.train) // 8)
+        assert count > 0
+        again, _ = soften(data.train, data.splits, chosen)
+        assert torch.equal(first.grades, again.grades)
+        # What is damaged is made anew; what is whole is read.
+        kept[0].write_text("{")
+        again, _ = soften(data.train, data.splits, chosen)
+        assert torch.equal(first.grades, again.grades)
+        for path in kept:
+            path.write_text(json.dumps({"gaps": [-gap for gap in json.loads(path.read_text())["gaps"]]}))
+        turned, _ = soften(data.train, data.splits, chosen)
+        assert not torch.equal(first.grades, turned.grades)
+
+
+class TestRefusals:
+    def test_nobody_votes(self, topics: tuple[TrainConfig, HeadData]) -> None:
+        config, data = topics
+        with pytest.raises(UsageError, match="soft_labels is null"):
+            soften(data.train, data.splits, config)
+
+    def test_an_opinion_counts_once(self, topics: tuple[TrainConfig, HeadData]) -> None:
+        config, data = topics
+        with pytest.raises(UsageError, match="'bm25' twice"):
+            soften(data.train, data.splits, voting(config, "bm25", "bm25"))
+
+    @pytest.mark.parametrize("voter", ["lm:", "lm:bundled:nothing", "bundled:nothing"])
+    def test_a_model_that_cannot_be_had(self, voter: str, topics: tuple[TrainConfig, HeadData]) -> None:
+        config, data = topics
+        with pytest.raises((UsageError, DataError), match=voter.removeprefix("lm:") or "names no model"):
+            soften(data.train, data.splits, voting(config, "bm25", voter))
+
+    def test_more_votes_than_voters(self) -> None:
+        with pytest.raises(ValidationError, match="only 2 voters"):
+            SoftLabelConfig(voters=["bm25", "x"], votes=3)

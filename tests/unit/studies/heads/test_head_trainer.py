@@ -1,0 +1,226 @@
+"""Training a head: the same bits after a kill, nothing taken for what it is not, one clear line for what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from support.heads import WordEmbedder, topics_folder, toy_config, toy_data
+
+from unimoe.analysis.logs import read_logs
+from unimoe.errors import DataError
+from unimoe.metrics import score_run
+from unimoe.studies.common.initial_weight import initial_weight
+from unimoe.studies.heads.config import METHODS, TrainConfig, seed_recipe
+from unimoe.studies.heads.data import HeadData
+from unimoe.studies.heads.model import load_head, save_head
+from unimoe.studies.heads.scores import evaluate_head
+from unimoe.studies.heads.trainer import EGGROLLTrainer
+
+pytestmark = pytest.mark.usefixtures("tmp_cache")
+VARIANTS: dict[str, dict[str, Any]] = {method: {"method": method} for method in METHODS if method != "zero_shot"}
+VARIANTS |= {
+    "hybrid": {"method": "hybrid", "handoff": 5},
+    "genetic": {"method": "genetic", "genetic": {"individuals": 6}},
+    "seed_recipe": {"method": "eggroll"}
+    | seed_recipe().model_dump(include={"sigma", "sigma_is", "optimizer", "adaptive_sigma", "seed_scale", "max_norm"}),
+    "fp4": {"method": "eggroll", "precision": "fp4"},
+    "sgd": {"method": "infonce", "optimizer": "sgd", "weight_decay": 0.01, "max_norm": 1.0},
+    "objectives": {"method": "eggroll", "objectives": {"relevance": 1.0, "diversity": 0.3, "fairness": 0.3}},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return topics_folder(tmp_path / "collection")
+
+
+@pytest.fixture
+def config(folder: Path, tmp_path: Path) -> TrainConfig:
+    return toy_config(folder, tmp_path / "out", method="infonce", learning_rate=1e-2)
+
+
+@pytest.fixture
+def data(config: TrainConfig) -> HeadData:
+    return toy_data(config)
+
+
+class KilledError(Exception):
+    """What ends a training in the middle."""
+
+
+def kill_after(steps: int) -> Any:
+    def on_step(step: int, facts: dict[str, float]) -> None:
+        if step == steps:
+            raise KilledError
+
+    return on_step
+
+
+def changed(config: TrainConfig, **changes: Any) -> TrainConfig:
+    return TrainConfig.model_validate(config.model_dump() | changes)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_killed_training_goes_on_to_the_same_bits(
+    variant: str, config: TrainConfig, data: HeadData, tmp_path: Path
+) -> None:
+    config = changed(config, **VARIANTS[variant], learning_rate=1e-3)
+    whole = EGGROLLTrainer(changed(config, output_dir=str(tmp_path / "whole")), data)
+    killed = EGGROLLTrainer(changed(config, output_dir=str(tmp_path / "killed")), data)
+    whole.fit()
+    for steps in (6, 11):  # between two saved states each
+        with pytest.raises(KilledError):
+            EGGROLLTrainer(killed.config, data).fit(kill_after(steps))
+        assert killed.state_path.exists()
+        assert not killed.is_finished()
+    killed.fit()
+    assert torch.equal(killed.head()[0], whole.head()[0])
+    assert not killed.state_path.exists()
+    logs = [[without_time(line) for line in t.log_path.read_text().splitlines()] for t in (whole, killed)]
+    assert logs[0] == logs[1]
+    assert len(logs[0]) == config.num_steps
+
+
+def without_time(line: str) -> dict[str, Any]:
+    return {key: value for key, value in json.loads(line).items() if key != "seconds"}
+
+
+def test_training_helps_and_reports_the_cutoff_it_was_asked_for(config: TrainConfig, data: HeadData) -> None:
+    config = changed(config, num_steps=40, ndcg_k=20)
+    trainer = EGGROLLTrainer(config, data)
+    results = trainer.train()
+    assert {"train/ndcg@20", "val/ndcg@20", "test/ndcg@20", "test/mrr@10", "best_step"} <= set(results)
+    start = evaluate_head(trainer.initial(), data.test, config).aggregate["ndcg@20"]
+    assert results["test/ndcg@20"] > start + 0.1
+    weight, _ = trainer.head()
+    assert results["val/ndcg@20"] == evaluate_head(weight, data.dev, config).aggregate["ndcg@20"]
+    assert results["val/ndcg@20"] == pytest.approx(trainer.fit()["val"])
+
+
+def test_the_head_that_is_kept_is_the_best_on_dev(config: TrainConfig, data: HeadData) -> None:
+    trainer = EGGROLLTrainer(changed(config, num_steps=20, eval_every=2), data)
+    facts = trainer.fit()
+    seen = {0: facts["start"]} | {
+        r["step"]: r["val"] for r in map(json.loads, trainer.log_path.read_text().splitlines()) if "val" in r
+    }
+    assert facts["val"] == max(seen.values()) == seen[facts["best_step"]]
+    assert facts["best_step"] == min(step for step, value in seen.items() if value == facts["val"])
+
+
+def test_a_finished_training_is_found_and_not_repeated(config: TrainConfig, data: HeadData) -> None:
+    EGGROLLTrainer(config, data).fit()
+    steps: list[int] = []
+    EGGROLLTrainer(config, data).fit(lambda step, facts: steps.append(step))
+    assert steps == []
+
+
+def test_zero_shot_is_the_encoder_itself_and_has_no_seed(config: TrainConfig, data: HeadData) -> None:
+    trainer = EGGROLLTrainer(changed(config, method="zero_shot"), data)
+    results = trainer.train()
+    cosines = (data.test.documents[data.test.rows] @ data.test.queries.unsqueeze(2)).squeeze(2)
+    expected = score_run(data.test.qrels, data.test.run(cosines), ["ndcg@10"])
+    assert results["test/ndcg@10"] == pytest.approx(expected.aggregate["ndcg@10"])
+    assert trainer.seed is None
+    assert results["steps"] == 0
+    assert "seed_none" in str(trainer.head_path)
+
+
+@pytest.mark.parametrize("method", ["infonce", "eggroll", "genetic"])
+def test_the_analysis_reads_the_log(method: str, config: TrainConfig, data: HeadData) -> None:
+    EGGROLLTrainer(changed(config, method=method, genetic={"individuals": 4}), data).fit()
+    log = read_logs(Path(config.output_dir))[method, 0]
+    assert [record["step"] for record in log] == [*range(1, 13)]
+
+
+def test_batches_hang_on_the_seed_alone_and_an_epoch_sees_every_query_once(config: TrainConfig, data: HeadData) -> None:
+    one, two = EGGROLLTrainer(config, data), EGGROLLTrainer(changed(config, method="listnet"), data)
+    assert [one.batch(step) for step in range(9)] == [two.batch(step) for step in range(9)]
+    assert sorted(place for step in range(3) for place in one.batch(step)) == [*range(36)]
+    assert one.batch(0) != one.batch(3) != EGGROLLTrainer(changed(config, seed=1), data).batch(3)
+
+
+class TestRefused:
+    def test_another_config_in_the_folder(self, config: TrainConfig, data: HeadData) -> None:
+        EGGROLLTrainer(config, data).fit()
+        with pytest.raises(DataError, match=r"head\.safetensors is of another training .* choose another output_dir"):
+            EGGROLLTrainer(changed(config, learning_rate=1e-4), data).fit()
+
+    def test_another_encoder(self, config: TrainConfig, data: HeadData) -> None:
+        EGGROLLTrainer(config, data).fit()
+        with pytest.raises(DataError, match="is of another training"):
+            EGGROLLTrainer(config, toy_data(config, WordEmbedder(seed=1))).fit()
+
+    def test_a_state_of_another_training(self, config: TrainConfig, data: HeadData) -> None:
+        with pytest.raises(KilledError):
+            EGGROLLTrainer(config, data).fit(kill_after(6))
+        with pytest.raises(DataError, match=r"state\.safetensors is of another training"):
+            EGGROLLTrainer(changed(config, temperature=0.5), data).fit()
+
+    @pytest.mark.parametrize("content", [b"", b"short", b"\x08\0\0\0\0\0\0\0notjson!"])
+    def test_a_damaged_state(self, config: TrainConfig, data: HeadData, content: bytes) -> None:
+        trainer = EGGROLLTrainer(config, data)
+        with pytest.raises(KilledError):
+            trainer.fit(kill_after(6))
+        trainer.state_path.write_bytes(content)
+        with pytest.raises(DataError, match=r"damaged training state .* delete it to start over"):
+            EGGROLLTrainer(config, data).fit()
+
+    def test_a_damaged_head(self, config: TrainConfig, data: HeadData) -> None:
+        trainer = EGGROLLTrainer(config, data)
+        trainer.fit()
+        trainer.head_path.write_bytes(trainer.head_path.read_bytes()[:50])
+        with pytest.raises(DataError, match=r"head\.safetensors: damaged, or no head"):
+            EGGROLLTrainer(config, data).fit()
+
+    def test_no_head_and_a_head_of_another_size(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match="no such head; train it first"):
+            load_head(tmp_path / "none.safetensors")
+        save_head(tmp_path / "head.safetensors", torch.ones(2, 5), {})
+        with pytest.raises(DataError, match="embeddings of 5 dimensions, these have 7; use the encoder"):
+            load_head(tmp_path / "head.safetensors", inputs=7)
+
+    def test_a_loss_that_runs_away_names_arm_seed_and_step(self, config: TrainConfig, data: HeadData) -> None:
+        config = changed(config, optimizer="sgd", learning_rate=1e38, scoring="dot")
+        with pytest.raises(DataError, match=r"infonce, seed 0, step \d+: a weight is not finite; lower learning_rate"):
+            EGGROLLTrainer(config, data).fit()
+
+    def test_an_embedding_that_is_not_finite(self) -> None:
+        documents = torch.ones(3, 4)
+        documents[1, 2] = torch.nan
+        with pytest.raises(DataError, match="an embedding is not finite"):
+            initial_weight("pca", documents, 2, seed=0)
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"population_size": 7}, "population_size 7 is odd"),
+            ({"sigma": 0.0}, "greater than 0"),
+            ({"method": "hybrid", "handoff": 12}, "handoff 12 must be below num_steps 12"),
+            ({"method": "infonce", "objectives": {"diversity": 1.0}}, "infonce optimises relevance only"),
+            ({"sigmma": 1.0}, "Extra inputs"),
+        ],
+    )
+    def test_impossible_settings(self, config: TrainConfig, changes: dict[str, Any], words: str) -> None:
+        with pytest.raises(ValidationError, match=words):
+            changed(config, **changes)
+
+
+def test_one_query_to_train_on(tmp_path: Path) -> None:
+    folder = topics_folder(tmp_path / "c", {"train": 1, "dev": 2, "test": 2})
+    config = toy_config(folder, tmp_path / "out", num_steps=3)
+    assert EGGROLLTrainer(config, toy_data(config)).train()["steps"] == 3
+
+
+def test_seeds_differ_and_repeat(config: TrainConfig, data: HeadData, tmp_path: Path) -> None:
+    def head(seed: int, place: str) -> torch.Tensor:
+        trainer = EGGROLLTrainer(changed(config, method="eggroll", seed=seed, output_dir=str(tmp_path / place)), data)
+        trainer.fit()
+        return torch.tensor([json.loads(line)["fitness"] for line in trainer.log_path.read_text().splitlines()])
+
+    assert torch.equal(head(0, "a"), head(0, "b"))
+    assert not torch.equal(head(1, "a"), head(0, "a"))

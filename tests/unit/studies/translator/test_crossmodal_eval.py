@@ -1,0 +1,157 @@
+"""How captions find their images: ranks whatever the blocks, and a result that the analysis reads like any other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.caption_pairs import latent_pairs, pairs_of
+
+from unimoe.analysis.compare import load_all_results
+from unimoe.errors import DataError, InputError
+from unimoe.results import read_drilldown, read_result, result_path, run_path
+from unimoe.studies.translator.data.caption_pairs import CaptionPairs, split_by_image
+from unimoe.studies.translator.evaluation import CrossmodalMeasurement, evaluate_crossmodal
+from unimoe.studies.translator.models.interface import LinearMap
+from unimoe.studies.translator.models.ranking import image_ranks, rank_metrics
+from unimoe.studies.translator.models.ridge import fit_ridge
+from unimoe.studies.translator.models.statistics import pair_statistics
+from unimoe.trec import read_qrels, read_run
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def measured(**changes: Any) -> CrossmodalMeasurement:
+    train, test = split_by_image(latent_pairs(images=160, noise=3.0), 0.75, 0)
+    measurement = CrossmodalMeasurement(
+        arm="ridge",
+        seed=None,
+        experiment="translator",
+        dataset="generated",
+        split="test",
+        pairs=test,
+        translator=fit_ridge(pair_statistics(train), 1.0),
+        config={"alpha": 1.0},
+        encoder="words@0123",
+        prompt="mean@4567",
+        translator_hash="89ab",
+    )
+    return replace(measurement, **changes)
+
+
+def ranks_of(measurement: CrossmodalMeasurement, **options: Any) -> list[int]:
+    pairs, translator = measurement.pairs, measurement.translator
+    captions, images = translator.translate(pairs.captions), translator.gallery(pairs.images)
+    ranks: list[int] = image_ranks(captions, images, pairs.image_of, image_ids=pairs.image_ids, **options).tolist()
+    return ranks
+
+
+class TestRanks:
+    @pytest.mark.parametrize("block", [1, 17, 4096])
+    def test_they_are_those_of_sorting_everything(self, block: int) -> None:
+        measurement = measured()
+        pairs, translator = measurement.pairs, measurement.translator
+        captions, images = translator.translate(pairs.captions), translator.gallery(pairs.images)
+        scores = (captions.astype(np.float64) @ images.T.astype(np.float64)).astype(np.float32)
+        expected = []
+        for row, target in zip(scores.tolist(), pairs.image_of.tolist(), strict=True):
+            order = sorted(zip(row, pairs.image_ids, strict=True), reverse=True)
+            expected.append(1 + [key for _, key in order].index(pairs.image_ids[target]))
+        assert ranks_of(measurement, block=block) == expected
+
+    def test_vectors_of_any_length(self) -> None:
+        rng = np.random.default_rng(0)
+        captions, images = (1e3 * rng.standard_normal((30, 8)).astype(np.float32) for _ in range(2))
+        scores = captions.astype(np.float64) @ images.T.astype(np.float64)
+        expected = 1 + (scores > np.diag(scores)[:, None]).sum(1)
+        assert image_ranks(captions, images, np.arange(30), block=7).tolist() == expected.tolist()
+
+    def test_progress_is_told_by_captions(self) -> None:
+        seen: list[int] = []
+        measurement = measured()
+        ranks_of(measurement, block=256, advance=seen.append)
+        assert seen == [256, 256, 88]
+
+    def test_metrics_by_hand(self) -> None:
+        found = rank_metrics(np.array([1, 2, 4, 11]), 50)
+        assert found["mrr"] == pytest.approx((1 + 1 / 2 + 1 / 4 + 1 / 11) / 4)
+        assert [found[f"recall@{k}"] for k in (1, 5, 10)] == [0.25, 0.75, 0.75]
+        assert (found["rank"], found["median_rank"], found["p75_rank"], found["gallery_size"]) == (4.5, 3.0, 5.75, 50.0)
+
+    def test_bad_input(self) -> None:
+        ones = np.ones((2, 3), dtype=np.float32)
+        with pytest.raises(DataError, match="share no space"):
+            image_ranks(ones, np.ones((2, 4), dtype=np.float32), np.arange(2))
+        for rows in ([0], [0, 2], [-1, 0]):
+            with pytest.raises(DataError, match="rows of the 2 images"):
+                image_ranks(ones, ones, np.array(rows))
+        with pytest.raises(DataError, match="1 image ids for 2 images"):
+            image_ranks(ones, ones, np.arange(2), image_ids=["a"])
+        broken = ones.copy()
+        broken[1, 0] = np.nan
+        with pytest.raises(InputError, match="caption is not finite") as raised:
+            image_ranks(broken, ones, np.arange(2))
+        assert raised.value.index == 1
+        with pytest.raises(DataError, match="no captions were ranked"):
+            rank_metrics(np.array([], dtype=np.int64), 5)
+
+
+class TestResult:
+    def test_it_holds_every_rank_and_the_size_of_the_gallery(self, tmp_path: Path) -> None:
+        measurement = measured()
+        result = evaluate_crossmodal(tmp_path, measurement)
+        assert result == read_result(result_path(tmp_path, "ridge", None, "crossmodal", "generated"))
+        ranks = dict(zip(measurement.pairs.caption_ids, ranks_of(measurement), strict=True))
+        assert max(ranks.values()) > 100
+        assert {key: round(value) for key, value in result.metric("rank").items()} == ranks
+        assert result.per_query == {key: 1 / rank for key, rank in ranks.items()}
+        assert result.aggregate["gallery_size"] == 120
+        assert result.aggregate["recall@10"] == pytest.approx(np.mean([rank <= 10 for rank in ranks.values()]))
+        assert result.provenance.hashes["collection"] == measurement.pairs.content_hash
+
+    def test_run_judgments_and_texts_stand_beside_it(self, tmp_path: Path) -> None:
+        measurement = measured()
+        pairs = measurement.pairs
+        measurement = replace(measurement, texts={key: f"text of {key}" for key in pairs.caption_ids})
+        evaluate_crossmodal(tmp_path, measurement)
+        run = read_run(run_path(tmp_path, "ridge", None, "crossmodal", "generated"))
+        ranks = ranks_of(measurement)
+        details = read_drilldown(result_path(tmp_path, "ridge", None, "crossmodal", "generated")).queries
+        for key, row, rank in zip(pairs.caption_ids, pairs.image_of.tolist(), ranks, strict=True):
+            image = pairs.image_ids[row]
+            assert len(run[key]) == 100
+            assert (list(run[key]).index(image) + 1 if image in run[key] else None) == (rank if rank <= 100 else None)
+            assert details[key].ranks == {image: rank if rank <= 100 else None}
+            assert details[key].text == f"text of {key}"
+        assert len(read_qrels(tmp_path / "qrels" / "generated-test.qrels")) == len(pairs)
+
+    def test_the_analysis_reads_it(self, tmp_path: Path) -> None:
+        evaluate_crossmodal(tmp_path, measured())
+        evaluate_crossmodal(tmp_path, measured(arm="adapter", seed=3, checkpoint="best"))
+        results = load_all_results(tmp_path)
+        assert results["ridge"][None]["crossmodal/generated"]["mrr"] > 0.06
+        assert results["adapter"][3]["crossmodal/generated"]["gallery_size"] == 120
+
+    def test_what_is_done_is_not_done_again_unless_content_changed(self, tmp_path: Path) -> None:
+        first = evaluate_crossmodal(tmp_path, measured())
+        assert evaluate_crossmodal(tmp_path, measured()) == first
+        again = evaluate_crossmodal(tmp_path, measured(translator_hash="cdef"))
+        assert again.provenance.hashes["checkpoint"] == "cdef"
+        with pytest.raises(DataError, match="holds another measurement"):
+            evaluate_crossmodal(tmp_path, measured(split="dev"))
+
+    def test_a_caption_or_an_image_without_direction_is_named(self, tmp_path: Path) -> None:
+        still = LinearMap(np.zeros((2, 2)), np.zeros(2), None)
+        with pytest.raises(DataError, match=r"generated, caption 'c00000': the vector is zero"):
+            evaluate_crossmodal(tmp_path, measured(translator=still, pairs=squares()))
+        at_centre = LinearMap(np.eye(2), np.zeros(2), np.array([4.0, 1.0]))
+        with pytest.raises(DataError, match=r"generated, image 'i00001': the vector is zero"):
+            evaluate_crossmodal(tmp_path, measured(translator=at_centre, pairs=squares()))
+        assert not list(tmp_path.iterdir())
+
+
+def squares() -> CaptionPairs:
+    return pairs_of(np.array([[1, 2], [3, 5]]), np.array([[1, 2], [4, 1]]), np.arange(2))

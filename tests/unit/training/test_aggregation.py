@@ -1,0 +1,231 @@
+"""How one step is made of two tasks: hand-computed cases, the methods' own properties, and a general solver."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from unimoe.config.files import load_experiment
+from unimoe.config.training import ArmConfig
+from unimoe.training.aggregation import (
+    Aggregation,
+    CAGrad,
+    GradVac,
+    PCGrad,
+    Surgery,
+    Task,
+    Uncertainty,
+    UPGrad,
+    make_aggregation,
+)
+
+AGREEING = ([1.0, 0.0], [1.0, 2.0])
+AT_ODDS = ([1.0, 0.0], [-1.0, 1.0])
+OPPOSED = ([2.0, 0.0], [-1.0, 0.0])
+
+
+def step(method: Surgery, pair: tuple[list[float], list[float]]) -> list[float]:
+    rows = torch.tensor(pair, dtype=torch.float64)
+    return (torch.tensor(method.coefficients(rows @ rows.T), dtype=torch.float64) @ rows).tolist()
+
+
+def arm(**settings: object) -> ArmConfig:
+    return ArmConfig.model_validate({"task": "joint", "learning_rate": 1e-3, "ranking_weight": 0.5, **settings})
+
+
+def random_pairs(count: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    scales = torch.tensor([10.0, 0.1]).view(1, 2, 1) ** torch.rand(count, 2, 1, generator=generator)
+    return (torch.randn(count, 2, 3, generator=generator) * scales).double()
+
+
+class TestPCGrad:
+    def test_agreeing_gradients_are_added(self) -> None:
+        assert step(PCGrad(0.5), AGREEING) == pytest.approx([2.0, 2.0])
+
+    def test_conflicting_gradients_lose_their_part_against_the_other(self) -> None:
+        # (1, 0) becomes (.5, .5) beside (-1, 1), which becomes (0, 1) beside (1, 0)
+        assert step(PCGrad(0.5), AT_ODDS) == pytest.approx([0.5, 1.5])
+
+    def test_opposed_gradients_leave_nothing(self) -> None:
+        assert step(PCGrad(0.5), OPPOSED) == pytest.approx([0.0, 0.0])
+
+
+class TestUPGrad:
+    def test_no_task_is_opposed(self) -> None:
+        for pair in random_pairs(50):
+            found = torch.tensor(step(UPGrad(0.5), tuple(pair.tolist())), dtype=torch.float64)
+            assert bool((pair @ found >= -1e-12).all())
+
+    def test_with_two_tasks_it_is_pcgrad(self) -> None:
+        for pair in random_pairs(20):
+            assert step(UPGrad(0.5), tuple(pair.tolist())) == pytest.approx(step(PCGrad(0.5), tuple(pair.tolist())))
+
+    def test_agreeing_gradients_are_added(self) -> None:
+        assert step(UPGrad(0.5), AGREEING) == pytest.approx([2.0, 2.0])
+
+
+class TestCAGrad:
+    def test_radius_zero_is_the_sum(self) -> None:
+        for pair in (AGREEING, AT_ODDS, OPPOSED):
+            expected = [a + b for a, b in zip(*pair, strict=True)]
+            assert step(CAGrad(0.5, 0.0), pair) == pytest.approx(expected)
+
+    def test_symmetric_gradients_keep_their_direction_and_gain_the_radius(self) -> None:
+        # the worst mixture is the mean (0, .5): the step is 2 (1 + c) times it
+        assert step(CAGrad(0.5, 0.4), ([1.0, 0.5], [-1.0, 0.5])) == pytest.approx([0.0, 1.4])
+
+    def test_it_solves_the_problem_of_the_paper(self) -> None:
+        for pair in random_pairs(50):
+            mean, c = pair.mean(dim=0), 0.5
+            radius = c * float(mean.norm())
+
+            def bound(x: float, pair: Tensor = pair, mean: Tensor = mean, radius: float = radius) -> float:
+                mixture = x * pair[0] + (1 - x) * pair[1]
+                return float(mixture @ mean + radius * mixture.norm())
+
+            least = minimize_scalar(bound, bounds=(0, 1), method="bounded", options={"xatol": 1e-10}).fun
+            found = torch.tensor(step(CAGrad(0.5, c), tuple(pair.tolist())), dtype=torch.float64) / 2
+            assert float((found - mean).norm()) == pytest.approx(radius)
+            assert float((pair @ found).min()) == pytest.approx(least, rel=1e-5, abs=1e-9)  # weak duality is tight
+
+    def test_opposed_gradients_of_one_length_leave_nothing(self) -> None:
+        assert step(CAGrad(0.5, 0.5), ([1.0, 0.0], [-1.0, 0.0])) == [0.0, 0.0]
+
+    def test_equal_gradients_are_no_special_case(self) -> None:
+        assert step(CAGrad(0.5, 0.5), ([1.0, 2.0], [1.0, 2.0])) == pytest.approx([3.0, 6.0])
+
+
+class TestGradVac:
+    def test_it_starts_as_pcgrad(self) -> None:
+        assert step(GradVac(0.5, 0.01), AT_ODDS) == pytest.approx(step(PCGrad(0.5), AT_ODDS))
+
+    def test_the_cosine_is_lifted_to_the_running_mean(self) -> None:
+        method = GradVac(0.5, beta=1.0)
+        agreeing = ([1.0, 0.0], [0.6, 0.8])
+        assert step(method, agreeing) == pytest.approx([1.6, 0.8])  # above 0: only remembered, a cosine of .6
+        found = step(method, ([1.0, 0.0], [0.0, 1.0]))
+        lifted = [1.0 + 0.75, 0.75 + 1.0]  # each moves until its cosine with the other is .6: tan of it is 4/3
+        assert found == pytest.approx(lifted)
+
+    def test_a_saved_mean_goes_on(self) -> None:
+        whole, first, second = (GradVac(0.5, 0.3) for _ in range(3))
+        for method in (whole, first):
+            step(method, AGREEING)
+        second.load_state({key: value.clone() for key, value in first.state().items()})
+        assert step(second, AT_ODDS) == step(whole, AT_ODDS) != step(GradVac(0.5, 0.3), AT_ODDS)
+
+    def test_there_is_nothing_to_save_before_the_first_step(self) -> None:
+        fresh = GradVac(0.5, 0.3)
+        fresh.load_state(GradVac(0.5, 0.3).state())
+        assert step(fresh, AT_ODDS) == step(GradVac(0.5, 0.3), AT_ODDS)
+
+
+SURGERIES = ["pcgrad", "upgrad", "cagrad", "gradvac"]
+
+
+def surgery(name: str) -> Surgery:
+    found = make_aggregation(arm(aggregation=name))
+    assert isinstance(found, Surgery)
+    return found
+
+
+class TestSurgery:
+    @pytest.mark.parametrize("name", SURGERIES)
+    @pytest.mark.parametrize("size", [1e-8, 1e8])
+    def test_only_angles_and_the_ratio_of_lengths_count(self, name: str, size: float) -> None:
+        rows = torch.tensor(AT_ODDS, dtype=torch.float64)
+        gramian = rows @ rows.T
+        assert surgery(name).coefficients(size * gramian) == pytest.approx(surgery(name).coefficients(gramian))
+
+    @pytest.mark.parametrize("name", SURGERIES)
+    @pytest.mark.parametrize("value", [0.0, math.nan, math.inf])
+    def test_gradients_that_say_nothing_are_added(self, name: str, value: float) -> None:
+        assert surgery(name).coefficients(torch.full((2, 2), value, dtype=torch.float64)) == (1.0, 1.0)
+
+    @pytest.mark.parametrize("name", SURGERIES)
+    def test_the_losses_are_weighted_as_in_fixed(self, name: str) -> None:
+        assert surgery(name).weights == Aggregation(0.5).weights == {"ranking": 0.5, "embedding": 0.5}
+
+
+class TestUncertainty:
+    def test_it_starts_as_fixed(self) -> None:
+        assert Uncertainty(0.3).weights == pytest.approx({"ranking": 0.3, "embedding": 0.7})
+
+    def test_weights_go_to_half_the_inverse_loss(self) -> None:
+        method = Uncertainty(0.5)
+        for _ in range(3_000):
+            method.learn({"ranking": 0.25, "embedding": 2.0}, 1e-2)
+        assert method.weights == pytest.approx({"ranking": 2.0, "embedding": 0.25}, rel=1e-3)
+
+    def test_the_first_step_is_adams(self) -> None:
+        method = Uncertainty(0.5)
+        method.learn({"ranking": 4.0, "embedding": 0.1}, 0.1)  # Adam's first step is the rate, against the gradient
+        expected = {"ranking": 0.5 * math.exp(-0.1), "embedding": 0.5 * math.exp(0.1)}
+        assert method.weights == pytest.approx(expected)
+
+    def test_a_saved_state_goes_on_bit_by_bit(self) -> None:
+        rng = np.random.default_rng(0)
+        losses: list[dict[Task, float]] = [
+            {"ranking": float(a), "embedding": float(b)} for a, b in rng.uniform(0.1, 3, (6, 2))
+        ]
+        whole, first, second = (Uncertainty(0.4) for _ in range(3))
+        for loss in losses:
+            whole.learn(loss, 1e-2)
+        for loss in losses[:3]:
+            first.learn(loss, 1e-2)
+        second.load_state({key: value.clone() for key, value in first.state().items()})
+        for loss in losses[3:]:
+            second.learn(loss, 1e-2)
+        assert second.weights == whole.weights != first.weights
+
+    def test_a_state_from_before_the_first_step_goes_on(self) -> None:
+        fresh, other = Uncertainty(0.4), Uncertainty(0.9)
+        other.load_state(fresh.state())
+        for method in (fresh, other):
+            method.learn({"ranking": 1.0, "embedding": 3.0}, 0.1)
+        assert other.weights == fresh.weights
+
+
+class TestChoice:
+    @pytest.mark.parametrize(
+        ("name", "kind"),
+        [
+            ("fixed", Aggregation),
+            ("uncertainty", Uncertainty),
+            ("pcgrad", PCGrad),
+            ("cagrad", CAGrad),
+            ("gradvac", GradVac),
+            ("upgrad", UPGrad),
+        ],
+    )
+    def test_each_name_has_its_method(self, name: str, kind: type[Aggregation]) -> None:
+        method = make_aggregation(arm(aggregation=name, ranking_weight=0.25))
+        assert type(method) is kind
+        assert method.weights == pytest.approx({"ranking": 0.25, "embedding": 0.75})
+
+    def test_the_radius_is_a_setting(self) -> None:
+        method = make_aggregation(arm(aggregation="cagrad", cagrad_c=0.0))
+        assert isinstance(method, CAGrad)
+        assert step(method, AT_ODDS) == pytest.approx([0.0, 1.0])
+
+    def test_other_arms_have_nothing_to_aggregate(self) -> None:
+        with pytest.raises(ValidationError, match="aggregation pcgrad belongs to joint arms, not to rank_only"):
+            ArmConfig(task="rank_only", learning_rate=1e-3, aggregation="pcgrad")
+
+    def test_the_shipped_comparison_has_the_main_jobs_recipe(self) -> None:
+        methods, main = (load_experiment(Path(f"experiments/{name}")) for name in ("joint_methods", "bundled"))
+        own = {"name", "output_dir", "gates", "arms", "training"}
+        assert methods.model_dump(exclude=own) == main.model_dump(exclude=own)
+        neutral = {"conflicts"}
+        assert methods.training.model_dump(exclude=neutral) == main.training.model_dump(exclude=neutral)
+        tried = {method.aggregation for method in methods.arms.values() if method.task == "joint"}
+        assert tried == {"fixed", "uncertainty", "pcgrad", "cagrad", "gradvac"}  # UPGrad takes PCGrad's steps
+        assert {name: methods.arms[name] for name in main.arms} == main.arms

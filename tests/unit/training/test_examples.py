@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import pytest
+from support.tiny_models import tiny_base
+
+from unimoe.config import PromptConfig
+from unimoe.config.training import TrainingConfig
+from unimoe.data.collection import Collection, Document, assemble
+from unimoe.errors import DataError
+from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.training.examples import (
+    TrainingData,
+    batch_order,
+    embedding_set,
+    mine_triples,
+    ranking_set,
+)
+from unimoe.trec import Run
+
+DOCUMENTS = [f"d{i:02}" for i in range(30)]
+
+
+def collection(queries: int = 6) -> Collection:
+    """Query ``qi`` has grade 2 for document i, grade 1 for i + 1, grade 0 for i + 2."""
+    texts = [(key, Document("", f"text of {key}")) for key in DOCUMENTS]
+    qrels = {f"q{i}": {DOCUMENTS[i]: 2, DOCUMENTS[i + 1]: 1, DOCUMENTS[i + 2]: 0} for i in range(queries)}
+    return assemble("toy", "train", texts, [(key, f"find {key}") for key in qrels], qrels)
+
+
+def candidates(of: Collection, depth: int = 10) -> Run:
+    """The first documents in order, for every query."""
+    return {key: {document: float(depth - i) for i, document in enumerate(DOCUMENTS[:depth])} for key in of.queries}
+
+
+@pytest.fixture(scope="module")
+def model() -> UnimodelForExp1:
+    return UnimodelForExp1(tiny_base(), PromptConfig(), 256)
+
+
+class TestMining:
+    def test_the_positive_has_the_highest_grade(self) -> None:
+        toy = collection(2)
+        toy.qrels["q1"] = {"d05": 1, "d07": 3, "d09": 2}
+        triples = mine_triples(toy, candidates(toy), hard=2, random=1, negatives_from=10)
+        assert [(t.query_id, t.positive) for t in triples] == [("q0", "d00"), ("q1", "d07")]
+
+    def test_of_equal_grades_the_smaller_id_is_the_positive(self) -> None:
+        toy = collection(1)
+        toy.qrels["q0"] = {"d07": 1, "d05": 1}
+        (triple,) = mine_triples(toy, candidates(toy), hard=1, random=0, negatives_from=10)
+        assert triple.positive == "d05"
+
+    @pytest.mark.parametrize(("hard", "random"), [(5, 0), (0, 5), (4, 20)])
+    def test_negatives_are_never_relevant_and_never_twice(self, hard: int, random: int) -> None:
+        toy = collection()
+        for triple in mine_triples(toy, candidates(toy), hard, random, negatives_from=10):
+            assert len(triple.negatives) == len(set(triple.negatives)) == hard + random
+            grades = toy.qrels[triple.query_id]
+            assert all(grades.get(document, 0) == 0 for document in triple.negatives)
+
+    def test_hard_negatives_come_from_the_first_candidates_by_score(self) -> None:
+        toy = collection(1)
+        run: Run = {"q0": {document: float(i) for i, document in enumerate(DOCUMENTS)}}  # the last is the best
+        (triple,) = mine_triples(toy, run, hard=4, random=0, negatives_from=4)
+        assert set(triple.negatives) == set(DOCUMENTS[-4:])
+
+    def test_a_judged_irrelevant_document_may_be_a_negative(self) -> None:
+        toy = collection(1)
+        (triple,) = mine_triples(toy, candidates(toy), hard=8, random=0, negatives_from=10)
+        assert DOCUMENTS[2] in triple.negatives
+
+    def test_a_query_draws_the_same_whatever_stands_beside_it(self) -> None:
+        few, many = collection(2), collection(6)
+        one = mine_triples(few, candidates(few), 3, 2, 10)
+        other = mine_triples(many, candidates(many), 3, 2, 10)
+        assert one == other[:2]
+        assert mine_triples(many, candidates(many), 3, 2, 10) == other
+
+    def test_queries_with_the_same_documents_draw_differently(self) -> None:
+        toy = collection()
+        toy.qrels.update({key: {"d00": 1} for key in toy.queries})
+        triples = mine_triples(toy, candidates(toy), 2, 2, 10)
+        assert len({tuple(triple.negatives[:2]) for triple in triples}) > 1
+        assert len({tuple(triple.negatives[2:]) for triple in triples}) > 1
+
+    def test_a_query_without_a_relevant_document_is_left_out(self) -> None:
+        toy = collection(3)
+        toy.qrels["q1"] = {"d01": 0}
+        toy.qrels["q2"] = {"unknown": 1}
+        assert [t.query_id for t in mine_triples(toy, candidates(toy), 1, 0, 10)] == ["q0"]
+
+    def test_no_relevant_document_at_all_is_refused(self) -> None:
+        toy = collection(1)
+        toy.qrels["q0"] = {"d01": 0}
+        with pytest.raises(DataError, match="toy, split train: no query has a relevant document"):
+            mine_triples(toy, candidates(toy), 1, 0, 10)
+
+    @pytest.mark.parametrize(("hard", "random", "left"), [(9, 0, 8), (0, 29, 28), (3, 26, 25)])
+    def test_too_few_documents_are_refused_with_the_query(self, hard: int, random: int, left: int) -> None:
+        toy = collection(1)
+        asked = random or hard
+        with pytest.raises(DataError, match=rf"query 'q0': {asked} negatives asked for, {left} documents") as caught:
+            mine_triples(toy, candidates(toy), hard, random, negatives_from=10)
+        assert "\n" not in str(caught.value)
+
+    def test_a_query_without_candidates_is_refused(self) -> None:
+        toy = collection(1)
+        with pytest.raises(DataError, match="query 'q0': 1 negatives asked for, 0 documents"):
+            mine_triples(toy, {}, 1, 0, 10)
+
+
+class TestSets:
+    def test_a_ranking_set_asks_about_every_document_the_positive_first(self, model: UnimodelForExp1) -> None:
+        toy = collection()
+        triples = mine_triples(toy, candidates(toy), 2, 1, 10)
+        data = ranking_set(model, toy, triples)
+        assert list(chain(*data.groups)) == list(range(len(data.sequences)))
+        for triple, group in zip(triples, data.groups, strict=True):
+            documents = [triple.positive, *triple.negatives]
+            pairs = [(f"find {triple.query_id}", f"text of {document}") for document in documents]
+            assert [data.sequences[row] for row in group] == model.pair_ids(pairs)
+
+    def test_an_embedding_set_holds_each_document_once(self, model: UnimodelForExp1) -> None:
+        toy = collection()
+        triples = mine_triples(toy, candidates(toy), 3, 0, 10)
+        data = embedding_set(model, toy, triples)
+        used = {document for triple in triples for document in (triple.positive, *triple.negatives)}
+        assert len(data.documents) == len(used) < sum(map(len, data.groups))
+        for triple, group in zip(triples, data.groups, strict=True):
+            texts = [f"text of {document}" for document in (triple.positive, *triple.negatives)]
+            assert [data.documents[row] for row in group] == model.text_ids(texts, "document")
+        assert data.queries == model.text_ids([f"find {t.query_id}" for t in triples], "query")
+
+    def test_an_embedding_set_knows_all_relevant_documents_of_a_query(self, model: UnimodelForExp1) -> None:
+        toy = collection(3)
+        data = embedding_set(model, toy, mine_triples(toy, candidates(toy), 1, 0, 10))
+        texts = {tuple(ids): row for row, ids in enumerate(data.documents)}
+        first, second = (texts[tuple(model.text_ids([f"text of {key}"], "document")[0])] for key in ("d00", "d01"))
+        assert data.relevant[0] == {first, second}  # its own positive, and that of q1
+        assert first not in data.relevant[1]
+
+    def test_the_config_says_how_many_of_what(self, model: UnimodelForExp1) -> None:
+        toy = collection()
+        raw: dict[str, Any] = {
+            "collection": "toy",
+            "steps": 1,
+            "ranking": {"queries": 4, "hard_negatives": 2, "random_negatives": 1, "negatives_from": 10},
+            "embedding": {"queries": 3, "hard_negatives": 1, "negatives_from": 10},
+        }
+        data = TrainingData(toy, candidates(toy), TrainingConfig.model_validate(raw))
+        ranking, embedding = data.ranking(model), data.embedding(model)
+        assert [len(group) for group in ranking.groups] == [4] * 4
+        assert [len(group) for group in embedding.groups] == [2] * 3
+        assert data.content_hash == toy.content_hash
+
+
+class TestOrder:
+    def test_seed_and_stream_alone_decide_it(self) -> None:
+        order = batch_order(20, 4, 30, seed=1, stream=0)
+        assert batch_order(20, 4, 30, seed=1, stream=0) == order
+        assert batch_order(20, 4, 30, seed=2, stream=0) != order
+        assert batch_order(20, 4, 30, seed=1, stream=1) != order
+
+    def test_more_steps_go_on_where_fewer_end(self) -> None:
+        assert batch_order(20, 4, 30, seed=1, stream=0)[:10] == batch_order(20, 4, 10, seed=1, stream=0)
+
+    @pytest.mark.parametrize("per_step", [1, 3, 4, 10])
+    def test_every_epoch_sees_every_example_once(self, per_step: int) -> None:
+        flat = list(chain(*batch_order(10, per_step, 20, seed=3, stream=1)))
+        epochs = [flat[start : start + 10] for start in range(0, len(flat) - 9, 10)]
+        assert len(epochs) >= 2
+        assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
+        assert epochs[0] != epochs[1]
+
+    def test_every_step_has_its_size(self) -> None:
+        assert {len(batch) for batch in batch_order(10, 4, 7, seed=0, stream=0)} == {4}
+        assert len(batch_order(10, 4, 7, seed=0, stream=0)) == 7
+
+    def test_fewer_examples_than_a_step_takes_are_refused(self) -> None:
+        with pytest.raises(DataError, match="the training set has 3 examples, one step takes 4"):
+            batch_order(3, 4, 1, seed=0, stream=0)

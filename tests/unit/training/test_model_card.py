@@ -1,0 +1,109 @@
+"""Model cards: what the hub reads, and text that stays text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+from support.tiny_models import tiny_base
+
+from unimoe.checkpoint import Checkpoint
+from unimoe.config.files import parse_experiment
+from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.results import TrainingBudget
+from unimoe.training.model_card import model_card
+
+
+def checkpoint(arm: str = "joint_r8", which: str = "last", **changes: Any) -> Checkpoint:
+    raw: dict[str, Any] = {
+        "name": "exp-1",
+        "seeds": [3],
+        "model": {"base": "some/model", "max_length": 128},
+        "prompt": {"template": "chat", "instruction": "Find: it"},
+        "training": {"collection": "apidocs", "steps": 50, "warmup_ratio": 0.1, "schedule": "cosine"},
+        "arms": {
+            "rank_only_r8": {"task": "rank_only", "learning_rate": 1e-3},
+            "emb_only_r8": {"task": "emb_only", "learning_rate": 1e-3},
+            "joint_r8": {"task": "joint", "learning_rate": 1e-3, "ranking_weight": 0.5},
+        },
+    } | changes
+    return Checkpoint(
+        arm=arm,
+        seed=3,
+        which="best" if which == "best" else "last",
+        base_model=f"{raw['model']['base']}@abc",
+        dtype="bfloat16",
+        fingerprint="f",
+        adapter_hash="a",
+        training=TrainingBudget(steps=40, ranking_examples=320, embedding_examples=640, tokens=12345),
+        config=parse_experiment(raw, source="test").model_dump(),
+    )
+
+
+def card(found: Checkpoint) -> Any:
+    """The card as the hub's library reads it."""
+    experiment = found.experiment
+    model = UnimodelForExp1(tiny_base("llama"), experiment.prompt, experiment.model.max_length)
+    return ModelCard(model_card(found, model))
+
+
+class TestHead:
+    @pytest.mark.parametrize(
+        ("arm", "pipeline", "tags"),
+        [
+            ("rank_only_r8", "text-ranking", ["unimoe", "lora", "reranker"]),
+            ("emb_only_r8", "feature-extraction", ["unimoe", "lora", "sentence-similarity"]),
+            ("joint_r8", "text-ranking", ["unimoe", "lora", "reranker", "sentence-similarity"]),
+        ],
+    )
+    def test_the_hub_finds_library_base_and_task(self, arm: str, pipeline: str, tags: list[str]) -> None:
+        data = card(checkpoint(arm)).data
+        assert (data.library_name, data.base_model, data.pipeline_tag) == ("peft", "some/model", pipeline)
+        assert data.tags == tags
+
+    def test_the_bundled_model_has_its_name_on_the_hub_and_its_licence(self) -> None:
+        data = card(checkpoint(model={"base": "bundled:smollm2-135m-instruct", "max_length": 128})).data
+        assert (data.base_model, data.license) == ("HuggingFaceTB/SmolLM2-135M-Instruct", "apache-2.0")
+
+    def test_a_folder_is_no_model_of_the_hub(self) -> None:
+        data = card(checkpoint(model={"base": "/models/own model: #1", "max_length": 128})).data
+        assert data.base_model is None
+        assert data.license is None
+
+
+class TestBody:
+    def test_it_says_what_the_training_was(self) -> None:
+        text = card(checkpoint()).text
+        for words in (
+            "| optimizer steps | 40 |",
+            "| ranking examples | 320 |",
+            "| embedding examples | 640 |",
+            "| learning rate | 0.001, cosine, 5 steps of warm-up |",
+            "| adapter | r 8, alpha 16, dropout 0.0, layers from 0 |",
+            '"name": "yes_no"',
+            '"name": "InfoNCE"',
+            "@article{oord2018representation",
+            "This is the last checkpoint.",
+        ):
+            assert words in text, words
+
+    def test_an_arm_is_described_by_what_it_does(self) -> None:
+        text = card(checkpoint("rank_only_r8", which="best")).text
+        assert "InfoNCE" not in text
+        assert "SentenceTransformer" not in text
+        assert "the one that scored highest on 50 queries of the split dev" in text
+
+    def test_text_from_outside_stays_text(self) -> None:
+        hostile = 'a|b</td> [x](http://y) `z`\n---\n# "quoted"\n```\nrm'
+        prompt = {"template": "chat", "instruction": hostile, "query_prefix": hostile, "order": "document_first"}
+        found = card(checkpoint(prompt=prompt, caveats=[hostile], model={"base": "o/m", "max_length": 500}))
+        body = found.text
+        assert yaml.safe_load(found.data.to_yaml())["base_model"] == "o/m"
+        assert '> a\\|b\\</td\\> \\[x\\](http://y) \\`z\\` --- \\# "quoted"' in body
+        assert not any(line.strip() in ("---", '# "quoted"', "rm") for line in body.splitlines())
+        code = [block.partition("```")[0] for block in body.split("```python\n")[1:]]
+        assert len(code) == 2
+        for block in body.split("\n```python\n")[1:]:
+            compile(block.partition("\n```\n")[0], "card", "exec")

@@ -1,0 +1,318 @@
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from support.tiny_models import ModelKind, tiny_base
+from torch import Tensor, nn
+
+from unimoe.config import PromptConfig
+from unimoe.config.losses import LossConfig, LossName
+from unimoe.config.training import LoraConfig
+from unimoe.losses.pointwise import info_nce
+from unimoe.models.adapter import adapter_parameters, add_lora
+from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.training import steps
+from unimoe.training.examples import EmbeddingSet, RankingSet
+from unimoe.training.steps import Budget, Texts, embedding_backward, join, ranking_backward
+
+ALL = Budget(tokens=100_000)
+LITTLE = Budget(tokens=40)
+SMALL_BUDGETS = [LITTLE, Budget(tokens=1), Budget(tokens=1, sequences=2)]
+TEMPERATURE = 0.1
+
+Gradients = dict[str, Tensor]
+RANKING_LOSSES: tuple[LossName, ...] = ("yes_no", "softmax", "plistmle", "lambdaloss")
+
+
+class Bench(NamedTuple):
+    model: UnimodelForExp1
+    weights: dict[str, nn.Parameter]
+    ranking: RankingSet
+    embedding: EmbeddingSet
+
+    def texts(self, ids: list[list[int]]) -> Texts:
+        return Texts(ids, self.model.trunk.states(ids) if self.model.trunk else None)
+
+    def rank(
+        self, batch: list[int], budget: Budget, weight: float = 1.0, loss: LossName = "yes_no"
+    ) -> tuple[float, int]:
+        texts = self.texts(self.ranking.sequences)
+        return ranking_backward(self.model, self.ranking, texts, batch, weight, LossConfig(name=loss), budget)
+
+    def embed(
+        self, batch: list[int], budget: Budget, weight: float = 1.0, contrast: int | None = None
+    ) -> tuple[float, int]:
+        data = self.embedding
+        queries, documents = self.texts(data.queries), self.texts(data.documents)
+        return embedding_backward(self.model, data, queries, documents, batch, weight, TEMPERATURE, budget, contrast)
+
+    def take_gradients(self) -> Gradients:
+        """The accumulated gradients by name; they start over afterwards."""
+        taken = {name: weight.grad for name, weight in self.weights.items() if weight.grad is not None}
+        for weight in self.weights.values():
+            weight.grad = None
+        return taken
+
+
+def bench(kind: ModelKind = "llama", first_layer: int = 0, dropout: float = 0.0) -> Bench:
+    base = tiny_base(kind)
+    weights = adapter_parameters(add_lora(base, LoraConfig(first_layer=first_layer, dropout=dropout), seed=0))
+    torch.manual_seed(1)
+    for weight in weights.values():
+        nn.init.normal_(weight, std=0.1)
+    model = UnimodelForExp1(base, PromptConfig(template="chat", instruction="find"), 128, first_layer).train()
+    questions = [("cat", "mat " * n) for n in (1, 9, 2)] + [("dog", "rain " * n) for n in (5, 1, 7)]
+    ranking = RankingSet(
+        model.pair_ids(questions),
+        [[0, 1, 2], [3, 4, 5]],
+        query_ids=["a", "b"],
+        labels=[[2.0, 0.0, 0.0], [1.0, 0.0, 0.0]],
+    )
+    documents = ["the cat sat", "rain fell on the roof", "a quick sort " * 5, "old house", "list"]
+    embedding = EmbeddingSet(
+        queries=model.text_ids(["cat", "rain on a house", "sort"], "query"),
+        documents=model.text_ids(documents, "document"),
+        groups=[[0, 1], [3, 4], [2, 0]],
+        relevant=[frozenset({0}), frozenset({1, 3}), frozenset({2})],
+        query_ids=["a", "b", "c"],
+    )
+    return Bench(model, weights, ranking, embedding)
+
+
+@pytest.fixture(scope="module", params=[("llama", 0), ("qwen3", 0), ("llama", 2)], ids=str)
+def table(request: pytest.FixtureRequest) -> Bench:
+    return bench(*request.param)
+
+
+def assert_equal(found: Gradients, expected: Gradients) -> None:
+    assert found.keys() == expected.keys() != set()
+    largest = max(float(gradient.abs().max()) for gradient in expected.values())
+    assert largest > 1e-4
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-5 * max(1.0, largest), msg=name)
+
+
+class TestRanking:
+    def test_it_is_the_gradient_of_the_mean_yes_no_loss(self, table: Bench) -> None:
+        loss, tokens = table.rank([0, 1], ALL)
+        found = table.take_gradients()
+        pair_losses = []
+        for group in table.ranking.groups:
+            for place, row in enumerate(group):
+                gap = table.model.gaps(table.model.last_states([table.ranking.sequences[row]]))[0]
+                pair_losses.append(nn.functional.softplus(-gap if place == 0 else gap))
+        expected = torch.stack(pair_losses).mean()
+        expected.backward()  # type: ignore[no-untyped-call]
+        assert loss == pytest.approx(expected.item(), rel=1e-5)
+        assert tokens == sum(map(len, table.ranking.sequences))
+        assert_equal(found, table.take_gradients())
+
+    def test_it_is_the_gradient_of_the_softmax_over_each_query(self, table: Bench) -> None:
+        loss, tokens = table.rank([1, 0], ALL, loss="softmax")
+        found = table.take_gradients()
+        gaps = [table.model.gaps(table.model.last_states([ids]))[0] for ids in table.ranking.sequences]
+        expected = (torch.stack(gaps[:3]).logsumexp(0) - gaps[0] + torch.stack(gaps[3:]).logsumexp(0) - gaps[3]) / 2
+        expected.backward()  # type: ignore[no-untyped-call]
+        assert loss == pytest.approx(expected.item(), rel=1e-5)
+        assert tokens == sum(map(len, table.ranking.sequences))
+        assert_equal(found, table.take_gradients())
+
+    def test_a_listwise_loss_sees_each_query_with_its_grades(self, table: Bench) -> None:
+        """ListNet: the softmax of the grades 2, 0, 0 and 1, 0, 0 against that of the gaps."""
+        loss, _ = table.rank([0, 1], ALL, loss="listnet")
+        found = table.take_gradients()
+        gaps = torch.stack([table.model.gaps(table.model.last_states([ids]))[0] for ids in table.ranking.sequences])
+        wanted = torch.tensor([[2.0, 0.0, 0.0], [1.0, 0.0, 0.0]]).softmax(1)
+        expected = -(wanted * gaps.view(2, 3).log_softmax(1)).sum() / 2
+        expected.backward()  # type: ignore[no-untyped-call]
+        assert loss == pytest.approx(expected.item(), rel=1e-5)
+        assert_equal(found, table.take_gradients())
+
+    @pytest.mark.parametrize("kind", RANKING_LOSSES)
+    @pytest.mark.parametrize("budget", SMALL_BUDGETS, ids=str)
+    def test_parts_give_the_gradient_of_the_whole(self, table: Bench, kind: LossName, budget: Budget) -> None:
+        whole, tokens = table.rank([1, 0], ALL, loss=kind)
+        expected = table.take_gradients()
+        loss, seen = table.rank([1, 0], budget, loss=kind)
+        assert loss == pytest.approx(whole, rel=1e-5)
+        assert seen == tokens
+        assert_equal(table.take_gradients(), expected)
+
+    @pytest.mark.parametrize("kind", RANKING_LOSSES)
+    def test_parts_that_fit_together_do_too(
+        self, table: Bench, kind: LossName, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        table.rank([1, 0], ALL, loss=kind)
+        expected = table.take_gradients()
+        monkeypatch.setattr(steps, "default_token_budget", lambda _: 40)
+        table.rank([1, 0], ALL, loss=kind)
+        assert_equal(table.take_gradients(), expected)
+
+    def test_only_the_groups_of_the_batch_count(self, table: Bench) -> None:
+        _, tokens = table.rank([1], ALL)
+        table.take_gradients()
+        assert tokens == sum(len(table.ranking.sequences[row]) for row in (3, 4, 5))
+
+
+class TestEmbedding:
+    def test_it_is_the_gradient_of_info_nce(self, table: Bench) -> None:
+        loss, tokens = table.embed([0, 1, 2], ALL)
+        found = table.take_gradients()
+        model, data = table.model, table.embedding
+        queries = torch.cat([model.embeddings(model.last_states([ids])) for ids in data.queries])
+        documents = torch.cat([model.embeddings(model.last_states([ids])) for ids in data.documents])
+        excluded = torch.zeros(3, 5, dtype=torch.bool)
+        excluded[1, 1] = True  # relevant to the second query, a negative of the first
+        expected = info_nce(queries, documents, torch.tensor([0, 3, 2]), excluded, TEMPERATURE)
+        expected.backward()  # type: ignore[no-untyped-call]
+        assert loss == pytest.approx(expected.item(), rel=1e-5)
+        assert tokens == sum(map(len, [*data.queries, *data.documents]))
+        assert_equal(found, table.take_gradients())
+
+    @pytest.mark.parametrize("budget", SMALL_BUDGETS, ids=str)
+    def test_parts_give_the_gradient_of_the_whole(self, table: Bench, budget: Budget) -> None:
+        whole, tokens = table.embed([0, 1, 2], ALL)
+        expected = table.take_gradients()
+        loss, seen = table.embed([0, 1, 2], budget)
+        assert loss == pytest.approx(whole, rel=1e-5)
+        assert seen == tokens
+        assert_equal(table.take_gradients(), expected)
+
+    def test_parts_that_fit_together_do_too(self, table: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        table.embed([0, 1, 2], ALL)
+        expected = table.take_gradients()
+        monkeypatch.setattr(steps, "default_token_budget", lambda _: 40)
+        table.embed([0, 1, 2], ALL)
+        assert_equal(table.take_gradients(), expected)
+
+    def test_false_negatives_matter(self, table: Bench) -> None:
+        loss, _ = table.embed([0, 1, 2], ALL)
+        blind = table.embedding.__class__(
+            table.embedding.queries,
+            table.embedding.documents,
+            table.embedding.groups,
+            [frozenset()] * 3,
+            ["a", "b", "c"],
+        )
+        other, _ = table._replace(embedding=blind).embed([0, 1, 2], ALL)
+        table.take_gradients()
+        assert other > loss
+
+    def test_only_the_documents_of_the_batch_are_seen(self, table: Bench) -> None:
+        _, tokens = table.embed([0], ALL)
+        table.take_gradients()
+        data = table.embedding
+        assert tokens == len(data.queries[0]) + len(data.documents[0]) + len(data.documents[1])
+
+    def test_a_query_may_stand_twice_in_a_batch(self, table: Bench) -> None:
+        once, _ = table.embed([0], ALL)
+        twice, _ = table.embed([0, 0], ALL)
+        table.take_gradients()
+        assert twice == pytest.approx(once, rel=1e-5)
+
+
+class TestAccumulation:
+    @pytest.mark.parametrize("batches", [[[0, 1], [2, 0]], [[0, 1], [2]]], ids=["equal", "the last one smaller"])
+    def test_batches_are_contrasted_apart_and_every_query_counts_the_same(
+        self, table: Bench, batches: list[list[int]]
+    ) -> None:
+        rows = [row for batch in batches for row in batch]
+        loss, tokens = table.embed(rows, ALL, 0.5, contrast=2)
+        found = table.take_gradients()
+        apart = [table.embed(batch, ALL, 0.5 * len(batch) / len(rows)) for batch in batches]
+        expected = sum(loss * len(batch) / len(rows) for (loss, _), batch in zip(apart, batches, strict=True))
+        assert loss == pytest.approx(expected, rel=1e-6)
+        assert tokens == sum(seen for _, seen in apart)
+        assert_equal(found, table.take_gradients())
+
+    def test_a_whole_batch_in_one_contrast_is_the_plain_loss(self, table: Bench) -> None:
+        assert table.embed([0, 1, 2], ALL, contrast=3) == table.embed([0, 1, 2], ALL)
+        table.take_gradients()
+
+
+class TestActivationCheckpointing:
+    @pytest.mark.parametrize(("kind", "first_layer"), [("llama", 0), ("qwen3", 2)])
+    def test_the_gradient_is_the_same_with_fewer_activations_kept(self, kind: ModelKind, first_layer: int) -> None:
+        table = bench(kind, first_layer, dropout=0.5)
+
+        def gradients() -> tuple[Gradients, int]:
+            kept: list[Tensor] = []
+
+            def keep(tensor: Tensor) -> Tensor:
+                kept.append(tensor)
+                return tensor
+
+            torch.manual_seed(3)
+            with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+                table.rank([0, 1], ALL)
+                table.embed([0, 1, 2], ALL)
+            return table.take_gradients(), sum(tensor.nbytes for tensor in kept)
+
+        expected, before = gradients()
+        table.model.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        found, after = gradients()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+        assert after < before / 3
+
+
+class TestJoint:
+    def test_it_is_the_weighted_sum_of_both(self, table: Bench) -> None:
+        ranking_loss, _ = table.rank([0, 1], ALL)
+        ranking = table.take_gradients()
+        embedding_loss, _ = table.embed([0, 1], ALL)
+        embedding = table.take_gradients()
+        assert table.rank([0, 1], LITTLE, 0.3)[0] == pytest.approx(ranking_loss, rel=1e-5)  # losses are unweighted
+        assert table.embed([0, 1], LITTLE, 0.7)[0] == pytest.approx(embedding_loss, rel=1e-5)
+        assert_equal(table.take_gradients(), {name: 0.3 * ranking[name] + 0.7 * embedding[name] for name in ranking})
+
+
+class TestDropout:
+    def test_both_runs_of_a_part_drop_the_same_units(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        table = bench(dropout=0.5)
+        runs: dict[tuple[int, ...], list[Tensor]] = {}
+        original = steps._states
+
+        def spy(model: UnimodelForExp1, texts: Texts, part: list[int], seed: int | None = None) -> Tensor:
+            states = original(model, texts, part, seed)
+            runs.setdefault(tuple(part), []).append(states.detach())
+            return states
+
+        monkeypatch.setattr(steps, "_states", spy)
+        table.embed([0, 1, 2], LITTLE)
+        table.embed([0, 1, 2], LITTLE)
+        assert len(runs) > 1
+        for first, again, next_first, next_again in runs.values():
+            assert torch.equal(first, again)
+            assert torch.equal(next_first, next_again)
+            assert not torch.equal(first, next_first)  # another step drops others
+
+
+class TestBudget:
+    def test_padding_counts_part_by_part(self) -> None:
+        lengths, parts = [4, 3, 1, 1], [[0, 1], [2, 3]]
+        assert Budget(tokens=10).holds(lengths, parts)
+        assert not Budget(tokens=9).holds(lengths, parts)
+
+    def test_a_number_of_sequences_takes_the_place_of_tokens(self) -> None:
+        assert Budget(tokens=1, sequences=2).holds([100, 100], [[0, 1]])
+        assert not Budget(tokens=10_000, sequences=1).holds([1, 1], [[0], [1]])
+
+
+class TestTexts:
+    def test_rows_are_picked_in_the_order_asked_for(self) -> None:
+        states = [torch.full((1, 1), float(row)) for row in range(3)]
+        texts = Texts([[0], [1, 1], [2]], states)
+        picked = texts.pick([2, 1, 2])
+        assert picked.ids == [[2], [1, 1], [2]]
+        assert picked.frozen is not None
+        assert [float(state) for state in picked.frozen] == [2, 1, 2]
+        assert picked.tokens == 4
+
+    def test_joined_texts_keep_states_only_where_both_have_them(self) -> None:
+        with_states, without = Texts([[1]], [torch.zeros(1, 1)]), Texts([[2]], None)
+        assert join(with_states, with_states).ids == [[1], [1]]
+        assert len(join(with_states, with_states).frozen or []) == 2
+        assert join(with_states, without).frozen is None
+        assert without.pick([0]).frozen is None
