@@ -22,7 +22,7 @@ import torch
 from unimoe.config.files import load_experiment
 from unimoe.config.training import ConflictConfig
 from unimoe.models.device import choose_device, choose_dtype, describe_device
-from unimoe.models.loader import ModelBench
+from unimoe.models.loader import ModelLoader
 from unimoe.training.examples import load_training_data
 from unimoe.training.trainer import ArmTraining
 
@@ -39,8 +39,10 @@ def ready(folder: Path, measure: bool, device: torch.device) -> ArmTraining:
         "training.conflicts.interval=1",
     ]
     experiment = load_experiment(Path("experiments/bundled"), settings)
-    bench = ModelBench(experiment, device, choose_dtype(device))
-    training = ArmTraining(experiment, "joint_r8", 0, bench.fresh_base(), load_training_data(experiment), bench.trunk)
+    loader = ModelLoader(experiment, device, choose_dtype(device))
+    training = ArmTraining(
+        experiment, "joint_r8", 0, loader.fresh_base(), load_training_data(experiment), loader.frozen_layers
+    )
     training.prepare()
     return training
 

@@ -37,7 +37,7 @@ from unimoe.config.files import load_experiment
 from unimoe.losses.pointwise import softmax_loss
 from unimoe.models.bundled import prepared_bundled_model
 from unimoe.models.device import choose_device, choose_dtype, describe_device
-from unimoe.models.loader import ModelBench
+from unimoe.models.loader import ModelLoader
 from unimoe.models.prompts import yes_no_ids
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.examples import RankingSet, TrainingData, batch_order, load_training_data
@@ -137,10 +137,10 @@ class Sides:
     def __init__(self, folder: Path, device: torch.device) -> None:
         given = [f"output_dir={folder}", "training.ranking.queries=60"]
         self.experiment = load_experiment(Path("experiments/bundled"), given)
-        self.bench = ModelBench(self.experiment, device, choose_dtype(device))
+        self.loader = ModelLoader(self.experiment, device, choose_dtype(device))
         self._folder, self._device = folder, device
         self._source: TrainingData = load_training_data(self.experiment)
-        base = self.bench.fresh_base()
+        base = self.loader.fresh_base()
         self._attention = base.model.config._attn_implementation
         model = UnimodelForExp1(base, self.experiment.prompt, self.experiment.model.max_length)
         self.data = self._source.ranking(model)
@@ -153,8 +153,8 @@ class Sides:
 
     def ours(self) -> Run:
         """The trainer of unimoe."""
-        base = self.bench.fresh_base()
-        training = ArmTraining(self.experiment, "rank_only_r8", 0, base, self._source, self.bench.trunk)
+        base = self.loader.fresh_base()
+        training = ArmTraining(self.experiment, "rank_only_r8", 0, base, self._source, self.loader.frozen_layers)
         start = time.perf_counter()
         training.prepare()
         self.preparation = time.perf_counter() - start
@@ -169,7 +169,7 @@ class Sides:
 
     def trainer(self) -> Run:
         """The Trainer of transformers."""
-        base = self.bench.fresh_base()
+        base = self.loader.fresh_base()
         model = peft.get_peft_model(base.model, adapters(self.experiment, base.layers))
         yes, no = yes_no_ids(base.tokenizer)
 
@@ -190,7 +190,7 @@ class Sides:
         from sentence_transformers import CrossEncoder
         from sentence_transformers.cross_encoder import CrossEncoderTrainer, CrossEncoderTrainingArguments
 
-        kwargs: dict[str, Any] = {"dtype": self.bench.dtype, "attn_implementation": self._attention}
+        kwargs: dict[str, Any] = {"dtype": self.loader.dtype, "attn_implementation": self._attention}
         encoder: Any = CrossEncoder(str(prepared_bundled_model()), device=str(self._device), model_kwargs=kwargs)
         encoder.add_adapter(adapters(self.experiment, encoder[0].model.config.num_hidden_layers))
         loss = SoftmaxOverScores(encoder, self.data)
@@ -267,7 +267,7 @@ def report(sides: Sides, rounds: list[dict[str, float]], peaks: dict[str, float]
     alone = sides.preparation * questions / len(sides.data.sequences)
     ranking = [arm for arm in sides.experiment.arms.values() if arm.task != "emb_only"]
     trainings = len(ranking) * len(sides.experiment.seeds)
-    print(f"{describe_device(device)}, {sides.bench.dtype_name}, {tokens:.0f} tokens a step, {len(rounds)} rounds")
+    print(f"{describe_device(device)}, {sides.loader.dtype_name}, {tokens:.0f} tokens a step, {len(rounds)} rounds")
     for side in SIDES:
         spread = f", ratio {ratios[side][0]:.2f} to {ratios[side][-1]:.2f}" if side in ratios else ""
         print(f"{side}: {seconds[side]:.2f} s a step, peak {peaks[side]:.0f} MiB{spread}")

@@ -22,15 +22,15 @@ from unimoe.data.catalog import available, load_collection
 from unimoe.data.collection import Collection
 from unimoe.evaluation.reranking_eval import RerankingOutcome, rerank_collection
 from unimoe.models.device import choose_device, describe_device, release_memory
-from unimoe.models.loader import ModelBench
+from unimoe.models.loader import ModelLoader
 from unimoe.retrieval.bm25 import cached_bm25_run
 from unimoe.trec import Run, head
 
 
 def reranked(checkpoint: Path, dtype: torch.dtype, collection: Collection, candidates: Run) -> RerankingOutcome:
     """The checkpoint's reranking in one dtype."""
-    bench = ModelBench(read_checkpoint(checkpoint).experiment, choose_device(), dtype)
-    outcome = rerank_collection(bench.trained(checkpoint), collection, candidates)
+    loader = ModelLoader(read_checkpoint(checkpoint).experiment, choose_device(), dtype)
+    outcome = rerank_collection(loader.trained(checkpoint), collection, candidates)
     release_memory()
     return outcome
 

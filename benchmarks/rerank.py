@@ -28,7 +28,7 @@ from unimoe.data.collection import Collection
 from unimoe.models.base import BaseModel, load_base
 from unimoe.models.bundled import BUNDLED_ID, prepared_bundled_model
 from unimoe.models.device import choose_device, choose_dtype, describe_device, probe_speed, release_memory
-from unimoe.models.prompts import PairEncoder, yes_no_ids
+from unimoe.models.prompts import PairTokenizer, yes_no_ids
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.retrieval.bm25 import cached_bm25_run
@@ -68,7 +68,7 @@ def by_document(collection: Collection, run: Run, size: int, rounds: int) -> lis
     return samples
 
 
-def reference(base: BaseModel, encode: PairEncoder) -> Scorer:
+def reference(base: BaseModel, encode: PairTokenizer) -> Scorer:
     """The loop of the model card, over our token ids."""
     yes, no = yes_no_ids(base.tokenizer)
 
@@ -85,7 +85,7 @@ def reference(base: BaseModel, encode: PairEncoder) -> Scorer:
     return score
 
 
-def cross_encoder(dtype: torch.dtype, device: torch.device, encode: PairEncoder) -> Scorer:
+def cross_encoder(dtype: torch.dtype, device: torch.device, encode: PairTokenizer) -> Scorer:
     """sentence-transformers' CrossEncoder, which loads a causal language model with ``LogitScore``."""
     from sentence_transformers import CrossEncoder
 

@@ -27,7 +27,7 @@ from unimoe.evaluation.suite import load_reporting, measurements, take
 from unimoe.evaluation.tiers import LoadedDataset, TierName, tier_datasets
 from unimoe.io import lock, read_json, write_json
 from unimoe.models.device import choose_dtype, release_memory
-from unimoe.models.loader import ModelBench
+from unimoe.models.loader import ModelLoader
 from unimoe.results import Task, arm_dir
 from unimoe.training.examples import TrainingData, load_training_data
 from unimoe.training.trainer import StepReport, train_arm
@@ -56,7 +56,7 @@ class ExperimentRun:
         self.experiment = experiment
         self._output_dir = Path(experiment.output_dir)
         gates = matching_gates(experiment)
-        self.bench = ModelBench(experiment, device, pinned_dtype(experiment, device))
+        self.loader = ModelLoader(experiment, device, pinned_dtype(experiment, device))
         if gates.gates and not register(gates, self._output_dir) and gates.path is not None:
             late = f"{self._output_dir} has results and no {REGISTERED}: too late to register {gates.path}"
             stderr.print(f"{late}; verdicts --gates judges by it all the same", soft_wrap=True)
@@ -69,7 +69,7 @@ class ExperimentRun:
             UnimoeError: before any training where the bundled tier's collection cannot be had.
         """
         datasets = [load_reporting(dataset) for dataset in tier_datasets(self.experiment, "bundled")]
-        baselines = [first_stage_subject(self.experiment), zero_shot_subject(self.experiment, self.bench)]
+        baselines = [first_stage_subject(self.experiment), zero_shot_subject(self.experiment, self.loader)]
         self._steps = Steps(self._count(baselines, datasets))
         for subject in baselines:
             self._evaluate(subject, datasets)
@@ -78,7 +78,7 @@ class ExperimentRun:
                 self._train_and_evaluate_arm(arm, seed, datasets)
 
     def _train_and_evaluate_arm(self, arm: str, seed: int, datasets: Sequence[LoadedDataset]) -> None:
-        self._evaluate(trained_subject(self.experiment, self.bench, self._train(arm, seed)), datasets)
+        self._evaluate(trained_subject(self.experiment, self.loader, self._train(arm, seed)), datasets)
 
     def _evaluate(self, subject: Subject, datasets: Sequence[LoadedDataset]) -> None:
         for data in datasets:
@@ -105,9 +105,9 @@ class ExperimentRun:
                 self.experiment,
                 arm,
                 seed,
-                base=self.bench.fresh_base(),
+                base=self.loader.fresh_base(),
                 data=self._training_data,
-                trunk=self.bench.trunk,
+                frozen_layers=self.loader.frozen_layers,
                 on_step=on_step,
                 score_on_dev=DevEvaluation(self.experiment, arm),
             )

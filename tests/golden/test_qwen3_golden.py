@@ -16,7 +16,7 @@ from support.yesno import Scores, adapt, assert_gaps_equal, plain_scores
 from unimoe.config import PromptConfig
 from unimoe.errors import InputError
 from unimoe.models.base import BaseModel
-from unimoe.models.prompts import PairEncoder, TextEncoder, yes_no_ids
+from unimoe.models.prompts import PairTokenizer, TextTokenizer, yes_no_ids
 from unimoe.models.unimodel import UnimodelForExp1
 
 Order = Literal["query_first", "document_first"]
@@ -59,7 +59,7 @@ def test_yes_is_9693_and_no_is_2152(qwen3: Any) -> None:
 
 
 def test_the_frame_is_the_model_cards(qwen3: Any) -> None:
-    (ids,) = PairEncoder(qwen3, PromptConfig(), 512)([("", "")])
+    (ids,) = PairTokenizer(qwen3, PromptConfig(), 512)([("", "")])
     prefix = qwen3.encode(CARD_PREFIX, add_special_tokens=False)
     assert prefix[:3] == [IM_START, 8948, 198]
     assert prefix[-5:] == [IM_END, 198, IM_START, 872, 198]
@@ -87,39 +87,39 @@ def test_the_frame_is_the_model_cards(qwen3: Any) -> None:
 )
 def test_every_pair_is_tokenised_as_in_the_model_card(qwen3: Any, query: str, document: str) -> None:
     for max_length in (128, 8192):
-        (ids,) = PairEncoder(qwen3, PromptConfig(), max_length)([(query, document)])
+        (ids,) = PairTokenizer(qwen3, PromptConfig(), max_length)([(query, document)])
         assert ids == card_ids(qwen3, query, document, max_length)
         assert len(ids) <= max_length
 
 
 def test_the_body_is_tokenised_whole(qwen3: Any) -> None:
     # "<Document>: " and "Paris" apart end and begin otherwise: the space belongs to the word.
-    (ids,) = PairEncoder(qwen3, PromptConfig(), 512)([("q", "Paris")])
+    (ids,) = PairTokenizer(qwen3, PromptConfig(), 512)([("q", "Paris")])
     paris_after_a_space = 12095
     assert ids[-len(SUFFIX) - 1] == paris_after_a_space
 
 
 def test_two_line_ends_part_the_fields_as_in_the_evaluation_code(qwen3: Any) -> None:
-    (ids,) = PairEncoder(qwen3, PromptConfig(field_separator="\n\n"), 512)([("q", "d")])
+    (ids,) = PairTokenizer(qwen3, PromptConfig(field_separator="\n\n"), 512)([("q", "d")])
     body = qwen3.decode(ids).removeprefix(CARD_PREFIX).removesuffix(CARD_SUFFIX)
     assert body == f"<Instruct>: {TASK}\n\n<Query>: q\n\n<Document>: d"
 
 
 def test_document_first_swaps_the_fields(qwen3: Any) -> None:
-    (ids,) = PairEncoder(qwen3, PromptConfig(order="document_first"), 512)([("q", "d")])
+    (ids,) = PairTokenizer(qwen3, PromptConfig(order="document_first"), 512)([("q", "d")])
     body = qwen3.decode(ids).removeprefix(CARD_PREFIX).removesuffix(CARD_SUFFIX)
     assert body == f"<Instruct>: {TASK}\n<Document>: d\n<Query>: q"
 
 
 def test_a_query_to_embed_carries_the_instruction_and_ends_in_end_of_text(qwen3: Any) -> None:
-    encode = TextEncoder(qwen3, PromptConfig(), 512)
+    encode = TextTokenizer(qwen3, PromptConfig(), 512)
     (query,) = encode(["What is gravity?"], "query")
     assert query[-1] == END_OF_TEXT
     assert qwen3.decode(query) == f"Instruct: {TASK}\nQuery:What is gravity?<|endoftext|>"
 
 
 def test_a_document_to_embed_is_bare_and_an_empty_one_is_not_nothing(qwen3: Any) -> None:
-    encode = TextEncoder(qwen3, PromptConfig(), 512)
+    encode = TextTokenizer(qwen3, PromptConfig(), 512)
     document, empty = encode(["Gravity attracts.", ""], "document")
     assert qwen3.decode(document) == "Gravity attracts.<|endoftext|>"
     assert empty == [END_OF_TEXT]
@@ -129,7 +129,7 @@ def test_a_document_to_embed_is_bare_and_an_empty_one_is_not_nothing(qwen3: Any)
 @pytest.mark.parametrize("document", ["word " * 10_000, "🦜" * 10_000, "\u202eكلمة " * 10_000], ids=ascii)
 def test_the_longest_document_leaves_the_suffix_and_the_query_whole(qwen3: Any, order: Order, document: str) -> None:
     for max_length in (128, 1000):
-        (ids,) = PairEncoder(qwen3, PromptConfig(order=order), max_length)([("what is a Zebra?", document)])
+        (ids,) = PairTokenizer(qwen3, PromptConfig(order=order), max_length)([("what is a Zebra?", document)])
         assert len(ids) == max_length
         assert ids[-len(SUFFIX) :] == SUFFIX
         assert "<Query>: what is a Zebra?" in qwen3.decode(ids)

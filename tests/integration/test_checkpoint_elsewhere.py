@@ -13,7 +13,7 @@ from support.experiments import tiny_experiment
 
 from unimoe.config import Experiment
 from unimoe.config.files import apply_overrides
-from unimoe.models.loader import ModelBench
+from unimoe.models.loader import ModelLoader
 from unimoe.training.examples import load_training_data
 from unimoe.training.trainer import train_arm
 
@@ -34,9 +34,11 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("elsewhere")
     overrides = [f"prompt={request.param}", "training.steps=2", "lora.first_layer=1", "model.max_length=512"]
     experiment = apply_overrides(tiny_experiment(folder).model_dump(), overrides, source="tiny")
-    bench = ModelBench(experiment, CPU, torch.float32)
+    loader = ModelLoader(experiment, CPU, torch.float32)
     data = load_training_data(experiment)
-    return experiment, train_arm(experiment, "joint_r8", 0, base=bench.fresh_base(), data=data, trunk=bench.trunk)
+    return experiment, train_arm(
+        experiment, "joint_r8", 0, base=loader.fresh_base(), data=data, frozen_layers=loader.frozen_layers
+    )
 
 
 def test_the_code_on_the_card_gives_the_same_scores_and_vectors(
@@ -48,7 +50,7 @@ def test_the_code_on_the_card_gives_the_same_scores_and_vectors(
     for path in folder.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     monkeypatch.chdir(tmp_path)
-    ours = ModelBench(experiment, CPU, torch.float32).trained(folder)
+    ours = ModelLoader(experiment, CPU, torch.float32).trained(folder)
 
     exec(blocks[0].partition("\n```\n")[0], there)
     scores = [there["score"](query, document) for query, document in PAIRS]

@@ -18,7 +18,7 @@ from unimoe.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.config import Experiment
 from unimoe.config.files import parse_experiment
 from unimoe.config.training import AggregationName
-from unimoe.models.loader import ModelBench
+from unimoe.models.loader import ModelLoader
 from unimoe.training.examples import TrainingData, load_training_data
 from unimoe.training.trainer import StepReport, train_arm
 
@@ -55,8 +55,10 @@ def train(config: Experiment, data: TrainingData, die_after: int | None = None) 
         if report.step == die_after:
             raise KilledError
 
-    bench = ModelBench(config, CPU, torch.float32)
-    return train_arm(config, "joint_r8", 0, base=bench.fresh_base(), data=data, trunk=bench.trunk, on_step=on_step)
+    loader = ModelLoader(config, CPU, torch.float32)
+    return train_arm(
+        config, "joint_r8", 0, base=loader.fresh_base(), data=data, frozen_layers=loader.frozen_layers, on_step=on_step
+    )
 
 
 def conflict_log(checkpoint: Path) -> Path:

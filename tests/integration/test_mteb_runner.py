@@ -22,7 +22,7 @@ from unimoe.evaluation.mteb.measurement import TaskMeasurement
 from unimoe.evaluation.mteb.suite import TaskRunner
 from unimoe.evaluation.subjects import Subject, zero_shot_subject
 from unimoe.metrics import score_run
-from unimoe.models.loader import ModelBench
+from unimoe.models.loader import ModelLoader
 from unimoe.results import EvalResult, Task, read_result
 from unimoe.trec import read_qrels, read_run
 
@@ -43,7 +43,7 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
 
 
 def subject_of(experiment: Experiment, dtype: torch.dtype = torch.float32) -> Subject:
-    return zero_shot_subject(experiment, ModelBench(experiment, torch.device("cpu"), dtype))
+    return zero_shot_subject(experiment, ModelLoader(experiment, torch.device("cpu"), dtype))
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from support.experiments import tiny_experiment
 from unimoe.checkpoint import ADAPTER_FILE, Checkpoint, read_checkpoint
 from unimoe.config import Experiment
 from unimoe.errors import DataError, UsageError
-from unimoe.models.loader import ModelBench
+from unimoe.models.loader import ModelLoader
 from unimoe.training.examples import TrainingData, load_training_data
 from unimoe.training.trainer import StepReport, train_arm
 
@@ -47,9 +47,16 @@ def train(
         if report.step == die_after:
             raise KilledError
 
-    bench = ModelBench(experiment, CPU, torch.float32)
+    loader = ModelLoader(experiment, CPU, torch.float32)
     return train_arm(
-        experiment, arm, seed, base=bench.fresh_base(), data=data, trunk=bench.trunk, on_step=on_step, **options
+        experiment,
+        arm,
+        seed,
+        base=loader.fresh_base(),
+        data=data,
+        frozen_layers=loader.frozen_layers,
+        on_step=on_step,
+        **options,
     )
 
 
@@ -91,9 +98,9 @@ class TestWhatItLeaves:
         self, experiment: Experiment, data: TrainingData, tmp_path: Path
     ) -> None:
         folder = train(placed(experiment, tmp_path), data, "rank_only_r8")
-        bench = ModelBench(experiment, CPU, torch.float32)
+        loader = ModelLoader(experiment, CPU, torch.float32)
         pairs = [("norm of a vector", "Return one of eight matrix norms."), ("sort", "Return a sorted copy.")]
-        assert abs(bench.trained(folder).rerank(pairs) - bench.zero_shot().rerank(pairs)).max() > 1e-4
+        assert abs(loader.trained(folder).rerank(pairs) - loader.zero_shot().rerank(pairs)).max() > 1e-4
 
 
 class TestFairArms:
@@ -142,8 +149,8 @@ class TestResume:
         here, taken = placed(experiment, tmp_path), []
         with pytest.raises(KilledError):
             train(here, data, "rank_only_r8", die_after=5)
-        bench = ModelBench(here, CPU, torch.float32)
-        train_arm(here, "rank_only_r8", 0, base=bench.fresh_base(), data=data, on_step=lambda r: taken.append(r.step))
+        loader = ModelLoader(here, CPU, torch.float32)
+        train_arm(here, "rank_only_r8", 0, base=loader.fresh_base(), data=data, on_step=lambda r: taken.append(r.step))
         assert taken == [5, 6]
 
     def test_finished_training_is_kept(self, experiment: Experiment, data: TrainingData, tmp_path: Path) -> None:

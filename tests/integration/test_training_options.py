@@ -19,7 +19,7 @@ from unimoe.config import Experiment
 from unimoe.config.files import apply_overrides
 from unimoe.errors import DataError, UsageError
 from unimoe.evaluation.dev_eval import DevEvaluation
-from unimoe.models.loader import ModelBench
+from unimoe.models.loader import ModelLoader
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.examples import TrainingData, load_training_data
 from unimoe.training.trainer import DevScorer, StepReport, train_arm
@@ -58,9 +58,9 @@ def train(
         if report.step == die_after:
             raise KilledError
 
-    bench = ModelBench(experiment, CPU, torch.float32)
+    loader = ModelLoader(experiment, CPU, torch.float32)
     return train_arm(
-        experiment, arm, 0, base=bench.fresh_base(), data=data, trunk=bench.trunk, on_step=on_step,
+        experiment, arm, 0, base=loader.fresh_base(), data=data, frozen_layers=loader.frozen_layers, on_step=on_step,
         score_on_dev=score_on_dev,
     )  # fmt: skip
 
@@ -264,8 +264,8 @@ class TestNotFinite:
             DataError, match=r"rank_only_r8, seed 0, step (\d): the .* is (nan|inf|-inf); its"
         ) as caught:
             train(here, data, score_on_dev=scripted([0.5] * 6))
-        bench = ModelBench(here, CPU, torch.float32)
-        known = data.ranking(bench.zero_shot()).query_ids
+        loader = ModelLoader(here, CPU, torch.float32)
+        known = data.ranking(loader.zero_shot()).query_ids
         named = str(caught.value).partition("its queries are ")[2].partition(";")[0].split(", ")
         assert len(named) == 2
         assert set(named) <= set(known)

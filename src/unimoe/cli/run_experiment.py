@@ -25,7 +25,7 @@ from unimoe.console import stderr, stdout
 
 if TYPE_CHECKING:
     from unimoe.config import Experiment
-    from unimoe.models.loader import ModelBench
+    from unimoe.models.loader import ModelLoader
 
 
 def run_experiment(
@@ -49,14 +49,14 @@ def run_experiment(
     experiment = placed(experiment, output_dir)
     quiet_libraries()
     run = ExperimentRun(experiment, chosen_device(device), given_options(config, override, smoke=smoke))
-    _announce(experiment, run.bench, smoke)
+    _announce(experiment, run.loader, smoke)
     run.train_and_evaluate()
     stderr.print()
     analyze(output_dir=Path(experiment.output_dir))
     stdout.print(f"Next:   {_next_command(experiment)}", soft_wrap=True)
 
 
-def _announce(experiment: Experiment, bench: ModelBench, smoke: bool) -> None:
+def _announce(experiment: Experiment, loader: ModelLoader, smoke: bool) -> None:
     """What will run, where, and for how long."""
     from unimoe.cli.estimate import BUNDLED_SHAPE, estimated_seconds, expectation, shape_of
     from unimoe.models.bundled import BUNDLED_ID
@@ -64,12 +64,12 @@ def _announce(experiment: Experiment, bench: ModelBench, smoke: bool) -> None:
 
     stderr.print(
         f"{experiment.name}: {len(experiment.arms)} arms x {len(experiment.seeds)} seeds, {experiment.model.base}, "
-        f"{describe_device(bench.device)}, {bench.dtype_name}; results in {experiment.output_dir}",
+        f"{describe_device(loader.device)}, {loader.dtype_name}; results in {experiment.output_dir}",
         soft_wrap=True,
     )
-    speed = probe_speed(bench.device.type).get(bench.dtype_name)
+    speed = probe_speed(loader.device.type).get(loader.dtype_name)
     if speed is not None:
-        shape = BUNDLED_SHAPE if experiment.model.base == BUNDLED_ID else shape_of(bench.fresh_base())
+        shape = BUNDLED_SHAPE if experiment.model.base == BUNDLED_ID else shape_of(loader.fresh_base())
         stderr.print(expectation(estimated_seconds(experiment, shape, speed), smoke), soft_wrap=True)
 
 

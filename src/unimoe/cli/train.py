@@ -42,7 +42,7 @@ def train(
     quiet_libraries()
     from unimoe.evaluation.dev_eval import DevEvaluation
     from unimoe.models.device import choose_dtype
-    from unimoe.models.loader import ModelBench
+    from unimoe.models.loader import ModelLoader
     from unimoe.processes import joined_processes
     from unimoe.training.examples import load_training_data
     from unimoe.training.trainer import StepReport, train_arm
@@ -52,16 +52,16 @@ def train(
             console.be_quiet()
         target = chosen_device(device)
         dtype = choose_dtype(target, experiment.model.dtype)
-        bench = ModelBench(experiment, target, processes.leaders_dtype(dtype))
+        loader = ModelLoader(experiment, target, processes.leaders_dtype(dtype))
         with Steps(1).step(f"train {arm}, seed {seed}", experiment.training.steps) as step:
 
             def on_step(report: StepReport) -> None:
                 step.advance(1)
                 step.outcome = f"loss {report.loss:.3f}"
 
-            data, base = load_training_data(experiment), bench.fresh_base()
+            data, base = load_training_data(experiment), loader.fresh_base()
             folder = train_arm(
-                experiment, arm, seed, base=base, data=data, trunk=bench.trunk, resume=resume, on_step=on_step,
-                score_on_dev=DevEvaluation(experiment, arm), processes=processes,
+                experiment, arm, seed, base=base, data=data, frozen_layers=loader.frozen_layers, resume=resume,
+                on_step=on_step, score_on_dev=DevEvaluation(experiment, arm), processes=processes,
             )  # fmt: skip
     stdout.print(str(folder), soft_wrap=True)

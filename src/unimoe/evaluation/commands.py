@@ -32,7 +32,7 @@ from unimoe.evaluation.suite import Loader, measurements, refuse_silence, take
 from unimoe.evaluation.tiers import Dataset, chosen_datasets, known_tier, tier_datasets
 from unimoe.metrics import dataset_group, suite_averages
 from unimoe.models.device import choose_dtype
-from unimoe.models.loader import ModelBench
+from unimoe.models.loader import ModelLoader
 from unimoe.processes import Processes
 from unimoe.results import EvalResult, Task, read_result
 
@@ -202,20 +202,20 @@ def _what(request: EvaluationRequest, device: torch.device) -> tuple[Experiment,
         if request.config is None:
             raise UsageError("--zero-shot needs --config, which names the base model")
         experiment = request.config
-        bench = ModelBench(experiment, device, choose_dtype(device, experiment.model.dtype))
+        loader = ModelLoader(experiment, device, choose_dtype(device, experiment.model.dtype))
         return (
             experiment,
             request.output_dir or Path(experiment.output_dir),
-            lambda: zero_shot_subject(experiment, bench),
+            lambda: zero_shot_subject(experiment, loader),
         )
     folder = request.checkpoint
     checkpoint = read_checkpoint(folder)
     experiment = evaluation_config(checkpoint, request.config or _overridden(checkpoint, request.overrides))
     # "auto" means what the training computed in: a score in another dtype would not be the one that was trained for.
     dtype = experiment.model.dtype if experiment.model.dtype != "auto" else checkpoint.dtype
-    bench = ModelBench(experiment, device, getattr(torch, dtype))
+    loader = ModelLoader(experiment, device, getattr(torch, dtype))
     output_dir = request.output_dir or _home(folder, checkpoint) or Path(experiment.output_dir)
-    return experiment, output_dir, lambda: trained_subject(experiment, bench, folder)
+    return experiment, output_dir, lambda: trained_subject(experiment, loader, folder)
 
 
 def _overridden(checkpoint: Checkpoint, overrides: tuple[str, ...]) -> Experiment | None:

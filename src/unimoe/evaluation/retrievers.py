@@ -17,7 +17,7 @@ from unimoe.evaluation.subjects import trained_subject
 from unimoe.io import hash_json
 from unimoe.models.device import choose_dtype, describe_device
 from unimoe.models.embedder import Embedder
-from unimoe.models.loader import ModelBench
+from unimoe.models.loader import ModelLoader
 from unimoe.results import safe_name
 
 BM25 = "bm25"
@@ -124,16 +124,16 @@ def checkpoint_retriever(
     if trained.arm(checkpoint.arm).task == "rank_only":
         raise UsageError(f"--checkpoint {folder}: {checkpoint.arm} was trained to rank only; give an arm that embeds")
     dtype = trained.model.dtype if trained.model.dtype != "auto" else checkpoint.dtype
-    bench = ModelBench(trained, device, getattr(torch, dtype))
-    subject = trained_subject(trained, bench, folder)
+    loader = ModelLoader(trained, device, getattr(torch, dtype))
+    subject = trained_subject(trained, loader, folder)
     return Retriever(
         name=names[0],
         fused_name=names[1],
-        load=cache(lambda: bench.trained(folder)),
-        base_identity=bench.identity,
-        prompt=_prompt(bench.prompt, experiment.retrieval),
+        load=cache(lambda: loader.trained(folder)),
+        base_identity=loader.identity,
+        prompt=_prompt(loader.prompt, experiment.retrieval),
         device=describe_device(device),
-        dtype=bench.dtype_name,
+        dtype=loader.dtype_name,
         checkpoint=subject.checkpoint,
     )
 

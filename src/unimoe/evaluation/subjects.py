@@ -10,7 +10,7 @@ from pathlib import Path
 from unimoe.checkpoint import Checkpoint, read_checkpoint
 from unimoe.config import Experiment
 from unimoe.errors import DataError
-from unimoe.models.loader import ModelBench
+from unimoe.models.loader import ModelLoader
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import Task
 
@@ -59,25 +59,27 @@ def first_stage_subject(experiment: Experiment) -> Subject:
     return Subject("bm25" if bm25 else "first_stage", experiment)
 
 
-def zero_shot_subject(experiment: Experiment, bench: ModelBench) -> Subject:
+def zero_shot_subject(experiment: Experiment, loader: ModelLoader) -> Subject:
     """The base model without training."""
-    return Subject(ZERO_SHOT_ARM, experiment, cache(bench.zero_shot), bench.identity, bench.prompt, bench.dtype_name)
+    return Subject(
+        ZERO_SHOT_ARM, experiment, cache(loader.zero_shot), loader.identity, loader.prompt, loader.dtype_name
+    )
 
 
-def trained_subject(experiment: Experiment, bench: ModelBench, folder: Path) -> Subject:
+def trained_subject(experiment: Experiment, loader: ModelLoader, folder: Path) -> Subject:
     """A trained arm, from its checkpoint folder.
 
     Raises:
-        DataError: the checkpoint is missing, damaged, or of another base model than the bench's.
+        DataError: the checkpoint is missing, damaged, or of another base model than the loader's.
     """
     checkpoint = read_checkpoint(folder)
-    if checkpoint.base_model != bench.identity:
+    if checkpoint.base_model != loader.identity:
         raise DataError(
-            f"{folder} was trained on {checkpoint.base_model}, this evaluation would load {bench.identity}; "
+            f"{folder} was trained on {checkpoint.base_model}, this evaluation would load {loader.identity}; "
             "set model.base to the one it was trained on"
         )
-    load = cache(lambda: bench.trained(folder))
-    return Subject(checkpoint.arm, experiment, load, bench.identity, bench.prompt, bench.dtype_name, checkpoint)
+    load = cache(lambda: loader.trained(folder))
+    return Subject(checkpoint.arm, experiment, load, loader.identity, loader.prompt, loader.dtype_name, checkpoint)
 
 
 def evaluation_config(checkpoint: Checkpoint, given: Experiment | None) -> Experiment:

@@ -12,7 +12,7 @@ from torch import Tensor
 from unimoe.errors import DataError
 from unimoe.models.batching import default_token_budget, last_tokens, pad_ids, pad_states, plan_batches
 from unimoe.models.device import release_memory
-from unimoe.models.frozen_layers import FrozenStates, Trunk
+from unimoe.models.frozen_layers import FrozenLayers, FrozenStates
 from unimoe.models.token_tree import build_tree, plan_trees, tree_tokens
 from unimoe.models.tree_attention import UnsupportedAttentionError, pack, run_tree
 
@@ -27,12 +27,12 @@ class BatchedDecoder:
 
     Args:
         model: a causal language model of transformers.
-        trunk: its frozen lower layers, where ``upper`` is given.
+        frozen_layers: its frozen lower layers, where ``upper`` is given.
         upper: the layers above them.
     """
 
-    def __init__(self, model: Any, trunk: Trunk | None = None, upper: Any = None) -> None:
-        self._decoder, self._trunk, self._upper = model.model, trunk, upper
+    def __init__(self, model: Any, frozen_layers: FrozenLayers | None = None, upper: Any = None) -> None:
+        self._decoder, self._frozen_layers, self._upper = model.model, frozen_layers, upper
         self._trees = supports_trees(model)
         self.reduced_budget: int | None = None
         """Tokens of a batch since memory ran out; null as long as it has not."""
@@ -87,10 +87,10 @@ class BatchedDecoder:
 
     def _frozen(self, sequences: Sequence[list[int]]) -> FrozenStates | None:
         """The states below ``upper``, for batches that are padded; null where they do not fit in memory."""
-        if self._trunk is None or self._trees:
+        if self._frozen_layers is None or self._trees:
             return None
         try:
-            return self._trunk.states(sequences)
+            return self._frozen_layers.states(sequences)
         except torch.OutOfMemoryError:
             return None
 
@@ -112,8 +112,8 @@ class BatchedDecoder:
         if not self._trees:
             return self.padded_states(sequences, frozen)
         tree = pack(build_tree(sequences), self.device, self._decoder.embed_tokens.weight.dtype)
-        if self._trunk is not None:
-            return run_tree(self._upper, tree, self._trunk.row_states(tree))[0, tree.last]
+        if self._frozen_layers is not None:
+            return run_tree(self._upper, tree, self._frozen_layers.row_states(tree))[0, tree.last]
         return run_tree(self._decoder, tree)[0, tree.last]
 
     def _reduce_budget(self, sequences: list[list[int]]) -> None:

@@ -47,7 +47,7 @@ def split_decoder(decoder: Any, first_layer: int) -> tuple[Any, Any]:
     return lower, upper
 
 
-class Trunk:
+class FrozenLayers:
     """Computes and keeps the states of the frozen lower layers.
 
     Args:

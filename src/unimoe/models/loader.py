@@ -10,12 +10,12 @@ import torch
 from unimoe.config import Experiment
 from unimoe.models.adapter import load_lora
 from unimoe.models.base import BaseModel, base_identity, load_base
-from unimoe.models.frozen_layers import Trunk, split_decoder
+from unimoe.models.frozen_layers import FrozenLayers, split_decoder
 from unimoe.models.prompts import prompt_name
 from unimoe.models.unimodel import UnimodelForExp1
 
 
-class ModelBench:
+class ModelLoader:
     """Gives the models of an experiment.
 
     Args:
@@ -44,12 +44,12 @@ class ModelBench:
         return base_identity(self._experiment.model) or self.fresh_base().identity
 
     @cached_property
-    def trunk(self) -> Trunk | None:
+    def frozen_layers(self) -> FrozenLayers | None:
         """The frozen lower layers that all arms share; null where adapters reach down to the first layer."""
         first_layer = self._experiment.lora.first_layer
         if first_layer == 0:
             return None
-        return Trunk(split_decoder(self.fresh_base().model.model, first_layer)[0])
+        return FrozenLayers(split_decoder(self.fresh_base().model.model, first_layer)[0])
 
     def fresh_base(self) -> BaseModel:
         """The base model, loaded anew: putting adapters in changes it in place."""
@@ -71,4 +71,6 @@ class ModelBench:
 
     def _unimodel(self, base: BaseModel) -> UnimodelForExp1:
         config = self._experiment
-        return UnimodelForExp1(base, config.prompt, config.model.max_length, config.lora.first_layer, self.trunk).eval()
+        return UnimodelForExp1(
+            base, config.prompt, config.model.max_length, config.lora.first_layer, self.frozen_layers
+        ).eval()

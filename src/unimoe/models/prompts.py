@@ -37,7 +37,7 @@ class Frame:
     suffix: list[int]
 
 
-class PairEncoder:
+class PairTokenizer:
     """Turns query-document pairs into the token ids of one yes/no question each.
 
     Args:
@@ -122,7 +122,7 @@ class PairEncoder:
         raise InputError(index, f"query {query[:60]!r}... fills {room}; raise model.max_length or cut it")
 
 
-class TextEncoder:
+class TextTokenizer:
     """Turns texts into the token ids to embed: prefix, text, and one last token that carries the embedding.
 
     Args:

@@ -14,8 +14,8 @@ from unimoe.errors import InputError, UsageError
 from unimoe.models.base import BaseModel
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
-from unimoe.models.frozen_layers import FrozenStates, Trunk, split_decoder
-from unimoe.models.prompts import PairEncoder, TextEncoder, prompt_name, yes_no_ids
+from unimoe.models.frozen_layers import FrozenLayers, FrozenStates, split_decoder
+from unimoe.models.prompts import PairTokenizer, TextTokenizer, prompt_name, yes_no_ids
 
 
 class UnimodelForExp1(nn.Module):
@@ -29,8 +29,8 @@ class UnimodelForExp1(nn.Module):
         base: the base model, with adapters or without.
         prompt: how texts become token ids.
         max_length: tokens of one sequence, prompt included.
-        first_layer: the lowest layer that adapters change; the layers below are shared through ``trunk``.
-        trunk: the shared lower layers; made when absent and ``first_layer`` is above 0.
+        first_layer: the lowest layer that adapters change; the layers below are shared through ``frozen_layers``.
+        frozen_layers: the shared lower layers; made when absent and ``first_layer`` is above 0.
     """
 
     _yes_minus_no: Tensor
@@ -41,20 +41,20 @@ class UnimodelForExp1(nn.Module):
         prompt: PromptConfig,
         max_length: int,
         first_layer: int = 0,
-        trunk: Trunk | None = None,
+        frozen_layers: FrozenLayers | None = None,
     ) -> None:
         super().__init__()
         self.base_identity = base.identity
         self.prompt_name = prompt_name(prompt, max_length)
         self.tokenizer = base.tokenizer
-        self.pair_ids = PairEncoder(base.tokenizer, prompt, max_length)
-        self.text_ids = TextEncoder(base.tokenizer, prompt, max_length)
+        self.pair_ids = PairTokenizer(base.tokenizer, prompt, max_length)
+        self.text_ids = TextTokenizer(base.tokenizer, prompt, max_length)
         self.model = base.model
-        self.trunk, upper = trunk, None
+        self.frozen_layers, upper = frozen_layers, None
         if first_layer > 0:
             lower, upper = split_decoder(base.model.model, first_layer)
-            self.trunk = trunk or Trunk(lower)
-        self._batched = BatchedDecoder(base.model, self.trunk, upper)
+            self.frozen_layers = frozen_layers or FrozenLayers(lower)
+        self._batched = BatchedDecoder(base.model, self.frozen_layers, upper)
         _refuse_changed_logits(base.model.config)
         yes, no = yes_no_ids(base.tokenizer)
         head = base.model.get_output_embeddings()

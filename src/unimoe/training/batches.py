@@ -94,4 +94,4 @@ def _steps(experiment: Experiment, examples: int, per_batch: int, seed: int, str
 
 
 def _texts(model: UnimodelForExp1, sequences: list[list[int]]) -> Texts:
-    return Texts(sequences, model.trunk.states(sequences) if model.trunk else None)
+    return Texts(sequences, model.frozen_layers.states(sequences) if model.frozen_layers else None)

@@ -23,7 +23,7 @@ from unimoe.training.state_files import refuse_other_settings
 from unimoe.training.tracking import Log, trackers
 
 
-class ArmKeeper:
+class CheckpointManager:
     """The folder of one training. All processes read, the leader writes.
 
     Args:

@@ -20,12 +20,12 @@ from unimoe.config import Experiment
 from unimoe.errors import DataError, UsageError
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.base import BaseModel
-from unimoe.models.frozen_layers import Trunk
+from unimoe.models.frozen_layers import FrozenLayers
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.processes import ALONE, Processes
 from unimoe.training.aggregation import Task
 from unimoe.training.batches import budget_seen, embedding_batches, ranking_batches
-from unimoe.training.checkpoint_manager import ArmKeeper
+from unimoe.training.checkpoint_manager import CheckpointManager
 from unimoe.training.examples import TrainingData
 from unimoe.training.gradients import ArmGradients
 from unimoe.training.optimizer import MasterAdamW, learning_rate_at
@@ -68,7 +68,7 @@ def train_arm(
     *,
     base: BaseModel,
     data: TrainingData,
-    trunk: Trunk | None = None,
+    frozen_layers: FrozenLayers | None = None,
     resume: bool = True,
     on_step: Callable[[StepReport], None] | None = None,
     score_on_dev: DevScorer | None = None,
@@ -82,7 +82,7 @@ def train_arm(
         seed: initialises the adapters and orders the batches.
         base: a freshly loaded base model; it is changed in place.
         data: where the examples come from.
-        trunk: frozen lower layers shared with other arms and seeds.
+        frozen_layers: frozen lower layers shared with other arms and seeds.
         resume: go on from a saved state, or keep a finished checkpoint; otherwise there must be neither.
         on_step: told after every step.
         score_on_dev: evaluates the model where ``training.evaluate_every`` asks for it.
@@ -95,19 +95,19 @@ def train_arm(
         DataError: a saved state or checkpoint is of another training, or the loss is not finite.
         UsageError: there is a state or checkpoint, and ``resume`` is off; or a tracker is not installed.
     """
-    run = ArmTraining(experiment, arm, seed, base, data, trunk, processes, score_on_dev)
+    run = ArmTraining(experiment, arm, seed, base, data, frozen_layers, processes, score_on_dev)
     if not resume:
-        run.keeper.refuse_anything_there()
-    if run.keeper.is_finished():
-        return run.keeper.last
+        run.checkpoints.refuse_anything_there()
+    if run.checkpoints.is_finished():
+        return run.checkpoints.last
     refuse_missing(experiment.training.tracking)
     if score_on_dev and experiment.training.evaluate_every and processes.leads:
         score_on_dev.prepare()
     run.prepare()
-    with run.keeper.trackers(run.progress.step) as show:
+    with run.checkpoints.trackers(run.progress.step) as show:
         while not run.is_over:
             report = run.take_step(run.progress.step)
-            run.keeper.log(run.keeper.log_path, vars(report))
+            run.checkpoints.log(run.checkpoints.log_path, vars(report))
             show(report.step, {key: value for key, value in vars(report).items() if isinstance(value, float)})
             if on_step:
                 on_step(report)
@@ -127,7 +127,7 @@ class ArmTraining:
         seed: initialises the adapters and orders the batches.
         base: a freshly loaded base model; it is changed in place.
         data: where the examples come from.
-        trunk: frozen lower layers shared with other arms and seeds; made when absent.
+        frozen_layers: frozen lower layers shared with other arms and seeds; made when absent.
         processes: those that share the batches.
         score_on_dev: evaluates the model where that is asked for.
     """
@@ -139,7 +139,7 @@ class ArmTraining:
         seed: int,
         base: BaseModel,
         data: TrainingData,
-        trunk: Trunk | None,
+        frozen_layers: FrozenLayers | None,
         processes: Processes = ALONE,
         score_on_dev: DevScorer | None = None,
     ) -> None:
@@ -147,9 +147,9 @@ class ArmTraining:
             raise UsageError("training.evaluate_every is set: train_arm needs score_on_dev, see evaluation.dev_eval")
         self._experiment, self._training, self._arm = experiment, experiment.training, experiment.arm(arm)
         self._arm_name, self._seed, self._base, self._data = arm, seed, base, data
-        self._trunk, self._processes, self._score_on_dev = trunk, processes, score_on_dev
+        self._frozen_layers, self._processes, self._score_on_dev = frozen_layers, processes, score_on_dev
         dtype = str(base.model.get_output_embeddings().weight.dtype).removeprefix("torch.")
-        self.keeper = ArmKeeper(
+        self.checkpoints = CheckpointManager(
             experiment, arm, seed, base=base.identity, dtype=dtype, data=data.content_hash, processes=processes
         )
         self.progress = Progress()
@@ -159,7 +159,7 @@ class ArmTraining:
         config, training = self._experiment, self._training
         self._peft = add_lora(self._base, config.lora, self._seed)
         self._model = UnimodelForExp1(
-            self._base, config.prompt, config.model.max_length, config.lora.first_layer, self._trunk
+            self._base, config.prompt, config.model.max_length, config.lora.first_layer, self._frozen_layers
         )
         if training.activation_checkpointing:
             self._base.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -171,9 +171,9 @@ class ArmTraining:
             config, self._arm, self._model, weights,
             ranking_batches(*sources) if self._arm.task != "emb_only" else None,
             embedding_batches(*sources) if self._arm.task != "rank_only" else None,
-            self.keeper.conflict_log_path, Budget(training.token_budget, training.batch_size, self._processes),
+            self.checkpoints.conflict_log_path, Budget(training.token_budget, training.batch_size, self._processes),
         )  # fmt: skip
-        self.progress, tensors = self.keeper.go_back(self._model.device)
+        self.progress, tensors = self.checkpoints.go_back(self._model.device)
         if tensors:
             self._optimizer.load_state(tensors)
             own = {key.removeprefix(_AGGREGATION): t for key, t in tensors.items() if key.startswith(_AGGREGATION)}
@@ -227,24 +227,24 @@ class ArmTraining:
         if self.progress.note(mean):
             self._save("best")
         found = {"dev_score": mean, **scores}
-        self.keeper.log(self.keeper.dev_log_path, {"step": self.progress.step, **found})
+        self.checkpoints.log(self.checkpoints.dev_log_path, {"step": self.progress.step, **found})
         return found
 
     def save_state(self) -> None:
         """Write what a killed run needs to go on from here."""
         aggregation = {f"{_AGGREGATION}{key}": value for key, value in self._gradients.state().items()}
-        self.keeper.save_state(self.progress, self._optimizer.state() | aggregation)
+        self.checkpoints.save_state(self.progress, self._optimizer.state() | aggregation)
 
     def finish(self) -> Path:
         """Write the last checkpoint, and drop the training state."""
         self._save("last")
         self._processes.leader_says(True)  # nobody goes on before the checkpoint is there
-        return self.keeper.last
+        return self.checkpoints.last
 
     def _save(self, which: Literal["best", "last"]) -> None:
         ranks, embeds = (self._arm.task != other for other in ("emb_only", "rank_only"))
         seen = budget_seen(self._experiment, self.progress.step, self.progress.tokens, ranks, embeds)
-        self.keeper.save_checkpoint(which, seen, self._peft, self._model, self._optimizer.masters)
+        self.checkpoints.save_checkpoint(which, seen, self._peft, self._model, self._optimizer.masters)
 
     def _stop(self, step: int, what: str, tasks: Sequence[Task]) -> NoReturn:
         ids = self._gradients.query_ids(step, tasks)

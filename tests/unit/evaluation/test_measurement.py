@@ -18,7 +18,7 @@ from unimoe.evaluation import measurement
 from unimoe.evaluation.measurement import Measurement
 from unimoe.evaluation.subjects import Subject, zero_shot_subject
 from unimoe.evaluation.tiers import LoadedDataset, chosen_datasets
-from unimoe.models.loader import ModelBench
+from unimoe.models.loader import ModelLoader
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.provenance import package_versions
 from unimoe.results import TrainingBudget
@@ -40,7 +40,7 @@ def fingerprint(folder: Path, dtype: torch.dtype = torch.float32, adapter: str |
     for section, values in changes.items():
         config[section] = {**config[section], **values}
     experiment = parse_experiment(config, source="tiny")
-    subject = zero_shot_subject(experiment, ModelBench(experiment, torch.device("cpu"), dtype))
+    subject = zero_shot_subject(experiment, ModelLoader(experiment, torch.device("cpu"), dtype))
     if adapter is not None:
         subject = Subject(
             "joint_r8", experiment, None, subject.base_identity, subject.prompt, subject.dtype, checkpoint(adapter)

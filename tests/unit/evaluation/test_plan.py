@@ -19,7 +19,7 @@ from unimoe.evaluation import plan
 from unimoe.evaluation.plan import print_plan, probe_speed
 from unimoe.evaluation.subjects import Subject, zero_shot_subject
 from unimoe.evaluation.tiers import LoadedDataset, chosen_datasets
-from unimoe.models.loader import ModelBench
+from unimoe.models.loader import ModelLoader
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import Task
@@ -36,7 +36,7 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
 
 @pytest.fixture(scope="module")
 def subject(experiment: Experiment) -> Subject:
-    return zero_shot_subject(experiment, ModelBench(experiment, torch.device("cpu"), torch.float32))
+    return zero_shot_subject(experiment, ModelLoader(experiment, torch.device("cpu"), torch.float32))
 
 
 @pytest.fixture(scope="module")

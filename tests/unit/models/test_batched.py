@@ -11,7 +11,7 @@ from torch import Tensor
 from unimoe.errors import DataError
 from unimoe.models import batched
 from unimoe.models.batched import BatchedDecoder, supports_trees
-from unimoe.models.frozen_layers import Trunk, split_decoder
+from unimoe.models.frozen_layers import FrozenLayers, split_decoder
 from unimoe.models.token_tree import MIN_SHARED, tree_tokens
 
 Layout = Literal["trees", "padded"]
@@ -57,7 +57,7 @@ def subject(request: pytest.FixtureRequest, layout: Layout) -> Subject:
     if request.param == "whole":
         return Subject(BatchedDecoder(model), model.model, torch.stack(alone))
     lower, upper = split_decoder(model.model, 2)
-    return Subject(BatchedDecoder(model, Trunk(lower), upper), upper, torch.stack(alone))
+    return Subject(BatchedDecoder(model, FrozenLayers(lower), upper), upper, torch.stack(alone))
 
 
 @torch.inference_mode()
@@ -194,7 +194,7 @@ class TestOutOfMemory:
         model = model_of(layout)
         expected = gathered(BatchedDecoder(model), SEQUENCES)
         lower, upper = split_decoder(model.model, 2)
-        decoder = BatchedDecoder(model, Trunk(lower), upper)
+        decoder = BatchedDecoder(model, FrozenLayers(lower), upper)
         counted(monkeypatch, Subject(decoder, lower, expected), self.LIMIT)
         torch.testing.assert_close(gathered(decoder, SEQUENCES), expected, rtol=1e-4, atol=1e-4)
 

@@ -9,10 +9,10 @@ from support.tiny_models import HIDDEN, ModelKind, tiny_base
 from unimoe.config import PromptConfig
 from unimoe.config.training import LoraConfig
 from unimoe.errors import UsageError
-from unimoe.models import frozen_layers as trunk_module
+from unimoe.models import frozen_layers as frozen_layers_module
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.batching import pad_ids, pad_states
-from unimoe.models.frozen_layers import Trunk, split_decoder
+from unimoe.models.frozen_layers import FrozenLayers, split_decoder
 from unimoe.models.unimodel import UnimodelForExp1
 
 SEQUENCES = [[5, 6, 7, 8, 9, 10, 11], [12], [13, 14, 15], [300, 301], [5, 6, 7, 8, 9, 10, 12], [13, 14, 15]]
@@ -23,7 +23,7 @@ BYTES_PER_TOKEN = HIDDEN * 4
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """So few tokens in a pass that the sequences above take several."""
-    monkeypatch.setattr(trunk_module, "default_token_budget", lambda _: 8)
+    monkeypatch.setattr(frozen_layers_module, "default_token_budget", lambda _: 8)
 
 
 def lower_half(kind: ModelKind = "llama", layers: int = 4) -> Any:
@@ -66,8 +66,8 @@ class TestSplit:
         base = tiny_base()
         base.model.requires_grad_(True)  # even where they are not frozen
         model = UnimodelForExp1(base, PromptConfig(), 256, first_layer=2)
-        assert model.trunk is not None
-        states = model.trunk.states(SEQUENCES)
+        assert model.frozen_layers is not None
+        states = model.frozen_layers.states(SEQUENCES)
         assert states is not None
         model.gaps(model.last_states(SEQUENCES, states)).sum().backward()  # type: ignore[no-untyped-call]
         with_gradient = {name for name, weight in base.model.named_parameters() if weight.grad is not None}
@@ -78,7 +78,7 @@ class TestSplit:
 class TestStates:
     def test_they_are_what_the_lower_layers_give(self) -> None:
         lower = lower_half()
-        states = Trunk(lower).states(SEQUENCES)
+        states = FrozenLayers(lower).states(SEQUENCES)
         assert states is not None
         for ids, state in zip(SEQUENCES, states, strict=True):
             with torch.inference_mode():
@@ -87,8 +87,8 @@ class TestStates:
             torch.testing.assert_close(state, alone, rtol=1e-5, atol=1e-5)
 
     def test_they_do_not_depend_on_what_was_asked_before(self) -> None:
-        fresh = Trunk(lower_half()).states(SEQUENCES)
-        used = Trunk(lower_half())
+        fresh = FrozenLayers(lower_half()).states(SEQUENCES)
+        used = FrozenLayers(lower_half())
         for before in (SEQUENCES[:2], SEQUENCES[::-1], [[1] * 50]):
             used.states(before)
         again = used.states(SEQUENCES)
@@ -97,14 +97,14 @@ class TestStates:
         assert all(torch.equal(one, other) for one, other in zip(fresh, again, strict=True))
 
     def test_they_are_computed_once(self) -> None:
-        trunk = Trunk(lower_half())
-        first = trunk.states(SEQUENCES)
+        frozen_layers = FrozenLayers(lower_half())
+        first = frozen_layers.states(SEQUENCES)
         assert first is not None
-        assert trunk.states([list(ids) for ids in SEQUENCES]) is first
+        assert frozen_layers.states([list(ids) for ids in SEQUENCES]) is first
 
     def test_sequences_that_join_to_the_same_ids_are_told_apart(self) -> None:
-        trunk = Trunk(lower_half())
-        one, other = trunk.states([[1, 2], [3]]), trunk.states([[1], [2, 3]])
+        frozen_layers = FrozenLayers(lower_half())
+        one, other = frozen_layers.states([[1, 2], [3]]), frozen_layers.states([[1], [2, 3]])
         assert one is not None
         assert other is not None
         assert [len(state) for state in one] == [2, 1]
@@ -116,44 +116,44 @@ class TestStates:
         model = UnimodelForExp1(base, PromptConfig(), 256, first_layer=2)
         pairs = [("cat", "mat"), ("dog", "house")]
         model.rerank(pairs)
-        assert model.trunk is not None
+        assert model.frozen_layers is not None
         ids = model.pair_ids(pairs)
-        states = model.trunk.states(ids)
+        states = model.frozen_layers.states(ids)
         assert states is not None
         assert not any(state.is_inference() for state in states)
         model.gaps(model.last_states(ids, states)).sum().backward()  # type: ignore[no-untyped-call]
         assert all(weight.grad is not None for weight in adapters.values())
 
     def test_no_sequences_no_states(self) -> None:
-        assert Trunk(lower_half()).states([]) == []
+        assert FrozenLayers(lower_half()).states([]) == []
 
 
 class TestMemory:
     def test_a_set_beyond_the_limit_is_not_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        trunk = Trunk(lower_half())
-        monkeypatch.setattr(trunk_module, "MEMORY_LIMIT", 4 * BYTES_PER_TOKEN)
-        assert trunk.states([[1, 2], [3, 4]]) is not None
-        assert trunk.states([[1, 2], [3, 4, 5]]) is None
+        frozen_layers = FrozenLayers(lower_half())
+        monkeypatch.setattr(frozen_layers_module, "MEMORY_LIMIT", 4 * BYTES_PER_TOKEN)
+        assert frozen_layers.states([[1, 2], [3, 4]]) is not None
+        assert frozen_layers.states([[1, 2], [3, 4, 5]]) is None
 
     def test_scores_are_the_same_without_states(self, monkeypatch: pytest.MonkeyPatch) -> None:
         model = UnimodelForExp1(tiny_base(), PromptConfig(), 256, first_layer=2)
         pairs = [("cat", "mat"), ("cat", "the old house")]
         kept = torch.tensor(model.rerank(pairs, output="gap"))
-        monkeypatch.setattr(trunk_module, "MEMORY_LIMIT", 0)
+        monkeypatch.setattr(frozen_layers_module, "MEMORY_LIMIT", 0)
         torch.testing.assert_close(torch.tensor(model.rerank(pairs, output="gap")), kept, rtol=1e-4, atol=1e-4)
 
     def test_of_many_sets_the_one_used_longest_ago_is_dropped(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(trunk_module, "SETS_LIMIT", 6 * BYTES_PER_TOKEN)
-        trunk = Trunk(lower_half())
+        monkeypatch.setattr(frozen_layers_module, "SETS_LIMIT", 6 * BYTES_PER_TOKEN)
+        frozen_layers = FrozenLayers(lower_half())
         a, b, c = [[1, 2]], [[3, 4]], [[5, 6, 7]]
-        first_a, first_b = trunk.states(a), trunk.states(b)
-        assert trunk.states(a) is first_a
-        trunk.states(c)  # takes the place of b
-        assert trunk.states(a) is first_a
-        assert trunk.states(b) is not first_b
+        first_a, first_b = frozen_layers.states(a), frozen_layers.states(b)
+        assert frozen_layers.states(a) is first_a
+        frozen_layers.states(c)  # takes the place of b
+        assert frozen_layers.states(a) is first_a
+        assert frozen_layers.states(b) is not first_b
 
     def test_states_are_no_view_of_a_padded_batch(self) -> None:
-        states = Trunk(lower_half()).states(SEQUENCES)
+        states = FrozenLayers(lower_half()).states(SEQUENCES)
         assert states is not None
         block = {state.untyped_storage().data_ptr(): state.untyped_storage().nbytes() for state in states}
         assert list(block.values()) == [sum(map(len, SEQUENCES)) * BYTES_PER_TOKEN]

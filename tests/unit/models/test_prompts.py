@@ -7,7 +7,7 @@ from support.tiny_models import tiny_tokenizer
 
 from unimoe.config import PromptConfig
 from unimoe.errors import DataError, InputError, UsageError
-from unimoe.models.prompts import PairEncoder, TextEncoder, prompt_name, yes_no_ids
+from unimoe.models.prompts import PairTokenizer, TextTokenizer, prompt_name, yes_no_ids
 
 Order = Literal["query_first", "document_first"]
 ORDERS: tuple[Order, ...] = ("query_first", "document_first")
@@ -27,7 +27,7 @@ class TestPairs:
         self, tokenizer: Any, order: Order, template: Literal["qwen3", "chat"]
     ) -> None:
         prompt = PromptConfig(order=order, template=template, instruction="find")
-        encode = PairEncoder(tokenizer, prompt, 512)
+        encode = PairTokenizer(tokenizer, prompt, 512)
         whole, cut = encode([("why?", "z"), ("why?", "z " * 10_000)])
         assert len(cut) == 512
         assert len(whole) < 512
@@ -39,27 +39,27 @@ class TestPairs:
     def test_a_pair_that_just_fits_is_whole(self, tokenizer: Any, order: Order) -> None:
         prompt = PromptConfig(order=order)
         pair = ("why?", "because of this")
-        (free,) = PairEncoder(tokenizer, prompt, 1000)([pair])
-        assert PairEncoder(tokenizer, prompt, len(free))([pair]) == [free]
-        (cut,) = PairEncoder(tokenizer, prompt, len(free) - 1)([pair])
+        (free,) = PairTokenizer(tokenizer, prompt, 1000)([pair])
+        assert PairTokenizer(tokenizer, prompt, len(free))([pair]) == [free]
+        (cut,) = PairTokenizer(tokenizer, prompt, len(free) - 1)([pair])
         assert len(cut) == len(free) - 1
 
     @pytest.mark.parametrize("order", ORDERS)
     @pytest.mark.parametrize("text", ODD_TEXTS, ids=ascii)
     def test_odd_texts_are_taken_on_either_side(self, tokenizer: Any, order: Order, text: str) -> None:
-        encode = PairEncoder(tokenizer, PromptConfig(order=order), 512)
+        encode = PairTokenizer(tokenizer, PromptConfig(order=order), 512)
         for ids in encode([(text, "document"), ("query", text), (text, text)]):
             assert len(ids) <= 512
             assert all(type(token) is int for token in ids)
 
     def test_half_a_surrogate_pair_becomes_the_replacement_character(self, tokenizer: Any) -> None:
-        encode = PairEncoder(tokenizer, PromptConfig(), 512)
+        encode = PairTokenizer(tokenizer, PromptConfig(), 512)
         assert encode([("q", "a\ud83db")]) == encode([("q", "a\ufffdb")])
         assert encode([("q", "a\ud83d\udc26b")]) == encode([("q", "a🐦b")])
 
     @pytest.mark.parametrize("order", ORDERS)
     def test_a_query_that_fills_the_length_is_refused_and_quoted(self, tokenizer: Any, order: Order) -> None:
-        encode = PairEncoder(tokenizer, PromptConfig(order=order), 512)
+        encode = PairTokenizer(tokenizer, PromptConfig(order=order), 512)
         with pytest.raises(InputError, match=r"query 'Zebra .*fills the whole length.*model\.max_length") as caught:
             encode([("short", "d"), ("Zebra " * 600, "d"), ("Zebra " * 600, "e")])
         assert caught.value.index == 1
@@ -70,11 +70,11 @@ class TestPairs:
     @pytest.mark.parametrize("order", ORDERS)
     def test_a_query_near_the_length_is_whole_or_refused(self, tokenizer: Any, order: Order) -> None:
         prompt, pair = PromptConfig(order=order), ("why " * 30, "because of this")
-        (whole,) = PairEncoder(tokenizer, prompt, 1000)([pair])
+        (whole,) = PairTokenizer(tokenizer, prompt, 1000)([pair])
         taken = []
         for max_length in range(len(whole) - 40, len(whole) + 2):
             try:
-                (ids,) = PairEncoder(tokenizer, prompt, max_length)([pair])
+                (ids,) = PairTokenizer(tokenizer, prompt, max_length)([pair])
             except InputError:
                 taken.append(False)
                 continue
@@ -86,35 +86,35 @@ class TestPairs:
 
     @pytest.mark.parametrize("order", ORDERS)
     def test_a_pair_does_not_depend_on_its_neighbours(self, tokenizer: Any, order: Order) -> None:
-        encode = PairEncoder(tokenizer, PromptConfig(order=order), 300)
+        encode = PairTokenizer(tokenizer, PromptConfig(order=order), 300)
         pairs = [("a", "x " * 300), ("b", "x " * 300), ("a", ""), ("longer query", "y")]
         assert encode(pairs) == [ids for pair in pairs for ids in encode([pair])]
 
     def test_document_first_shares_the_documents_tokens(self, tokenizer: Any) -> None:
-        encode = PairEncoder(tokenizer, PromptConfig(order="document_first"), 512)
+        encode = PairTokenizer(tokenizer, PromptConfig(order="document_first"), 512)
         one, other = encode([("cat", "the old house"), ("zebra", "the old house")])
         shared = next(i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
         assert tokenizer.decode(one[:shared]).endswith("<Document>: the old house\n<Query>:")
 
     def test_no_pairs_no_questions(self, tokenizer: Any) -> None:
-        assert PairEncoder(tokenizer, PromptConfig(), 512)([]) == []
-        assert PairEncoder(tokenizer, PromptConfig(order="document_first"), 512)([]) == []
+        assert PairTokenizer(tokenizer, PromptConfig(), 512)([]) == []
+        assert PairTokenizer(tokenizer, PromptConfig(order="document_first"), 512)([]) == []
 
     def test_a_length_without_room_is_refused(self, tokenizer: Any) -> None:
         with pytest.raises(UsageError, match=r"model\.max_length 16 leaves no room"):
-            PairEncoder(tokenizer, PromptConfig(), 16)
+            PairTokenizer(tokenizer, PromptConfig(), 16)
 
     def test_texts_beyond_the_models_length_go_without_a_warning(self) -> None:
         short = tiny_tokenizer()
         short.model_max_length = 8
-        PairEncoder(short, PromptConfig(), 512)([("q", "a long document " * 100)])
+        PairTokenizer(short, PromptConfig(), 512)([("q", "a long document " * 100)])
         assert not short.deprecation_warnings  # where the tokenizer notes that it has warned
 
 
 class TestChatFrame:
     def test_the_models_own_template_frames_the_question(self, tokenizer: Any) -> None:
         prompt = PromptConfig(template="chat", instruction="Does it answer?")
-        (ids,) = PairEncoder(tokenizer, prompt, 512)([("why", "so")])
+        (ids,) = PairTokenizer(tokenizer, prompt, 512)([("why", "so")])
         assert tokenizer.decode(ids) == (
             '<|im_start|>system\nDoes it answer? Answer only "yes" or "no".<|im_end|>\n'
             "<|im_start|>user\nQuery: why\nDocument: so<|im_end|>\n<|im_start|>assistant\n"
@@ -122,7 +122,7 @@ class TestChatFrame:
 
     def test_document_first(self, tokenizer: Any) -> None:
         prompt = PromptConfig(template="chat", order="document_first", field_separator="\n\n")
-        (ids,) = PairEncoder(tokenizer, prompt, 512)([("why", "so")])
+        (ids,) = PairTokenizer(tokenizer, prompt, 512)([("why", "so")])
         assert "<|im_start|>user\nDocument: so\n\nQuery: why<|im_end|>" in tokenizer.decode(ids)
 
     @pytest.mark.parametrize(
@@ -137,25 +137,25 @@ class TestChatFrame:
         tokenizer = tiny_tokenizer()
         tokenizer.chat_template = template
         with pytest.raises(UsageError, match=rf"prompt\.template chat: .*{reason}.*qwen3"):
-            PairEncoder(tokenizer, PromptConfig(template="chat"), 512)
+            PairTokenizer(tokenizer, PromptConfig(template="chat"), 512)
 
 
 class TestTexts:
     def test_each_kind_has_its_prefix_and_all_end_in_the_suffix(self, tokenizer: Any) -> None:
         prompt = PromptConfig(query_prefix="Q:", document_prefix="D: ")
-        encode = TextEncoder(tokenizer, prompt, 64)
+        encode = TextTokenizer(tokenizer, prompt, 64)
         assert tokenizer.decode(encode(["cat"], "query")[0]) == "Q:cat<|endoftext|>"
         assert tokenizer.decode(encode(["cat"], "document")[0]) == "D: cat<|endoftext|>"
         assert tokenizer.decode(encode(["cat"], "plain")[0]) == "cat<|endoftext|>"
 
     def test_a_given_prefix_takes_the_place_of_the_configured_one(self, tokenizer: Any) -> None:
-        encode = TextEncoder(tokenizer, PromptConfig(), 512)
+        encode = TextTokenizer(tokenizer, PromptConfig(), 512)
         assert tokenizer.decode(encode(["cat"], "query", "other: ")[0]) == "other: cat<|endoftext|>"
         assert encode(["cat"], "query", "") == encode(["cat"], "plain")
 
     def test_truncation_keeps_the_token_that_carries_the_embedding(self, tokenizer: Any) -> None:
         suffix = tokenizer.convert_tokens_to_ids("<|endoftext|>")
-        encode = TextEncoder(tokenizer, PromptConfig(), 16)
+        encode = TextTokenizer(tokenizer, PromptConfig(), 16)
         long, empty = encode(["z " * 10_000, ""], "document")
         assert len(long) == 16
         assert long[-1] == suffix
@@ -163,15 +163,15 @@ class TestTexts:
 
     @pytest.mark.parametrize("text", ODD_TEXTS, ids=ascii)
     def test_odd_texts_are_taken(self, tokenizer: Any, text: str) -> None:
-        (ids,) = TextEncoder(tokenizer, PromptConfig(), 512)([text], "plain")
+        (ids,) = TextTokenizer(tokenizer, PromptConfig(), 512)([text], "plain")
         assert 1 <= len(ids) <= 512
 
     def test_a_length_without_room_is_refused(self, tokenizer: Any) -> None:
         with pytest.raises(UsageError, match="leaves no room"):
-            TextEncoder(tokenizer, PromptConfig(embedding_suffix="a suffix of many tokens"), 4)
+            TextTokenizer(tokenizer, PromptConfig(embedding_suffix="a suffix of many tokens"), 4)
 
     def test_no_texts_no_ids(self, tokenizer: Any) -> None:
-        assert TextEncoder(tokenizer, PromptConfig(), 64)([], "query") == []
+        assert TextTokenizer(tokenizer, PromptConfig(), 64)([], "query") == []
 
 
 class TestYesNo:

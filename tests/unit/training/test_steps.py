@@ -33,7 +33,7 @@ class Bench(NamedTuple):
     embedding: EmbeddingSet
 
     def texts(self, ids: list[list[int]]) -> Texts:
-        return Texts(ids, self.model.trunk.states(ids) if self.model.trunk else None)
+        return Texts(ids, self.model.frozen_layers.states(ids) if self.model.frozen_layers else None)
 
     def rank(
         self, batch: list[int], budget: Budget, weight: float = 1.0, loss: LossName = "yes_no"

@@ -1,6 +1,6 @@
 """Trains a head by any method, chooses the best step on dev, and leaves a checkpoint.
 
-    results = EGGROLLTrainer(TrainConfig(task="scifact", num_steps=300)).train()
+    results = HeadTrainer(TrainConfig(task="scifact", num_steps=300)).train()
     results["test/ndcg@10"]
 
 The state is saved every few steps; a resumed training takes the same steps as an undisturbed one, to the last bit on a
@@ -41,7 +41,7 @@ OnStep = Callable[[int, dict[str, float]], None]
 _NOT_DECISIVE = {"save_every", "device", "output_dir"}
 
 
-class EGGROLLTrainer:
+class HeadTrainer:
     """One training of a head.
 
     Args:

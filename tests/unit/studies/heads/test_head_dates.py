@@ -10,7 +10,7 @@ from support.heads import topics_folder, toy_config, toy_data
 
 from unimoe.errors import DataError
 from unimoe.studies.heads.dates import document_dates
-from unimoe.studies.heads.trainer import EGGROLLTrainer
+from unimoe.studies.heads.trainer import HeadTrainer
 
 OBJECTIVES = {"relevance": 1.0, "freshness": 0.5}
 
@@ -60,15 +60,15 @@ def test_freshness_asks_for_dates_and_trains_with_them(tmp_path: Path) -> None:
     config = toy_config(folder, tmp_path / "out", method="eggroll", objectives=OBJECTIVES, num_steps=2)
     data = toy_data(config)
     with pytest.raises(DataError, match=r"objectives.freshness needs dates, and no document has one"):
-        EGGROLLTrainer(config, data)
+        HeadTrainer(config, data)
 
     ids = all_ids(folder)
     give_dates(folder, {key: f"{2000 + number % 20}" for number, key in enumerate(ids[1:])})
-    pooled = EGGROLLTrainer(config, data)
+    pooled = HeadTrainer(config, data)
     with pytest.raises(DataError, match="document 'd000' has no date"):
         pooled.fit()
     give_dates(folder, {ids[0]: "2001"})
-    trainer = EGGROLLTrainer(config, data)
+    trainer = HeadTrainer(config, data)
     assert trainer.fingerprint != pooled.fingerprint
     trainer.fit()
     logged = [json.loads(line) for line in trainer.log_path.read_text(encoding="utf-8").splitlines()]

@@ -19,7 +19,7 @@ from unimoe.studies.heads.config import METHODS, TrainConfig, seed_recipe
 from unimoe.studies.heads.data import HeadData
 from unimoe.studies.heads.model import load_head, save_head
 from unimoe.studies.heads.scores import evaluate_head
-from unimoe.studies.heads.trainer import EGGROLLTrainer
+from unimoe.studies.heads.trainer import HeadTrainer
 
 pytestmark = pytest.mark.usefixtures("tmp_cache")
 VARIANTS: dict[str, dict[str, Any]] = {method: {"method": method} for method in METHODS if method != "zero_shot"}
@@ -70,12 +70,12 @@ def test_a_killed_training_goes_on_to_the_same_bits(
     variant: str, config: TrainConfig, data: HeadData, tmp_path: Path
 ) -> None:
     config = changed(config, **VARIANTS[variant], learning_rate=1e-3)
-    whole = EGGROLLTrainer(changed(config, output_dir=str(tmp_path / "whole")), data)
-    killed = EGGROLLTrainer(changed(config, output_dir=str(tmp_path / "killed")), data)
+    whole = HeadTrainer(changed(config, output_dir=str(tmp_path / "whole")), data)
+    killed = HeadTrainer(changed(config, output_dir=str(tmp_path / "killed")), data)
     whole.fit()
     for steps in (6, 11):  # between two saved states each
         with pytest.raises(KilledError):
-            EGGROLLTrainer(killed.config, data).fit(kill_after(steps))
+            HeadTrainer(killed.config, data).fit(kill_after(steps))
         assert killed.state_path.exists()
         assert not killed.is_finished()
     killed.fit()
@@ -92,7 +92,7 @@ def without_time(line: str) -> dict[str, Any]:
 
 def test_training_helps_and_reports_the_cutoff_it_was_asked_for(config: TrainConfig, data: HeadData) -> None:
     config = changed(config, num_steps=40, ndcg_k=20)
-    trainer = EGGROLLTrainer(config, data)
+    trainer = HeadTrainer(config, data)
     results = trainer.train()
     assert {"train/ndcg@20", "val/ndcg@20", "test/ndcg@20", "test/mrr@10", "best_step"} <= set(results)
     start = evaluate_head(trainer.initial(), data.test, config).aggregate["ndcg@20"]
@@ -103,7 +103,7 @@ def test_training_helps_and_reports_the_cutoff_it_was_asked_for(config: TrainCon
 
 
 def test_the_head_that_is_kept_is_the_best_on_dev(config: TrainConfig, data: HeadData) -> None:
-    trainer = EGGROLLTrainer(changed(config, num_steps=20, eval_every=2), data)
+    trainer = HeadTrainer(changed(config, num_steps=20, eval_every=2), data)
     facts = trainer.fit()
     seen = {0: facts["start"]} | {
         r["step"]: r["val"] for r in map(json.loads, trainer.log_path.read_text().splitlines()) if "val" in r
@@ -113,14 +113,14 @@ def test_the_head_that_is_kept_is_the_best_on_dev(config: TrainConfig, data: Hea
 
 
 def test_a_finished_training_is_found_and_not_repeated(config: TrainConfig, data: HeadData) -> None:
-    EGGROLLTrainer(config, data).fit()
+    HeadTrainer(config, data).fit()
     steps: list[int] = []
-    EGGROLLTrainer(config, data).fit(lambda step, facts: steps.append(step))
+    HeadTrainer(config, data).fit(lambda step, facts: steps.append(step))
     assert steps == []
 
 
 def test_zero_shot_is_the_encoder_itself_and_has_no_seed(config: TrainConfig, data: HeadData) -> None:
-    trainer = EGGROLLTrainer(changed(config, method="zero_shot"), data)
+    trainer = HeadTrainer(changed(config, method="zero_shot"), data)
     results = trainer.train()
     cosines = (data.test.documents[data.test.rows] @ data.test.queries.unsqueeze(2)).squeeze(2)
     expected = score_run(data.test.qrels, data.test.run(cosines), ["ndcg@10"])
@@ -132,50 +132,50 @@ def test_zero_shot_is_the_encoder_itself_and_has_no_seed(config: TrainConfig, da
 
 @pytest.mark.parametrize("method", ["infonce", "eggroll", "genetic"])
 def test_the_analysis_reads_the_log(method: str, config: TrainConfig, data: HeadData) -> None:
-    EGGROLLTrainer(changed(config, method=method, genetic={"individuals": 4}), data).fit()
+    HeadTrainer(changed(config, method=method, genetic={"individuals": 4}), data).fit()
     log = read_logs(Path(config.output_dir))[method, 0]
     assert [record["step"] for record in log] == [*range(1, 13)]
 
 
 def test_batches_hang_on_the_seed_alone_and_an_epoch_sees_every_query_once(config: TrainConfig, data: HeadData) -> None:
-    one, two = EGGROLLTrainer(config, data), EGGROLLTrainer(changed(config, method="listnet"), data)
+    one, two = HeadTrainer(config, data), HeadTrainer(changed(config, method="listnet"), data)
     assert [one.batch(step) for step in range(9)] == [two.batch(step) for step in range(9)]
     assert sorted(place for step in range(3) for place in one.batch(step)) == [*range(36)]
-    assert one.batch(0) != one.batch(3) != EGGROLLTrainer(changed(config, seed=1), data).batch(3)
+    assert one.batch(0) != one.batch(3) != HeadTrainer(changed(config, seed=1), data).batch(3)
 
 
 class TestRefused:
     def test_another_config_in_the_folder(self, config: TrainConfig, data: HeadData) -> None:
-        EGGROLLTrainer(config, data).fit()
+        HeadTrainer(config, data).fit()
         with pytest.raises(DataError, match=r"head\.safetensors is of another training .* choose another output_dir"):
-            EGGROLLTrainer(changed(config, learning_rate=1e-4), data).fit()
+            HeadTrainer(changed(config, learning_rate=1e-4), data).fit()
 
     def test_another_encoder(self, config: TrainConfig, data: HeadData) -> None:
-        EGGROLLTrainer(config, data).fit()
+        HeadTrainer(config, data).fit()
         with pytest.raises(DataError, match="is of another training"):
-            EGGROLLTrainer(config, toy_data(config, WordEmbedder(seed=1))).fit()
+            HeadTrainer(config, toy_data(config, WordEmbedder(seed=1))).fit()
 
     def test_a_state_of_another_training(self, config: TrainConfig, data: HeadData) -> None:
         with pytest.raises(KilledError):
-            EGGROLLTrainer(config, data).fit(kill_after(6))
+            HeadTrainer(config, data).fit(kill_after(6))
         with pytest.raises(DataError, match=r"state\.safetensors is of another training"):
-            EGGROLLTrainer(changed(config, temperature=0.5), data).fit()
+            HeadTrainer(changed(config, temperature=0.5), data).fit()
 
     @pytest.mark.parametrize("content", [b"", b"short", b"\x08\0\0\0\0\0\0\0notjson!"])
     def test_a_damaged_state(self, config: TrainConfig, data: HeadData, content: bytes) -> None:
-        trainer = EGGROLLTrainer(config, data)
+        trainer = HeadTrainer(config, data)
         with pytest.raises(KilledError):
             trainer.fit(kill_after(6))
         trainer.state_path.write_bytes(content)
         with pytest.raises(DataError, match=r"damaged training state .* delete it to start over"):
-            EGGROLLTrainer(config, data).fit()
+            HeadTrainer(config, data).fit()
 
     def test_a_damaged_head(self, config: TrainConfig, data: HeadData) -> None:
-        trainer = EGGROLLTrainer(config, data)
+        trainer = HeadTrainer(config, data)
         trainer.fit()
         trainer.head_path.write_bytes(trainer.head_path.read_bytes()[:50])
         with pytest.raises(DataError, match=r"head\.safetensors: damaged, or no head"):
-            EGGROLLTrainer(config, data).fit()
+            HeadTrainer(config, data).fit()
 
     def test_no_head_and_a_head_of_another_size(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="no such head; train it first"):
@@ -187,7 +187,7 @@ class TestRefused:
     def test_a_loss_that_runs_away_names_arm_seed_and_step(self, config: TrainConfig, data: HeadData) -> None:
         config = changed(config, optimizer="sgd", learning_rate=1e38, scoring="dot")
         with pytest.raises(DataError, match=r"infonce, seed 0, step \d+: a weight is not finite; lower learning_rate"):
-            EGGROLLTrainer(config, data).fit()
+            HeadTrainer(config, data).fit()
 
     def test_an_embedding_that_is_not_finite(self) -> None:
         documents = torch.ones(3, 4)
@@ -213,12 +213,12 @@ class TestRefused:
 def test_one_query_to_train_on(tmp_path: Path) -> None:
     folder = topics_folder(tmp_path / "c", {"train": 1, "dev": 2, "test": 2})
     config = toy_config(folder, tmp_path / "out", num_steps=3)
-    assert EGGROLLTrainer(config, toy_data(config)).train()["steps"] == 3
+    assert HeadTrainer(config, toy_data(config)).train()["steps"] == 3
 
 
 def test_seeds_differ_and_repeat(config: TrainConfig, data: HeadData, tmp_path: Path) -> None:
     def head(seed: int, place: str) -> torch.Tensor:
-        trainer = EGGROLLTrainer(changed(config, method="eggroll", seed=seed, output_dir=str(tmp_path / place)), data)
+        trainer = HeadTrainer(changed(config, method="eggroll", seed=seed, output_dir=str(tmp_path / place)), data)
         trainer.fit()
         return torch.tensor([json.loads(line)["fitness"] for line in trainer.log_path.read_text().splitlines()])
 

@@ -34,7 +34,7 @@ from unimoe.studies.heads.config import TrainConfig, seed_recipe
 from unimoe.studies.heads.data import HeadData
 from unimoe.studies.heads.pools import Batch
 from unimoe.studies.heads.scores import evaluate_head
-from unimoe.studies.heads.trainer import EGGROLLTrainer
+from unimoe.studies.heads.trainer import HeadTrainer
 
 METHODS = ["zero_shot", "infonce", "eggroll", "eggroll_objectives"]
 
@@ -269,7 +269,7 @@ class TestFlatness:
         self, data: HeadData, base: TrainConfig, tmp_path: Path
     ) -> None:
         changes = {"method": "infonce", "num_steps": 40, "learning_rate": 1e-2, "output_dir": str(tmp_path)}
-        trainer = EGGROLLTrainer(changed(base, changes), data)
+        trainer = HeadTrainer(changed(base, changes), data)
         trainer.fit()
         weight, _ = trainer.head()
         found = robustness(weight, data.train, trainer.config, draws=2)

@@ -22,7 +22,7 @@ from unimoe.studies.heads.compare.search import grid_search
 from unimoe.studies.heads.compare.table import method_table
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.data import HeadData
-from unimoe.studies.heads.trainer import EGGROLLTrainer, load_data
+from unimoe.studies.heads.trainer import HeadTrainer, load_data
 
 ANALYSIS = "analysis"
 GRID_STEPS = 40
@@ -57,7 +57,7 @@ def comparison(base: TrainConfig, *, methods: list[str] | None, seeds: int, **fa
 def train_one(config: TrainConfig) -> None:
     """Train one head and print nDCG on train, dev and test."""
     data = _load(config)
-    trainer = EGGROLLTrainer(config, data)
+    trainer = HeadTrainer(config, data)
     with Steps(1).step(f"{config.method} on {config.task}", config.num_steps) as step:
         found = trainer.train(lambda number, facts: step.advance(1))
         step.outcome = f"best on dev after step {found['best_step']:.0f}"

@@ -23,7 +23,7 @@ from unimoe.studies.heads.compare.memory import step_peak_bytes
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.data import HeadData, with_soft_labels
 from unimoe.studies.heads.scores import evaluate_head, main_metric, pool_scores
-from unimoe.studies.heads.trainer import EGGROLLTrainer, load_data, make_method
+from unimoe.studies.heads.trainer import HeadTrainer, load_data, make_method
 
 TRAINING_FILE = "training.json"
 """Beside an arm's checkpoint: scores on train and dev, time and memory of the training."""
@@ -74,18 +74,18 @@ class MethodComparison:
             self._train(name, chosen[name].config, steps)
         return chosen
 
-    def trainer(self, name: str, config: TrainConfig, seed: int | None = None) -> EGGROLLTrainer:
+    def trainer(self, name: str, config: TrainConfig, seed: int | None = None) -> HeadTrainer:
         """The training of an arm as it is reported."""
         config = config if seed is None else config.model_copy(update={"seed": seed})
-        return EGGROLLTrainer(config, self._data_of(config), name)
+        return HeadTrainer(config, self._data_of(config), name)
 
-    def tuned(self, name: str) -> list[tuple[dict[str, Any], EGGROLLTrainer]]:
+    def tuned(self, name: str) -> list[tuple[dict[str, Any], HeadTrainer]]:
         """The trainings that choose an arm's setting, each with the values of its knobs."""
         base = self.comparison.base.model_copy(update={"seed": self.comparison.tuning_seed})
         trainers = []
         for place, (knobs, config) in enumerate(ARMS[name].settings(base, self.comparison.settings)):
             folder = {"output_dir": str(self.output_dir / "tuning" / f"{name}-{place}")}
-            trainers.append((knobs, EGGROLLTrainer(config.model_copy(update=folder), self._data_of(config), name)))
+            trainers.append((knobs, HeadTrainer(config.model_copy(update=folder), self._data_of(config), name)))
         return trainers
 
     def _tune(self, name: str, steps: Steps) -> Chosen:
@@ -119,7 +119,7 @@ class MethodComparison:
                 means.append(self._report(trainer))
             step.outcome = f"test {100 * sum(means) / len(means):.2f}"
 
-    def _report(self, trainer: EGGROLLTrainer) -> float:
+    def _report(self, trainer: HeadTrainer) -> float:
         """Test a training once, and note what it took; its main metric on the test queries."""
         metric = main_metric(trainer.config)
         place = (self.output_dir, trainer.arm, trainer.seed)
@@ -141,7 +141,7 @@ class MethodComparison:
         write_json(path, record)
         return result.aggregate[metric]
 
-    def _peak_bytes(self, trainer: EGGROLLTrainer) -> int | None:
+    def _peak_bytes(self, trainer: HeadTrainer) -> int | None:
         """Of one step, beside weights and data; null where nothing is trained."""
         weight = trainer.initial()
         method = make_method(trainer.config, weight, trainer.train_pools, trainer.dates)
@@ -180,7 +180,7 @@ class MethodComparison:
         return self._softened
 
 
-def measurement_of(trainer: EGGROLLTrainer, comparison: Comparison) -> HeadMeasurement:
+def measurement_of(trainer: HeadTrainer, comparison: Comparison) -> HeadMeasurement:
     """A finished training, scored on the test pools."""
     data, config, start = trainer.data, trainer.config, time.perf_counter()
     weight, _ = trainer.head()
@@ -224,7 +224,7 @@ def shares_seeds(config: TrainConfig, base: TrainConfig) -> bool:
     return all(getattr(config, key) == getattr(base, key) for key in keys)
 
 
-def _fit(trainer: EGGROLLTrainer, step: Step) -> dict[str, float]:
+def _fit(trainer: HeadTrainer, step: Step) -> dict[str, float]:
     """Train, with a bar that also moves where a training is found done or half done."""
     taken = 0
 

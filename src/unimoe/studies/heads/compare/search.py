@@ -18,7 +18,7 @@ from unimoe.studies.heads.compare.arms import changed
 from unimoe.studies.heads.compare.heat_map import Grid, heat_map
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.data import HeadData
-from unimoe.studies.heads.trainer import EGGROLLTrainer
+from unimoe.studies.heads.trainer import HeadTrainer
 
 SIGMAS = (0.05, 0.15, 0.5)
 POPULATIONS = (64, 256, 512)
@@ -49,7 +49,7 @@ def grid_search(base: TrainConfig, data: HeadData, output_dir: Path, num_steps: 
                 knobs = {"sigma": sigma, "population_size": population, "learning_rate": rate, "head_output_size": size}
                 name = "-".join(f"{value:g}" for value in knobs.values())
                 config = changed(base, {**shared, **knobs, "output_dir": str(output_dir / "grid" / name)})
-                facts = EGGROLLTrainer(config, data).fit()
+                facts = HeadTrainer(config, data).fit()
                 grid.values[size, population, rate, sigma] = facts["val"]
                 rows.append((sigma, population, rate, size, facts))
                 step.advance(1)
