@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help install test lint format types check demo clean
+.PHONY: help install test lint format types check docs demo clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,11 +22,15 @@ format:  ## mend what can be mended
 types:  ## mypy, strict
 	uv run mypy
 
+docs:  ## the manual as a site in site/, its configuration page written anew
+	uv run python docs/configuration.py
+	NO_MKDOCS_2_WARNING=1 uv run --group docs mkdocs build --strict
+
 check: lint types test  ## what a change has to pass
 
 demo:  ## the main job at its smallest, offline: train, evaluate, judge
 	uv run scripts/run_experiment.py --smoke --output-dir outputs/demo
 
 clean:  ## caches and builds; outputs stay
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site
 	find src scripts benchmarks tests -name __pycache__ -type d -prune -exec rm -rf {} +
