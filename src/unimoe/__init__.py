@@ -1,1 +1,64 @@
-"""unimoe: is it worth going on? Trains, evaluates and judges retrieval models."""
+"""unimoe: is it worth going on? Trains, evaluates and judges retrieval models.
+
+The names below are the public Python API, with examples in ``docs/python.md``. Each is imported when it is first used,
+so that ``import unimoe`` loads no library.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unimoe.analysis.compare import compare, load_all_results
+    from unimoe.api import bm25_candidates, evaluate_reranker, load_collection, load_encoder, load_model, tir
+    from unimoe.config.files import load_experiment
+    from unimoe.evaluation.reranking_eval import evaluate_beir
+    from unimoe.metrics import score_run
+    from unimoe.run_scores import score_run_file
+    from unimoe.trec import read_qrels, read_run
+
+__all__ = [
+    "bm25_candidates",
+    "compare",
+    "evaluate_beir",
+    "evaluate_reranker",
+    "load_all_results",
+    "load_collection",
+    "load_encoder",
+    "load_experiment",
+    "load_model",
+    "read_qrels",
+    "read_run",
+    "score_run",
+    "score_run_file",
+    "tir",
+]
+
+_DEFINED_IN = {
+    "bm25_candidates": "api",
+    "compare": "analysis.compare",
+    "evaluate_beir": "evaluation.reranking_eval",
+    "evaluate_reranker": "api",
+    "load_all_results": "analysis.compare",
+    "load_collection": "api",
+    "load_encoder": "api",
+    "load_experiment": "config.files",
+    "load_model": "api",
+    "read_qrels": "trec",
+    "read_run": "trec",
+    "score_run": "metrics",
+    "score_run_file": "run_scores",
+    "tir": "api",
+}
+
+if not TYPE_CHECKING:  # a type checker shall refuse a misspelt name
+
+    def __getattr__(name: str) -> object:
+        if name not in _DEFINED_IN:
+            raise AttributeError(f"module 'unimoe' has no attribute {name!r}; it offers {', '.join(__all__)}")
+        return getattr(import_module(f"unimoe.{_DEFINED_IN[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

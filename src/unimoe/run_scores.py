@@ -44,8 +44,8 @@ class RunScores:
 
 
 def score_run_file(
-    run_path: Path,
-    qrels_path: Path,
+    run_path: Path | str,
+    qrels_path: Path | str,
     metrics: Sequence[str] = DEFAULT_METRICS,
     depth: int | None = None,
     relevance_level: int | None = None,
@@ -65,6 +65,7 @@ def score_run_file(
         DataError: a file is missing, malformed or empty, no query of the run is judged, or a run without any order
             would have to be cut.
     """
+    run_path, qrels_path = Path(run_path), Path(qrels_path)
     if depth is not None and depth < 1:
         raise UsageError(f"--depth {depth} leaves no document to score; use at least 1")
     stated = describe_qrels(qrels_path).relevance_level if relevance_level is None else relevance_level

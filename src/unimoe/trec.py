@@ -83,7 +83,7 @@ def write_qrels(path: Path, qrels: Mapping[str, Mapping[str, int]]) -> None:
                 file.write(f"{query_id} 0 {document_id} {int(grade)}\n")
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path | str) -> Run:
     """Read a TREC run.
 
     Raises:
@@ -104,7 +104,7 @@ def read_run(path: Path) -> Run:
     return run
 
 
-def read_qrels(path: Path) -> Qrels:
+def read_qrels(path: Path | str) -> Qrels:
     """Read qrels in TREC layout (``qid 0 docid grade``) or BEIR layout (header, then ``qid docid grade``).
 
     Raises:
@@ -128,12 +128,13 @@ def read_qrels(path: Path) -> Qrels:
     return qrels
 
 
-def text_lines(path: Path) -> Iterator[tuple[int, str]]:
+def text_lines(path: Path | str) -> Iterator[tuple[int, str]]:
     """Line number, from 1, and text of every line that is not blank; ``.gz`` is unpacked, a byte order mark dropped.
 
     Raises:
         DataError: the file is missing, cannot be read, or is not UTF-8 text.
     """
+    path = Path(path)
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="\n") as file:
             for number, line in enumerate(file, start=1):
@@ -161,7 +162,7 @@ def _is_header(fields: list[str]) -> bool:
     return fields[0] in {"query-id", "query_id", "qid"} and fields[-1].strip().isalpha()
 
 
-def _number(text: str, path: Path, number: int, what: str) -> float:
+def _number(text: str, path: Path | str, number: int, what: str) -> float:
     try:
         value = float(text)
     except ValueError:

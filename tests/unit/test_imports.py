@@ -46,6 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     "evaluation": TRAINING,
     "analysis": FOUNDATION,
     "experiment": TRAINING | {"training", "evaluation", "analysis"},
+    "api": MAIN_LINE - {"experiment", "losses", "training", "run_scores"},
     "cli": MAIN_LINE,
     "studies": MAIN_LINE - {"experiment", "run_scores"},
     "__main__": {"cli"},

@@ -22,7 +22,7 @@ from unimoe.errors import UsageError, did_you_mean
 C = TypeVar("C", bound=Section)
 
 
-def load_config(kind: type[C], path: Path, overrides: Sequence[str] = ()) -> C:
+def load_config(kind: type[C], path: Path | str, overrides: Sequence[str] = ()) -> C:
     """Read a config of any kind from YAML and apply ``a.b=value`` overrides, whose values are YAML too.
 
     Args:
@@ -33,11 +33,11 @@ def load_config(kind: type[C], path: Path, overrides: Sequence[str] = ()) -> C:
     Raises:
         UsageError: the file is missing or malformed, a key unknown, a value of the wrong type or impossible.
     """
-    file = find_config(path)
+    file = find_config(Path(path))
     return parse_config(kind, overridden(read_yaml(file), overrides), source=str(file))
 
 
-def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+def load_experiment(path: Path | str, overrides: Sequence[str] = ()) -> Experiment:
     """``load_config`` of an experiment that trains arms."""
     return load_config(Experiment, path, overrides)
 

@@ -1,0 +1,357 @@
+"""Functions of ``import unimoe`` that need no config: they take names and plain data, and have defaults for the rest.
+
+torch is imported only when a model is loaded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unimoe.analysis.analysis import Analysis
+from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Label, Registration
+from unimoe.analysis.gates.findings import Finding
+from unimoe.analysis.gates.judging import Judgment, Refusal, judge_all
+from unimoe.analysis.loading import Results, load_all_results
+from unimoe.checkpoint import ADAPTER_FILE, read_checkpoint
+from unimoe.config import BM25Config, ModelConfig, PromptConfig
+from unimoe.config.dense import BUNDLED_ENCODER, EncoderConfig
+from unimoe.data import catalog
+from unimoe.data.collection import Collection
+from unimoe.errors import DataError, UsageError, did_you_mean
+from unimoe.evaluation.dataset_names import collections_of
+from unimoe.evaluation.tiers import Dataset
+from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
+from unimoe.models.bundled import BUNDLED_ID
+from unimoe.results import Task
+from unimoe.retrieval.bm25 import cached_bm25_run
+from unimoe.trec import Run, head, is_unordered
+
+if TYPE_CHECKING:
+    import torch
+
+    from unimoe.models.device import DeviceName
+    from unimoe.models.encoder import SentenceEncoder
+    from unimoe.models.unimodel import UnimodelForExp1
+
+Scorer = Callable[[list[tuple[str, str]]], Sequence[float] | NDArray[np.floating]]
+"""Takes the ``(query, document)`` texts of one query and returns a score for each, higher for more relevant."""
+
+
+class TIR(NamedTuple):
+    """How much of the specialist's score a joint arm loses: ``(specialist - joint) / specialist``.
+
+    Attributes:
+        dataset: None for the value over all datasets, where there are several.
+        value: a ratio, .02 for 2 %; NaN where the specialist does not score above 0.
+        low: lower end of the 95 % interval; None where there is none.
+        high: its upper end.
+        label: PASS (interference), FAIL, MARGINAL or INCONCLUSIVE, by the gate's cutoffs.
+        why: why the label is INCONCLUSIVE whatever the numbers are; empty where they decide.
+        specialist_mean: in the metric's unit, 0 to 1.
+        joint_mean: the same of the joint arm.
+    """
+
+    task: Task
+    dataset: str | None
+    metric: str
+    specialist: str
+    joint: str
+    value: float
+    low: float | None
+    high: float | None
+    label: Label
+    why: str
+    specialist_mean: float
+    joint_mean: float
+    queries: int
+
+
+@dataclass(frozen=True)
+class RerankerScores:
+    """How well a reranker ordered the candidates of a collection.
+
+    Attributes:
+        run: query id to ``{document id: score}``.
+        scores: the measures of the run, per query and on average.
+        first_stage: the measures of the candidates in their own order; None where they have none.
+    """
+
+    run: Run
+    scores: Scores
+    first_stage: Scores | None
+
+
+def tir(results: Results | Path | str, specialist: str | None = None, joint: str | None = None) -> list[TIR]:
+    """Return the TIR of joint arms with its interval, as numbers.
+
+    Args:
+        results: what ``load_all_results`` or ``compare(...).results`` gives, or an output folder.
+        specialist: an arm or system; with ``joint`` given, only this pair is judged, by the default cutoffs. Without
+            both, arms pair by name (``rank_only_r8`` and ``joint_r8``), and registered gates set the cutoffs.
+        joint: the arm that does both tasks.
+
+    Returns:
+        A row for each pair, task and dataset, and one over all datasets where there are several.
+        ``pandas.DataFrame(rows)`` has a column for each field.
+
+    Raises:
+        UsageError: one of the two arms is given alone, or has no results.
+        DataError: the results cannot be read or compared.
+    """
+    if not isinstance(results, Results):
+        results = load_all_results(results)
+    if specialist is None and joint is None:
+        judgments = Analysis(results).interference
+    elif specialist is not None and joint is not None:
+        judgments = tuple(_judgments(results, specialist, joint))
+    else:
+        raise UsageError("give the specialist and the joint arm, or neither")
+    return [row for judgment in judgments for row in _rows(judgment)]
+
+
+def load_collection(name: str, split: str | None = None) -> Collection:
+    """Load documents, queries and judgments.
+
+    Args:
+        name: ``apidocs`` (bundled), ``scifact``, ``path:DIR`` (BEIR layout), ``nanobeir:NAME``, ``ir_datasets:ID`` or
+            ``mteb:TASK``.
+        split: ``test`` by default, ``dev`` for MS MARCO.
+
+    Raises:
+        UsageError: there is no such collection or split.
+        DataError: the collection is malformed.
+        UnavailableError: it is neither on this machine nor to be downloaded.
+    """
+    catalog.refuse_unknown(name)
+    ((collection, default_split),) = collections_of(name)
+    return catalog.load_collection(collection, split or default_split)
+
+
+def bm25_candidates(collection: Collection | str, depth: int = 100, params: BM25Config | None = None) -> Run:
+    """Rank the documents of a collection by BM25 for each of its queries.
+
+    On ArguAna and Quora, whose queries are documents too, the query's own document is left out. The run is kept in the
+    user's cache.
+
+    Args:
+        collection: as loaded, or its name.
+        depth: documents kept per query, at most.
+        params: k1, b and stemmer; by default .9, .4 and English.
+
+    Returns:
+        Query id to ``{document id: score}``, best first.
+    """
+    loaded = load_collection(collection) if isinstance(collection, str) else collection
+    params = params or BM25Config()
+    dataset = Dataset(loaded.name, loaded.split, depth, queries=None, pool=None, bm25=params)
+    return cached_bm25_run(loaded, depth, params, exclude_self=dataset.exclude_self)
+
+
+def evaluate_reranker(
+    scorer: Scorer,
+    collection: Collection | str,
+    *,
+    candidates: Mapping[str, Mapping[str, float]] | None = None,
+    depth: int = 100,
+    max_queries: int | None = None,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+) -> RerankerScores:
+    """Rerank the candidates of every query with a function, and score the result.
+
+    Args:
+        scorer: a function from a list of ``(query, document)`` texts to as many scores. It is called once for each
+            query with all its candidates, so it may compare them with each other.
+        collection: as loaded, or its name.
+        candidates: a run to rerank, such as ``read_run`` gives; BM25's by default.
+        depth: candidates reranked per query, at most.
+        max_queries: score a fixed sample of this many queries; by default all.
+        metrics: as in ``score_run``.
+
+    Raises:
+        DataError: a candidate is no document of the collection, candidates without an order would have to be cut, or
+            the function returns another number of scores than it got pairs, or a score that is not finite.
+        UsageError: an unknown collection or metric, or a number below 1.
+    """
+    loaded = load_collection(collection) if isinstance(collection, str) else collection
+    if depth < 1:
+        raise UsageError(f"depth {depth} leaves nothing to rerank; use at least 1")
+    found = bm25_candidates(loaded, depth) if candidates is None else candidates
+    scored = loaded if max_queries is None else loaded.sample_queries(max_queries)
+    chosen = {query_id: _cut(query_id, found.get(query_id, {}), depth) for query_id in scored.queries}
+    run = {query_id: _rerank(scorer, scored, query_id, list(ids)) for query_id, ids in chosen.items()}
+    level = scored.relevance_level
+    several = [scores for scores in chosen.values() if len(scores) > 1]
+    ordered = not several or not all(map(is_unordered, several))
+    return RerankerScores(
+        run,
+        score_run(scored.qrels, run, metrics, level),
+        score_run(scored.qrels, chosen, metrics, level) if ordered else None,
+    )
+
+
+def load_model(
+    base: str | Path | ModelConfig = BUNDLED_ID,
+    *,
+    adapter: str | Path | None = None,
+    prompt: PromptConfig | None = None,
+    device: DeviceName | None = None,
+) -> UnimodelForExp1:
+    """Load a causal language model that reranks (``model.rerank(pairs)``) and encodes (``model.encode(texts)``).
+
+    Args:
+        base: a hub id, a folder, the bundled model, or the checkpoint folder of a trained arm, which brings its base
+            model, prompt and dtype along. A ``ModelConfig`` also sets length, dtype and revision.
+        adapter: a folder with a PEFT adapter of the base model.
+        prompt: how texts are put to the model; by default Qwen3's own prompt for Qwen3 models, and the tokenizer's
+            chat template for others.
+        device: ``cpu``, ``cuda`` or ``mps``; by default the best there is.
+
+    Raises:
+        DataError: the model or the adapter cannot be loaded.
+        UsageError: the device is not there, or a checkpoint is given together with what it brings along.
+    """
+    from unimoe.models.adapter import load_lora
+    from unimoe.models.base import load_base
+    from unimoe.models.device import choose_device, choose_dtype
+    from unimoe.models.unimodel import UnimodelForExp1
+
+    chosen = choose_device(device)
+    if not isinstance(base, ModelConfig) and Path(base, ADAPTER_FILE).is_file():
+        if adapter is not None or prompt is not None:
+            raise UsageError(f"{base}: a checkpoint has its own adapter and prompt; leave out what you gave")
+        return _trained(Path(base), chosen)
+    config = base if isinstance(base, ModelConfig) else ModelConfig(base=str(base))
+    loaded = load_base(config, chosen, choose_dtype(chosen, config.dtype))
+    if adapter is not None:
+        load_lora(loaded, Path(adapter))
+    if prompt is None:
+        of_qwen3 = loaded.model.config.model_type == "qwen3"
+        prompt = PromptConfig() if of_qwen3 else PromptConfig(template="chat", query_prefix="")
+    return UnimodelForExp1(loaded, prompt, config.max_length).eval()
+
+
+def load_encoder(
+    base: str | Path | EncoderConfig = BUNDLED_ENCODER, device: DeviceName | None = None
+) -> SentenceEncoder:
+    """Load a text encoder: ``encoder.encode(texts)`` gives one unit vector for each text.
+
+    Args:
+        base: a hub id, a folder (of sentence-transformers or transformers), or the bundled MiniLM. An ``EncoderConfig``
+            also sets prefixes, pooling, length and dtype.
+        device: ``cpu``, ``cuda`` or ``mps``; by default the best there is.
+
+    Raises:
+        DataError: the encoder cannot be loaded.
+        UsageError: the device is not there.
+    """
+    from unimoe.models.device import choose_device, choose_dtype
+    from unimoe.models.encoder import load_encoder as load
+
+    config = base if isinstance(base, EncoderConfig) else EncoderConfig(base=str(base))
+    chosen = choose_device(device)
+    return load(config, chosen, choose_dtype(chosen, config.dtype))
+
+
+def _judgments(results: Results, specialist: str, joint: str) -> Iterator[Judgment]:
+    """Judge one pair by the default cutoffs: one gate for each task and main metric that both arms have."""
+    for arm in (specialist, joint):
+        if arm not in results:
+            raise UsageError(f"no results of {arm!r}{did_you_mean(arm, results)}; there are {', '.join(results)}")
+    suites: dict[tuple[Task, str], list[str]] = {}
+    for key in results.dataset_keys:
+        of_both = [results.measured(key, arm) for arm in (specialist, joint)]
+        if all(of_both):
+            first = of_both[0][0]
+            suites.setdefault((first.task, first.main_metric), []).append(first.dataset)
+    if not suites:
+        raise DataError(f"{results.output_dir}: {specialist} and {joint} have no dataset in common")
+    gates: dict[str, Gate] = {
+        f"{task}.{metric}": InterferenceGate(
+            kind="interference", task=task, datasets=datasets, metric=metric, specialist=specialist, joint=joint
+        )
+        for (task, metric), datasets in suites.items()
+    }
+    for outcome in judge_all(results, Registration(None, None, None, gates)):
+        if isinstance(outcome, Refusal):
+            raise outcome.error
+        yield outcome
+
+
+def _rows(judgment: Judgment) -> Iterator[TIR]:
+    for row in judgment.parts:
+        yield _row(judgment, row, row.datasets[0])
+    yield _row(judgment, judgment.found, None if judgment.parts else judgment.found.datasets[0])
+
+
+def _row(judgment: Judgment, found: Finding, dataset: str | None) -> TIR:
+    specialist, joint = judgment.gate.arms
+    low, high = found.estimate.interval or (None, None)
+    return TIR(
+        task=judgment.gate.task,
+        dataset=dataset,
+        metric=judgment.gate.metric,
+        specialist=specialist,
+        joint=joint,
+        value=found.value,
+        low=low,
+        high=high,
+        label=found.label,
+        why=found.why,
+        specialist_mean=found.means[0],
+        joint_mean=found.means[1],
+        queries=found.queries,
+    )
+
+
+def _cut(query_id: str, scores: Mapping[str, float], depth: int) -> dict[str, float]:
+    if len(scores) > depth and is_unordered(scores):
+        raise DataError(
+            f"query {query_id!r}: its {len(scores)} candidates all have one score, so a depth of {depth} would choose "
+            f"them by id; use a depth of at least {len(scores)}, or a ranked run"
+        )
+    return head(scores, depth)
+
+
+def _rerank(scorer: Scorer, collection: Collection, query_id: str, document_ids: list[str]) -> dict[str, float]:
+    if not document_ids:
+        return {}
+    unknown = next((key for key in document_ids if key not in collection.corpus), None)
+    if unknown is not None:
+        raise DataError(
+            f"candidate {unknown!r} of query {query_id!r} is no document of {collection.name}; "
+            "use a run made on this corpus"
+        )
+    query = collection.queries[query_id]
+    values = scorer([(query, collection.corpus[key].full_text) for key in document_ids])
+    scores = [float(value) for value in values]
+    if len(scores) != len(document_ids):
+        raise DataError(
+            f"query {query_id!r}: the reranker returned {len(scores)} scores for {len(document_ids)} pairs; "
+            "return one for each pair"
+        )
+    for document_id, score in zip(document_ids, scores, strict=True):
+        if not math.isfinite(score):
+            raise DataError(f"query {query_id!r}, document {document_id!r}: the reranker's score {score} is not finite")
+    return dict(zip(document_ids, scores, strict=True))
+
+
+def _trained(folder: Path, device: torch.device) -> UnimodelForExp1:
+    """Load a trained arm in the dtype that it was trained in, unless its config sets another."""
+    import torch
+
+    from unimoe.evaluation.subjects import trained_subject
+    from unimoe.models.loader import ModelLoader
+
+    checkpoint = read_checkpoint(folder)
+    experiment = checkpoint.experiment
+    dtype = checkpoint.dtype if experiment.model.dtype == "auto" else experiment.model.dtype
+    loader = ModelLoader(experiment, device, getattr(torch, dtype))
+    trained_subject(experiment, loader, folder)  # refuses an adapter of another base model
+    return loader.trained(folder)

@@ -1,0 +1,140 @@
+"""The public names of ``import unimoe``, and what they refuse."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from support.reranking import invented, write_invented
+from support.results import write_experiment
+from support.tiny_models import save_tiny_model
+
+import unimoe
+from unimoe.config import ModelConfig
+from unimoe.errors import DataError, UsageError
+
+Pairs = list[tuple[str, str]]
+
+
+def by_length(pairs: Pairs) -> list[float]:
+    return [float(len(document)) for _, document in pairs]
+
+
+def test_every_public_name_is_there_and_documented() -> None:
+    for name in unimoe.__all__:
+        assert getattr(unimoe, name).__doc__, name
+        assert name in dir(unimoe)
+    page = Path(unimoe.__file__).parents[2] / "docs" / "python.md"
+    assert [name for name in unimoe.__all__ if f"unimoe.{name}(" not in page.read_text("utf-8")] == []
+
+
+def test_an_unknown_name_lists_those_there_are() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'load_results'; it offers .*load_all_results"):
+        getattr(unimoe, "load_results")  # noqa: B009 - mypy would refuse the attribute
+
+
+class TestTir:
+    def test_is_the_judgment_of_the_analysis_in_numbers(self, tmp_path: Path) -> None:
+        from unimoe.analysis.compare import compute_interference_metrics
+
+        write_experiment(tmp_path)
+        judgments = compute_interference_metrics(unimoe.load_all_results(tmp_path))
+        rows = unimoe.tir(tmp_path)
+        assert [(row.task, row.value, row.label) for row in rows] == [
+            (judgment.gate.task, judgment.found.value, judgment.label) for judgment in judgments
+        ]
+        assert [(row.low, row.high) for row in rows] == [j.found.estimate.interval for j in judgments]
+
+    def test_of_named_arms_is_the_same_and_covers_every_task_they_share(self, tmp_path: Path) -> None:
+        write_experiment(tmp_path)
+        results = unimoe.load_all_results(tmp_path)
+        (named,) = unimoe.tir(results, "rank_only_r8", "joint_r8")
+        assert named == unimoe.tir(results)[0]
+        assert [row.task for row in unimoe.tir(results, "joint_r8", "zero_shot")] == ["reranking", "embedding"]
+
+    def test_of_several_datasets_has_a_row_for_each_and_one_for_all(self) -> None:
+        qrels = {f"q{i}": {"relevant": 1} for i in range(12)}
+        good = {query: {"relevant": 2.0, "other": 1.0} for query in qrels}
+        poor = {query: {"relevant": float(i % 3), "other": 1.5} for i, query in enumerate(qrels)}
+        fair = poor | {"q0": good["q0"]}
+        systems = {"a": {"one": good, "two": good}, "b": {"one": poor, "two": fair}}
+        compared = unimoe.compare(systems, {"one": qrels, "two": qrels}, metrics="mrr")
+        rows = unimoe.tir(compared.results, "a", "b")
+        assert [row.dataset for row in rows] == ["one", "two", None]
+        assert rows[2].value == pytest.approx((rows[0].value + rows[1].value) / 2)
+
+    def test_one_arm_alone_an_unknown_one_or_two_without_a_common_dataset_are_refused(self, tmp_path: Path) -> None:
+        write_experiment(tmp_path)
+        with pytest.raises(UsageError, match="give the specialist and the joint arm, or neither"):
+            unimoe.tir(tmp_path, specialist="rank_only_r8")
+        with pytest.raises(UsageError, match=r"no results of 'joint_r9' \(did you mean 'joint_r8'\?\)"):
+            unimoe.tir(tmp_path, "rank_only_r8", "joint_r9")
+        with pytest.raises(DataError, match="rank_only_r8 and emb_only_r8 have no dataset in common"):
+            unimoe.tir(tmp_path, "rank_only_r8", "emb_only_r8")
+
+
+class TestEvaluateReranker:
+    @pytest.fixture(autouse=True)
+    def cache(self, tmp_cache: Path) -> None:
+        """BM25 runs of invented collections do not go to the user's cache."""
+
+    def test_ranks_by_the_function_and_scores_both_orders(self) -> None:
+        collection = invented()
+        candidates = unimoe.bm25_candidates(collection, 5)
+        found = unimoe.evaluate_reranker(by_length, collection, depth=5, metrics=["ndcg@10", "P@1"])
+        expected = {
+            query_id: {key: float(len(collection.corpus[key].full_text)) for key in scores}
+            for query_id, scores in candidates.items()
+        }
+        assert found.run == expected
+        assert found.scores == unimoe.score_run(collection.qrels, expected, ["ndcg@10", "P@1"])
+        assert found.first_stage == unimoe.score_run(collection.qrels, candidates, ["ndcg@10", "P@1"])
+
+    def test_takes_a_collection_by_name_a_run_and_fewer_queries(self, tmp_path: Path) -> None:
+        folder = write_invented(tmp_path / "mine", invented())
+        every = {query_id: {"d00": 1.0, "d01": 2.0, "d02": 3.0} for query_id in invented().queries}
+        found = unimoe.evaluate_reranker(by_length, f"path:{folder}", candidates=every, depth=2, max_queries=2)
+        assert len(found.run) == 2
+        assert all(set(scores) == {"d01", "d02"} for scores in found.run.values())
+
+    def test_candidates_in_no_order_are_reranked_whole_and_have_no_scores_of_their_own(self) -> None:
+        even = {query_id: {"d00": 0.0, "d01": 0.0} for query_id in invented().queries}
+        assert unimoe.evaluate_reranker(by_length, invented(), candidates=even).first_stage is None
+        with pytest.raises(DataError, match="2 candidates all have one score, so a depth of 1 would choose them by id"):
+            unimoe.evaluate_reranker(by_length, invented(), candidates=even, depth=1)
+
+    def test_a_query_without_candidates_is_not_asked_and_counts_0(self) -> None:
+        found = unimoe.evaluate_reranker(by_length, invented(), candidates={"q0": {"d00": 1.0}})
+        assert found.run["q1"] == {}
+        assert found.scores.per_query["ndcg@10"]["q1"] == 0.0
+
+    def test_what_cannot_be_scored_is_refused_by_id(self) -> None:
+        collection = invented()
+        with pytest.raises(DataError, match=r"query 'q0': the reranker returned 0 scores for \d+ pairs"):
+            unimoe.evaluate_reranker(lambda pairs: [], collection)
+        with pytest.raises(DataError, match=r"query 'q0', document 'd\d+': the reranker's score nan is not finite"):
+            unimoe.evaluate_reranker(lambda pairs: [math.nan] * len(pairs), collection)
+        with pytest.raises(DataError, match="candidate 'elsewhere' of query 'q0' is no document of invented"):
+            unimoe.evaluate_reranker(by_length, collection, candidates={"q0": {"elsewhere": 1.0}})
+        with pytest.raises(UsageError, match="depth 0 leaves nothing to rerank"):
+            unimoe.evaluate_reranker(by_length, collection, depth=0)
+
+
+class TestLoadModel:
+    def test_a_folder_gives_a_model_that_reranks_and_encodes(self, tmp_path: Path) -> None:
+        model = unimoe.load_model(save_tiny_model(tmp_path), device="cpu")
+        assert model.prompt_name.startswith("chat/query_first@")
+        assert model.rerank([("a query", "a document")]).shape == (1,)
+        assert model.encode(["a text"]).shape == (1, 64)
+
+    def test_qwen3_models_get_their_own_prompt(self, tmp_path: Path) -> None:
+        config = ModelConfig(base=str(save_tiny_model(tmp_path, "qwen3")), dtype="float32", max_length=400)
+        assert unimoe.load_model(config, device="cpu").prompt_name.startswith("qwen3/query_first@")
+
+
+def test_collections_are_refused_by_name() -> None:
+    with pytest.raises(UsageError, match=r"unknown collection 'scifacts' \(did you mean 'scifact'\?\)"):
+        unimoe.load_collection("scifacts")
+    with pytest.raises(UsageError, match="cqadupstack is 12 collections"):
+        unimoe.load_collection("cqadupstack")
