@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
+from unimoe.analysis.arms import NotComputable, missing_pairs
 from unimoe.analysis.comparisons import ITERATIONS, Comparison, Question, compare_arms
 from unimoe.analysis.drilldown import QueryCase, drill_down_all
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
 from unimoe.analysis.gates.judging import Judgment, Refusal, judge_all
 from unimoe.analysis.gates.registration import default_gates, registered_in
 from unimoe.analysis.loading import Results
-from unimoe.analysis.missing import NotComputable, missing_pairs
 
 
 class Analysis:

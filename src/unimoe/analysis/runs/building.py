@@ -11,10 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from unimoe.analysis.drilldown import DetailedResults, Details
 from unimoe.analysis.gates.definitions import Registration
 from unimoe.analysis.gates.registration import REGISTERED, register, registered_in
-from unimoe.analysis.loading import Results
+from unimoe.analysis.loading import Details, Results, Seed
 from unimoe.analysis.runs.scoring import (
     ScoredRun,
     Scoring,
@@ -54,15 +53,9 @@ _PACKAGES = ("unimoe", "numpy", "scipy", "pytrec-eval-terrier", "ir-measures")
 
 @dataclass(frozen=True)
 class ScoredSystems:
-    """Systems, ready for the analysis.
+    """Systems, ready for the analysis: a result for each run, and what to know before believing the numbers."""
 
-    Attributes:
-        results: one for each run; what was allowed is among their caveats.
-        runs: what was read, dataset by dataset.
-        warnings: what refuses nothing, but should be known before the numbers are believed.
-    """
-
-    results: DetailedResults
+    results: Results
     runs: list[ScoredRun]
     warnings: list[str]
 
@@ -85,15 +78,15 @@ def score_systems(
         datasets: the judgments.
         scoring: how to score.
         experiment: what the results call the comparison.
-        given: the options given by hand, for the results.
+        given: the options given by hand, recorded in the results.
         output_dir: where a report would go; nothing is written here.
         texts: query texts by dataset, for the drill-down.
         on_run: called with every run when it has been scored.
 
     Raises:
         UsageError: a metric that cannot be computed here, or different numbers of runs that shall pair.
-        DataError: a file is missing, malformed or empty; a run given twice, runs of different depth, or a run that
-            lacks judged queries, unless allowed.
+        DataError: a file cannot be read; a run given twice, runs of different depth, or a run that lacks judged
+            queries, unless allowed.
     """
     for judged in datasets:  # before the files are read, which may take a while
         computable_metrics(scoring.every, judged.level)
@@ -101,7 +94,7 @@ def score_systems(
             _refuse_unequal(sources, judged.dataset)
     runs: list[ScoredRun] = []
     results: list[EvalResult] = []
-    details: dict[tuple[str, int | None, str], Details] = {}
+    details: dict[tuple[str, Seed, str], Details] = {}
     warnings: list[str] = []
     for judged in datasets:
         here = []
@@ -130,22 +123,20 @@ def score_systems(
             }
         runs += here
     allow = [name for name in scoring.allow if name == "duplicates"]
-    return ScoredSystems(DetailedResults(output_dir, results, details, allow), runs, list(dict.fromkeys(warnings)))
+    found = Results(output_dir, results, allow=allow, details=details)
+    return ScoredSystems(found, runs, list(dict.fromkeys(warnings)))
 
 
 def keep(
     results: Results, gates: Registration | None, *, overwrite: bool, source: Path | None = None
 ) -> Registration | None:
-    """Write results to their folder, with the gates that judge them.
+    """Write results to their ``output_dir``, with the gates that judge them, and return the gates registered there.
 
     Args:
-        results: what is compared; their ``output_dir`` is where they go.
+        results: what is compared.
         gates: None for a comparison without a verdict.
         overwrite: replace another comparison.
-        source: the folder they come from, if any.
-
-    Returns:
-        The gates as the folder registers them.
+        source: the folder the results come from, if any.
 
     Raises:
         DataError: the folder holds another comparison, or results of something else.
@@ -242,7 +233,7 @@ def _result(
 
 
 def _detail(results: Results, result: EvalResult, source: Path | None) -> DrillDown | None:
-    if isinstance(results, DetailedResults):
+    if results.details:
         return DrillDown(queries=dict(results.details[result.config_name, result.seed, result.key]))
     there = None if source is None else source / _place(result)
     return read_drilldown(there) if there and drilldown_path(there).exists() else None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from unimoe.analysis.runs.selection import Judgments, RunSource
+from unimoe.analysis.tables.cells import gathered
 from unimoe.errors import DataError, UsageError, did_you_mean
 from unimoe.io import HASH_LENGTH
 from unimoe.metrics import canonical_metric, is_binary, level_note, metric_cutoff, score_run
@@ -32,7 +33,6 @@ class Scoring:
             ``zeros``: judged queries that a run lacks count 0 there, as in ``trec_eval -c``. ``depth``: runs of
             different depth. ``duplicates``: the same run given twice.
         paired: whether run i of all systems shares data order and initial weights.
-        every: ``metrics``, then ``others``.
 
     Raises:
         UsageError: an unknown metric or allowance, two allowances that contradict each other, or a depth below 1.
@@ -43,12 +43,10 @@ class Scoring:
     depth: int | None = None
     allow: tuple[str, ...] = ()
     paired: bool = False
-    every: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        asked = tuple(dict.fromkeys(map(canonical_metric, self.metrics)))
-        object.__setattr__(self, "metrics", asked)
-        object.__setattr__(self, "every", tuple(dict.fromkeys((*asked, *map(canonical_metric, self.others)))))
+        for name in ("metrics", "others"):
+            object.__setattr__(self, name, tuple(dict.fromkeys(map(canonical_metric, getattr(self, name)))))
         for name in self.allow:
             if name not in ALLOWANCES:
                 hint = did_you_mean(name, ALLOWANCES)
@@ -64,6 +62,11 @@ class Scoring:
     def main(self) -> str:
         """The metric that is tested."""
         return self.metrics[0]
+
+    @property
+    def every(self) -> tuple[str, ...]:
+        """The metrics asked for, then the others."""
+        return tuple(dict.fromkeys((*self.metrics, *self.others)))
 
 
 @dataclass(frozen=True)
@@ -98,11 +101,7 @@ class ScoredRun:
 
 
 def score_source(source: RunSource, judged: Judgments, scoring: Scoring) -> ScoredRun:
-    """Read and score one run as ``trec_eval -c`` would.
-
-    Raises:
-        DataError: the file is missing, malformed or empty, holds no judged query, or orders no query by scores.
-    """
+    """Read and score one run; a DataError where it is malformed, holds no judged query, or orders none by scores."""
     qrels = judged.qrels
     if isinstance(source.content, Path):
         run, modified = read_run(source.content), datetime.fromtimestamp(source.content.stat().st_mtime, tz=UTC)
@@ -130,11 +129,7 @@ def score_source(source: RunSource, judged: Judgments, scoring: Scoring) -> Scor
 
 
 def caveats_of(runs: Sequence[ScoredRun], judged: Judgments, scoring: Scoring) -> list[str]:
-    """Return what was allowed and made use of among the runs on one dataset, in words.
-
-    Raises:
-        DataError: a run given twice, runs of different depth, or a run that lacks judged queries, unless allowed.
-    """
+    """Return in words what was allowed and made use of among the runs on one dataset; what was not is a DataError."""
     depths = [_depth(runs, metric, scoring.allow) for metric in scoring.metrics]
     found = [_duplicates(runs, scoring.allow), _queries(runs, judged.qrels, scoring.allow), *depths]
     return [caveat for caveat in found if caveat]
@@ -164,10 +159,7 @@ def warnings_of(runs: Sequence[ScoredRun], judged: Judgments, scoring: Scoring) 
         if deepest < (metric_cutoff(metric) or 0):
             yield f"{judged.dataset}: {metric} is computed on rankings that end at depth {deepest:,}"
     shown = shown_metrics(runs, scoring)
-    hidden: dict[str, list[str]] = {}
-    for metric in scoring.every:
-        if metric not in shown:
-            hidden.setdefault(_why_hidden(runs, metric), []).append(metric)
+    hidden = gathered((_why_hidden(runs, metric), metric) for metric in scoring.every if metric not in shown)
     for why, metrics in hidden.items():
         yield f"{judged.dataset}: {', '.join(metrics)} not shown: {why}"
     note = level_note(shown, judged.qrels, judged.stated, where=judged.name, mend="--relevance-level 2")
@@ -235,11 +227,7 @@ def _duplicates(runs: Sequence[ScoredRun], allow: Collection[str]) -> str | None
         one = first.setdefault(run.digest, run)
         if one is not run and ("duplicates" not in allow or one.source.system != run.source.system):
             twice.append(f"{run.name} holds the same rankings and scores as {one.name}")
-    if not twice:
-        return None
-    if "duplicates" not in allow:
-        raise DataError(f"{'; '.join(twice)}; give every run once, or --allow duplicates")
-    return f"{'; '.join(twice)} (--allow duplicates)"
+    return _allowed("duplicates", "; ".join(twice), "give every run once", allow) if twice else None
 
 
 def _queries(runs: Sequence[ScoredRun], qrels: Qrels, allow: Collection[str]) -> str | None:
@@ -268,7 +256,11 @@ def _depth(runs: Sequence[ScoredRun], metric: str, allow: Collection[str]) -> st
         f"{shallow.name} ends at depth {shallow.depth:,}, {deep.name} at {deep.depth:,}, and {metric} looks deeper "
         f"than {shallow.depth:,}"
     )
-    if "depth" not in allow:
-        mend = f"give runs of one depth, cut all with --depth {shallow.depth}, or --allow depth"
-        raise DataError(f"{found}; {mend}")
-    return f"{found} (--allow depth)"
+    return _allowed("depth", found, f"give runs of one depth, cut all with --depth {shallow.depth}", allow)
+
+
+def _allowed(name: str, found: str, mend: str, allow: Collection[str]) -> str:
+    """Return what was found as a caveat where it is allowed by name, else refuse it."""
+    if name not in allow:
+        raise DataError(f"{found}; {mend}, or --allow {name}")
+    return f"{found} (--allow {name})"

@@ -6,11 +6,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from unimoe.analysis.arms import Pair, arm_order
+from unimoe.analysis.arms import Described, NotComputable, Pair, arm_order, without_queries
 from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.judging import unequal_budgets
 from unimoe.analysis.loading import Results, Seed
-from unimoe.analysis.missing import Described, NotComputable, without_queries
 from unimoe.analysis.tables.cells import (
     ABSENT,
     Cell,
