@@ -31,10 +31,7 @@ SUBFOLDER = "analysis"
 
 
 def write_report(analysis: Analysis) -> Path:
-    """Write the whole analysis; what an earlier one left in ``tables`` and ``figures`` goes.
-
-    Returns:
-        ``report.html``; ``report.md`` lies beside it.
+    """Write the whole analysis in place of an earlier one, and return ``report.html``; ``report.md`` lies beside it.
 
     Raises:
         DataError: the output folder's gate file is malformed.
@@ -65,17 +62,11 @@ def write_figures(analysis: Analysis) -> tuple[Path, ...]:
 
     final = _subfolder(analysis, "figures")
     with atomic_dir(final) as folder:
-        drawn = save_all(analysis, folder)
-    return tuple(final / path.name for path in drawn)
+        return tuple(final / path.name for path in save_all(analysis, folder))
 
 
 def gather(analysis: Analysis, tables: Sequence[Table]) -> Contents:
-    """Ask every part of the analysis for what it has to say.
-
-    Args:
-        analysis: of the results.
-        tables: those of the report, in its order.
-    """
+    """Ask every part of the analysis for what it has to say beside its tables."""
     results, outcomes = analysis.results, analysis.outcomes
     queries = gather_queries(analysis)
     checks = f"{analysis.iterations:,} bootstrap resamples and permutations, random seed {analysis.seed}"

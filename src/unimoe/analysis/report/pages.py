@@ -25,11 +25,9 @@ FOLD_ABOVE = 80
 
 @dataclass(frozen=True)
 class DrawnFigure:
-    """A figure on disk and on the page.
+    """A figure on disk, as the name of a PNG below ``figures/``, and on the page, as an ``svg`` element.
 
     Attributes:
-        file: the PNG's name below ``figures/``.
-        svg: an ``svg`` element.
         inches: its width in print, so that text has one size on the page as well.
         leads: whether it belongs at the top.
     """

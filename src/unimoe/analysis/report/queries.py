@@ -25,8 +25,6 @@ class QueryRow:
 
     Attributes:
         place: index into ``Queries.places``.
-        first: of the specialist, or the system.
-        second: of the joint arm, or the baseline.
         share: what the query adds to the gate's value on its dataset, in points.
         ranks: a line for each relevant document, ``doc: ranks under the first arm → ranks under the second``.
         best: best rank of any relevant document under either arm, to sort by; None where none was ranked.
@@ -51,8 +49,7 @@ class Queries:
         roles: of the first and the second arm, as headings.
         value: what the shares add up to.
         words: what the reader sees, and what was left out.
-        places: where queries were compared, ``reranking/scifact``; with the arms or the gate where that leaves them
-            open.
+        places: where queries were compared, ``reranking/scifact``, with the arms or the gate where that is no name.
         unread: why texts or ranks are missing, a line for each sidecar.
     """
 
