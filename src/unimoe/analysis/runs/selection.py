@@ -26,22 +26,6 @@ _EXTENSIONS = re.compile(r"(\.(trec|run|res|txt|tsv))?(\.gz)?$")
 
 
 @dataclass(frozen=True)
-class RunSource:
-    """One run, which is one seed of a system on a dataset; seeds count from 0 in the order given.
-
-    Attributes:
-        name: as messages call it: the path of a file.
-        content: where to read it, or ``{query id: {document id: score}}``.
-    """
-
-    system: str
-    dataset: str
-    seed: int
-    name: str
-    content: RunContent
-
-
-@dataclass(frozen=True)
 class Judgments:
     """The judgments of one dataset.
 
@@ -50,6 +34,7 @@ class Judgments:
         content_hash: of the file, or of the dictionary.
         level: the lowest grade that binary measures count as relevant.
         stated: the level that the user or the file's own description states; None where neither does.
+        texts: of queries; None where none are given.
     """
 
     dataset: str
@@ -58,6 +43,24 @@ class Judgments:
     content_hash: str
     level: int
     stated: int | None
+    texts: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class RunSource:
+    """One run, which is one seed of a system on a dataset; seeds count from 0 in the order given.
+
+    Attributes:
+        judged: the judgments of its dataset.
+        name: as messages call it: the path of a file.
+        content: where to read it, or ``{query id: {document id: score}}``.
+    """
+
+    system: str
+    judged: Judgments
+    seed: int
+    name: str
+    content: RunContent
 
 
 @dataclass(frozen=True)
@@ -188,7 +191,7 @@ def select_runs(
         for judged in datasets:
             files = [path for pattern in of_system for path in pattern.files(judged.dataset)]
             ordered = files if in_order else sorted(files, key=_natural)
-            found += [RunSource(system, judged.dataset, seed, str(path), path) for seed, path in enumerate(ordered)]
+            found += [RunSource(system, judged, seed, str(path), path) for seed, path in enumerate(ordered)]
     return found
 
 
