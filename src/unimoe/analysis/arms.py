@@ -74,8 +74,7 @@ class Described:
 
     Attributes:
         seeds: the training seeds that both arms have.
-        specialist: main score by seed (0 to 1; correlations may be negative).
-        joint: the same of the joint arm.
+        specialist: main score by seed (0 to 1; correlations may be negative), as ``joint``.
     """
 
     pair: Pair

@@ -117,16 +117,10 @@ def compare_arms(
     iterations: int = ITERATIONS,
     seed: int = 0,
 ) -> tuple[Comparison, ...]:
-    """Compare arms; all comparisons of one call are one family.
+    """Compare arms; all comparisons of one call are one family, by default what ``questions_of`` asks.
 
-    All comparisons on one dataset share the resamples of their checks, which depend on ``seed`` and the number of
-    queries alone, so that another dataset changes nothing.
-
-    Args:
-        results: of the arms.
-        questions: what is compared; by default what ``questions_of`` asks.
-        iterations: resamples and permutations of the checks.
-        seed: of their random numbers.
+    All comparisons on one dataset share the resamples and permutations of their checks, ``iterations`` of each, which
+    depend on ``seed`` and the number of queries alone, so that another dataset changes nothing.
 
     Raises:
         UsageError: no iterations.
@@ -173,15 +167,7 @@ def before_after(
     iterations: int = ITERATIONS,
     seed: int = 0,
 ) -> tuple[Comparison, ...]:
-    """Compare arms with an earlier one wherever both were measured, on every metric that both hold.
-
-    Args:
-        results: of the arms.
-        before: the arm that is compared with.
-        after: the arms in question.
-        keys: the ``task/dataset`` wanted; by default all.
-        iterations: resamples and permutations of the checks.
-        seed: of their random numbers.
+    """Compare arms with an earlier one wherever both were measured, or on some keys, on every metric that both hold.
 
     Raises:
         UsageError: an arm has no results, which names the closest, or an arm is compared with itself.
@@ -216,15 +202,12 @@ def corrected(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
 
 
 def difference(system: Array, baseline: Array, *, paired: bool = False) -> tuple[Estimate, str]:
-    """Estimate the difference of two arms' means on one dataset.
+    """Estimate system minus baseline on one dataset, and say why there is no test, or nothing where there is one.
 
     Args:
         system: scores ``(seeds, queries)``; one row for a system that is taken as it is.
         baseline: of the other arm, the same queries in the same order; the number of seeds may differ.
         paired: whether row i of one belongs to row i of the other.
-
-    Returns:
-        System minus baseline, and why there is no test, which is empty where there is one.
     """
     rows = len(system), len(baseline)
     found = moments([[system, baseline]], groups_of(rows, paired=paired and rows[0] == rows[1]))

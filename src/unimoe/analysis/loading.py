@@ -170,28 +170,19 @@ def load_all_results(
         UsageError: an unknown name in ``allow``.
     """
     output_dir = Path(output_dir)
-    paths = _result_files(output_dir)
-    chosen = None if only is None else _chosen(paths, only)
-    results = _read(output_dir, paths if chosen is None else chosen)
-    return Results(output_dir, results, read_logs(output_dir) if only is None else None, allow=allow)
-
-
-def _result_files(output_dir: Path) -> list[Path]:
     found = find_files(output_dir, "*/seed_*/results/*/*.json") if output_dir.exists() else []
     paths = [path for path in found if not path.name.endswith(_SIDECARS)]
     if not paths:
         raise DataError(f"{output_dir}: no results here; evaluate an arm first, or point --output-dir at an experiment")
-    return paths
+    results = _read(output_dir, paths if only is None else _chosen(paths, only))
+    return Results(output_dir, results, read_logs(output_dir) if only is None else None, allow=allow)
 
 
-def _chosen(paths: Sequence[Path], only: Collection[tuple[str, str]]) -> list[Path] | None:
-    """The files of these arms and keys by their paths; None where one has no file."""
-    wanted = set()
-    for config_name, key in only:
-        task, _, dataset = key.partition("/")
-        wanted.add((config_name, task, safe_name(dataset)))
+def _chosen(paths: Sequence[Path], only: Collection[tuple[str, str]]) -> Sequence[Path]:
+    """Return the files of these arms and keys by their paths; all files where one has none."""
+    wanted = {(arm, task, safe_name(dataset)) for arm, key in only for task, _, dataset in [key.partition("/")]}
     found = {path: (path.parts[-5], path.parts[-2], path.stem) for path in paths}
-    return None if wanted.difference(found.values()) else [path for path, of in found.items() if of in wanted]
+    return paths if wanted.difference(found.values()) else [path for path, of in found.items() if of in wanted]
 
 
 def _read(output_dir: Path, paths: Iterable[Path]) -> list[EvalResult]:

@@ -75,7 +75,7 @@ def score_systems(
         scoring: how to score.
         experiment: what the results call the comparison.
         given: the options given by hand, recorded in the results.
-        output_dir: where a report would go; nothing is written here.
+        output_dir: where a report would go.
         on_run: called with every run when it has been scored.
 
     Raises:

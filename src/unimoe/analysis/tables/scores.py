@@ -102,7 +102,6 @@ def training_table(results: Results) -> Table:
 
 
 def _queries_range(results: Results) -> str:
-    """Return the number of queries for a caption: one number, or the range over datasets."""
     counts = {len(results.measured(key)[0].per_query) for key in results.dataset_keys} or {0}
     fewest, most = min(counts), max(counts)
     return f"n = {most:,} queries" if fewest == most else f"n = {fewest:,} to {most:,} queries"
@@ -173,10 +172,10 @@ def _score_cell(runs: Sequence[EvalResult], metric: str) -> Cell:
     return mean_cell([100.0 * r.aggregate[metric] for r in runs if metric in r.aggregate])
 
 
-def _facts(results: Results) -> Iterator[str]:
-    """Yield what the numbers rest on, and what cut them; datasets with the same facts share a line."""
+def _facts(results: Results) -> list[str]:
+    """Return what the numbers rest on, and what cut them; datasets with the same facts share a line."""
     datasets = gathered((_measured_how(results.measured(key)[0]), key) for key in results.dataset_keys)
-    yield from (f"{', '.join(keys)}: {facts}." for facts, keys in datasets.items())
+    return [f"{', '.join(keys)}: {facts}." for facts, keys in datasets.items()]
 
 
 def _measured_how(result: EvalResult) -> str:
