@@ -82,19 +82,20 @@ def drill_down(results: Results, gate: Gate, found: Finding, limit: int = LIMIT)
         detail = known.get(query_ids[i])
         relevant = dict(detail.relevant) if detail else {}
         first_ranks, second_ranks = (_ranks(of_arm, query_ids[i], relevant) for of_arm in by_arm)
-        case = QueryCase(
-            query_id=query_ids[i],
-            text=detail.text if detail else "",
-            first=float(first[i]),
-            second=float(second[i]),
-            difference=float(differences[i]),
-            share=float(differences[i]) / whole,
-            relevant=relevant,
-            first_ranks=first_ranks,
-            second_ranks=second_ranks,
-            unread=unread,
+        cases.append(
+            QueryCase(
+                query_id=query_ids[i],
+                text=detail.text if detail else "",
+                first=float(first[i]),
+                second=float(second[i]),
+                difference=float(differences[i]),
+                share=float(differences[i]) / whole,
+                relevant=relevant,
+                first_ranks=first_ranks,
+                second_ranks=second_ranks,
+                unread=unread,
+            )
         )
-        cases.append(case)
     return tuple(cases)
 
 

@@ -84,19 +84,18 @@ class Table:
 
         Names are whole; ``{name} std`` and ``{name} symbols`` follow where a column has them.
         """
-        nothing = [(Cell(""),)] * len(self.columns)
-        extras = [
-            (any(cell.spread for cell in column), any(cell.symbols for cell in column))
-            for column in self.by_column or nothing
-        ]
+        lines = [["group", *(visible(group.heading) for group in self.groups for _ in group.rows)]]
+        for column, cells in zip(self.columns, self.by_column or [()] * len(self.columns), strict=True):
+            name = visible(column)
+            lines.append([name, *map(_csv_text, cells)])
+            if any(cell.spread for cell in cells):
+                spreads = (cell.spread_value for cell in cells)
+                lines.append([f"{name} std", *("" if spread is None else repr(spread) for spread in spreads)])
+            if any(cell.symbols for cell in cells):
+                lines.append([f"{name} symbols", *(cell.symbols for cell in cells)])
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
-        heads = map(_csv_heads, self.columns, extras)
-        writer.writerow(["group", *(head for of_column in heads for head in of_column)])
-        for group in self.groups:
-            for row in group.rows:
-                texts = map(_csv_texts, row, extras)
-                writer.writerow([visible(group.heading), *(text for of_cell in texts for text in of_cell)])
+        writer.writerows(zip(*lines, strict=True))
         writer.writerows([f"# {visible(note)}"] for note in self.notes)
         return buffer.getvalue()
 
@@ -249,18 +248,7 @@ def _html_cell(cell: Cell, suffixed: bool) -> str:
     return f'<td data-value="{cell.value!r}">{text}{suffix}</td>'
 
 
-def _csv_heads(column: str, extras: tuple[bool, bool]) -> list[str]:
-    name = visible(column)
-    return [name, *(f"{name} {what}" for what, held in zip(("std", "symbols"), extras, strict=True) if held)]
-
-
-def _csv_texts(cell: Cell, extras: tuple[bool, bool]) -> Iterator[str]:
+def _csv_text(cell: Cell) -> str:
     if cell.value is not None:
-        yield repr(cell.value)
-    else:
-        yield "" if cell.text == ABSENT else visible(cell.full or cell.text)
-    spread, symbols = extras
-    if spread:
-        yield "" if cell.spread_value is None else repr(cell.spread_value)
-    if symbols:
-        yield cell.symbols
+        return repr(cell.value)
+    return "" if cell.text == ABSENT else visible(cell.full or cell.text)
