@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
+from unimoe.analysis.arms import NotComputable, missing_pairs
 from unimoe.analysis.comparisons import ITERATIONS, Comparison, Question, compare_arms
 from unimoe.analysis.drilldown import QueryCase, drill_down_all
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
 from unimoe.analysis.gates.judging import Judgment, Refusal, judge_all
 from unimoe.analysis.gates.registration import default_gates, registered_in
 from unimoe.analysis.loading import Results
-from unimoe.analysis.missing import NotComputable, missing_pairs
 
 
 class Analysis:
@@ -19,11 +19,6 @@ class Analysis:
 
     The commands, the tables, the figures and the report of one run share one of these, so that they cannot disagree
     and nothing is computed twice.
-
-    Attributes:
-        results: what ``load_all_results`` returned.
-        iterations: bootstrap resamples and permutations of the checks beside the model's tests.
-        seed: of their random numbers.
     """
 
     def __init__(
@@ -35,7 +30,10 @@ class Analysis:
         iterations: int = ITERATIONS,
         seed: int = 0,
     ) -> None:
-        """Take results, gates that replace those registered in their folder, and what to compare if not by names."""
+        """Take results, gates that replace those registered in their folder, and what to compare if not by names.
+
+        ``iterations`` and ``seed`` are those of the resampling checks beside each test.
+        """
         self.results = results
         self.iterations = iterations
         self.seed = seed
@@ -44,20 +42,12 @@ class Analysis:
 
     @cached_property
     def registration(self) -> Registration | None:
-        """The gates given, else those registered in the output folder; None where a file registers none.
-
-        Raises:
-            DataError: the output folder's gate file is malformed.
-        """
+        """The gates given, else those registered in the output folder, whose file may be malformed: a DataError."""
         return self._given or registered_in(self.results.output_dir)
 
     @cached_property
     def outcomes(self) -> tuple[Judgment | Refusal, ...]:
-        """Every judgment of this analysis: of the registered gates, then of the rule's gates for what they leave out.
-
-        Raises:
-            DataError: the output folder's gate file is malformed.
-        """
+        """Every judgment: of the registered gates, then of the rule's gates for what they leave out."""
         registered = () if self.registration is None else judge_all(self.results, self.registration)
         return (*registered, *judge_all(self.results, default_gates(self.results, self.registration)))
 

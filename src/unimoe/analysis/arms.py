@@ -1,10 +1,12 @@
-"""The roles of arms by their names: which are baselines, which specialist belongs to which joint arm."""
+"""The roles of arms by their names: baselines, the specialist of each joint arm, and the pairs that have no TIR."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
+from statistics import fmean, stdev
 
+from unimoe.analysis.loading import Results
 from unimoe.results import Task
 
 ZERO_SHOT = "zero_shot"
@@ -57,6 +59,64 @@ def pairs(arms: Iterable[str]) -> Iterator[Pair]:
             yield Pair(task, specialist=f"{word}{specialist}", joint=f"joint{name}")
 
 
+@dataclass(frozen=True)
+class NotComputable:
+    """A TIR that was asked for and cannot be had; ``dataset`` is None where the task has no result at all."""
+
+    pair: Pair
+    dataset: str | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Described:
+    """TIR on one of MTEB's tasks without queries: a description, since nothing is paired and no interval exists.
+
+    Attributes:
+        seeds: the training seeds that both arms have.
+        specialist: main score by seed (0 to 1; correlations may be negative), as ``joint``.
+    """
+
+    pair: Pair
+    dataset: str
+    metric: str
+    seeds: tuple[int, ...]
+    specialist: tuple[float, ...]
+    joint: tuple[float, ...]
+
+    @property
+    def tir(self) -> float:
+        """TIR of the mean scores."""
+        return 1.0 - fmean(self.joint) / fmean(self.specialist)
+
+    @property
+    def std(self) -> float | None:
+        """Standard deviation of TIR over seeds; None with one seed."""
+        by_seed = [1.0 - j / s for s, j in zip(self.specialist, self.joint, strict=True)]
+        return stdev(by_seed) if len(by_seed) > 1 else None
+
+
+def missing_pairs(results: Results) -> tuple[NotComputable, ...]:
+    """Return every pair of arms, and every dataset of a pair, for which one side has no result by query.
+
+    Names make pairs where a task has specialists: two runs that happen to be called joint and mono lack nothing.
+    """
+    tasks = {key.partition("/")[0] for key in (*results.dataset_keys, *results.keys_without_queries)}
+    if tasks.isdisjoint(SPECIALISTS):
+        return ()
+    return tuple(item for pair in pairs(results) for item in _missing(results, pair))
+
+
+def without_queries(results: Results) -> tuple[Described | NotComputable, ...]:
+    """Return TIR of every pair of arms on MTEB's tasks without queries."""
+    return tuple(
+        _described(results, pair, key)
+        for pair in pairs(results)
+        for key in results.keys_without_queries
+        if key.startswith(f"{pair.task}/") and any(results.measured(key, arm) for arm in pair.arms)
+    )
+
+
 def _behind(arms: Iterable[str], word: str) -> set[str]:
     """Return what follows a task word in the names of arms."""
     return {name.removeprefix(word) for name in arms if _has_word(name, word)}
@@ -76,3 +136,47 @@ def _specialist_of(joint: str, own: Set[str], known: Set[str]) -> str:
 
 def _has_word(name: str, word: str) -> bool:
     return name == word or name.startswith(f"{word}_")
+
+
+def _missing(results: Results, pair: Pair) -> Iterator[NotComputable]:
+    """Yield the datasets on which one arm of a pair lacks a result, or the task where it has none at all."""
+    keys = [key for key in results.dataset_keys if key.startswith(f"{pair.task}/")]
+    here = [key for key in keys if any(results.measured(key, arm) for arm in pair.arms)]
+    if not here:
+        yield NotComputable(pair, None, _nowhere(results, pair))
+    for key in here:
+        if absent := _absent(results, pair, key):
+            yield NotComputable(pair, key.partition("/")[2], absent)
+
+
+def _nowhere(results: Results, pair: Pair) -> str:
+    """Say which arm is absent altogether, and which one has no result of the task with queries."""
+    absent = [arm for arm in pair.arms if arm not in results]
+    if absent:
+        return f"there is no arm {' and no arm '.join(absent)}"
+    if any(key.startswith(f"{pair.task}/") for key in results.keys_without_queries):
+        return f"{' and '.join(pair.arms)} have only tasks without queries, where nothing is paired"
+    return f"{' and '.join(pair.arms)} have no {pair.task} result"
+
+
+def _absent(results: Results, pair: Pair, key: str) -> str:
+    """Say which arms have no result on a dataset; empty where both have one."""
+    absent = [arm for arm in pair.arms if not results.measured(key, arm)]
+    return f"{' and '.join(absent)} has no result on {key.partition('/')[2]}" if absent else ""
+
+
+def _described(results: Results, pair: Pair, key: str) -> Described | NotComputable:
+    dataset = key.partition("/")[2]
+    if absent := _absent(results, pair, key):
+        return NotComputable(pair, dataset, absent)
+    specialist, joint = (
+        {r.seed: r.aggregate[r.main_metric] for r in results.measured(key, arm) if r.seed is not None}
+        for arm in pair.arms
+    )
+    seeds = tuple(seed for seed in specialist if seed in joint)
+    if not seeds:
+        return NotComputable(pair, dataset, f"{' and '.join(pair.arms)} have no seed in common on {dataset}")
+    first, second = (tuple(of[seed] for seed in seeds) for of in (specialist, joint))
+    if min(first) <= 0.0:
+        return NotComputable(pair, dataset, f"{pair.specialist} does not score above 0 on {dataset}")
+    return Described(pair, dataset, results.measured(key)[0].main_metric, seeds, first, second)

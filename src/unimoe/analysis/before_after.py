@@ -34,10 +34,10 @@ def print_before_after(output_dir: Path, before: str, after: Sequence[str], keys
     if not keys or not after:
         return
     results = load_all_results(output_dir, only={(arm, key) for arm in (before, *after) for key in keys})
-    for key in keys:
-        if not results.measured(key, before):
-            stderr.print(f"{key}: no result of {before} to compare with", style="yellow", soft_wrap=True)
     compared = [key for key in keys if results.measured(key, before)]
+    for key in keys:
+        if key not in compared:
+            stderr.print(f"{key}: no result of {before} to compare with", style="yellow", soft_wrap=True)
     if compared:
         stdout.print()
         stdout.print(before_after_table(results, before_after(results, before, after, keys=compared)).to_rich())

@@ -65,13 +65,13 @@ _CHECKPOINT = _Rule("checkpoint", attrgetter("identity.checkpoint"))
 
 
 def comparable(where: str, results: Sequence[EvalResult], allow: Collection[str] = ()) -> list[EvalResult]:
-    """Results as they may be compared: of one experiment, and per dataset on the same queries and metric.
+    """Return results as they may be compared: of one experiment, and per dataset on the same queries and metric.
 
     Args:
         where: what they were read from, for messages.
         results: at most one of each arm, seed, task and dataset.
-        allow: names of ``ALLOWANCES``. What differs is then a caveat of the results of that dataset; other queries
-            are cut to those that all arms share, and other main metrics are exchanged for one that all arms hold.
+        allow: names of ``ALLOWANCES``: what differs becomes a caveat; other queries are cut to those that all arms
+            share, and other main metrics are exchanged for one that all arms hold.
 
     Raises:
         UsageError: an unknown name in ``allow``.
@@ -92,7 +92,7 @@ def comparable(where: str, results: Sequence[EvalResult], allow: Collection[str]
 
 
 def name_of(result: EvalResult) -> str:
-    """Arm and seed, as messages call them."""
+    """Return arm and seed, as messages call them."""
     return result.config_name if result.seed is None else f"{result.config_name} seed {result.seed}"
 
 
@@ -114,7 +114,7 @@ def _on_one_dataset(key: str, results: list[EvalResult], allow: Collection[str])
 
 
 def _agrees(rule: _Rule, where: str, results: Iterable[EvalResult], allow: Collection[str]) -> str | None:
-    """The difference as a caveat where it is allowed, None where there is none."""
+    """Refuse results that differ; return the difference as a caveat where it is allowed."""
     holders: dict[Any, list[str]] = {}
     for result in results:
         value = rule.value_of(result)
@@ -132,11 +132,7 @@ def _agrees(rule: _Rule, where: str, results: Iterable[EvalResult], allow: Colle
 
 
 def _repeated(key: str, results: Iterable[EvalResult], allow: Collection[str]) -> str | None:
-    """Refuse one checkpoint or run under two seeds of an arm, which fakes a seed.
-
-    Returns:
-        The repetition as a caveat where it is allowed, None where there is none.
-    """
+    """Refuse one checkpoint or run under two seeds of an arm, which fakes a seed; return it as a caveat if allowed."""
     holders: dict[tuple[str, str, str], list[str]] = {}
     for result in results:
         for what in ("checkpoint", "run"):
@@ -156,7 +152,7 @@ def _repeated(key: str, results: Iterable[EvalResult], allow: Collection[str]) -
 
 
 def _on_one_metric(key: str, results: list[EvalResult]) -> list[EvalResult]:
-    """With the main metric that most have, of those that all hold, by query where there are queries."""
+    """Return results with the main metric that most have, of those that all hold, by query where there are queries."""
     usual = [metric for metric, _ in Counter(r.main_metric for r in results).most_common()]
     if len(usual) == 1:
         return results
@@ -171,11 +167,7 @@ def _on_one_metric(key: str, results: list[EvalResult]) -> list[EvalResult]:
 
 
 def with_main_metric(result: EvalResult, metric: str) -> EvalResult:
-    """Return a result with another of its metrics as the main one.
-
-    Raises:
-        DataError: it does not hold the metric by query.
-    """
+    """Return a result with another of its metrics as the main one; a DataError where it lacks that by query."""
     if not result.per_query:
         return result.model_copy(update={"main_metric": metric})
     per_query = result.metric(metric)
@@ -198,7 +190,7 @@ def _on_shared_queries(key: str, results: list[EvalResult]) -> tuple[list[EvalRe
 
 
 def _cut(result: EvalResult, queries: set[str]) -> EvalResult:
-    """The same result on some of its queries, as if it had been measured on those alone."""
+    """Return a result as if it had been measured on some of its queries alone."""
     if result.per_query.keys() == queries:
         return result
     ids = sorted(result.per_query)
@@ -214,7 +206,7 @@ def _cut(result: EvalResult, queries: set[str]) -> EvalResult:
 
 
 def _other_queries(key: str, results: Sequence[EvalResult]) -> DataError:
-    """Names the first result that lacks queries of another."""
+    """Return an error that names the first result that lacks queries of another."""
     first = results[0]
     other = next(r for r in results if r.per_query.keys() != first.per_query.keys())
     here, there = (first, other) if first.per_query.keys() - other.per_query.keys() else (other, first)

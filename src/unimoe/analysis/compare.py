@@ -35,9 +35,6 @@ __all__ = [
 def compute_interference_metrics(results: Results) -> tuple[Judgment, ...]:
     """Judge every joint arm against its specialist: reranking against rank_only, embedding against emb_only.
 
-    Args:
-        results: what ``load_all_results`` returned; pairs without results are left out.
-
     Returns:
         A judgment for each gate: those registered in the folder, and the rule's gates for every other pair of arms.
         ``judgment.rows`` holds the finding on each dataset, ``judgment.found`` that over all of them.

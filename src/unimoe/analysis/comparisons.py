@@ -19,6 +19,7 @@ from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
 from unimoe.analysis.statistics.variance import Array, Estimand, groups_of, moments
 from unimoe.errors import DataError, UsageError, did_you_mean
+from unimoe.results import EvalResult
 
 ALPHA = 0.05
 ITERATIONS = 10_000
@@ -31,11 +32,12 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Question:
-    """Two arms to compare on one ``task/dataset``."""
+    """Two arms to compare on one ``task/dataset``, by its main metric or another that both hold by query."""
 
     key: str
     system: str
     baseline: str
+    metric: str | None = None
 
 
 @dataclass(frozen=True)
@@ -43,19 +45,14 @@ class Comparison:
     """System against baseline on the same queries of one ``task/dataset``.
 
     Attributes:
-        key: ``task/dataset``.
-        metric: whose per-query values are compared.
         seeds: the training seeds of system and baseline; ``(None,)`` for an arm without seeds.
-        queries: how many.
         means: of system and baseline, in the metric's unit (0 to 1).
         difference: system minus baseline with its 95 % interval, in the metric's unit.
         p: two-sided; below .05 exactly where the interval excludes 0. None where there is no test.
         p_holm: ``p`` corrected by Holm (1979) for all comparisons made with it.
         unfit: why there is no test, as a clause; empty where there is one.
         effect: Cohen's d, mean over standard deviation of the differences per query; None where they do not vary.
-        wins: queries where the system scores higher, averaged over seeds.
-        ties: queries where both score the same.
-        losses: queries where the system scores lower.
+        wins: queries where the system scores higher, averaged over seeds; ``losses``: lower; ``ties``: the same.
         check_interval: percentile interval of the paired bootstrap over queries, the runs taken as they are.
         check_p: two-sided, from sign flips over queries, the runs taken as they are; never 0.
     """
@@ -116,22 +113,14 @@ class Comparison:
 def compare_arms(
     results: Results,
     questions: Iterable[Question] | None = None,
-    metrics: Sequence[str] | None = None,
     *,
     iterations: int = ITERATIONS,
     seed: int = 0,
 ) -> tuple[Comparison, ...]:
-    """Compare arms; all comparisons of one call are one family.
+    """Compare arms; all comparisons of one call are one family, by default what ``questions_of`` asks.
 
-    All comparisons on one dataset share the resamples of their checks, which depend on ``seed`` and the number of
-    queries alone, so that another dataset changes nothing.
-
-    Args:
-        results: what ``load_all_results`` returned.
-        questions: what is compared; by default what ``questions_of`` asks.
-        metrics: those compared; by default the main metric of each dataset.
-        iterations: resamples and permutations of the checks.
-        seed: of their random numbers.
+    All comparisons on one dataset share the resamples and permutations of their checks, ``iterations`` of each, which
+    depend on ``seed`` and the number of queries alone, so that another dataset changes nothing.
 
     Raises:
         UsageError: no iterations.
@@ -139,13 +128,14 @@ def compare_arms(
     """
     if iterations < 1:
         raise UsageError(f"iterations {iterations}: at least 1 is needed, 10000 are usual")
-    asked: dict[str, list[Question]] = {}
-    for question in questions_of(results) if questions is None else questions:
-        asked.setdefault(question.key, []).append(question)
-    found: list[Comparison] = []
-    for of_key in asked.values():
-        found += _on_one_dataset(results, of_key, metrics, iterations, seed)
-    return corrected(found)
+    asked = list(questions_of(results) if questions is None else questions)
+    of_key: dict[str, list[Question]] = {}
+    for question in asked:
+        of_key.setdefault(question.key, []).append(question)
+    found: dict[Question, Comparison] = {}
+    for here in of_key.values():
+        found |= zip(here, _on_one_dataset(results, here, iterations, seed), strict=True)
+    return corrected([found[question] for question in asked])
 
 
 def questions_of(results: Results) -> tuple[Question, ...]:
@@ -172,45 +162,36 @@ def before_after(
     results: Results,
     before: str,
     after: Sequence[str],
-    metrics: Sequence[str] | None = None,
     *,
     keys: Collection[str] | None = None,
     iterations: int = ITERATIONS,
     seed: int = 0,
 ) -> tuple[Comparison, ...]:
-    """Compare arms with an earlier one wherever both were measured, on several metrics.
-
-    Args:
-        results: what ``load_all_results`` returned.
-        before: the arm that is compared with.
-        after: the arms in question.
-        metrics: those wanted, each of which both arms must hold by query; by default all that both hold, the main
-            metric first.
-        keys: the ``task/dataset`` wanted; by default all.
-        iterations: resamples and permutations of the checks.
-        seed: of their random numbers.
+    """Compare arms with an earlier one wherever both were measured, or on some keys, on every metric that both hold.
 
     Raises:
         UsageError: an arm has no results, which names the closest, or an arm is compared with itself.
-        DataError: no dataset has both arms, or an arm lacks a metric.
+        DataError: no dataset has both arms.
     """
     for arm in (before, *after):
         if arm not in results:
             raise UsageError(unknown_arm(arm, results))
     if before in after:
         raise UsageError(f"{before} is compared with itself; name two arms")
-    asked = [key for key in results.dataset_keys if (keys is None or key in keys) and results.measured(key, before)]
-    questions = [Question(key, arm, before) for arm in after for key in asked if results.measured(key, arm)]
+    there = [key for key in results.dataset_keys if results.measured(key, before)]
+    questions = [
+        Question(key, arm, before, metric)
+        for arm in after
+        for key in there
+        if (keys is None or key in keys) and results.measured(key, arm)
+        for metric in _shared_metrics([*results.measured(key, arm), *results.measured(key, before)])
+    ]
     if not questions:
         raise DataError(
             f"{results.output_dir}: no dataset with results of both {before} and {', '.join(after)}; "
-            f"{before} has {', '.join(k for k in results.dataset_keys if results.measured(k, before))}"
+            f"{before} has {', '.join(there)}"
         )
-    found: list[Comparison] = []
-    for question in questions:
-        wanted = metrics or _shared_metrics(results, question)
-        found += _on_one_dataset(results, [question], wanted, iterations, seed)
-    return corrected(found)
+    return compare_arms(results, questions, iterations=iterations, seed=seed)
 
 
 def corrected(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
@@ -221,15 +202,12 @@ def corrected(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
 
 
 def difference(system: Array, baseline: Array, *, paired: bool = False) -> tuple[Estimate, str]:
-    """Estimate the difference of two arms' means on one dataset.
+    """Estimate system minus baseline on one dataset, and say why there is no test, or nothing where there is one.
 
     Args:
         system: scores ``(seeds, queries)``; one row for a system that is taken as it is.
         baseline: of the other arm, the same queries in the same order; the number of seeds may differ.
         paired: whether row i of one belongs to row i of the other.
-
-    Returns:
-        System minus baseline, and why there is no test, which is empty where there is one.
     """
     rows = len(system), len(baseline)
     found = moments([[system, baseline]], groups_of(rows, paired=paired and rows[0] == rows[1]))
@@ -262,17 +240,16 @@ def _by_name(task: str, arms: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield from ((first, second) for first in free for second in trained if first != second)
 
 
-def _shared_metrics(results: Results, question: Question) -> list[str]:
-    held = [r for arm in (question.system, question.baseline) for r in results.measured(question.key, arm)]
-    main = held[0].main_metric
-    return [main, *(m for m in held[0].per_query_metrics if all(m in r.per_query_metrics for r in held))]
+def _shared_metrics(held: Sequence[EvalResult]) -> list[str]:
+    """Return the main metric, then the others that all results hold by query."""
+    return [held[0].main_metric, *(m for m in held[0].per_query_metrics if all(m in r.per_query_metrics for r in held))]
 
 
 def _on_one_dataset(
-    results: Results, questions: Sequence[Question], metrics: Sequence[str] | None, iterations: int, seed: int
+    results: Results, questions: Sequence[Question], iterations: int, seed: int
 ) -> Iterator[Comparison]:
     key = questions[0].key
-    rows = [(q, m) for q in questions for m in metrics or [results.measured(key)[0].main_metric]]
+    rows = [(q, q.metric or results.measured(key)[0].main_metric) for q in questions]
     scores = [tuple(_scores(results, arm, key, metric) for arm in (q.system, q.baseline)) for q, metric in rows]
     gaps = np.column_stack([system.mean(axis=0) - baseline.mean(axis=0) for (_, system), (_, baseline) in scores])
     gaps[np.abs(gaps) < _ROUNDING] = 0.0  # a tie, except for the rounding of an average

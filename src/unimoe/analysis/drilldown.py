@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment
-from unimoe.analysis.loading import Results, Seed
+from unimoe.analysis.loading import Details, Results
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.errors import DataError
-from unimoe.results import EvalResult, QueryDetail, read_query_details, result_path
 
 LIMIT = 200
 """Queries of a drill-down: what a reader can look through, and a page can hold."""
@@ -24,9 +22,6 @@ MOST_CASES = 3_000
 
 _TOP = 10
 _TEXT_SHOWN = 60
-
-Details = Mapping[str, QueryDetail]
-"""What is known of the queries of one arm and seed, by query id."""
 
 Ranks = dict[str, tuple[int | None, ...]]
 """Rank of each relevant document by seed, None where it was not ranked."""
@@ -38,9 +33,9 @@ class QueryCase:
 
     Attributes:
         text: empty where no sidecar holds it.
-        first: mean of the gate's metric over the seeds of the first arm: the specialist, or the system.
-        second: the same of the joint arm, or the baseline.
-        difference: what the gate's text calls a gain: joint minus specialist, or system minus baseline.
+        first: mean over seeds of the specialist, or of the system.
+        second: the same of the joint arm, or of the baseline.
+        difference: joint minus specialist, or system minus baseline.
         share: the query's part of the gate's value on this dataset: ``(specialist - joint) / (n * mean of specialist)``
             of TIR, ``(system - baseline) / n`` of a difference. Over all queries the parts sum to the value.
         relevant: grade of each relevant document.
@@ -60,39 +55,14 @@ class QueryCase:
     unread: tuple[str, ...]
 
 
-class DetailedResults(Results):
-    """Results that hold the details of their queries themselves; no sidecars lie beside them.
-
-    Attributes:
-        details: by arm, seed and ``task/dataset``.
-    """
-
-    def __init__(
-        self,
-        output_dir: Path,
-        results: Iterable[EvalResult],
-        details: Mapping[tuple[str, Seed, str], Details],
-        allow: Collection[str] = (),
-    ) -> None:
-        """Take results that have been read, with the details of their queries."""
-        super().__init__(output_dir, results, allow=allow)
-        self.details = dict(details)
-
-
 def drill_down(results: Results, gate: Gate, found: Finding, limit: int = LIMIT) -> tuple[QueryCase, ...]:
     """Return the queries with the largest differences, losses and wins alike, the largest first.
 
-    Reads each sidecar of the arms once. One that is missing or broken is named in ``unread``, and the queries are shown
-    without what it would have held.
-
     Args:
-        results: what ``load_all_results`` returned.
+        results: read once for each arm and seed; a sidecar that is missing or broken is named in ``unread``.
         gate: which arms and metric.
         found: what the gate found on one dataset.
         limit: queries at most.
-
-    Returns:
-        Queries on which the arms differ.
     """
     key = f"{gate.task}/{found.datasets[0]}"
     first, second = (
@@ -112,19 +82,20 @@ def drill_down(results: Results, gate: Gate, found: Finding, limit: int = LIMIT)
         detail = known.get(query_ids[i])
         relevant = dict(detail.relevant) if detail else {}
         first_ranks, second_ranks = (_ranks(of_arm, query_ids[i], relevant) for of_arm in by_arm)
-        case = QueryCase(
-            query_id=query_ids[i],
-            text=detail.text if detail else "",
-            first=float(first[i]),
-            second=float(second[i]),
-            difference=float(differences[i]),
-            share=float(differences[i]) / whole,
-            relevant=relevant,
-            first_ranks=first_ranks,
-            second_ranks=second_ranks,
-            unread=unread,
+        cases.append(
+            QueryCase(
+                query_id=query_ids[i],
+                text=detail.text if detail else "",
+                first=float(first[i]),
+                second=float(second[i]),
+                difference=float(differences[i]),
+                share=float(differences[i]) / whole,
+                relevant=relevant,
+                first_ranks=first_ranks,
+                second_ranks=second_ranks,
+                unread=unread,
+            )
         )
-        cases.append(case)
     return tuple(cases)
 
 
@@ -135,15 +106,9 @@ def drill_down_all(results: Results, judgments: Sequence[Judgment]) -> dict[tupl
     return {(item.name, found.datasets[0]): drill_down(results, item.gate, found, limit) for item, found in rows}
 
 
-def drilldown_table(cases: Sequence[QueryCase], gate: Gate, limit: int = _TOP) -> Table:
-    """Return the first queries of a drill-down as a table.
-
-    Args:
-        cases: what ``drill_down`` returned.
-        gate: whose arms they compare.
-        limit: rows at most.
-    """
-    rows = tuple(_row(case) for case in cases[:limit])
+def drilldown_table(cases: Sequence[QueryCase], gate: Gate) -> Table:
+    """Return the first queries of what ``drill_down`` returned for a gate as a table."""
+    rows = tuple(_row(case) for case in cases[:_TOP])
     first, second = gate.arms
     heading = f"{second} against {first}" if isinstance(gate, InterferenceGate) else f"{first} against {second}"
     notes = (
@@ -170,12 +135,8 @@ def _details(
     for arm, seeds in zip(gate.arms, found.seeds, strict=True):
         by_arm.append([])
         for seed in seeds:
-            if isinstance(results, DetailedResults):
-                by_arm[-1].append(results.details[arm, seed, f"{gate.task}/{found.datasets[0]}"])
-                continue
-            path = result_path(results.output_dir, arm, seed, gate.task, found.datasets[0])
             try:
-                by_arm[-1].append(read_query_details(path, query_ids))
+                by_arm[-1].append(results.query_details(arm, seed, f"{gate.task}/{found.datasets[0]}", query_ids))
             except DataError as error:
                 by_arm[-1].append(None)
                 unread.append(str(error))

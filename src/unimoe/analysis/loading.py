@@ -13,10 +13,23 @@ from unimoe.analysis.comparable import comparable, name_of
 from unimoe.analysis.logs import Log, read_logs
 from unimoe.errors import DataError
 from unimoe.io import find_files
-from unimoe.results import TASKS, EvalResult, by_query_id, read_result, result_path, safe_name, seed_name
+from unimoe.results import (
+    TASKS,
+    EvalResult,
+    QueryDetail,
+    by_query_id,
+    read_query_details,
+    read_result,
+    result_path,
+    safe_name,
+    seed_name,
+)
 
 Seed: TypeAlias = int | None
-"""A training seed; null for arms that have none, such as BM25 and zero-shot."""
+"""A training seed; None for arms that have none, such as BM25 and zero-shot."""
+
+Details: TypeAlias = Mapping[str, QueryDetail]
+"""What is known of the queries of one arm and seed, by query id."""
 
 _SIDECARS = (".queries.json", ".mteb.json")
 
@@ -26,11 +39,12 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
 
     Attributes:
         output_dir: the folder that was read.
-        results: the result files in full, by arm, seed, task and dataset; per-query scores and provenance included.
-        without_queries: those of MTEB's tasks that have no queries, in full and in the same order. Nothing is paired
-            there: they take part in no test, interval, gate or drill-down, and stand in no list of ``results``.
+        results: the result files in full, by arm, seed, task and dataset.
+        without_queries: those of MTEB's tasks that have no queries, in the same order: nothing is paired there, so they
+            take part in no test, interval, gate or drill-down.
         everything: both together.
         logs: training logs by arm and seed.
+        details: texts and ranks of queries, by arm, seed and ``task/dataset``, of results that no sidecars lie beside.
     """
 
     def __init__(
@@ -39,6 +53,7 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
         results: Iterable[EvalResult],
         logs: Mapping[tuple[str, Seed], Log] | None = None,
         allow: Collection[str] = (),
+        details: Mapping[tuple[str, Seed, str], Details] | None = None,
     ) -> None:
         """Take results that have been read; ``allow`` as in ``load_all_results``.
 
@@ -51,6 +66,7 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
         self.results = tuple(r for r in self.everything if r.per_query)
         self.without_queries = tuple(r for r in self.everything if not r.per_query)
         self.logs = dict(logs or {})
+        self.details = dict(details or {})
         self._typed = {(r.config_name, r.seed, r.key): r for r in self.everything}
         if len(self._typed) < len(self.everything):
             raise DataError(f"{output_dir}: two results claim the same arm, seed, task and dataset")
@@ -98,24 +114,24 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
         return tuple(r.seed for r in self.measured(key, config_name) if r.seed is not None)
 
     def seeds_pair(self, arms: Iterable[str], keys: Iterable[str]) -> bool:
-        """Return whether the experiment declares that equal seeds of some arms make a pair on these keys.
+        """Return whether the config of every result declares ``paired_seeds``: equal seeds of these arms are a pair.
 
-        The declaration is ``paired_seeds`` in the config of every result: the arms of one seed then share the order of
-        the data and the initial weights. Equal seed numbers alone do not make two training runs a pair.
+        Arms of one seed then share the order of the data and the initial weights, which equal numbers do not imply.
         """
         of_arms = [r for key in keys for arm in arms for r in self.measured(key, arm) if r.seed is not None]
         return bool(of_arms) and all(r.config.get("paired_seeds") is True for r in of_arms)
 
+    def query_details(self, config_name: str, seed: Seed, key: str, query_ids: Iterable[str]) -> Details:
+        """Return texts and ranks of some queries of a result; a DataError where its sidecar cannot be read."""
+        if self.details:
+            return self.details[config_name, seed, key]
+        task, _, dataset = key.partition("/")
+        return read_query_details(result_path(self.output_dir, config_name, seed, task, dataset), query_ids)
+
     def scores(
         self, config_name: str, key: str, seeds: Sequence[Seed], metric: str | None = None
     ) -> NDArray[np.float64]:
-        """One metric of one arm as a matrix, ``(seeds, queries)``, queries by id.
-
-        Args:
-            config_name: the arm.
-            key: ``task/dataset``.
-            seeds: one row each.
-            metric: one that the results hold by query; the main metric when left out.
+        """Return a metric of an arm, by default the main one, as a matrix ``(seeds, queries)``, queries by id.
 
         Raises:
             DataError: one of the seeds was not measured, the metric was not computed, or there are no queries.
@@ -123,7 +139,7 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
         return np.array([self._row(config_name, seed, key, metric) for seed in seeds], dtype=np.float64)
 
     def _row(self, config_name: str, seed: Seed, key: str, metric: str | None) -> NDArray[np.float64]:
-        """Kept once made: every comparison of an arm asks for it again."""
+        """Return one row of ``scores``, kept once made: every comparison of an arm asks for it again."""
         result = self.result(config_name, seed, key)
         if result is None:
             raise DataError(f"{self.output_dir}: no {key} result of {config_name}, {seed_name(seed)}")
@@ -140,45 +156,33 @@ def load_all_results(
 ) -> Results:
     """Read every result and training log below an output folder.
 
-    Looks for ``{output_dir}/*/seed_*/results/{task}/{dataset}.json`` and ``.../logs/train.jsonl``. Arms, seeds and
-    datasets may be missing; what is there must be whole and belong together.
+    Arms, seeds and datasets may be missing; what is there must be whole and belong together.
 
     Args:
-        output_dir: the folder of one experiment.
-        allow: names of ``comparable.ALLOWANCES``: differences that do not keep arms from being compared, but become
-            caveats. Other queries are then cut to those that all arms share.
-        only: arms and ``task/dataset`` keys, all seeds of which are read and no logs, for a question that concerns
-            these alone. When one has no result, everything is read after all, so that a refusal can name what is there.
+        output_dir: the folder of one experiment: ``{output_dir}/{arm}/seed_{N}/results/{task}/{dataset}.json``.
+        allow: names of ``comparable.ALLOWANCES``: differences that become caveats in place of refusals.
+        only: arms and ``task/dataset`` keys; their seeds alone are read, and no logs. Where one has no result,
+            everything is read, so that a refusal can name what is there.
 
     Raises:
         DataError: no result at all; a file that is cut short, of another schema, or not what its path says; two files
-            for the same measurement; results of different experiments, base models or prompts; arms judged on
-            different queries, candidates, depths, splits or pools.
+            for one measurement; results that ``comparable`` refuses.
         UsageError: an unknown name in ``allow``.
     """
     output_dir = Path(output_dir)
-    paths = _result_files(output_dir)
-    chosen = None if only is None else _chosen(paths, only)
-    results = _read(output_dir, paths if chosen is None else chosen)
-    return Results(output_dir, results, read_logs(output_dir) if only is None else None, allow=allow)
-
-
-def _result_files(output_dir: Path) -> list[Path]:
     found = find_files(output_dir, "*/seed_*/results/*/*.json") if output_dir.exists() else []
     paths = [path for path in found if not path.name.endswith(_SIDECARS)]
     if not paths:
         raise DataError(f"{output_dir}: no results here; evaluate an arm first, or point --output-dir at an experiment")
-    return paths
+    results = _read(output_dir, paths if only is None else _chosen(paths, only))
+    return Results(output_dir, results, read_logs(output_dir) if only is None else None, allow=allow)
 
 
-def _chosen(paths: Sequence[Path], only: Collection[tuple[str, str]]) -> list[Path] | None:
-    """The files of these arms and keys by their paths; None where one has no file."""
-    wanted = set()
-    for config_name, key in only:
-        task, _, dataset = key.partition("/")
-        wanted.add((config_name, task, safe_name(dataset)))
+def _chosen(paths: Sequence[Path], only: Collection[tuple[str, str]]) -> Sequence[Path]:
+    """Return the files of these arms and keys by their paths; all files where one has none."""
+    wanted = {(arm, task, safe_name(dataset)) for arm, key in only for task, _, dataset in [key.partition("/")]}
     found = {path: (path.parts[-5], path.parts[-2], path.stem) for path in paths}
-    return None if wanted.difference(found.values()) else [path for path, of in found.items() if of in wanted]
+    return paths if wanted.difference(found.values()) else [path for path, of in found.items() if of in wanted]
 
 
 def _read(output_dir: Path, paths: Iterable[Path]) -> list[EvalResult]:

@@ -14,7 +14,7 @@ Log: TypeAlias = tuple[dict[str, Any], ...]
 
 
 def read_logs(output_dir: Path) -> dict[tuple[str, int | None], Log]:
-    """The training logs below an output folder, ``{arm}/seed_{N}/logs/train.jsonl``, by arm and seed.
+    """Read the training logs below an output folder, ``{arm}/seed_{N}/logs/train.jsonl``, by arm and seed.
 
     Raises:
         DataError: a line that is no training record; names file and line.
@@ -28,10 +28,7 @@ def read_logs(output_dir: Path) -> dict[tuple[str, int | None], Log]:
 
 
 def _read_log(path: Path) -> Log:
-    """One record per step and task; a resumed run's repetition of a step replaces the first one.
-
-    A last line without an end is what a killed run leaves, and is dropped.
-    """
+    """Return one record per step and task, the last of a resumed run's; drop the last line of a killed run."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -11,7 +11,7 @@ from support.gates import register
 from support.results import make_result
 
 from unimoe.analysis.before_after import print_before_after, refuse_unknown_arm
-from unimoe.analysis.comparisons import before_after
+from unimoe.analysis.comparisons import Question, compare_arms
 from unimoe.analysis.gates.judging import judge
 from unimoe.analysis.loading import Results
 from unimoe.errors import UsageError
@@ -73,7 +73,7 @@ def test_a_gate_judges_capped_recall(tmp_path: Path) -> None:
     later = (before + rng.uniform(0.08, 0.12, 60)).tolist()  # doubled in recall_cap@10
     results = Results(Path("out"), [measured("bm25", before.tolist()), measured("minilm", later)])
     judgment = judge(results, register(tmp_path, **gate), "it")
-    (compared,) = before_after(results, "bm25", ["minilm"], ["recall_cap@10"], iterations=10)
+    (compared,) = compare_arms(results, [Question("retrieval/toy", "minilm", "bm25", "recall_cap@10")], iterations=10)
     assert judgment.label == "PASS"
     assert judgment.found.value == pytest.approx(compared.delta)
     assert judgment.found.estimate.interval == pytest.approx(compared.difference.interval)

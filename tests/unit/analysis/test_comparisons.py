@@ -11,6 +11,7 @@ from support.results import make_result, query_ids, simulate
 
 from unimoe.analysis.comparisons import (
     Comparison,
+    Question,
     all_pairs,
     before_after,
     compare_arms,
@@ -222,7 +223,7 @@ class TestBeforeAfter:
 
     def test_a_metric_alone_is_the_same_as_among_others(self) -> None:
         together = before_after(self.items(), "bm25", ["minilm"], keys=["reranking/one"], iterations=50)[1]
-        (alone,) = before_after(self.items(), "bm25", ["minilm"], ["mrr@10"], keys=["reranking/one"], iterations=50)
+        (alone,) = compare_arms(self.items(), [Question("reranking/one", "minilm", "bm25", "mrr@10")], iterations=50)
         assert (alone.metric, alone.p, alone.delta) == (together.metric, together.p, together.delta)
         assert alone.check_interval == pytest.approx(together.check_interval, rel=1e-6)
 
@@ -233,11 +234,14 @@ class TestBeforeAfter:
             ("mb25", "minilm", {}, UsageError, r"unknown arm 'mb25' \(did you mean 'bm25'\?\); there is alone, bm25"),
             ("bm25", "alone", {}, DataError, "both bm25 and alone; bm25 has reranking/one, reranking/two"),
             ("bm25", "minilm", {"keys": ["reranking/three"]}, DataError, "no dataset with results of both"),
-            ("bm25", "minilm", {"metrics": ["recall@5"]}, DataError, "no per-query 'recall@5'"),
         ],
     )
     def test_what_cannot_be_is_refused(
         self, before: str, after: str, given: dict[str, list[str]], error: type[Exception], message: str
     ) -> None:
         with pytest.raises(error, match=message):
-            before_after(self.items(), before, [after], given.get("metrics"), keys=given.get("keys"))
+            before_after(self.items(), before, [after], keys=given.get("keys"))
+
+    def test_a_metric_that_was_not_computed_is_refused(self) -> None:
+        with pytest.raises(DataError, match="no per-query 'recall@5'"):
+            compare_arms(self.items(), [Question("reranking/one", "minilm", "bm25", "recall@5")])

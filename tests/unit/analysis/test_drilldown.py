@@ -8,7 +8,7 @@ import pytest
 from support.gates import DIFFERENCE, INTERFERENCE, register
 from support.results import make_result
 
-from unimoe.analysis import drilldown
+from unimoe.analysis import loading
 from unimoe.analysis.drilldown import QueryCase, drill_down, drilldown_table
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate
 from unimoe.analysis.gates.findings import find
@@ -138,7 +138,7 @@ def test_each_sidecar_is_read_once_however_many_queries(tmp_path: Path, monkeypa
         read.append(path)
         return read_query_details(path, query_ids)
 
-    monkeypatch.setattr(drilldown, "read_query_details", counted)
+    monkeypatch.setattr(loading, "read_query_details", counted)
     assert len(drilled(results)) == 30
     assert len(read) == len(set(read)) == 4
 

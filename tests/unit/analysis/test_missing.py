@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support.results import make_result, without_queries
 
+from unimoe.analysis.arms import Described, NotComputable, missing_pairs
+from unimoe.analysis.arms import without_queries as described
 from unimoe.analysis.loading import Results
-from unimoe.analysis.missing import Described, NotComputable, missing_pairs
-from unimoe.analysis.missing import without_queries as described
 from unimoe.results import EvalResult
 
 

@@ -6,12 +6,18 @@ at all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import multiprocessing
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TypeVar
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.background import in_background
 from unimoe.analysis.gates.output import origin
 from unimoe.analysis.report.cards import cards, reading
 from unimoe.analysis.report.pages import Contents, DrawnFigure, html_page, markdown_page
@@ -23,18 +29,18 @@ from unimoe.analysis.tables.comparisons import comparisons_table
 from unimoe.analysis.tables.gates import datasets_table, gates_table, power_table, seeds_table, stability_table
 from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table, tir_without_queries_table
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table, training_table
+from unimoe.errors import UnimoeError
 from unimoe.io import atomic_dir, write_text
 
 __all__ = ["SUBFOLDER", "gather", "write_figures", "write_report", "write_tables"]
 
 SUBFOLDER = "analysis"
 
+T = TypeVar("T")
+
 
 def write_report(analysis: Analysis) -> Path:
-    """Write the whole analysis; what an earlier one left in ``tables`` and ``figures`` goes.
-
-    Returns:
-        ``report.html``; ``report.md`` lies beside it.
+    """Write the whole analysis in place of an earlier one, and return ``report.html``; ``report.md`` lies beside it.
 
     Raises:
         DataError: the output folder's gate file is malformed.
@@ -65,17 +71,11 @@ def write_figures(analysis: Analysis) -> tuple[Path, ...]:
 
     final = _subfolder(analysis, "figures")
     with atomic_dir(final) as folder:
-        drawn = save_all(analysis, folder)
-    return tuple(final / path.name for path in drawn)
+        return tuple(final / path.name for path in save_all(analysis, folder))
 
 
 def gather(analysis: Analysis, tables: Sequence[Table]) -> Contents:
-    """Ask every part of the analysis for what it has to say.
-
-    Args:
-        analysis: of the results.
-        tables: those of the report, in its order.
-    """
+    """Ask every part of the analysis for what it has to say beside its tables."""
     results, outcomes = analysis.results, analysis.outcomes
     queries = gather_queries(analysis)
     checks = f"{analysis.iterations:,} bootstrap resamples and permutations, random seed {analysis.seed}"
@@ -91,6 +91,55 @@ def gather(analysis: Analysis, tables: Sequence[Table]) -> Contents:
         missing=(*missing_parts(analysis), *queries.unread),
         provenance=(*provenance(results), ("Checks beside each test", checks)),
     )
+
+
+@contextmanager
+def in_background(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
+    """Start ``work`` in a copy of this process, and collect what it returns by calling what the context gives.
+
+    A copy sees all that has been loaded, without sending it. Only Linux copies a process safely; elsewhere, and on one
+    core, the work is done when it is asked for.
+
+    Args:
+        work: returns something that can be sent between processes, and changes nothing but files.
+
+    Raises:
+        UnimoeError: what the work raised, when it is collected.
+        RuntimeError: the work failed otherwise.
+    """
+    if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2:
+        yield work
+        return
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(work, sender), daemon=True)
+    process.start()
+    sender.close()
+
+    def received() -> T:
+        try:
+            value, error = receiver.recv()
+        except EOFError:
+            raise RuntimeError("a process in the background failed; its traceback stands above") from None
+        if error is not None:
+            raise error
+        found: T = value
+        return found
+
+    try:
+        yield received
+    finally:
+        process.terminate()  # long done where its result was collected
+        process.join()
+
+
+def _send(work: Callable[[], T], sender: Connection) -> None:
+    try:
+        sender.send((work(), None))
+    except UnimoeError as error:
+        sender.send((None, error))
+    except Exception:
+        traceback.print_exc()
 
 
 def _all_tables(analysis: Analysis) -> tuple[Table, ...]:

@@ -34,7 +34,7 @@ class Gauge:
         ends: the labels of the regions at both ends of the line.
         low: None without an interval, as ``high``; the line's own end where the interval goes on.
         goes_on: whether the interval goes on to the left, and to the right.
-        cutoffs: place, text, and the anchor that sets the text on the side where its neighbour's is not.
+        cutoffs: place, text, and text anchor.
     """
 
     words: str
@@ -55,10 +55,8 @@ class Card:
         headline: the finding as a sentence, or why there is none.
         heading: what was judged, for example ``Reranking on scifact``.
         about: the arms, and which gate asks.
-        registered: whether a file registers the gate.
-        lines: named facts for a first look.
+        lines: named facts for a first look; ``folded``: for a second one.
         parts: what was found on each of several datasets.
-        folded: named facts for a second look.
     """
 
     label: str
@@ -79,12 +77,7 @@ class Card:
 
 
 def cards(outcomes: Sequence[Judgment | Refusal], decisive: Sequence[Judgment | Refusal]) -> tuple[Card, ...]:
-    """Return a card for each gate.
-
-    Args:
-        outcomes: all that was judged.
-        decisive: those that count for the exit code; refusals among them are of registered gates.
-    """
+    """Return a card for each gate; refusals among the decisive outcomes are of registered gates."""
     return tuple(_refused(item, item in decisive) if isinstance(item, Refusal) else _judged(item) for item in outcomes)
 
 

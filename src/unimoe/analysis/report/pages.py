@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 
@@ -25,11 +26,9 @@ FOLD_ABOVE = 80
 
 @dataclass(frozen=True)
 class DrawnFigure:
-    """A figure on disk and on the page.
+    """A figure on disk, as the name of a PNG below ``figures/``, and on the page, as an ``svg`` element.
 
     Attributes:
-        file: the PNG's name below ``figures/``.
-        svg: an ``svg`` element.
         inches: its width in print, so that text has one size on the page as well.
         leads: whether it belongs at the top.
     """
@@ -84,7 +83,7 @@ def html_page(contents: Contents, figures: Sequence[DrawnFigure]) -> str:
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     script = _packaged("report.js")
     leading, others = _leading(figures)
-    return environment.from_string(_packaged("template.html.j2")).render(
+    return environment.from_string(_packaged("report.html.j2")).render(
         contents=contents,
         tables=[(table, _scrolling(table), sum(len(g.rows) for g in table.groups)) for table in contents.tables],
         leading=[(figure, Markup(figure.svg)) for figure in leading],  # noqa: S704 - our own drawing
@@ -99,7 +98,12 @@ def html_page(contents: Contents, figures: Sequence[DrawnFigure]) -> str:
 
 def markdown_page(contents: Contents, figures: Sequence[DrawnFigure]) -> str:
     """Return the whole report, except for the drill-down, which needs a page that sorts and searches."""
-    return "\n\n".join(_blocks(contents, figures)) + "\n"
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)  # noqa: S701 - Markdown
+    environment.filters["escaped"] = escape_markdown
+    leading, others = _leading(figures)
+    template = environment.from_string(_packaged("report.md.j2"))
+    page = template.render(contents=contents, leading=leading, figures=others)
+    return re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"  # parts that have nothing to say leave blank lines
 
 
 def _packaged(name: str) -> str:
@@ -117,53 +121,3 @@ def _scrolling(table: Table) -> Markup:
     element, end, notes = table.to_html().partition("</table>")
     box = Markup('<div class="scroll" tabindex="0" role="region" aria-label="{}">').format(table.title)
     return box + Markup(element + end) + Markup("</div>") + Markup(notes)  # noqa: S704 - escaped by the table
-
-
-def _blocks(contents: Contents, figures: Sequence[DrawnFigure]) -> Iterator[str]:
-    leading, others = _leading(figures)
-    yield f"# {escape_markdown(contents.experiment)}: what the results say"
-    if contents.caveats:
-        yield "\n".join(f"> **Caveat:** {escape_markdown(caveat)}" for caveat in contents.caveats)
-    for heading, of_kind in contents.headlines:
-        if heading:
-            yield f"{escape_markdown(heading)}:"
-        yield "\n".join(f"- **{card.label}** {escape_markdown(card.headline)}" for card in of_kind)
-    if contents.findings:
-        yield "\n".join(f"- {escape_markdown(finding)}" for finding in contents.findings)
-    yield from _images(leading)
-    if contents.cards:
-        yield "## Verdicts"
-        yield escape_markdown(contents.origin)
-    for card in contents.cards:
-        yield from _card(card)
-    if contents.reading:
-        yield "### How to read this"
-        yield from map(escape_markdown, contents.reading)
-    for table in contents.tables:
-        yield f"## {escape_markdown(table.title)}"
-        yield table.to_markdown().rstrip()
-    if others:
-        yield "## Figures"
-        yield from _images(others)
-    if contents.queries.rows:
-        yield "## Queries with the largest differences"
-        yield f"{contents.queries.words} They are in [report.html](report.html), to sort and to search."
-    yield "## What is missing"
-    yield "\n".join(f"- {escape_markdown(line)}" for line in contents.missing) or "Nothing."
-    yield "## Provenance"
-    yield _list(contents.provenance)
-
-
-def _images(figures: Iterable[DrawnFigure]) -> Iterator[str]:
-    yield from (f"![{escape_markdown(figure.caption)}](figures/{figure.file})" for figure in figures)
-
-
-def _card(card: Card) -> Iterator[str]:
-    yield f"### {escape_markdown(card.heading)}: {card.label}"
-    yield f"**{card.action}.** {escape_markdown(card.about)}"
-    if card.lines or card.folded:
-        yield _list((*card.lines, *card.parts, *card.folded))
-
-
-def _list(facts: Iterable[Fact]) -> str:
-    return "\n".join(f"- {escape_markdown(name)}: {escape_markdown(text)}" for name, text in facts)

@@ -14,6 +14,7 @@ from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.tables.cells import visible
+from unimoe.analysis.tables.gates import column_heads
 
 MOST_CHARACTERS = 280
 MOST_DOCUMENTS = 5
@@ -25,8 +26,6 @@ class QueryRow:
 
     Attributes:
         place: index into ``Queries.places``.
-        first: of the specialist, or the system.
-        second: of the joint arm, or the baseline.
         share: what the query adds to the gate's value on its dataset, in points.
         ranks: a line for each relevant document, ``doc: ranks under the first arm → ranks under the second``.
         best: best rank of any relevant document under either arm, to sort by; None where none was ranked.
@@ -51,8 +50,7 @@ class Queries:
         roles: of the first and the second arm, as headings.
         value: what the shares add up to.
         words: what the reader sees, and what was left out.
-        places: where queries were compared, ``reranking/scifact``; with the arms or the gate where that leaves them
-            open.
+        places: where queries were compared, ``reranking/scifact``, with the arms or the gate where that is no name.
         unread: why texts or ranks are missing, a line for each sidecar.
     """
 
@@ -75,10 +73,9 @@ def gather_queries(analysis: Analysis) -> Queries:
     cases = [analysis.cases[item.name, found.datasets[0]] for item, found in shown]
     rows = [_row(place, case) for place, of_place in enumerate(cases) for case in of_place]
     total = sum(found.queries for _, found in shown)
-    kinds = {isinstance(item.gate, InterferenceGate) for item, _ in shown}
-    compared, sign, roles, value = _words(kinds)
+    compared, sign, value = _words({isinstance(item.gate, InterferenceGate) for item, _ in shown})
     return Queries(
-        roles=roles,
+        roles=column_heads(analysis.judgments)[:2],
         value=value,
         words=(
             f"{compared}, query by query, each averaged over its seeds: {len(rows):,} of {total:,} queries, those with "
@@ -90,16 +87,15 @@ def gather_queries(analysis: Analysis) -> Queries:
     )
 
 
-def _words(kinds: set[bool]) -> tuple[str, str, tuple[str, str], str]:
-    """Return what is compared, what the signs mean, the roles of both arms, and what the parts add up to."""
+def _words(kinds: set[bool]) -> tuple[str, str, str]:
+    """Return what is compared, what the signs mean, and what the parts add up to."""
     loses = "A negative difference is a query that the joint arm loses; what it adds to TIR is then positive."
     if kinds == {True}:
-        return "The joint arm against its specialist", loses, ("Specialist", "Joint"), "TIR"
+        return "The joint arm against its specialist", loses, "TIR"
     gains = "A positive difference is a query that the system gains."
     if kinds == {False}:
-        return "The system against the baseline", gains, ("System", "Baseline"), "the difference"
-    roles = ("Specialist or system", "Joint or baseline")
-    return "The two arms of each gate", f"{gains} {loses}", roles, "the value of the gate"
+        return "The system against the baseline", gains, "the difference"
+    return "The two arms of each gate", f"{gains} {loses}", "the value of the gate"
 
 
 def _places(shown: Sequence[tuple[Judgment, Finding]]) -> Iterator[str]:

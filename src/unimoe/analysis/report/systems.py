@@ -19,10 +19,6 @@ def systems_headlines(results: Results, comparisons: Sequence[Comparison]) -> li
 
     For example: "On nfcorpus, fusion has the highest ndcg@10 (35.49), 3.4 points above bm25 [2.1, 4.8] (p .0003 after
     Holm), and is significantly better than bm25 and minilm."
-
-    Args:
-        results: what ``load_all_results`` returned.
-        comparisons: of these results, one family.
     """
     tasks = {key.partition("/")[0] for key in results.dataset_keys}
     return [_of_dataset(results, key, comparisons, name_task=len(tasks) > 1) for key in results.dataset_keys]
@@ -51,7 +47,8 @@ def _of_dataset(results: Results, key: str, comparisons: Sequence[Comparison], *
     task, _, dataset = key.partition("/")
     where = f"On {dataset} ({task})" if name_task else f"On {dataset}"
     metric = results.measured(key)[0].main_metric
-    means = _means(results, key)
+    scores = gathered((r.config_name, r.aggregate[metric]) for r in results.measured(key))
+    means = {arm: math.fsum(values) / len(values) for arm, values in scores.items()}
     best, *others = sorted(means, key=lambda arm: -means[arm])
     score = f"{100 * means[best]:.2f}"
     if not others:
@@ -60,7 +57,8 @@ def _of_dataset(results: Results, key: str, comparisons: Sequence[Comparison], *
     if equal:
         return f"{where}, {_listed([best, *equal])} share the highest {metric} ({score})."
     said = f"{where}, {best} has the highest {metric} ({score})"
-    of_best = _of_best(best, key, metric, comparisons)
+    here = [c for c in comparisons if (c.key, c.metric) == (key, metric) and best in (c.system, c.baseline)]
+    of_best = {c.baseline if c.system == best else c.system: c for c in here}
     against = next((arm for arm in others if arm in of_best), None)
     if against is None:
         return f"{said}; it was compared with none of {_listed(others)}."
@@ -71,18 +69,6 @@ def _of_dataset(results: Results, key: str, comparisons: Sequence[Comparison], *
     if not beaten:
         return f"{said}, and is not significantly better than {_listed([arm for arm in others if arm in of_best])}."
     return f"{said}, and is significantly better than {_listed(beaten)}."
-
-
-def _means(results: Results, key: str) -> dict[str, float]:
-    """Return the mean of the main metric over seeds, by arm."""
-    scores = gathered((r.config_name, r.aggregate[r.main_metric]) for r in results.measured(key))
-    return {arm: math.fsum(values) / len(values) for arm, values in scores.items()}
-
-
-def _of_best(best: str, key: str, metric: str, comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
-    """Return the comparisons of the best system, by the other one."""
-    here = [c for c in comparisons if (c.key, c.metric) == (key, metric) and best in (c.system, c.baseline)]
-    return {c.baseline if c.system == best else c.system: c for c in here}
 
 
 def _certainty(c: Comparison, best: str) -> str:

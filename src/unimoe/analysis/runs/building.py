@@ -11,10 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from unimoe.analysis.drilldown import DetailedResults, Details
 from unimoe.analysis.gates.definitions import Registration
 from unimoe.analysis.gates.registration import REGISTERED, register, registered_in
-from unimoe.analysis.loading import Results
+from unimoe.analysis.loading import Details, Results, Seed
 from unimoe.analysis.runs.scoring import (
     ScoredRun,
     Scoring,
@@ -22,10 +21,10 @@ from unimoe.analysis.runs.scoring import (
     compared_queries,
     score_source,
     shown_metrics,
-    some_ids,
     warnings_of,
 )
-from unimoe.analysis.runs.selection import Judgments, RunSource
+from unimoe.analysis.runs.selection import RunSource
+from unimoe.analysis.tables.cells import gathered
 from unimoe.errors import DataError, UsageError
 from unimoe.io import find_files, hash_json, read_json, write_json
 from unimoe.metrics import computable_metrics
@@ -34,7 +33,6 @@ from unimoe.results import (
     EvalResult,
     Identity,
     Provenance,
-    QueryDetail,
     Task,
     by_query_id,
     drilldown_path,
@@ -54,98 +52,75 @@ _PACKAGES = ("unimoe", "numpy", "scipy", "pytrec-eval-terrier", "ir-measures")
 
 @dataclass(frozen=True)
 class ScoredSystems:
-    """Systems, ready for the analysis.
+    """Systems, ready for the analysis: a result for each run, and what to know before believing the numbers."""
 
-    Attributes:
-        results: one for each run; what was allowed is among their caveats.
-        runs: what was read, dataset by dataset.
-        warnings: what refuses nothing, but should be known before the numbers are believed.
-    """
-
-    results: DetailedResults
+    results: Results
     runs: list[ScoredRun]
     warnings: list[str]
 
 
 def score_systems(
     sources: Sequence[RunSource],
-    datasets: Sequence[Judgments],
     scoring: Scoring,
     experiment: str,
     *,
     given: Sequence[str] = (),
     output_dir: Path = Path(),
-    texts: Mapping[str, Mapping[str, str]] | None = None,
     on_run: Callable[[ScoredRun], object] = lambda run: None,
 ) -> ScoredSystems:
     """Read and score the runs of some systems, one run at a time, and refuse what cannot be compared.
 
     Args:
         sources: the runs, the same datasets for all systems.
-        datasets: the judgments.
         scoring: how to score.
         experiment: what the results call the comparison.
-        given: the options given by hand, for the results.
-        output_dir: where a report would go; nothing is written here.
-        texts: query texts by dataset, for the drill-down.
+        given: the options given by hand, recorded in the results.
+        output_dir: where a report would go.
         on_run: called with every run when it has been scored.
 
     Raises:
         UsageError: a metric that cannot be computed here, or different numbers of runs that shall pair.
-        DataError: a file is missing, malformed or empty; a run given twice, runs of different depth, or a run that
-            lacks judged queries, unless allowed.
+        DataError: a file cannot be read; a run given twice, runs of different depth, or a run that lacks judged
+            queries, unless allowed.
     """
-    for judged in datasets:  # before the files are read, which may take a while
-        computable_metrics(scoring.every, judged.level)
+    of_datasets = gathered((source.judged.dataset, source) for source in sources)
+    for of_dataset in of_datasets.values():  # before the files are read, which may take a while
+        computable_metrics(scoring.every, of_dataset[0].judged.level)
         if scoring.paired:
-            _refuse_unequal(sources, judged.dataset)
+            _refuse_unequal(of_dataset)
     runs: list[ScoredRun] = []
     results: list[EvalResult] = []
-    details: dict[tuple[str, int | None, str], Details] = {}
+    details: dict[tuple[str, Seed, str], Details] = {}
     warnings: list[str] = []
-    for judged in datasets:
+    for of_dataset in of_datasets.values():
         here = []
-        for source in sources:
-            if source.dataset == judged.dataset:
-                here.append(score_source(source, judged, scoring))
-                on_run(here[-1])
-        caveats, counted = caveats_of(here, judged, scoring), compared_queries(here, judged, scoring)
-        warnings += warnings_of(here, judged, scoring)
-        known = {} if texts is None else texts[judged.dataset]
-        without = [query_id for query_id in counted if query_id not in known]
-        if texts is not None and without:
-            warnings.append(f"{judged.dataset}: no text of {some_ids(without)}")
+        for source in of_dataset:
+            here.append(score_source(source, scoring))
+            on_run(here[-1])
+        caveats, counted = caveats_of(here, scoring), compared_queries(here, scoring)
+        warnings += warnings_of(here, scoring)
         metrics = shown_metrics(here, scoring)
         for run in here:
             values = {metric: {query_id: run.per_query[metric][query_id] for query_id in counted} for metric in metrics}
-            result = _result(run, judged, values, scoring, experiment, caveats, given)
+            result = _result(run, values, scoring, experiment, caveats, given)
             results.append(result)
-            details[result.config_name, result.seed, result.key] = {
-                query_id: QueryDetail(
-                    text=known.get(query_id, ""),
-                    relevant={document_id: judged.qrels[query_id][document_id] for document_id in run.ranks[query_id]},
-                    ranks=run.ranks[query_id],
-                )
-                for query_id in counted
-            }
+            details[result.config_name, result.seed, result.key] = {q: run.details[q] for q in counted}
         runs += here
     allow = [name for name in scoring.allow if name == "duplicates"]
-    return ScoredSystems(DetailedResults(output_dir, results, details, allow), runs, list(dict.fromkeys(warnings)))
+    found = Results(output_dir, results, allow=allow, details=details)
+    return ScoredSystems(found, runs, list(dict.fromkeys(warnings)))
 
 
 def keep(
     results: Results, gates: Registration | None, *, overwrite: bool, source: Path | None = None
 ) -> Registration | None:
-    """Write results to their folder, with the gates that judge them.
+    """Write results to their ``output_dir``, with the gates that judge them, and return the gates registered there.
 
     Args:
-        results: what is compared; their ``output_dir`` is where they go.
+        results: what is compared.
         gates: None for a comparison without a verdict.
         overwrite: replace another comparison.
-        source: the folder they come from, if any.
-
-    Returns:
-        The gates as the folder registers them.
+        source: the folder the results come from, if any.
 
     Raises:
         DataError: the folder holds another comparison, or results of something else.
@@ -176,30 +151,30 @@ def keep(
     return registered_in(folder)
 
 
-def _refuse_unequal(sources: Sequence[RunSource], dataset: str) -> None:
+def _refuse_unequal(sources: Sequence[RunSource]) -> None:
     """Refuse runs that cannot pair since two systems have different numbers of them; a single run pairs with none."""
-    numbers = Counter(source.system for source in sources if source.dataset == dataset)
+    numbers = Counter(source.system for source in sources)
     several = {system: number for system, number in numbers.items() if number > 1}
     if len(set(several.values())) > 1:
         held = ", ".join(f"{number} of {system}" for system, number in several.items())
         raise UsageError(
-            f"--paired: runs that pair are equal in number, here are {held} on {dataset}; give each system one of "
-            "every seed, or leave --paired out"
+            f"--paired: runs that pair are equal in number, here are {held} on {sources[0].judged.dataset}; give each "
+            "system one of every seed, or leave --paired out"
         )
 
 
 def _result(
     run: ScoredRun,
-    judged: Judgments,
     values: Mapping[str, dict[str, float]],
     scoring: Scoring,
     experiment: str,
     caveats: Sequence[str],
     given: Sequence[str],
 ) -> EvalResult:
+    source, judged = run.source, run.source.judged
     return EvalResult(
-        config_name=run.source.system,
-        seed=run.source.seed,
+        config_name=source.system,
+        seed=source.seed,
         task=TASK,
         dataset=judged.dataset,
         main_metric=scoring.main,
@@ -242,7 +217,7 @@ def _result(
 
 
 def _detail(results: Results, result: EvalResult, source: Path | None) -> DrillDown | None:
-    if isinstance(results, DetailedResults):
+    if results.details:
         return DrillDown(queries=dict(results.details[result.config_name, result.seed, result.key]))
     there = None if source is None else source / _place(result)
     return read_drilldown(there) if there and drilldown_path(there).exists() else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from unimoe.analysis.runs.selection import (
 )
 from unimoe.analysis.runs.systems import Pairs, SystemComparison, compare_systems, comparison_row, in_order
 from unimoe.analysis.tables import Table
+from unimoe.analysis.tables.cells import gathered
 from unimoe.analysis.tables.comparisons import comparisons_table
 from unimoe.analysis.tables.scores import generate_comparison_table
 from unimoe.console import print_error, stderr, stdout
@@ -45,13 +46,7 @@ _METRIC = "ndcg@10"
 
 @dataclass(frozen=True)
 class Request:
-    """The options of the command, which its help explains; what was not given is None or empty.
-
-    Attributes:
-        names: of specialist and joint model.
-        level: of relevance.
-        seed: of the resampling, whose ``iterations`` are resamples and permutations.
-    """
+    """The options of the command, which its help explains; what was not given is None or empty."""
 
     specialist: Sequence[str]
     joint: Sequence[str]
@@ -76,26 +71,27 @@ class Request:
 
     def given(self) -> list[str]:
         """Return the options that say what was compared, as the command line has them."""
-        lists: dict[str, Sequence[object]] = {
+        options = {
             "specialist": self.specialist,
             "joint": self.joint,
-            "baseline": [self.baseline] if self.baseline else [],
+            "baseline": self.baseline,
             "systems": self.systems,
             "dataset": self.datasets,
-            "qrels": [self.qrels] if self.qrels else [],
-            "relevance-level": [self.level] if self.level else [],
-            "depth": [self.depth] if self.depth else [],
+            "qrels": self.qrels,
+            "relevance-level": self.level,
+            "depth": self.depth,
             "allow": self.allow,
         }
-        given = [f"--{name} {' '.join(map(str, values))}" for name, values in lists.items() if values]
+        given = [
+            f"--{name} {' '.join(map(str, value)) if isinstance(value, list) else value}"
+            for name, value in options.items()
+            if value
+        ]
         return [*given, "--paired"] if self.paired else given
 
 
 def judge_runs(request: Request) -> int:
-    """Judge a joint model against its specialist, print the judgment, and keep it where an output folder is given.
-
-    Returns:
-        The exit code.
+    """Judge a joint model against its specialist, print and keep the judgment, and return the exit code.
 
     Raises:
         UsageError: wrong or contradictory options.
@@ -118,16 +114,16 @@ def judge_runs(request: Request) -> int:
     questions = [Question(key, joint, specialist) for key in scored.results.dataset_keys]
     analysis = Analysis(scored.results, used, questions=questions, iterations=request.iterations, seed=request.seed)
     if request.as_json:
-        drilldown = [
-            {"gate": gate, "dataset": dataset, **asdict(case)}
-            for (gate, dataset), cases in analysis.cases.items()
-            for case in cases[:LIMIT]
-        ]
         _print_json(
-            _common(scored.results, scored, scored.warnings),
+            scored.results,
+            scored,
             gates=gates_as_json(analysis.registration, analysis.outcomes, analysis.decisive),
             comparisons=[comparison_row(comparison) for comparison in analysis.comparisons],
-            drilldown=drilldown,
+            drilldown=[
+                {"gate": gate, "dataset": dataset, **asdict(case)}
+                for (gate, dataset), cases in analysis.cases.items()
+                for case in cases[:LIMIT]
+            ],
         )
     else:
         _print_verdict(analysis)
@@ -141,12 +137,7 @@ def judge_runs(request: Request) -> int:
 
 
 def tabulate_runs(request: Request) -> None:
-    """Compare systems given as run files, print the table, and keep it where an output folder is given.
-
-    Raises:
-        UsageError: wrong or contradictory options.
-        DataError: files that cannot be read or compared.
-    """
+    """Compare systems given as run files, print the table, and keep it; errors are those of ``judge_runs``."""
     first = [Pattern.parse("--baseline", request.baseline)] if request.baseline else []
     patterns = name_systems([*first, *(Pattern.parse("--systems", text) for text in request.systems)])
     baseline = next(iter(patterns)) if request.baseline else None
@@ -158,12 +149,7 @@ def tabulate_runs(request: Request) -> None:
 
 
 def tabulate_folder(request: Request, folder: Path) -> None:
-    """Compare arms of a folder of results, print the table, and keep it where another folder is given.
-
-    Raises:
-        UsageError: an unknown arm, dataset or allowance.
-        DataError: results that cannot be read or compared.
-    """
+    """Compare arms of a folder of results, print the table, and keep it; errors are those of ``judge_runs``."""
     held = load_all_results(folder, request.allow)
     known = sorted({result.config_name for result in held.results}, key=arm_order)
     wanted = list(dict.fromkeys([*([request.baseline] if request.baseline else []), *(request.systems or known)]))
@@ -187,7 +173,8 @@ def _tabulate(
     found = compare_systems(results, systems, baseline, request.pairs, iterations=request.iterations, seed=request.seed)
     if request.as_json:
         _print_json(
-            _common(results, scored, scored.warnings if scored else ()),
+            results,
+            scored,
             baseline=found.baseline,
             pairs=found.pairs,
             family=found.family,
@@ -203,8 +190,8 @@ def _two_arms(request: Request) -> dict[str, list[Pattern]]:
     if request.names[0] == request.names[1]:
         raise UsageError(f"both arms are named {request.names[0]!r}; give --specialist-name or --joint-name")
     arms = {}
-    options = {"--specialist": request.specialist, "--joint": request.joint}
-    for name, (option, files) in zip(request.names, options.items(), strict=True):
+    given = (("--specialist", request.specialist), ("--joint", request.joint))
+    for name, (option, files) in zip(request.names, given, strict=True):
         if not files:
             raise UsageError(f"no run file of {name}; give one per seed to {option}")
         refuse_unusable(name)
@@ -227,7 +214,7 @@ def _rule(arms: tuple[str, str], scored: ScoredSystems) -> Registration:
     gate = InterferenceGate(
         kind="interference",
         task=TASK,
-        datasets=list(dict.fromkeys(run.source.dataset for run in scored.runs)),
+        datasets=list(dict.fromkeys(run.source.judged.dataset for run in scored.runs)),
         metric=scored.results.results[0].main_metric,
         specialist=arms[0],
         joint=arms[1],
@@ -245,19 +232,16 @@ def _score(
     """Find, read and score runs; say on stderr what was read, and what to know before the numbers are believed."""
     scoring = Scoring(tuple(metrics), tuple(others), request.depth, tuple(request.allow), request.paired)
     datasets = select_datasets(request.qrels, request.datasets, request.level)
-    sources = select_runs(patterns, datasets, in_order=request.paired)
-    texts = None
     if request.queries:
-        files = {judged.dataset: Path(request.queries.replace(PLACE, judged.dataset)) for judged in datasets}
-        texts = {dataset: read_queries(path) for dataset, path in files.items()}
+        files = [Path(request.queries.replace(PLACE, judged.dataset)) for judged in datasets]
+        datasets = [replace(judged, texts=read_queries(path)) for judged, path in zip(datasets, files, strict=True)]
+    sources = select_runs(patterns, datasets, in_order=request.paired)
     scored = score_systems(
         sources,
-        datasets,
         scoring,
         experiment,
         given=request.given(),
         output_dir=request.output_dir or Path(),
-        texts=texts,
         on_run=_say_read,
     )
     for warning in scored.warnings:
@@ -303,7 +287,7 @@ def _report(request: Request, analysis: Analysis) -> None:
 
 def _say_read(run: ScoredRun) -> None:
     source = run.source
-    where = f"{source.system} seed {source.seed} on {source.dataset}, depth {run.depth:,}"
+    where = f"{source.system} seed {source.seed} on {source.judged.dataset}, depth {run.depth:,}"
     stderr.print(f"read {run.name}: {where}", style="dim", soft_wrap=True)
 
 
@@ -337,25 +321,17 @@ def _print_table(table: Table) -> None:
     stdout.print()
 
 
-def _print_json(common: dict[str, Any], **own: Any) -> None:
-    stdout.out(json.dumps(finite(common | own), ensure_ascii=False, allow_nan=False))
-
-
 def _levels(results: Results) -> str:
     """Say from which grade on a document counted as relevant."""
-    levels: dict[int, list[str]] = {}
-    for key in results.dataset_keys:
-        first = results.measured(key)[0]
-        levels.setdefault(first.relevance_level, []).append(first.dataset)
+    firsts = [results.measured(key)[0] for key in results.dataset_keys]
+    levels = gathered((first.relevance_level, first.dataset) for first in firsts)
     return "; ".join(f"Relevance level {level} on {', '.join(names)}" for level, names in levels.items()) + "."
 
 
-def _common(results: Results, scored: ScoredSystems | None, warnings: Sequence[str]) -> dict[str, Any]:
-    """Return what both forms say: datasets, runs, and what to know before believing the numbers."""
-    by_system: dict[str, list[ScoredRun]] = {}
-    for run in scored.runs if scored else ():
-        by_system.setdefault(run.source.system, []).append(run)
-    return {
+def _print_json(results: Results, scored: ScoredSystems | None, **own: Any) -> None:
+    """Print datasets, runs, and what to know before believing the numbers; then what one form alone has."""
+    of_system = gathered((run.source.system, run) for run in scored.runs) if scored else {}
+    common = {
         "datasets": {
             first.key: {
                 "task": first.task,
@@ -365,18 +341,19 @@ def _common(results: Results, scored: ScoredSystems | None, warnings: Sequence[s
             }
             for first in (results.measured(key)[0] for key in results.dataset_keys)
         },
-        "runs": [_run_as_json(results, run) for runs in by_system.values() for run in runs],
+        "runs": [_run_as_json(results, run) for runs in of_system.values() for run in runs],
         "caveats": list(results.caveats),
-        "warnings": list(warnings),
+        "warnings": scored.warnings if scored else [],
     }
+    stdout.out(json.dumps(finite(common | own), ensure_ascii=False, allow_nan=False))
 
 
 def _run_as_json(results: Results, run: ScoredRun) -> dict[str, Any]:
     source = run.source
-    result = results.result(source.system, source.seed, f"{TASK}/{source.dataset}")
+    result = results.result(source.system, source.seed, f"{TASK}/{source.judged.dataset}")
     return {
         "system": source.system,
-        "dataset": source.dataset,
+        "dataset": source.judged.dataset,
         "seed": source.seed,
         "path": run.name,
         "depth": run.depth,

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from unimoe.analysis.runs.selection import Judgments, RunSource
+from unimoe.analysis.tables.cells import gathered
 from unimoe.errors import DataError, UsageError, did_you_mean
 from unimoe.io import HASH_LENGTH
 from unimoe.metrics import canonical_metric, is_binary, level_note, metric_cutoff, score_run
+from unimoe.results import QueryDetail
 from unimoe.trec import Qrels, Run, head, is_unordered, ranked, read_run
 
 ALLOWANCES = ("queries", "zeros", "depth", "duplicates")
@@ -32,7 +34,6 @@ class Scoring:
             ``zeros``: judged queries that a run lacks count 0 there, as in ``trec_eval -c``. ``depth``: runs of
             different depth. ``duplicates``: the same run given twice.
         paired: whether run i of all systems shares data order and initial weights.
-        every: ``metrics``, then ``others``.
 
     Raises:
         UsageError: an unknown metric or allowance, two allowances that contradict each other, or a depth below 1.
@@ -43,12 +44,10 @@ class Scoring:
     depth: int | None = None
     allow: tuple[str, ...] = ()
     paired: bool = False
-    every: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        asked = tuple(dict.fromkeys(map(canonical_metric, self.metrics)))
-        object.__setattr__(self, "metrics", asked)
-        object.__setattr__(self, "every", tuple(dict.fromkeys((*asked, *map(canonical_metric, self.others)))))
+        for name in ("metrics", "others"):
+            object.__setattr__(self, name, tuple(dict.fromkeys(map(canonical_metric, getattr(self, name)))))
         for name in self.allow:
             if name not in ALLOWANCES:
                 hint = did_you_mean(name, ALLOWANCES)
@@ -65,6 +64,11 @@ class Scoring:
         """The metric that is tested."""
         return self.metrics[0]
 
+    @property
+    def every(self) -> tuple[str, ...]:
+        """The metrics asked for, then the others."""
+        return tuple(dict.fromkeys((*self.metrics, *self.others)))
+
 
 @dataclass(frozen=True)
 class ScoredRun:
@@ -78,7 +82,7 @@ class ScoredRun:
         missing: judged queries that the run lacks, in the order of the qrels.
         unjudged: queries of the run without judgments, sorted.
         unordered: judged queries whose documents, two or more, all have one score: only their ids order them.
-        ranks: rank of each relevant document by judged query, None where it was not ranked.
+        details: text, relevant documents and their ranks by judged query.
     """
 
     source: RunSource
@@ -89,7 +93,7 @@ class ScoredRun:
     missing: list[str]
     unjudged: list[str]
     unordered: list[str]
-    ranks: dict[str, dict[str, int | None]]
+    details: dict[str, QueryDetail]
 
     @property
     def name(self) -> str:
@@ -97,13 +101,9 @@ class ScoredRun:
         return self.source.name
 
 
-def score_source(source: RunSource, judged: Judgments, scoring: Scoring) -> ScoredRun:
-    """Read and score one run as ``trec_eval -c`` would.
-
-    Raises:
-        DataError: the file is missing, malformed or empty, holds no judged query, or orders no query by scores.
-    """
-    qrels = judged.qrels
+def score_source(source: RunSource, scoring: Scoring) -> ScoredRun:
+    """Read and score one run; a DataError where it is malformed, holds no judged query, or orders none by scores."""
+    judged, qrels = source.judged, source.judged.qrels
     if isinstance(source.content, Path):
         run, modified = read_run(source.content), datetime.fromtimestamp(source.content.stat().st_mtime, tz=UTC)
     else:
@@ -125,25 +125,21 @@ def score_source(source: RunSource, judged: Judgments, scoring: Scoring) -> Scor
         missing=[query_id for query_id in qrels if query_id not in run],
         unjudged=scores.unjudged_queries,
         unordered=unordered,
-        ranks={query_id: _ranks(order.get(query_id, ()), grades, lowest) for query_id, grades in qrels.items()},
+        details={query_id: _detail(judged, query_id, order.get(query_id, ()), lowest) for query_id in qrels},
     )
 
 
-def caveats_of(runs: Sequence[ScoredRun], judged: Judgments, scoring: Scoring) -> list[str]:
-    """Return what was allowed and made use of among the runs on one dataset, in words.
-
-    Raises:
-        DataError: a run given twice, runs of different depth, or a run that lacks judged queries, unless allowed.
-    """
+def caveats_of(runs: Sequence[ScoredRun], scoring: Scoring) -> list[str]:
+    """Return in words what was allowed and made use of among the runs on one dataset; what was not is a DataError."""
     depths = [_depth(runs, metric, scoring.allow) for metric in scoring.metrics]
-    found = [_duplicates(runs, scoring.allow), _queries(runs, judged.qrels, scoring.allow), *depths]
+    found = [_duplicates(runs, scoring.allow), _queries(runs, scoring.allow), *depths]
     return [caveat for caveat in found if caveat]
 
 
-def compared_queries(runs: Sequence[ScoredRun], judged: Judgments, scoring: Scoring) -> list[str]:
+def compared_queries(runs: Sequence[ScoredRun], scoring: Scoring) -> list[str]:
     """Return the judged queries that count: all of them, or with ``--allow queries`` those that every run has."""
     lacking = {query_id for run in runs for query_id in run.missing} if "queries" in scoring.allow else set()
-    return [query_id for query_id in judged.qrels if query_id not in lacking]
+    return [query_id for query_id in runs[0].source.judged.qrels if query_id not in lacking]
 
 
 def shown_metrics(runs: Sequence[ScoredRun], scoring: Scoring) -> list[str]:
@@ -151,8 +147,9 @@ def shown_metrics(runs: Sequence[ScoredRun], scoring: Scoring) -> list[str]:
     return [metric for metric in scoring.every if metric in scoring.metrics or not _why_hidden(runs, metric)]
 
 
-def warnings_of(runs: Sequence[ScoredRun], judged: Judgments, scoring: Scoring) -> Iterator[str]:
+def warnings_of(runs: Sequence[ScoredRun], scoring: Scoring) -> Iterator[str]:
     """Yield what refuses nothing, but should be known before the numbers are believed."""
+    judged = runs[0].source.judged
     for run in runs:
         if run.unjudged:
             yield f"{run.name}: queries without judgments, left out: {some_ids(run.unjudged)}"
@@ -164,15 +161,15 @@ def warnings_of(runs: Sequence[ScoredRun], judged: Judgments, scoring: Scoring) 
         if deepest < (metric_cutoff(metric) or 0):
             yield f"{judged.dataset}: {metric} is computed on rankings that end at depth {deepest:,}"
     shown = shown_metrics(runs, scoring)
-    hidden: dict[str, list[str]] = {}
-    for metric in scoring.every:
-        if metric not in shown:
-            hidden.setdefault(_why_hidden(runs, metric), []).append(metric)
+    hidden = gathered((_why_hidden(runs, metric), metric) for metric in scoring.every if metric not in shown)
     for why, metrics in hidden.items():
         yield f"{judged.dataset}: {', '.join(metrics)} not shown: {why}"
     note = level_note(shown, judged.qrels, judged.stated, where=judged.name, mend="--relevance-level 2")
     if note:
         yield note
+    without = [] if judged.texts is None else [q for q in compared_queries(runs, scoring) if q not in judged.texts]
+    if without:
+        yield f"{judged.dataset}: no text of {some_ids(without)}"
 
 
 def some_ids(ids: Sequence[str]) -> str:
@@ -196,9 +193,11 @@ def _refuse_unusable(name: str, run: Run, qrels: Qrels, unordered: Sequence[str]
         )
 
 
-def _ranks(order: Sequence[str], grades: Mapping[str, int], lowest: int) -> dict[str, int | None]:
+def _detail(judged: Judgments, query_id: str, order: Sequence[str], lowest: int) -> QueryDetail:
     places = {document_id: place for place, document_id in enumerate(order, start=1)}
-    return {document_id: places.get(document_id) for document_id, grade in grades.items() if grade >= lowest}
+    relevant = {document_id: grade for document_id, grade in judged.qrels[query_id].items() if grade >= lowest}
+    ranks = {document_id: places.get(document_id) for document_id in relevant}
+    return QueryDetail(text=(judged.texts or {}).get(query_id, ""), relevant=relevant, ranks=ranks)
 
 
 def _digest(run: Run, order: Mapping[str, Sequence[str]]) -> str:
@@ -235,21 +234,18 @@ def _duplicates(runs: Sequence[ScoredRun], allow: Collection[str]) -> str | None
         one = first.setdefault(run.digest, run)
         if one is not run and ("duplicates" not in allow or one.source.system != run.source.system):
             twice.append(f"{run.name} holds the same rankings and scores as {one.name}")
-    if not twice:
-        return None
-    if "duplicates" not in allow:
-        raise DataError(f"{'; '.join(twice)}; give every run once, or --allow duplicates")
-    return f"{'; '.join(twice)} (--allow duplicates)"
+    return _allowed("duplicates", "; ".join(twice), "give every run once", allow) if twice else None
 
 
-def _queries(runs: Sequence[ScoredRun], qrels: Qrels, allow: Collection[str]) -> str | None:
+def _queries(runs: Sequence[ScoredRun], allow: Collection[str]) -> str | None:
     """Find missing queries: to fill them with 0 in silence favours one system, to leave them out another."""
     found = "; ".join(f"{run.name} lacks {some_ids(run.missing)}" for run in runs if run.missing)
     if not found:
         return None
     if "zeros" in allow:
         return f"judged queries that a run lacks count 0 there (--allow zeros): {found}"
-    common = len(qrels) - len({query_id for run in runs for query_id in run.missing})
+    judged = len(runs[0].source.judged.qrels)
+    common = judged - len({query_id for run in runs for query_id in run.missing})
     if "queries" not in allow:
         raise DataError(
             f"judged queries without documents: {found}; give complete runs, --allow queries to compare on the "
@@ -257,7 +253,7 @@ def _queries(runs: Sequence[ScoredRun], qrels: Qrels, allow: Collection[str]) ->
         )
     if not common:
         raise DataError(f"no judged query is in every run: {found}; give runs of the same queries")
-    return f"compared on the {common:,} of {len(qrels):,} judged queries that all runs have (--allow queries): {found}"
+    return f"compared on the {common:,} of {judged:,} judged queries that all runs have (--allow queries): {found}"
 
 
 def _depth(runs: Sequence[ScoredRun], metric: str, allow: Collection[str]) -> str | None:
@@ -268,7 +264,11 @@ def _depth(runs: Sequence[ScoredRun], metric: str, allow: Collection[str]) -> st
         f"{shallow.name} ends at depth {shallow.depth:,}, {deep.name} at {deep.depth:,}, and {metric} looks deeper "
         f"than {shallow.depth:,}"
     )
-    if "depth" not in allow:
-        mend = f"give runs of one depth, cut all with --depth {shallow.depth}, or --allow depth"
-        raise DataError(f"{found}; {mend}")
-    return f"{found} (--allow depth)"
+    return _allowed("depth", found, f"give runs of one depth, cut all with --depth {shallow.depth}", allow)
+
+
+def _allowed(name: str, found: str, mend: str, allow: Collection[str]) -> str:
+    """Return what was found as a caveat where it is allowed by name, else refuse it."""
+    if name not in allow:
+        raise DataError(f"{found}; {mend}, or --allow {name}")
+    return f"{found} (--allow {name})"

@@ -26,31 +26,15 @@ _EXTENSIONS = re.compile(r"(\.(trec|run|res|txt|tsv))?(\.gz)?$")
 
 
 @dataclass(frozen=True)
-class RunSource:
-    """One run, which is one seed of a system on a dataset; seeds count from 0 in the order given.
-
-    Attributes:
-        name: as messages call it: the path of a file.
-        content: where to read it, or ``{query id: {document id: score}}``.
-    """
-
-    system: str
-    dataset: str
-    seed: int
-    name: str
-    content: RunContent
-
-
-@dataclass(frozen=True)
 class Judgments:
     """The judgments of one dataset.
 
     Attributes:
-        dataset: what results call it.
         name: as messages call the judgments: the path of a file.
         content_hash: of the file, or of the dictionary.
         level: the lowest grade that binary measures count as relevant.
         stated: the level that the user or the file's own description states; None where neither does.
+        texts: of queries; None where none are given.
     """
 
     dataset: str
@@ -59,6 +43,24 @@ class Judgments:
     content_hash: str
     level: int
     stated: int | None
+    texts: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class RunSource:
+    """One run, which is one seed of a system on a dataset; seeds count from 0 in the order given.
+
+    Attributes:
+        judged: the judgments of its dataset.
+        name: as messages call it: the path of a file.
+        content: where to read it, or ``{query id: {document id: score}}``.
+    """
+
+    system: str
+    judged: Judgments
+    seed: int
+    name: str
+    content: RunContent
 
 
 @dataclass(frozen=True)
@@ -95,11 +97,7 @@ class Pattern:
         return ["-".join(kept[start:]) for start in range(len(kept) - 1, -1, -1)] or ["system"]
 
     def files(self, dataset: str) -> list[Path]:
-        """Return the files of one dataset, in the order of the numbers in their names.
-
-        Raises:
-            DataError: no file matches.
-        """
+        """Return the files of one dataset, in the order of the numbers in their names; a DataError where none match."""
         plain = Path(self.path.replace(PLACE, dataset))
         if plain.is_file() or not _WILDCARD.search(self.path):
             return [plain]
@@ -138,18 +136,14 @@ def judgments(content: QrelsContent, dataset: str | None = None, level: int | No
 
 
 def read_queries(path: Path) -> dict[str, str]:
-    """Read query texts from lines of ``qid TAB text``; ``.gz`` is unpacked.
-
-    Raises:
-        DataError: a line without a tab, or two texts for a query.
-    """
+    """Read query texts from lines of ``qid TAB text``; a line of another shape or a second text is a DataError."""
     texts: dict[str, str] = {}
     for number, line in text_lines(path):
-        query_id, tab, text = line.partition("\t")
-        if not tab or not query_id.strip() or not text.strip():
+        query_id, _, text = (part.strip() for part in line.partition("\t"))
+        if "\t" not in line or not query_id or not text:
             raise DataError(f"{path}:{number}: not a line of query id, tab, text; write one such line for each query")
-        if texts.setdefault(query_id.strip(), text.strip()) != text.strip():
-            raise DataError(f"{path}:{number}: query {query_id.strip()!r} has two texts; remove one of them")
+        if texts.setdefault(query_id, text) != text:
+            raise DataError(f"{path}:{number}: query {query_id!r} has two texts; remove one of them")
     return texts
 
 
@@ -180,8 +174,7 @@ def select_runs(
     Args:
         patterns: by system.
         datasets: where they were run.
-        in_order: keep the files in the order given, because their seeds pair; otherwise their order has no meaning and
-            is that of their names.
+        in_order: keep the files in the order given, because their seeds pair; otherwise order them by their names.
 
     Raises:
         UsageError: one pattern for several datasets that does not say where their name is.
@@ -198,7 +191,7 @@ def select_runs(
         for judged in datasets:
             files = [path for pattern in of_system for path in pattern.files(judged.dataset)]
             ordered = files if in_order else sorted(files, key=_natural)
-            found += [RunSource(system, judged.dataset, seed, str(path), path) for seed, path in enumerate(ordered)]
+            found += [RunSource(system, judged, seed, str(path), path) for seed, path in enumerate(ordered)]
     return found
 
 
@@ -224,11 +217,7 @@ def name_systems(patterns: Sequence[Pattern]) -> dict[str, list[Pattern]]:
 
 
 def refuse_unusable(name: str) -> None:
-    """Refuse a system's name that cannot be the name of its folder.
-
-    Raises:
-        UsageError: it is empty, hidden, or holds a separator, or is taken by the analysis itself.
-    """
+    """Refuse a system's name that its folder cannot have: empty, hidden, with a separator, or the analysis's own."""
     if not name.strip() or name.startswith(".") or re.search(r"[/\\\x00-\x1f]", name) or name == "analysis":
         raise UsageError(f"a system cannot be named {name!r}; choose a name that a folder can have")
 

@@ -13,7 +13,7 @@ from unimoe.analysis.comparisons import ITERATIONS, Comparison, Question, all_pa
 from unimoe.analysis.loading import Results
 from unimoe.analysis.runs.building import score_systems
 from unimoe.analysis.runs.scoring import Scoring
-from unimoe.analysis.runs.selection import QrelsContent, RunContent, RunSource, judgments
+from unimoe.analysis.runs.selection import Judgments, QrelsContent, RunContent, RunSource, judgments
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import significance_marks
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table
@@ -39,7 +39,6 @@ class SystemComparison:
     Attributes:
         analysis: of their results; its comparisons are the tests.
         systems: in the order given, the baseline first.
-        baseline: the system that all others are compared with; None where there is none.
         pairs: whether every two systems are compared, or each with the baseline alone.
         warnings: what should be known before the numbers are believed.
     """
@@ -156,8 +155,8 @@ def compare(
 ) -> SystemComparison:
     """Compare systems by their runs: scores, intervals, and who beats whom, on one dataset or several.
 
-    A run is ``{query id: {document id: score}}`` or the path of a TREC run; a list of runs holds several seeds of a
-    system. With several datasets, both ``qrels`` and each system map a dataset's name to what it has there.
+    A run is ``{query id: {document id: score}}`` or the path of a TREC run; a list of runs holds several seeds. With
+    several datasets, both ``qrels`` and each system map a dataset's name to what it has there.
 
     Example:
         >>> qrels = {f"q{i}": {"relevant": 1} for i in range(9)}
@@ -179,16 +178,12 @@ def compare(
         qrels: ``{query id: {document id: grade}}`` or the path of a qrels file.
         baseline: the system to compare the others with.
         metrics: in any spelling that ``canonical_metric`` knows; the first is tested, the others are shown.
-        pairs: ``all``: every two systems on every dataset are one family of tests. ``baseline``: only each system
+        pairs: the tests of one family: ``all``: every two systems on every dataset. ``baseline``: only each system
             against the baseline, which leaves more power.
-        relevance_level: the lowest grade that binary measures count as relevant; by default what is stated of a qrels
-            file (see ``unimoe.description``), else 1.
+        relevance_level: the lowest relevant grade of binary measures; by default what a qrels file states, else 1.
         depth: score only this many documents of each query.
         allow: what would be refused otherwise: ``queries``, ``zeros``, ``depth``, ``duplicates``, as in ``Scoring``.
         paired: whether run i of all systems shares data order and initial weights.
-
-    Returns:
-        The comparison, with ``frame()``, ``tests()``, ``table()``, ``overview()`` and ``results``.
 
     Raises:
         UsageError: unknown names, metrics or allowances, or fewer than two systems.
@@ -204,20 +199,16 @@ def compare(
         if absent:
             raise UsageError(f"{system} has no run on {', '.join(absent)}; map every dataset's name to its runs")
         for dataset, judged in zip(of_dataset, datasets, strict=True):
-            sources += _sources(system, judged.dataset, held[dataset])
+            sources += _sources(system, judged, held[dataset])
     asked = (metrics,) if isinstance(metrics, str) else tuple(metrics)
     scoring = Scoring(asked, depth=depth, allow=tuple(allow), paired=paired)
     ordered = in_order(list(systems), baseline)
-    scored = score_systems(sources, datasets, scoring, f"comparison of {', '.join(ordered)}")
+    scored = score_systems(sources, scoring, f"comparison of {', '.join(ordered)}")
     return compare_systems(scored.results, ordered, baseline, pairs, warnings=scored.warnings)
 
 
 def in_order(systems: Sequence[str], baseline: str | None) -> tuple[str, ...]:
-    """Return the systems with the baseline first.
-
-    Raises:
-        UsageError: the baseline is none of them, or there are fewer than two.
-    """
+    """Return two systems or more with the baseline, which is one of them, first; anything else is a UsageError."""
     if baseline is not None and baseline not in systems:
         raise UsageError(unknown_arm(baseline, systems))
     if len(systems) < 2:
@@ -235,16 +226,7 @@ def compare_systems(
     seed: int = 0,
     warnings: Sequence[str] = (),
 ) -> SystemComparison:
-    """Compare systems whose results are there already.
-
-    Args:
-        results: of these systems.
-        systems: in the order wanted, the baseline first.
-        baseline: None where there is none.
-        pairs: what is compared.
-        iterations: resamples and permutations of the checks beside the tests.
-        seed: of their random numbers.
-        warnings: what should be known before the numbers are believed.
+    """Compare systems, in the order wanted with the baseline first, whose results are there already.
 
     Raises:
         UsageError: pairs with a baseline are asked for, and there is none.
@@ -275,13 +257,13 @@ def _is_several(qrels: object) -> bool:
     )
 
 
-def _sources(system: str, dataset: str, given: Seeds) -> Iterator[RunSource]:
+def _sources(system: str, judged: Judgments, given: Seeds) -> Iterator[RunSource]:
     runs = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     if not runs:
         raise UsageError(f"no run of {system}; give one or more")
     for seed, content in enumerate(map(_content, runs)):
         name = str(content) if isinstance(content, Path) else f"{system} run {seed}"
-        yield RunSource(system, dataset, seed, name, content)
+        yield RunSource(system, judged, seed, name, content)
 
 
 def _content(given: Any) -> Any:

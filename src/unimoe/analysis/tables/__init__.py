@@ -2,7 +2,6 @@
 
 from unimoe.analysis.tables.cells import ABSENT, Cell, Mark, RowGroup
 from unimoe.analysis.tables.latex import escape_latex
-from unimoe.analysis.tables.markup import escape_html, escape_markdown
-from unimoe.analysis.tables.table import Table
+from unimoe.analysis.tables.table import Table, escape_html, escape_markdown
 
 __all__ = ["ABSENT", "Cell", "Mark", "RowGroup", "Table", "escape_html", "escape_latex", "escape_markdown"]

@@ -35,12 +35,9 @@ class Cell:
     Attributes:
         text: what is shown; numbers with an ASCII minus, which becomes a real one where the format has it.
         spread: shown small behind the text, without its sign ±; a standard deviation.
-        mark: best or second best of the numbers it is compared with.
         value: the number behind the text in full precision, for CSV; None where the text is no number.
-        spread_value: the number behind ``spread``.
-        symbols: raised behind the text, such as the letters of the arms that this one beats; the table's notes say
-            what they mean.
-        full: the whole name where ``text`` is cut, for CSV; empty where it is not.
+        symbols: raised behind the text, such as the letters of the arms that this one beats.
+        full: the whole name where ``text`` is cut, for CSV.
     """
 
     text: str
@@ -102,13 +99,7 @@ def mean_cell(values: Sequence[float]) -> Cell:
 
 
 def signed_cell(value: float | None, digits: int = 2, *, keep_side: bool = False) -> Cell:
-    """Return a difference with its sign; what rounds to 0 has none.
-
-    Args:
-        value: the difference; None where there is none.
-        digits: decimals.
-        keep_side: give as many more as show on which side of 0 it lies: the end of an interval.
-    """
+    """Return a difference with its sign, as ``formats.signed``; absent where there is none."""
     return Cell(ABSENT) if value is None else Cell(signed(value, digits, keep_side=keep_side), value=value)
 
 
@@ -150,11 +141,7 @@ def short_names(names: Iterable[str], width: int = NAME_WIDTH) -> dict[str, str]
     """Return names cut to a width, no two of them alike.
 
     Names that share a beginning, such as paths, lose it; other long names lose their middle. Where names would become
-    alike, they are longer than ``width`` instead.
-
-    Args:
-        names: any, each once or more often.
-        width: characters, at least 8.
+    alike, they are longer than ``width`` (8 characters or more) instead.
     """
     names = list(dict.fromkeys(names))
     from_start = len({name[0] for name in names if len(name) > width}) == 1

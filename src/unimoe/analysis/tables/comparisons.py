@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from unimoe.analysis.arms import arm_order
@@ -25,23 +25,41 @@ from unimoe.analysis.tables.cells import (
 )
 from unimoe.analysis.tables.table import Table
 
-_CHECKS = ("Check: bootstrap low", "Check: bootstrap high", "Check: sign-flip p")
-_CSV_ONLY = (
-    *("Metric", "System mean", "Baseline mean", "Relative (%)", "Superiority"),
-    *_CHECKS,
-    *("Degrees of freedom", "Standard error"),
-)
-_CSV_ONLY_BEFORE_AFTER = ("Holds for other", "d", *_CHECKS, "Degrees of freedom", "Standard error")
+_COLUMNS: dict[str, Callable[[Comparison], Cell]] = {
+    "Comparison": lambda c: Cell(_named(c)),
+    "Metric": lambda c: Cell(c.metric),
+    "Before": lambda c: mean_cell([100 * c.means[1]]),
+    "After": lambda c: mean_cell([100 * c.means[0]]),
+    "Holds for other": lambda c: Cell(ABSENT if c.p is None else c.holds_for),
+    "Delta": lambda c: signed_cell(100 * c.delta),
+    "Low": lambda c: signed_cell(c.interval and 100 * c.interval[0], keep_side=True),
+    "High": lambda c: signed_cell(c.interval and 100 * c.interval[1], keep_side=True),
+    "p": lambda c: p_cell(c.p),
+    "Holm": lambda c: p_cell(c.p_holm),
+    "d": lambda c: signed_cell(c.effect),
+    "W/T/L": lambda c: Cell(f"{c.wins:,}/{c.ties:,}/{c.losses:,}"),
+    "System mean": lambda c: mean_cell([100 * c.means[0]]),
+    "Baseline mean": lambda c: mean_cell([100 * c.means[1]]),
+    "Relative (%)": lambda c: signed_cell(None if c.relative is None else 100 * c.relative),
+    "Superiority": lambda c: Cell(f"{c.superiority:.3f}", value=c.superiority),
+    "Check: bootstrap low": lambda c: signed_cell(100 * c.check_interval[0]),
+    "Check: bootstrap high": lambda c: signed_cell(100 * c.check_interval[1]),
+    "Check: sign-flip p": lambda c: p_cell(c.check_p),
+    "Degrees of freedom": lambda c: number_cell(c.difference.degrees_of_freedom if c.difference.terms else math.nan),
+    "Standard error": lambda c: number_cell(100 * c.difference.standard_error if c.difference.terms else math.nan),
+}
+_TEST = ("Delta", "Low", "High", "p", "Holm")
+_CHECKS = tuple(_COLUMNS)[-5:]
 
 
 @dataclass(frozen=True)
 class Marks:
-    """Which arms beat which, as letters.
+    """Which arms beat which, as letters; all is empty where nothing was compared.
 
     Attributes:
-        letters: of each arm, the same in every table of one set of results; empty where nothing was compared.
+        letters: of each arm, the same in every table of one set of results.
         beaten: the letters of the arms that one beats significantly, by ``task/dataset`` and arm.
-        notes: how that was tested, and what it holds for; empty where nothing was compared.
+        notes: how that was tested, and what it holds for.
     """
 
     letters: Mapping[str, str]
@@ -54,13 +72,9 @@ class Marks:
 
 
 def significance_marks(results: Results, comparisons: Sequence[Comparison]) -> Marks:
-    """Return a letter for each arm, and for each score the letters of the arms it beats significantly.
+    """Return a letter for each arm, and for each score on a main metric the letters of the arms it beats significantly.
 
     A comparison of two arms is read both ways: a system that is significantly worse is beaten by its baseline.
-
-    Args:
-        results: what ``load_all_results`` returned.
-        comparisons: one family; those of other metrics than a dataset's main one leave no letter.
     """
     if not comparisons:
         return Marks({}, {}, ())
@@ -77,12 +91,9 @@ def significance_marks(results: Results, comparisons: Sequence[Comparison]) -> M
 
 
 def comparisons_table(results: Results, comparisons: Sequence[Comparison]) -> Table:
-    """Return a row for each paired comparison, differences in points (score x 100).
-
-    Args:
-        results: what ``load_all_results`` returned.
-        comparisons: what ``compute_significance`` returned on them: one family.
-    """
+    """Return a row for each paired comparison of one family, differences in points (score x 100)."""
+    shown = ("Comparison", "Holds for other", *_TEST, "d", "W/T/L")
+    details = ("Metric", "System mean", "Baseline mean", "Relative (%)", "Superiority", *_CHECKS)
     return Table(
         name="significance",
         title="Paired comparisons",
@@ -90,93 +101,41 @@ def comparisons_table(results: Results, comparisons: Sequence[Comparison]) -> Ta
             "Paired comparisons: difference (delta) in points (score × 100) with its "
             f"{100 * LEVEL:g} % interval, p, and p corrected by Holm"
         ),
-        columns=(
-            *("Comparison", "Holds for other", "Delta", "Low", "High", "p", "Holm", "d", "W/T/L"),
-            *_CSV_ONLY,
+        columns=(*shown, *details),
+        csv_only=frozenset(details),
+        groups=row_groups(
+            (f"{c.key}, {c.metric} ({c.queries:,} queries)", _row(c, (*shown, *details))) for c in comparisons
         ),
-        csv_only=frozenset(_CSV_ONLY),
-        groups=row_groups((f"{c.key}, {c.metric} ({c.queries:,} queries)", _row(c)) for c in comparisons),
         notes=(*_notes(comparisons), *caveat_notes(results)),
     )
 
 
 def before_after_table(results: Results, comparisons: Sequence[Comparison]) -> Table:
-    """Return a row for each metric of a later arm and an earlier one, in points (score x 100).
-
-    Args:
-        results: what ``load_all_results`` returned.
-        comparisons: what ``before_after`` returned on them: one family.
-    """
+    """Return a row for each metric of a later arm and an earlier one, in points (score x 100)."""
+    shown, details = ("Metric", "Before", "After", *_TEST, "W/T/L"), ("Holds for other", "d", *_CHECKS)
     return Table(
         name="before_after",
         title="Before and after",
         caption=f"Scores before and after × 100, and their difference with its {100 * LEVEL:g} % interval",
-        columns=(
-            *("Metric", "Before", "After", "Delta", "Low", "High", "p", "Holm", "W/T/L"),
-            *_CSV_ONLY_BEFORE_AFTER,
-        ),
-        csv_only=frozenset(_CSV_ONLY_BEFORE_AFTER),
+        columns=(*shown, *details),
+        csv_only=frozenset(details),
         groups=row_groups(
-            (f"{c.key}: {c.system} (after) against {c.baseline} (before), {c.queries:,} queries", _before_after_row(c))
+            (
+                f"{c.key}: {c.system} (after) against {c.baseline} (before), {c.queries:,} queries",
+                _row(c, (*shown, *details)),
+            )
             for c in comparisons
         ),
         notes=(*_notes(comparisons), *caveat_notes(results)),
     )
 
 
-def _row(c: Comparison) -> Row:
-    return (
-        Cell(_named(c)),
-        _holds_for(c),
-        signed_cell(100 * c.delta),
-        *_test(c),
-        signed_cell(c.effect),
-        _won(c),
-        Cell(c.metric),
-        *(mean_cell([100 * mean]) for mean in c.means),
-        signed_cell(None if c.relative is None else 100 * c.relative),
-        Cell(f"{c.superiority:.3f}", value=c.superiority),
-        *_checks(c),
-    )
-
-
-def _before_after_row(c: Comparison) -> Row:
-    after, before = (mean_cell([100 * mean]) for mean in c.means)
-    return (
-        Cell(c.metric),
-        before,
-        after,
-        signed_cell(100 * c.delta),
-        *_test(c),
-        _won(c),
-        _holds_for(c),
-        signed_cell(c.effect),
-        *_checks(c),
-    )
+def _row(c: Comparison, columns: Sequence[str]) -> Row:
+    return tuple(_COLUMNS[column](c) for column in columns)
 
 
 def _named(c: Comparison) -> str:
     return f"{c.system} − {c.baseline}"
-
-
-def _holds_for(c: Comparison) -> Cell:
-    return Cell(ABSENT if c.p is None else c.holds_for)
-
-
-def _test(c: Comparison) -> tuple[Cell, ...]:
-    """Return both ends of the interval, p and Holm's p; absent where there is no test."""
-    low, high = (signed_cell(None if end is None else 100 * end, keep_side=True) for end in c.interval or (None, None))
-    return low, high, p_cell(c.p), p_cell(c.p_holm)
-
-
-def _won(c: Comparison) -> Cell:
-    return Cell(f"{c.wins:,}/{c.ties:,}/{c.losses:,}")
-
-
-def _checks(c: Comparison) -> tuple[Cell, ...]:
-    found = c.difference
-    of_model = (found.degrees_of_freedom, 100 * found.standard_error) if found.terms else (math.nan, math.nan)
-    return *(signed_cell(100 * end) for end in c.check_interval), p_cell(c.check_p), *map(number_cell, of_model)
 
 
 def _notes(comparisons: Sequence[Comparison]) -> Iterator[str]:

@@ -31,11 +31,9 @@ TESTED = (
 
 @dataclass(frozen=True)
 class Arms:
-    """Two arms to compare.
+    """Scores of two arms, ``(seeds, queries)``, on the same queries; one row for an arm without seeds.
 
     Attributes:
-        system: scores, ``(seeds, queries)``; one row for an arm without seeds.
-        baseline: of the other arm, the same queries in the same order.
         paired: whether row i of one belongs to row i of the other.
     """
 
@@ -46,13 +44,7 @@ class Arms:
 
 @dataclass(frozen=True)
 class Difference:
-    """System minus baseline, in the metric's unit.
-
-    Attributes:
-        value: difference of means.
-        interval: 95 %; None where there is none.
-        p: two-sided, corrected by Holm; None where there is no test.
-    """
+    """System minus baseline in the metric's unit, with its 95 % interval and two-sided p after Holm, if any."""
 
     value: float
     interval: tuple[float, float] | None
@@ -61,10 +53,8 @@ class Difference:
     @property
     def cells(self) -> tuple[Cell, Cell, Cell]:
         """Difference in points, its interval, p."""
-        if self.interval is None:
-            return signed_cell(100.0 * self.value), Cell(ABSENT), p_cell(self.p)
-        low, high = (signed(100.0 * end, 1, keep_side=True) for end in self.interval)
-        return signed_cell(100.0 * self.value), Cell(f"{low} to {high}"), p_cell(self.p)
+        ends = [signed(100.0 * end, 1, keep_side=True) for end in self.interval or ()]
+        return signed_cell(100.0 * self.value), Cell(" to ".join(ends) or ABSENT), p_cell(self.p)
 
 
 NO_DIFFERENCE = (Cell(ABSENT), Cell(ABSENT), Cell(ABSENT))
@@ -92,6 +82,4 @@ def mean_interval(scores: Array) -> Cell:
     """Return the 95 % interval of a mean in points, for other queries and, with several seeds, other seeds."""
     found = moments([[scores]], groups_of((len(scores),), paired=False))
     interval = estimate(found, Linear(np.ones((1, 1)))).interval
-    if interval is None:
-        return Cell(ABSENT)
-    return Cell(" to ".join(f"{100.0 * end:.1f}" for end in interval))
+    return Cell(" to ".join(f"{100.0 * end:.1f}" for end in interval or ()) or ABSENT)

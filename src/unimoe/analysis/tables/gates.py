@@ -62,7 +62,7 @@ def gates_table(outcomes: Outcomes) -> Table:
 def datasets_table(judgments: Sequence[Judgment]) -> Table:
     """Return a row for each dataset of each judgment, and one for all of its datasets where there are several."""
     names, cut = name_cells(dataset for item in judgments for dataset in item.gate.datasets)
-    first, second, value = _column_heads(judgments)
+    first, second, value = column_heads(judgments)
     csv_only = (
         *(f"{first} seeds", f"{second} seeds", "Paired", "Metric", "Holds for", "Standard error"),
         *("Degrees of freedom", "Seed share", "Query share"),
@@ -96,7 +96,7 @@ def seeds_table(judgments: Sequence[Judgment]) -> Table:
         name="seeds",
         title="Gates by seed",
         caption="Gates by seed: mean scores × 100 of every run, TIR in percent or difference in points",
-        columns=("Seed", *_column_heads(judgments)),
+        columns=("Seed", *column_heads(judgments)),
         groups=row_groups(
             (f"{_heading(item)}, {_datasets(item, found)} ({found.queries:,} queries)", row)
             for item in judgments
@@ -170,7 +170,7 @@ def _is_tir(item: Judgment) -> bool:
     return isinstance(item.gate, InterferenceGate)
 
 
-def _column_heads(judgments: Sequence[Judgment]) -> tuple[str, str, str]:
+def column_heads(judgments: Sequence[Judgment]) -> tuple[str, str, str]:
     """Return what both arms and the value are called over columns of several judgments."""
     kinds = {_is_tir(item) for item in judgments}
     if kinds == {True}:
@@ -181,9 +181,7 @@ def _column_heads(judgments: Sequence[Judgment]) -> tuple[str, str, str]:
 
 
 def _heading(item: Judgment) -> str:
-    first, second = item.gate.arms
-    compared = f"{second} against {first}" if _is_tir(item) else f"{first} against {second}"
-    return f"{item.name}: {compared}, {item.gate.metric}"
+    return f"{item.name}: {' against '.join(item.gate.sides)}, {item.gate.metric}"
 
 
 def _asked(item: Judgment) -> str:
@@ -215,9 +213,8 @@ def _verdict_notes(judgments: Sequence[Judgment], findings: Iterable[Finding]) -
 def _claims(judgments: Sequence[Judgment]) -> Iterator[str]:
     """Yield what each gate asks, with its own cutoffs and confidence, and which gates no file registers."""
     for item in judgments:
-        gate, (first, second) = item.gate, item.gate.arms
-        of = f"TIR of {second} against {first}, " if _is_tir(item) else ""
-        few = len(gate.datasets) <= _DATASETS_NAMED
+        gate, few = item.gate, len(item.gate.datasets) <= _DATASETS_NAMED
+        of = f"TIR of {' against '.join(gate.sides)}, " if _is_tir(item) else ""
         where = ", ".join(gate.datasets) if few else f"{len(gate.datasets)} datasets"
         yield f"{item.name}: {of}{_asked(item)}; {gate.task}, {gate.metric} on {where}."
     for registered, word in ((True, "yes"), (False, "no: the rule's own cutoffs")):

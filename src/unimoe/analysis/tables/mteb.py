@@ -6,11 +6,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from unimoe.analysis.arms import Pair, arm_order
+from unimoe.analysis.arms import Described, NotComputable, Pair, arm_order, without_queries
 from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.judging import unequal_budgets
 from unimoe.analysis.loading import Results, Seed
-from unimoe.analysis.missing import Described, NotComputable, without_queries
 from unimoe.analysis.tables.cells import (
     ABSENT,
     Cell,
@@ -34,13 +33,7 @@ MAIN_SCORE = "main_score"
 
 @dataclass(frozen=True)
 class _Scores:
-    """The results of MTEB's tasks.
-
-    Attributes:
-        types: type of each task.
-        metrics: name of each task's main metric.
-        of_arm: main score x 100 by arm, seed and task.
-    """
+    """The results of MTEB's tasks: type and main metric by task, main score x 100 by arm, seed and task."""
 
     types: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, str] = field(default_factory=dict)
@@ -69,10 +62,7 @@ def mteb_table(results: Results) -> Table:
     """Return a row per arm: mean over tasks, mean over the types of tasks, and the mean of each type.
 
     A task counts in these means only where every shown arm and seed has it: arms compared on different tasks would
-    be compared by their tasks.
-
-    Returns:
-        A table; without rows where no result is MTEB's.
+    be compared by their tasks. The table has no rows where no result is MTEB's.
     """
     found = _scores(results)
     shared = [task for task in found.types if all(task in scores for scores in found.runs.values())]
@@ -103,11 +93,7 @@ def mteb_table(results: Results) -> Table:
 
 
 def mteb_tasks_table(results: Results) -> Table:
-    """Return a row per task: the main score of every arm; tasks in blocks by type.
-
-    Returns:
-        A table; without rows where no result is MTEB's.
-    """
+    """Return a row per task: the main score of every arm; tasks in blocks by type."""
     found = _scores(results)
     return Table(
         name="mteb_tasks",
@@ -125,11 +111,7 @@ def mteb_tasks_table(results: Results) -> Table:
 
 
 def tir_without_queries_table(results: Results) -> Table:
-    """Return TIR of every pair of arms on MTEB's tasks without queries, a row per task: a description, no test.
-
-    Returns:
-        A table; without rows where no two arms have such a task and a seed in common.
-    """
+    """Return TIR of every pair of arms on MTEB's tasks without queries, a row per task: a description, no test."""
     found = without_queries(results)
     of_pairs = gathered((item.pair, item) for item in found if isinstance(item, Described))
     return Table(
@@ -231,11 +213,7 @@ def _left_out_seeds(results: Results, item: Described | NotComputable) -> Iterat
         yield f"{_compared(item.pair)}: no TIR on {item.dataset}, {item.reason}."
         return
     key = f"{item.pair.task}/{item.dataset}"
-    alone = [
-        f"{arm} seed {seed}"
-        for arm in (item.pair.specialist, item.pair.joint)
-        for seed in results.seeds(arm, key)
-        if seed not in item.seeds
-    ]
+    runs = [(arm, seed) for arm in item.pair.arms for seed in results.seeds(arm, key)]
+    alone = [f"{arm} seed {seed}" for arm, seed in runs if seed not in item.seeds]
     if alone:
         yield f"{_compared(item.pair)}: without a counterpart on {item.dataset}: {', '.join(alone)}."

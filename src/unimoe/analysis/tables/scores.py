@@ -34,8 +34,8 @@ def generate_comparison_table(results: Results, comparisons: Sequence[Comparison
 
     Args:
         results: what ``load_all_results`` returned.
-        comparisons: what ``compute_significance`` returned on them. Each arm then has a letter, and behind its score
-            on the main metric, the only one they are about, are the letters of the arms it beats significantly.
+        comparisons: what ``compute_significance`` returned on them; letters behind a score on the main metric then name
+            the arms it beats significantly.
     """
     metrics = _metrics(results)
     marks = significance_marks(results, comparisons)
@@ -56,14 +56,8 @@ def overview_table(results: Results, comparisons: Sequence[Comparison] = ()) -> 
     """Return datasets in rows and arms in columns, as in the papers of BEIR: arms are few, datasets are many.
 
     Each block holds the datasets of one task and one main metric, so that an average never mixes metrics. It takes the
-    parts of one set once (CQADupStack), and an arm that lacks a dataset has none.
-
-    Args:
-        results: what ``load_all_results`` returned.
-        comparisons: what ``compute_significance`` returned on them; letters behind a score name the arms it beats.
-
-    Returns:
-        A table; without rows where there is only one dataset per task and metric, and the comparison table says it all.
+    parts of one set once (CQADupStack), and an arm that lacks a dataset has none. A task and metric with one dataset
+    has no block: the comparison table says it all.
     """
     arms = sorted({result.config_name for result in results.results}, key=arm_order)
     marks = significance_marks(results, comparisons)
@@ -108,7 +102,6 @@ def training_table(results: Results) -> Table:
 
 
 def _queries_range(results: Results) -> str:
-    """Return the number of queries for a caption: one number, or the range over datasets."""
     counts = {len(results.measured(key)[0].per_query) for key in results.dataset_keys} or {0}
     fewest, most = min(counts), max(counts)
     return f"n = {most:,} queries" if fewest == most else f"n = {fewest:,} to {most:,} queries"
@@ -179,10 +172,10 @@ def _score_cell(runs: Sequence[EvalResult], metric: str) -> Cell:
     return mean_cell([100.0 * r.aggregate[metric] for r in runs if metric in r.aggregate])
 
 
-def _facts(results: Results) -> Iterator[str]:
-    """Yield what the numbers rest on, and what cut them; datasets with the same facts share a line."""
+def _facts(results: Results) -> list[str]:
+    """Return what the numbers rest on, and what cut them; datasets with the same facts share a line."""
     datasets = gathered((_measured_how(results.measured(key)[0]), key) for key in results.dataset_keys)
-    yield from (f"{', '.join(keys)}: {facts}." for facts, keys in datasets.items())
+    return [f"{', '.join(keys)}: {facts}." for facts, keys in datasets.items()]
 
 
 def _measured_how(result: EvalResult) -> str:

@@ -1,16 +1,34 @@
-"""The table that every part of the analysis makes, and that knows all its forms."""
+"""The table that every part of the analysis makes, and its forms for the terminal, Markdown, HTML and CSV."""
 
 from __future__ import annotations
 
 import csv
+import html
 import io
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from unimoe.analysis.tables import latex, markup, terminal
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from unimoe.analysis.tables import latex
 from unimoe.analysis.tables.cells import ABSENT, Cell, Row, RowGroup, visible
 from unimoe.io import write_text
+
+_STYLES = {"best": "bold", "second": "underline", None: ""}
+_HTML_MARKS = {"best": '<strong class="best">{}</strong>', "second": '<span class="second">{}</span>', None: "{}"}
+_MARKDOWN_MARKS = {"best": "**{}**", "second": "<ins>{}</ins>", None: "{}"}
+
+_NARROWEST_NAMES = 24
+"""Names longer than this are folded where the terminal is narrow; numbers never are."""
+_RAISED = str.maketrans("abcdefghijklmnoprstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ")
+"""Unicode raises every letter but q, of which few fonts know."""
+_GAP = 2
+"""Blanks between two columns, as rich sets them with the box and padding of ``_block``."""
 
 
 @dataclass(frozen=True)
@@ -45,17 +63,17 @@ class Table:
         """Whether some cell of each column has a spread or a symbol."""
         return [any(cell.spread or cell.symbols for cell in column) for column in self.by_column]
 
-    def to_rich(self) -> terminal.Page:
+    def to_rich(self) -> Page:
         """Return a page for the terminal, columns aligned over groups: best bold, second underlined, spread dim."""
-        return terminal.Page(self._printed())
+        return Page(self._printed())
 
     def to_markdown(self) -> str:
         """Return GitHub's Markdown: best bold, second underlined, spread as a subscript, symbols raised."""
-        return markup.render_markdown(self._printed())
+        return _markdown(self._printed())
 
     def to_html(self) -> str:
         """Return a ``table`` element and its notes, unstyled: classes ``best``, ``second``, ``spread``, ``symbols``."""
-        return markup.render_html(self._printed())
+        return _html(self._printed())
 
     def to_latex(self) -> str:
         """Return floats of at most a page each, for pdfLaTeX with booktabs and graphicx."""
@@ -66,19 +84,18 @@ class Table:
 
         Names are whole; ``{name} std`` and ``{name} symbols`` follow where a column has them.
         """
-        nothing = [(Cell(""),)] * len(self.columns)
-        extras = [
-            (any(cell.spread for cell in column), any(cell.symbols for cell in column))
-            for column in self.by_column or nothing
-        ]
+        lines = [["group", *(visible(group.heading) for group in self.groups for _ in group.rows)]]
+        for column, cells in zip(self.columns, self.by_column or [()] * len(self.columns), strict=True):
+            name = visible(column)
+            lines.append([name, *map(_csv_text, cells)])
+            if any(cell.spread for cell in cells):
+                spreads = (cell.spread_value for cell in cells)
+                lines.append([f"{name} std", *("" if spread is None else repr(spread) for spread in spreads)])
+            if any(cell.symbols for cell in cells):
+                lines.append([f"{name} symbols", *(cell.symbols for cell in cells)])
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
-        heads = map(_csv_heads, self.columns, extras)
-        writer.writerow(["group", *(head for of_column in heads for head in of_column)])
-        for group in self.groups:
-            for row in group.rows:
-                texts = map(_csv_texts, row, extras)
-                writer.writerow([visible(group.heading), *(text for of_cell in texts for text in of_cell)])
+        writer.writerows(zip(*lines, strict=True))
         writer.writerows([f"# {visible(note)}"] for note in self.notes)
         return buffer.getvalue()
 
@@ -100,18 +117,138 @@ class Table:
         )
 
 
-def _csv_heads(column: str, extras: tuple[bool, bool]) -> list[str]:
-    name = visible(column)
-    return [name, *(f"{name} {what}" for what, held in zip(("std", "symbols"), extras, strict=True) if held)]
+@dataclass(frozen=True)
+class Page:
+    """A table on a terminal: columns that do not fit go below the others, with the names beside them."""
+
+    table: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the caption, the groups with columns and decimals aligned over all of them, and the notes."""
+        table = self.table
+        yield Text(visible(table.caption), style="bold")
+        columns = table.by_column
+        suffixes = [max(len(_suffix(cell)) for cell in column) for column in columns]
+        widths = [
+            max(len(visible(head)), max(len(cell.text) for cell in column) + suffix)
+            for head, column, suffix in zip(table.columns, columns, suffixes, strict=False)
+        ]
+        names = min(widths[0], _NARROWEST_NAMES) if sum(widths) + _GAP * len(widths) > options.max_width else widths[0]
+        for group in table.groups:
+            if group.heading:
+                yield Text(f"\n{visible(group.heading)}", style="italic")
+            for part in _parts(widths, options.max_width - names - _GAP - 1):
+                yield _block(table, group, part, widths, suffixes)
+        yield from (Text(visible(note), style="dim") for note in table.notes)
 
 
-def _csv_texts(cell: Cell, extras: tuple[bool, bool]) -> Iterator[str]:
+def escape_html(text: str) -> str:
+    """Return plain text that stays plain text in HTML, in attributes too."""
+    return html.escape(visible(text))
+
+
+def escape_markdown(text: str) -> str:
+    """Return plain text that stays plain text in Markdown, inside table cells too; ``joint_r8`` stays readable."""
+    text = visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = re.sub(r"([\\`*\[\]~#$])", r"\\\1", text)
+    text = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", text)  # within a word an underscore is no emphasis
+    return text.replace("|", "&#124;")
+
+
+def _parts(widths: Sequence[int], room: int) -> list[list[int]]:
+    """Return the columns but the first in parts that fit beside the names; at least one column each."""
+    parts: list[list[int]] = []
+    taken = room + 1
+    for column, width in enumerate(widths[1:], 1):
+        if taken + width + _GAP > room:
+            parts.append([])
+            taken = 0
+        parts[-1].append(column)
+        taken += width + _GAP
+    return parts
+
+
+def _block(
+    table: Table, group: RowGroup, part: Sequence[int], widths: Sequence[int], suffixes: Sequence[int]
+) -> RichTable:
+    block = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    block.add_column(Text(visible(table.columns[0])), overflow="fold")
+    for column in part:
+        head = visible(table.columns[column])
+        block.add_column(Text(head.rjust(widths[column])), min_width=widths[column])
+    for row in group.rows:
+        cells = (_rich_cell(row[column], widths[column], suffixes[column]) for column in part)
+        block.add_row(Text(visible(row[0].text)), *cells)
+    return block
+
+
+def _rich_cell(cell: Cell, width: int, suffix_width: int) -> Text:
+    """Set flush right by hand: rich would strip the blanks that keep decimals in line."""
+    suffix = _suffix(cell).ljust(suffix_width if cell.value is not None else 0)
+    text = Text(visible(cell.text), style=_STYLES[cell.mark])
+    return Text.assemble(" " * (width - len(text) - len(suffix)), text, (suffix, "dim"))
+
+
+def _suffix(cell: Cell) -> str:
+    return cell.symbols.translate(_RAISED) + (f" ±{cell.spread}" if cell.spread else "")
+
+
+def _markdown(table: Table) -> str:
+    blocks = [escape_markdown(table.caption)]
+    rule = [":--", *["--:"] * (len(table.columns) - 1)]
+    for group in table.groups:
+        head = map(escape_markdown, (group.heading or table.columns[0], *table.columns[1:]))
+        rows = [head, rule, *(map(_markdown_cell, row) for row in group.rows)]
+        blocks.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
+    blocks += [f"<sub>{escape_markdown(note)}</sub>" for note in table.notes]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _markdown_cell(cell: Cell) -> str:
+    text = _MARKDOWN_MARKS[cell.mark].format(escape_markdown(cell.text))
+    raised = f"<sup>{escape_markdown(cell.symbols)}</sup>" if cell.symbols else ""
+    spread = f"<sub>±{escape_markdown(cell.spread)}</sub>" if cell.spread else ""
+    return text + raised + spread
+
+
+def _html(table: Table) -> str:
+    """Return a ``table`` with caption, column and row headers, a ``tbody`` per group, and its notes as a list below."""
+    head = "".join(f'<th scope="col">{escape_html(column)}</th>' for column in table.columns)
+    lines = [
+        f'<table id="table-{escape_html(table.name)}">',
+        f"<caption>{escape_html(table.caption)}</caption>",
+        f"<thead><tr>{head}</tr></thead>",
+    ]
+    suffixed = table.suffixed
+    for group in table.groups:
+        lines += ["<tbody>", *_html_rows(group, len(table.columns), suffixed), "</tbody>"]
+    lines.append("</table>")
+    if table.notes:
+        lines += ['<ul class="notes">', *(f"<li>{escape_html(note)}</li>" for note in table.notes), "</ul>"]
+    return "\n".join(lines) + "\n"
+
+
+def _html_rows(group: RowGroup, columns: int, suffixed: list[bool]) -> Iterator[str]:
+    if group.heading:
+        yield f'<tr><th scope="rowgroup" colspan="{columns}">{escape_html(group.heading)}</th></tr>'
+    for name, *cells in group.rows:
+        shown = "".join(map(_html_cell, cells, suffixed[1:]))
+        whole = f' title="{escape_html(name.full)}"' if name.full else ""
+        yield f'<tr><th scope="row"{whole}>{escape_html(name.text)}</th>{shown}</tr>'
+
+
+def _html_cell(cell: Cell, suffixed: bool) -> str:
+    """Return a cell; every number of a suffixed column has a ``span.suffix``, so that a style sheet aligns decimals."""
+    text = _HTML_MARKS[cell.mark].format(escape_html(cell.typeset))
+    if cell.value is None:
+        return f"<td>{text}</td>"
+    symbols = f'<sup class="symbols">{escape_html(cell.symbols)}</sup>' if cell.symbols else ""
+    spread = f'<span class="spread">±{escape_html(cell.spread)}</span>' if cell.spread else ""
+    suffix = f'<span class="suffix">{symbols}{spread}</span>' if suffixed else ""
+    return f'<td data-value="{cell.value!r}">{text}{suffix}</td>'
+
+
+def _csv_text(cell: Cell) -> str:
     if cell.value is not None:
-        yield repr(cell.value)
-    else:
-        yield "" if cell.text == ABSENT else visible(cell.full or cell.text)
-    spread, symbols = extras
-    if spread:
-        yield "" if cell.spread_value is None else repr(cell.spread_value)
-    if symbols:
-        yield cell.symbols
+        return repr(cell.value)
+    return "" if cell.text == ABSENT else visible(cell.full or cell.text)

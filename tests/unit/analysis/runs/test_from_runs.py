@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +50,13 @@ def scored(
     **options: Any,
 ) -> ScoredSystems:
     a, b, q = write_arms(folder, qrels, specialist, joint)
-    judged = judgments(q)
+    judged = replace(judgments(q), texts=texts)
     sources = [
-        RunSource(arm, judged.dataset, seed, str(path), path)
+        RunSource(arm, judged, seed, str(path), path)
         for arm, paths in (("specialist", a), ("joint", b))
         for seed, path in enumerate(paths)
     ]
-    of_queries = None if texts is None else {judged.dataset: texts}
-    return score_systems(sources, [judged], Scoring((metric,), others, **options), "test", texts=of_queries)
+    return score_systems(sources, Scoring((metric,), others, **options), "test")
 
 
 def mean_of(found: ScoredSystems, arm: str, seed: int = 0) -> float:
@@ -116,8 +116,8 @@ class TestDatasets:
         a, b, q = write_arms(tmp_path, graded, [ranks(1, 1, 1)], [ranks(2, 3, 4)])
         for level, expected in ((1, 1.0), (2, (1 / 2 + 1 / 3 + 1 / 4) / 3)):
             judged = judgments(q, level=level)
-            sources = [RunSource(system, "q", 0, system, path) for system, path in (("a", a[0]), ("b", b[0]))]
-            found = score_systems(sources, [judged], Scoring(("recip_rank",)), "test")
+            sources = [RunSource(system, judged, 0, system, path) for system, path in (("a", a[0]), ("b", b[0]))]
+            found = score_systems(sources, Scoring(("recip_rank",)), "test")
             assert mean_of(found, "b") == pytest.approx(expected)
             assert {result.relevance_level for result in found.results.results} == {level}
             assert not found.warnings
@@ -170,9 +170,9 @@ class TestPatterns:
         datasets = select_datasets(None, [str(tmp_path / "x.qrels"), str(tmp_path / "y.qrels")], None)
         pattern = Pattern.parse("--systems", f"{tmp_path}/{{dataset}}/mono-seed*.trec")
         found = select_runs({"mono": [pattern]}, datasets)
-        stems = [Path(source.name).stem for source in found if source.dataset == "y"]
+        stems = [Path(source.name).stem for source in found if source.judged.dataset == "y"]
         assert stems == [f"mono-seed{n}" for n in range(1, 12)]
-        assert all("/x/" in source.name for source in found if source.dataset == "x")
+        assert all("/x/" in source.name for source in found if source.judged.dataset == "x")
 
     def test_of_several_datasets_hold_their_place(self, tmp_path: Path) -> None:
         write_systems(tmp_path, {"x": 2, "y": 2}, {})
