@@ -1,7 +1,7 @@
 """Networks that translate captions into the space of the images, and such a network as a ``Translator``.
 
-Inputs are standardised and the learnt part of the output is scaled to the spread of the images, both by numbers of the
-training data that are kept with the weights: one learning rate then fits encoders of any scale.
+Inputs are standardised and the learnt part of the output is scaled to the spread of the images, so one learning rate
+fits encoders of any scale. The scales come from the training data and are stored with the weights.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BLOCK = 16_384
 
 @dataclass(frozen=True)
 class Scales:
-    """Numbers of the training data that a network needs.
+    """Means and scales of the training data.
 
     Attributes:
         caption_mean: ``(Dx,)``.
@@ -40,27 +40,27 @@ class Scales:
 
     @classmethod
     def of(cls, captions: Numbers, images: Numbers) -> Scales:
-        """From captions ``(N, Dx)`` and unique images ``(M, Dy)``."""
+        """Measure captions ``(N, Dx)`` and unique images ``(M, Dy)``."""
         (caption_mean, caption_scale), (image_mean, image_scale) = _spread(captions), _spread(images)
         return cls(caption_mean, caption_scale, image_mean, image_scale)
 
 
 class TranslatorNetwork(nn.Module):
-    """``y = base(x) + image_scale * layers((x - caption_mean) / caption_scale)``.
+    """Computes ``y = base(x) + image_scale * layers((x - caption_mean) / caption_scale)``.
 
-    Without a base, the mean image stands in its place.
+    Without a base, the mean image takes its place.
 
     Args:
         scales: of the training data.
         hidden: width of the hidden layers.
-        layers: how many of them.
-        base: a closed form under a residual adapter; frozen until somebody says otherwise. The adapter's last layer
-            then starts at zero, so that the first predictions are the closed form's.
-        generator: of the first weights; by default torch's own.
+        layers: number of hidden layers.
+        base: a closed form under a residual adapter, frozen until training unfreezes it. The adapter's last layer
+            starts at zero, so the first predictions are the closed form's.
+        generator: of the first weights; by default torch's.
 
     Attributes:
-        base: the closed form as a layer, in float32; null where there is none.
-        layers: what is learnt from random weights.
+        base: the closed form as a layer, in float32, or None.
+        layers: the layers learnt from random weights.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class TranslatorNetwork(nn.Module):
             nn.init.zeros_(last.weight)
 
     def forward(self, captions: Tensor) -> Tensor:
-        """Captions ``(n, Dx)`` to images ``(n, Dy)``, neither centred nor normalised."""
+        """Predict images ``(n, Dy)`` for captions ``(n, Dx)``, neither centred nor normalised."""
         buffers = cast(dict[str, Tensor], dict(self.named_buffers()))
         standard = (captions - buffers["caption_mean"]) / buffers["caption_scale"]
         learnt: Tensor = buffers["image_scale"] * self.layers(standard)
@@ -100,15 +100,7 @@ class TranslatorNetwork(nn.Module):
 def make_network(
     model: str, scales: Scales, hidden: int, seed: int, base: LinearMap | None = None
 ) -> TranslatorNetwork:
-    """A network by name, before training.
-
-    Args:
-        model: ``linear``, ``mlp1`` or ``mlp2``; any other name is an adapter of one hidden layer on ``base``.
-        scales: of the training data.
-        hidden: width of hidden layers.
-        seed: of the first weights.
-        base: the closed form under an adapter.
-    """
+    """Make an untrained network: ``linear``, ``mlp1``, ``mlp2``, or else an adapter of one hidden layer on ``base``."""
     generator = torch.Generator().manual_seed(seed)
     return TranslatorNetwork(scales, hidden, _HIDDEN_LAYERS.get(model, 1), base, generator)
 
@@ -118,8 +110,8 @@ class NetworkTranslator:
     """A network as a ``Translator``.
 
     Attributes:
-        network: in evaluation; where its parameters lie decides where it computes.
-        centre: ``(Dy,)`` subtracted from translations and images before the cosine; null for the plain cosine.
+        network: computes on the device of its parameters.
+        centre: ``(Dy,)`` subtracted from translations and images before the cosine; None for the plain cosine.
         notes: how it was made.
     """
 
@@ -133,7 +125,7 @@ class NetworkTranslator:
         return int(cast(Tensor, self.network.caption_mean).numel())
 
     def predict(self, captions: Numbers) -> Floats:
-        """The images' embeddings as foretold, ``(n, Dy)`` float32, neither centred nor normalised."""
+        """Predict the images' embeddings, ``(n, Dy)`` float32, neither centred nor normalised."""
         refuse_width(captions, self.input_dim, "captions")
         device = cast(Tensor, self.network.caption_mean).device
         parts = []
@@ -155,7 +147,7 @@ class NetworkTranslator:
         return unit(images if self.centre is None else images - self.centre)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """Weights and centre, for a file."""
+        """Return weights and centre, for a file."""
         found: dict[str, NDArray[Any]] = {
             name: tensor.detach().cpu().numpy() for name, tensor in self.network.state_dict().items()
         }
@@ -163,7 +155,7 @@ class NetworkTranslator:
 
 
 def network_from(tensors: dict[str, NDArray[Any]], notes: tuple[str, ...] = ()) -> NetworkTranslator:
-    """A network from the tensors of ``NetworkTranslator.tensors``; their shapes tell how it was built."""
+    """Rebuild a network from ``NetworkTranslator.tensors``; their shapes give its layers."""
     kept = {name: np.array(tensor) for name, tensor in tensors.items()}
     centre = kept.pop("centre", None)
     weights = [name for name in kept if name.startswith("layers.") and name.endswith(".weight")]
@@ -175,12 +167,12 @@ def network_from(tensors: dict[str, NDArray[Any]], notes: tuple[str, ...] = ()) 
 
 
 def count_parameters(network: nn.Module) -> int:
-    """Numbers that training may change, the closed form's included."""
+    """Count the weights, the closed form's included."""
     return sum(parameter.numel() for parameter in network.parameters())
 
 
 def _layer(inputs: int, outputs: int, generator: torch.Generator | None, *, last: bool) -> nn.Linear:
-    """He's initialisation before a GELU, Xavier's for what comes out; biases are zero."""
+    """Initialise as He before a GELU and as Xavier for the output; biases are zero."""
     layer = _empty_layer(inputs, outputs)
     if last:
         nn.init.xavier_uniform_(layer.weight, generator=generator)
@@ -199,13 +191,13 @@ def _frozen_layer(weight: NDArray[np.float64], bias: NDArray[np.float64]) -> nn.
 
 
 def _empty_layer(inputs: int, outputs: int) -> nn.Linear:
-    """Not initialised, so that nobody's random numbers are used up."""
+    """Make a layer without drawing random numbers."""
     layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)  # type: ignore[no-untyped-call]
     return layer
 
 
 def _spread(vectors: Numbers) -> tuple[NDArray[np.float64], float]:
-    """Mean, and root mean square of the centred entries; 1 where nothing varies."""
+    """Return the mean, and the root mean square of the centred entries; 1 where nothing varies."""
     mean = vectors.mean(axis=0, dtype=np.float64)
     square = float(np.einsum("nd,nd->", vectors, vectors, dtype=np.float64)) / vectors.size
     variance = square - float(mean @ mean) / len(mean)
