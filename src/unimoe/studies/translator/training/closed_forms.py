@@ -52,7 +52,7 @@ def fit_closed_form(name: str, pairs: CaptionPairs, config: TranslatorConfig) ->
     cca = config.cca
     shrinkages = CCA_SHRINKAGES if cca.shrinkage is None else (cca.shrinkage,)
     powers = CCA_POWERS if cca.power is None else (cca.power,)
-    grid: list[Settings] = [{"shrinkage": shrinkage, "power": power} for shrinkage, power in product(shrinkages, powers)]
+    grid: list[Settings] = [{"shrinkage": each, "power": power} for each, power in product(shrinkages, powers)]
     if len(grid) == 1:
         return fit_cca(pair_statistics(pairs), components=cca.components, **grid[0])
     return cross_validated_cca(pairs, grid, components=cca.components, folds=cca.folds, seed=config.seed)[0]
@@ -154,7 +154,8 @@ class _Folds:
         self._pairs, self._parts = pairs, fold_statistics(pairs, folds, seed)
         self.whole = total(self._parts)
         # Evenly spread images where a fold has more than are scored.
-        self._scored = [rows[:: -(-len(rows) // _SCORED_IMAGES)] for rows in image_folds(len(pairs.images), folds, seed)]
+        all_rows = image_folds(len(pairs.images), folds, seed)
+        self._scored = [rows[:: -(-len(rows) // _SCORED_IMAGES)] for rows in all_rows]
 
     def scores(self, fit_all: Callable[[PairStatistics], Iterable[Translator]]) -> Doubles:
         """Return the MRR of each setting, mean over folds; ``fit_all`` yields a translator for each."""
