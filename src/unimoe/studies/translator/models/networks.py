@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unimoe.studies.translator.models.interface import Floats, LinearMap, Numbers, refuse_width, unit
+from unimoe.studies.translator.models.interface import Doubles, Floats, LinearMap, Numbers, refuse_width, unit
 
 _HIDDEN_LAYERS = {"linear": 0, "mlp1": 1, "mlp2": 2}
 _BLOCK = 16_384
@@ -24,25 +24,17 @@ _BLOCK = 16_384
 
 @dataclass(frozen=True)
 class Scales:
-    """Means and scales of the training data.
+    """Means ``(Dx,)`` and ``(Dy,)`` of the training data, and root mean squares of the centred entries."""
 
-    Attributes:
-        caption_mean: ``(Dx,)``.
-        caption_scale: root mean square of the centred captions' entries.
-        image_mean: ``(Dy,)``.
-        image_scale: the same of the images.
-    """
-
-    caption_mean: NDArray[np.float64]
+    caption_mean: Doubles
     caption_scale: float
-    image_mean: NDArray[np.float64]
+    image_mean: Doubles
     image_scale: float
 
     @classmethod
     def of(cls, captions: Numbers, images: Numbers) -> Scales:
         """Measure captions ``(N, Dx)`` and unique images ``(M, Dy)``."""
-        (caption_mean, caption_scale), (image_mean, image_scale) = _spread(captions), _spread(images)
-        return cls(caption_mean, caption_scale, image_mean, image_scale)
+        return cls(*_spread(captions), *_spread(images))
 
 
 class TranslatorNetwork(nn.Module):
@@ -62,6 +54,11 @@ class TranslatorNetwork(nn.Module):
         base: the closed form as a layer, in float32, or None.
         layers: the layers learnt from random weights.
     """
+
+    caption_mean: Tensor
+    caption_scale: Tensor
+    image_mean: Tensor
+    image_scale: Tensor
 
     def __init__(
         self,
@@ -85,16 +82,13 @@ class TranslatorNetwork(nn.Module):
             self.layers.append(_layer(width, after, generator, last=place == layers))
         self.base: nn.Linear | None = None
         if base is not None:
-            self.base = _frozen_layer(base.weight, base.bias)
-            last = cast(nn.Linear, self.layers[-1])
-            nn.init.zeros_(last.weight)
+            self.base = _frozen_layer(base)
+            nn.init.zeros_(cast(nn.Linear, self.layers[-1]).weight)
 
     def forward(self, captions: Tensor) -> Tensor:
         """Predict images ``(n, Dy)`` for captions ``(n, Dx)``, neither centred nor normalised."""
-        buffers = cast(dict[str, Tensor], dict(self.named_buffers()))
-        standard = (captions - buffers["caption_mean"]) / buffers["caption_scale"]
-        learnt: Tensor = buffers["image_scale"] * self.layers(standard)
-        return learnt + (buffers["image_mean"] if self.base is None else self.base(captions))
+        learnt: Tensor = self.image_scale * self.layers((captions - self.caption_mean) / self.caption_scale)
+        return learnt + (self.image_mean if self.base is None else self.base(captions))
 
 
 def make_network(
@@ -116,25 +110,24 @@ class NetworkTranslator:
     """
 
     network: TranslatorNetwork
-    centre: NDArray[np.float64] | None = None
+    centre: Doubles | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def input_dim(self) -> int:
         """Dimensions of a caption's embedding."""
-        return int(cast(Tensor, self.network.caption_mean).numel())
+        return self.network.caption_mean.numel()
 
     def predict(self, captions: Numbers) -> Floats:
         """Predict the images' embeddings, ``(n, Dy)`` float32, neither centred nor normalised."""
         refuse_width(captions, self.input_dim, "captions")
-        device = cast(Tensor, self.network.caption_mean).device
-        parts = []
+        device = self.network.caption_mean.device
+        parts = [np.zeros((0, self.network.image_mean.numel()), dtype=np.float32)]
         with torch.inference_mode():
             for begin in range(0, len(captions), _BLOCK):
                 block = np.ascontiguousarray(captions[begin : begin + _BLOCK], dtype=np.float32)
                 parts.append(self.network(torch.from_numpy(block).to(device)).cpu().numpy())
-        width = int(cast(Tensor, self.network.image_mean).numel())
-        return np.concatenate(parts) if parts else np.zeros((0, width), dtype=np.float32)
+        return np.concatenate(parts)
 
     def translate(self, captions: Numbers) -> Floats:
         """See ``Translator``."""
@@ -143,14 +136,12 @@ class NetworkTranslator:
 
     def gallery(self, images: Numbers) -> Floats:
         """See ``Translator``."""
-        refuse_width(images, int(cast(Tensor, self.network.image_mean).numel()), "images")
+        refuse_width(images, self.network.image_mean.numel(), "images")
         return unit(images if self.centre is None else images - self.centre)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Return weights and centre, for a file."""
-        found: dict[str, NDArray[Any]] = {
-            name: tensor.detach().cpu().numpy() for name, tensor in self.network.state_dict().items()
-        }
+        found = {name: tensor.detach().cpu().numpy() for name, tensor in self.network.state_dict().items()}
         return found if self.centre is None else found | {"centre": self.centre}
 
 
@@ -182,11 +173,11 @@ def _layer(inputs: int, outputs: int, generator: torch.Generator | None, *, last
     return layer
 
 
-def _frozen_layer(weight: NDArray[np.float64], bias: NDArray[np.float64]) -> nn.Linear:
-    layer = _empty_layer(weight.shape[1], weight.shape[0])
+def _frozen_layer(base: LinearMap) -> nn.Linear:
+    layer = _empty_layer(base.weight.shape[1], base.weight.shape[0])
     with torch.no_grad():
-        layer.weight.copy_(_float32(weight))
-        layer.bias.copy_(_float32(bias))
+        layer.weight.copy_(_float32(base.weight))
+        layer.bias.copy_(_float32(base.bias))
     return layer.requires_grad_(False)
 
 
@@ -196,7 +187,7 @@ def _empty_layer(inputs: int, outputs: int) -> nn.Linear:
     return layer
 
 
-def _spread(vectors: Numbers) -> tuple[NDArray[np.float64], float]:
+def _spread(vectors: Numbers) -> tuple[Doubles, float]:
     """Return the mean, and the root mean square of the centred entries; 1 where nothing varies."""
     mean = vectors.mean(axis=0, dtype=np.float64)
     square = float(np.einsum("nd,nd->", vectors, vectors, dtype=np.float64)) / vectors.size
