@@ -147,7 +147,7 @@ class TestTrain:
         test = write_npz(tmp_path / "test.npz", small_pairs(5), images=None, image_ids=None, caption_image=None)
         done = train(file, tmp_path, "--model", "cca", "--test", test)
         assert (done.returncode, "Traceback" in done.stderr) == (3, False)
-        assert "a space of its own" in done.stderr.splitlines()[-1]
+        assert "a separate space" in done.stderr.splitlines()[-1]
 
 
 class TestCompare:

@@ -116,7 +116,7 @@ def _submit(
 
     if not isinstance(translator, LinearMap | NetworkTranslator):
         raise DataError(
-            f"{trainer.config.model}: translates into a space of its own, not that of the images; use another"
+            f"{trainer.config.model}: translates into a separate space, not that of the images; use another model"
         )
     path = trainer.checkpoint.parent / "submission.csv"
     try:
