@@ -20,7 +20,6 @@ import statistics
 import time
 import tracemalloc
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from unimoe.models.device import describe_device
+from unimoe.studies.translator.data.caption_pairs import CaptionPairs
 from unimoe.studies.translator.models.ranking import image_ranks
 from unimoe.studies.translator.models.ridge import fit_ridge
 from unimoe.studies.translator.models.statistics import pair_statistics
@@ -66,14 +66,18 @@ def unit_vectors(rows: int, width: int, seed: int) -> Floats:
 
 def closed_form(captions: int) -> dict[str, float]:
     """The sums in one pass, and ridge from them."""
-    pairs = SimpleNamespace(
+    pairs = CaptionPairs(
         captions=unit_vectors(captions, INPUTS, 0),
+        caption_ids=[],
         images=unit_vectors(captions // EACH, OUTPUTS, 1),
+        image_ids=[],
         image_of=np.repeat(np.arange(captions // EACH), EACH),
     )
-    few = SimpleNamespace(
+    few = CaptionPairs(
         captions=pairs.captions[: captions // 5],
+        caption_ids=[],
         images=pairs.images[: captions // EACH // 5],
+        image_ids=[],
         image_of=pairs.image_of[: captions // 5],
     )
     fit_ridge(pair_statistics(few), 1.0)

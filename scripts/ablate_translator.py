@@ -1,4 +1,4 @@
-"""Switch each component of the translator's objective off and on, and say what it is worth and how often it fired.
+"""Switch each component of the translator's objective off and on: what it is worth, and how often it was active.
 
 uv run scripts/ablate_translator.py
 uv run scripts/ablate_translator.py --data train.npz --captions captions.txt --device cuda

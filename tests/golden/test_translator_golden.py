@@ -11,17 +11,14 @@ from scipy.linalg import orthogonal_procrustes
 from sklearn.covariance import ledoit_wolf
 from sklearn.cross_decomposition import CCA
 from sklearn.linear_model import Ridge
-from sklearn.metrics import r2_score
 from support.caption_pairs import latent_pairs
 
 from unimoe.metrics import score_run
 from unimoe.retrieval.dense import search
-from unimoe.studies.translator.models.cca import fit_cca
-from unimoe.studies.translator.models.covariance import shrunk_roots
-from unimoe.studies.translator.models.geometry import fit_geometry
 from unimoe.studies.translator.models.ranking import image_ranks, rank_values
-from unimoe.studies.translator.models.ridge import cross_validated_ridge, fit_ridge
-from unimoe.studies.translator.models.statistics import image_folds, pair_statistics
+from unimoe.studies.translator.models.ridge import fit_ridge
+from unimoe.studies.translator.models.statistics import pair_statistics
+from unimoe.studies.translator.models.whitening import fit_cca, fit_geometry, shrunk_roots
 
 Doubles = NDArray[np.float64]
 
@@ -35,24 +32,6 @@ def test_ridge_is_sklearns(alpha: float) -> None:
     fitted = fit_ridge(pair_statistics(pairs), alpha)
     assert np.allclose(fitted.weight, oracle.coef_, rtol=1e-8, atol=1e-10)
     assert np.allclose(fitted.bias, oracle.intercept_, rtol=1e-8, atol=1e-10)
-
-
-def test_cross_validated_r2_is_that_of_sklearns_ridge_on_the_same_folds() -> None:
-    """R2 over all dimensions together: scikit-learn's ``variance_weighted``."""
-    pairs, alphas = latent_pairs(images=90, noise=2.0), [0.5, 50.0, 5000.0]
-    _, choice = cross_validated_ridge(pairs, alphas=alphas, folds=4, seed=7, criterion="r2")
-    captions, targets = pairs.captions.astype(float), pairs.images[pairs.image_of].astype(float)
-    expected = []
-    for alpha in alphas:
-        scores = []
-        for rows in image_folds(90, 4, 7):
-            held_out = np.isin(pairs.image_of, rows)
-            oracle = Ridge(alpha).fit(captions[~held_out], targets[~held_out])
-            predicted = oracle.predict(captions[held_out])
-            scores.append(r2_score(targets[held_out], predicted, multioutput="variance_weighted"))
-        expected.append(np.mean(scores))
-    assert choice.scores == pytest.approx(expected, abs=1e-9)
-    assert choice.alpha == alphas[int(np.argmax(expected))]
 
 
 @pytest.mark.parametrize("rows", [10, 40, 2000])

@@ -9,7 +9,7 @@ import numpy as np
 
 from unimoe.studies.translator.config import TranslatorConfig
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, split_by_image
-from unimoe.studies.translator.training.generated import generated_pairs
+from unimoe.studies.translator.data.sources import generated_pairs
 
 
 def small_pairs(images: int = 60, seed: int = 0, curvature: float = 1.0) -> CaptionPairs:
@@ -42,7 +42,7 @@ def small_config(folder: Path, **changes: Any) -> TranslatorConfig:
 
 
 def write_npz(path: Path, pairs: CaptionPairs, **changes: Any) -> Path:
-    """Pairs as a file in the plain layout; a change of null leaves a key out."""
+    """Pairs as a file in the plain layout; a change of None leaves a key out."""
     arrays: dict[str, Any] = {
         "captions": pairs.captions,
         "caption_ids": np.array(pairs.caption_ids),

@@ -1,49 +1,61 @@
-"""The commands ``train-translator`` and ``compare-translators``; light to import."""
+"""The commands ``train-translator`` and ``compare-translators``; light to import, so functions import the rest."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unimoe.cli.options import Device, Override, comma_separated
+from unimoe.cli.options import Config, Device, Override, comma_separated
 from unimoe.studies.translator.config import Part
+
+if TYPE_CHECKING:
+    from unimoe.analysis.tables import Table
+    from unimoe.studies.translator.models.interface import Translator
+    from unimoe.studies.translator.training.trainer import TranslatorTrainer
+
+Data = Annotated[str, typer.Option(help="flickr8k under UNIMOE_DATA, generated, generated-curved, or an NPZ file.")]
+Captions = Annotated[Path | None, typer.Option(help="captions.txt: the image of each caption of an NPZ file.")]
+Epochs = Annotated[int, typer.Option(min=1, help="Epochs of every training.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Trainings of each model that are reported.")]
 
 
 def train_translator(
-    train: Annotated[
-        str, typer.Option(help="An NPZ file of captions and images; or flickr8k, generated, generated-curved.")
-    ],
-    captions: Annotated[
-        Path | None, typer.Option(help="captions.txt: which image each caption of the file belongs to.")
-    ] = None,
+    train: Annotated[str, typer.Option(help="An NPZ file of captions and images, or a data set's name as in --data.")],
+    captions: Captions = None,
     test: Annotated[Path | None, typer.Option(help="An NPZ file of captions to translate into submission.csv.")] = None,
-    config: Annotated[Path, typer.Option(help="A YAML file, or the name of a shipped one.")] = Path("translator"),
+    config: Config = Path("translator"),
     model: Annotated[
         str | None, typer.Option(help="linear, mlp1, mlp2, ridge, cca, geometry, bigjump or ridge_adapter.")
     ] = None,
-    tau: Annotated[float | None, typer.Option(help="One temperature in place of the curriculum.")] = None,
+    tau: Annotated[float | None, typer.Option(help="A fixed temperature instead of the schedule.")] = None,
     use_pk: Annotated[bool | None, typer.Option("--use_pk/--no_pk", help="Batches of P images x K captions.")] = None,
     pk_images: Annotated[int | None, typer.Option("--P", help="Images of such a batch.")] = None,
     pk_captions: Annotated[int | None, typer.Option("--K_pk", help="Captions of each of them.")] = None,
     use_dcl: Annotated[bool | None, typer.Option("--use_dcl/--no_dcl", help="The debiased loss.")] = None,
     queue_pred: Annotated[
-        bool | None, typer.Option("--queue_pred/--no_queue_pred", help="Images look for captions too.")
+        bool | None, typer.Option("--queue_pred/--no_queue_pred", help="Also find captions for images.")
     ] = None,
     mine: Annotated[int | None, typer.Option("--mine_H", help="Hardest negatives that count; 0 for all.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Of split, first weights and batches.")] = None,
     device: Device = None,
-    output_dir: Annotated[Path | None, typer.Option(help="Where checkpoint, log and submission go.")] = None,
+    output_dir: Annotated[Path | None, typer.Option(help="Folder of checkpoint, log and submission.")] = None,
     override: Override = None,
 ) -> None:
-    """Train a translator from caption vectors to image vectors; print how its validation captions find their images.
+    """Train a translator from caption vectors to image vectors; print how well it ranks images for held-out captions.
 
-    A killed training goes on when it is started again; one that is done is found.
+    Started again, an interrupted training resumes, and a finished one is not repeated.
     """
-    from unimoe.studies.translator.compare import jobs as translator_jobs
+    from unimoe.config.files import find_config, overridden, parse_config, read_yaml
+    from unimoe.console import Steps
+    from unimoe.studies.translator.config import TranslatorConfig
+    from unimoe.studies.translator.data.caption_npz import load_captions
+    from unimoe.studies.translator.data.caption_pairs import split_by_image
+    from unimoe.studies.translator.data.sources import load_source
+    from unimoe.studies.translator.training.trainer import TranslatorTrainer
 
-    keys: dict[str, Any] = {
+    keys = {
         "model": model,
         "temperature.fixed": tau,
         "sampler.by_image": use_pk,
@@ -56,66 +68,153 @@ def train_translator(
         "device": device,
         "output_dir": None if output_dir is None else str(output_dir),
     }
-    translator_jobs.train_one(config, keys, override or (), train, captions, test)
+    given = [f"{key}={_as_yaml(value)}" for key, value in keys.items() if value is not None]
+    file = find_config(config)
+    parsed = parse_config(TranslatorConfig, overridden(read_yaml(file), [*given, *(override or ())]), str(file))
+    source = load_source(train, captions)
+    # Read before hours of training, so that errors in it show at once.
+    tested = None if test is None else load_captions(test, source.pairs.captions.shape[1])
+    trainer = TranslatorTrainer(parsed, *split_by_image(source.pairs, parsed.validation, parsed.seed))
+    with Steps(1).step(f"{parsed.model} on {source.name}", trainer.batches or None) as step:
+        facts = trainer.fit(lambda number, loss: step.advance(1))
+        step.outcome = f"best after epoch {facts['best_epoch']}" if facts["epochs"] else "computed"
+    translator = trainer.translator()
+    _print_training(trainer, translator, facts)
+    if tested is not None:
+        _submit(trainer, translator, test, *tested)
+
+
+def _print_training(trainer: TranslatorTrainer, translator: Translator, facts: dict[str, Any]) -> None:
+    import torch
+
+    from unimoe.console import stderr, stdout
+    from unimoe.models.device import describe_device
+    from unimoe.studies.translator.models.interface import TIMED_BATCH, milliseconds_per_query
+    from unimoe.studies.translator.training.checkpoints import evaluate, load_translator
+
+    for note in translator.notes:
+        stderr.print(f"note: {note}", soft_wrap=True)
+    for name, value in evaluate(translator, trainer.validation, trainer.device).items():
+        stdout.print(f"{'val/' + name:<18}{value:.4f}" if value < 1 else f"{'val/' + name:<18}{value:g}")
+    stdout.print(f"{'parameters':<18}{facts['parameters']:,} ({facts['weight_bytes'] / 1e6:.2f} MB)")
+    for device in dict.fromkeys((torch.device("cpu"), trainer.device)):
+        speed = milliseconds_per_query(load_translator(trainer.checkpoint, device))
+        where = f"batches of {TIMED_BATCH}, {describe_device(device)}"
+        stdout.print(f"{'ms/query':<18}{speed:.5f} ({where})", soft_wrap=True)
+    stdout.print(f"{'checkpoint':<18}{trainer.checkpoint}", soft_wrap=True)
+
+
+def _submit(
+    trainer: TranslatorTrainer, translator: Translator, test: Path | None, ids: list[str], vectors: Any
+) -> None:
+    """Write submission.csv for the captions of ``test``, and read it back to check it."""
+    from unimoe.console import stdout
+    from unimoe.errors import DataError, InputError
+    from unimoe.studies.translator.models.interface import LinearMap
+    from unimoe.studies.translator.models.networks import NetworkTranslator
+    from unimoe.studies.translator.submission import read_submission, write_submission
+
+    if not isinstance(translator, LinearMap | NetworkTranslator):
+        raise DataError(
+            f"{trainer.config.model}: translates into a separate space, not that of the images; use another model"
+        )
+    path = trainer.checkpoint.parent / "submission.csv"
+    try:
+        write_submission(path, ids, translator.predict(vectors))
+    except InputError as error:
+        raise DataError(f"{test}: caption {ids[error.index]!r}: {error.reason}") from None
+    read, _ = read_submission(path, trainer.train.images.shape[1])
+    stdout.print(f"{'submission':<18}{path} ({len(read):,} captions)", soft_wrap=True)
 
 
 def compare_translators(
-    part: Annotated[Part, typer.Argument(help="All models; or one with its components switched.")] = Part.MODELS,
-    data: Annotated[
-        str, typer.Option(help="flickr8k under UNIMOE_DATA, generated, generated-curved, or an NPZ file.")
-    ] = "flickr8k",
-    captions: Annotated[Path | None, typer.Option(help="captions.txt of an NPZ file.")] = None,
+    part: Annotated[Part, typer.Argument(help="All models, or the components of one.")] = Part.MODELS,
+    data: Data = "flickr8k",
+    captions: Captions = None,
     encoder: Annotated[str | None, typer.Option(help="Of Flickr8k's captions; by default the bundled one.")] = None,
-    models: Annotated[str | None, typer.Option(help="Some of the models, with commas; by default all.")] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Of every training.")] = 25,
-    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each model that are reported.")] = 5,
+    models: Annotated[str | None, typer.Option(help="Models separated by commas; by default all.")] = None,
+    epochs: Epochs = 25,
+    seeds: Seeds = 5,
     settings: Annotated[int, typer.Option(min=1, max=6, help="Settings of each network tried on dev.")] = 6,
-    margin: Annotated[float, typer.Option(help="By how much an adapter must beat ridge: .01 is a point.")] = 0.01,
+    margin: Annotated[float, typer.Option(help="The MRR by which an adapter must beat ridge: .01 is a point.")] = 0.01,
     device: Device = None,
     output_dir: Annotated[Path | None, typer.Option(help="By default outputs/translator-DATA.")] = None,
     override: Override = None,
 ) -> None:
     """Compare translators over several splits by image: settings chosen on dev, one test, gates registered beforehand.
 
-    What is done is skipped, so a killed comparison goes on when it is started again. ``analyze`` reads the folder too.
+    Started again, an interrupted comparison resumes. ``analyze`` reads the folder too.
     """
-    from unimoe.studies.translator.compare import jobs as translator_jobs
+    from unimoe.analysis.analysis import Analysis
+    from unimoe.analysis.loading import load_all_results
+    from unimoe.config.files import overridden, parse_config
+    from unimoe.console import stdout
+    from unimoe.results import safe_name
+    from unimoe.studies.common.gate import verdict
+    from unimoe.studies.translator.compare.arms import TranslatorComparison
+    from unimoe.studies.translator.compare.runs import TranslatorRun
+    from unimoe.studies.translator.compare.table import ablation_table, model_table
+    from unimoe.studies.translator.config import TranslatorConfig
+    from unimoe.studies.translator.data.sources import load_source
 
     options = {"data": data, "epochs": epochs, "seeds": seeds, "settings": settings, "models": models}
     given = [f"--{name} {value}" for name, value in options.items() if value is not None]
-    translator_jobs.compare(
-        part,
-        translator_jobs.Request(
-            data=data,
-            captions=captions,
-            encoder=encoder,
-            models=comma_separated(models),
-            epochs=epochs,
-            seeds=seeds,
-            settings=settings,
-            margin=margin,
-            device=device,
-            output_dir=output_dir,
-            override=tuple(override or ()),
-            given=(*given, *(f"--set {text}" for text in override or ())),
-        ),
-    )
+    source = load_source(data, captions, encoder)
+    suffix = "-ablation" if part is Part.ABLATION else ""
+    folder = output_dir or Path("outputs") / f"translator-{safe_name(source.name)}{suffix}"
+    shared = {"epochs": epochs, "output_dir": str(folder)} | ({"device": device} if device else {})
+    base = parse_config(TranslatorConfig, overridden(shared, override or ()), "compare-translators")
+    raw: dict[str, Any] = {
+        "dataset": source.name,
+        "base": base.model_dump(),
+        "seeds": [*range(seeds)],
+        "tuning_seed": seeds + 100,
+        "settings": settings,
+        "margin": margin,
+    }
+    if names := comma_separated(models):
+        raw["models"] = names
+    comparison = parse_config(TranslatorComparison, raw, "compare-translators")
+    run = TranslatorRun(comparison, source, (*given, *(f"--set {text}" for text in override or ())))
+    if part is Part.ABLATION:
+        rows = run.ablate()
+        _print_table(ablation_table(run, load_all_results(folder), rows), folder)
+        return
+    chosen = run.compare()
+    results = load_all_results(folder)
+    _print_table(model_table(run, results, chosen), folder)
+    analysis = Analysis(results)
+    if analysis.registration is not None:
+        stdout.print(f"\n{verdict(analysis)}", soft_wrap=True)
+    stdout.print(f"\nMore:   unimoe analyze --output-dir {folder}", soft_wrap=True)
 
 
 def ablate_translator(
-    data: Annotated[str, typer.Option(help="As in compare-translators.")] = "flickr8k",
-    captions: Annotated[Path | None, typer.Option(help="captions.txt of an NPZ file.")] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Of every training.")] = 25,
-    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each row.")] = 5,
+    data: Data = "flickr8k",
+    captions: Captions = None,
+    epochs: Epochs = 25,
+    seeds: Seeds = 5,
     device: Device = None,
     output_dir: Annotated[Path | None, typer.Option(help="By default outputs/translator-DATA-ablation.")] = None,
     override: Override = None,
 ) -> None:
-    """Switch each component of the objective off and on: a table with paired intervals, and how often each fired."""
+    """Switch each component of the objective off and on: differences with intervals, and counts of its activity."""
     compare_translators(
         Part.ABLATION, data=data, captions=captions, epochs=epochs, seeds=seeds, device=device, output_dir=output_dir,
         override=override,
     )  # fmt: skip
+
+
+def _print_table(table: Table, folder: Path) -> None:
+    from unimoe.console import stdout
+
+    table.write(folder / "analysis")
+    stdout.print(table.to_rich(), crop=False)
+    stdout.print(f"\nTable:  {folder / 'analysis' / table.name}.md, .tex and .csv", soft_wrap=True)
+
+
+def _as_yaml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 COMMANDS = {"train-translator": train_translator, "compare-translators": compare_translators}

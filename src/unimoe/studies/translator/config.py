@@ -1,4 +1,4 @@
-"""What the training of a cross-modal translator is: model, objective, sampler, schedules."""
+"""The configuration of a translator's training: model, objective, batches and schedules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLOSED_FORMS = ("ridge", "cca", "geometry")
 """Models that are computed, not trained."""
 
 BASES: dict[Model, str] = {"bigjump": "geometry", "ridge_adapter": "ridge"}
-"""Models that add a residual adapter to a closed form, and which."""
+"""Residual adapters and the closed form under each; ``bigjump`` is the original's name of the geometry adapter."""
 
 Below1 = Annotated[float, Field(ge=0, lt=1)]
 Weight = Annotated[float, Field(ge=0)]
@@ -24,7 +24,7 @@ Shrinkage = Fraction | Literal["ledoit_wolf"]
 
 
 class Part(StrEnum):
-    """What to compare."""
+    """The two comparisons: of all models, or of the components of one."""
 
     MODELS = "models"
     ABLATION = "ablation"
@@ -47,8 +47,8 @@ class CCAConfig(Section):
 
     Attributes:
         components: directions kept; null for all.
-        power: coordinates are weighted by their correlation to this power; null tries several, see ``folds``.
-        shrinkage: of both covariances; null tries several, see ``folds``.
+        power: coordinates are weighted by their correlation to this power; null tries several.
+        shrinkage: of both covariances; null tries several.
         folds: of the cross-validation, grouped by image, that chooses by MRR what is null.
     """
 
@@ -59,14 +59,14 @@ class CCAConfig(Section):
 
 
 class BankConfig(Section):
-    """What a caption's image must be told from.
+    """The images among which a caption must find its own.
 
     Attributes:
-        kind: ``full``: all unique training images, which is exact since image vectors are frozen; ``queue``: images of
-            the batch and of past batches; ``batch``: the batch's alone.
+        kind: ``full``: all unique training images, which is exact because image vectors are frozen; ``queue``: images
+            of this batch and of past ones; ``batch``: images of this batch.
         queue: images the queue holds, each once.
-        warmup_epochs: first epochs in which the queue is filled, and not used.
-        recent: how many of the newest images count in each epoch after the warm-up; the last number stays.
+        warmup_epochs: first epochs, in which the queue fills and is not used.
+        recent: number of the newest images in use in each epoch after the warm-up; the last number stays.
         hardest: negatives from the queue or the full bank that count, the nearest of each caption; 0 for all.
     """
 
@@ -89,7 +89,7 @@ class PositivesConfig(Section):
     """Past predictions for other captions of the same image, as further positives.
 
     Attributes:
-        per_image: how many of the newest count for a caption; 0 for none.
+        per_image: number of the newest that count for a caption; 0 for none.
         held: predictions held over all images.
     """
 
@@ -98,29 +98,24 @@ class PositivesConfig(Section):
 
 
 class DebiasConfig(Section):
-    """The debiased contrastive loss (Chuang et al. 2020).
-
-    Attributes:
-        enabled: use it.
-        prior: chance that a negative is a positive that nobody labelled.
-    """
+    """The debiased contrastive loss (Chuang et al. 2020); ``prior`` is the chance that a negative is a positive."""
 
     enabled: bool = False
     prior: Below1 = 0.01
 
 
 class LossConfig(Section):
-    """Terms of the loss beside InfoNCE, and what InfoNCE sees.
+    """InfoNCE and the terms added to it.
 
     Attributes:
         bank: negatives.
         positives: further positives.
-        predictions: also ask of each image to find its captions among the batch's and past predictions.
+        predictions: also find the captions of each image among the predictions of this batch and of past ones.
         debiased: correct for unlabelled positives.
         cosine: weight of one minus the cosine with the target.
         moment: weight of the distance between mean and deviation of predictions and targets, by dimension.
         agreement: weight of the variance of predictions for captions of one image. Shuffled batches hold few such
-            pairs; ``sampler.by_image`` gives it something to do.
+            pairs; ``sampler.by_image`` provides them.
     """
 
     bank: BankConfig = BankConfig()
@@ -133,14 +128,7 @@ class LossConfig(Section):
 
 
 class SamplerConfig(Section):
-    """How batches are made.
-
-    Attributes:
-        batch: captions of a shuffled batch.
-        by_image: batches of ``images`` x ``captions`` in place of shuffled ones.
-        images: of such a batch, P.
-        captions: of each of its images, K.
-    """
+    """Batches: ``batch`` shuffled captions, or with ``by_image`` so many ``captions`` (K) of so many ``images`` (P)."""
 
     batch: Annotated[int, Field(ge=2)] = 512
     by_image: bool = False
@@ -149,13 +137,7 @@ class SamplerConfig(Section):
 
 
 class TemperatureConfig(Section):
-    """What cosines are divided by.
-
-    Attributes:
-        fixed: the same in all epochs; null for the curriculum.
-        start: of the first epoch.
-        end: of the last epoch; between them it falls along half a cosine wave.
-    """
+    """The divisor of cosines: ``fixed``, or if null, half a cosine wave from ``start`` to ``end`` over the epochs."""
 
     fixed: Positive | None = None
     start: Positive = 0.10
@@ -163,14 +145,14 @@ class TemperatureConfig(Section):
 
 
 class GeometryConfig(Section):
-    """The closed form under an adapter, and its fine tuning.
+    """The geometry map, and the training of the closed form under an adapter.
 
     Attributes:
         power: of the canonical correlations: 0 whitens, rotates and recolours, 1 keeps them as least squares does.
         shrinkage: of both covariances.
-        unfreeze_epoch: the first epoch, counted from 1, that trains it; null leaves it frozen.
-        lr_scale: its learning rate over that of the adapter.
-        freeze_bias: train its matrix alone.
+        unfreeze_epoch: the first epoch, counted from 1, that trains the closed form; null leaves it frozen.
+        lr_scale: the closed form's learning rate over that of the adapter.
+        freeze_bias: train the closed form's matrix only.
     """
 
     power: Fraction = 0.0
@@ -185,21 +167,17 @@ class TranslatorConfig(Section):
 
     Attributes:
         model: a closed form (ridge, cca, geometry), a network from random weights (linear, mlp1, mlp2), or a closed
-            form with a residual adapter whose last layer starts at zero (bigjump: geometry; ridge_adapter: ridge).
+            form with a residual adapter whose last layer starts at zero (``BASES``).
         hidden: width of hidden layers.
-        centre: score by the cosine of what is left when the mean training image is taken away.
-        ridge, cca, geometry: the closed forms, ridge and geometry also as they stand under an adapter.
-        loss: objective.
-        temperature: of InfoNCE.
-        sampler: batches.
+        centre: rank by the cosine after the mean training image is subtracted.
+        ridge, cca, geometry: the closed forms, alone or under an adapter.
         epochs: of training; the best one on the validation images is kept.
-        learning_rate: AdamW's.
-        weight_decay: AdamW's; biases have none.
-        save_every: epochs between saved states; a killed training loses at most these.
-        validation: part of the images that choose the epoch.
+        learning_rate, weight_decay: of AdamW; biases do not decay.
+        save_every: epochs between saved states.
+        validation: share of the images that chooses the epoch.
         seed: of split, first weights and batches.
         device: null for the best there is.
-        output_dir: where checkpoint, log and results go.
+        output_dir: folder of checkpoint, log and results.
     """
 
     model: Model = "bigjump"

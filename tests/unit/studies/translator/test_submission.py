@@ -66,7 +66,7 @@ def test_any_direction_comes_back(tmp_path_factory: pytest.TempPathFactory, vect
         (HEAD + '1,"[NaN, 0.0]"\n', "2: a number of the embedding is not finite"),
         (HEAD + '1,"[1.0, 0.0]"\n2,"[1.0]"\n', "3: 1 dimensions, expected 2"),
         (HEAD + '1,"[1.0, 1.0]"\n', r"2: the embedding of '1' has length 1\.41421, not 1"),
-        (HEAD + '1,"[1.0]"\n1,"[1.0]"\n', "id '1' stands twice"),
+        (HEAD + '1,"[1.0]"\n1,"[1.0]"\n', "id '1' occurs twice"),
         (HEAD + ',"[1.0]"\n', "an id is empty"),
         (HEAD + '1,"[1.0]\n', "not a CSV file"),
     ],

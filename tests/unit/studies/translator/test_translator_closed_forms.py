@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,6 @@ from support.caption_pairs import latent_pairs, linear_pairs, pairs_of
 
 from unimoe.errors import DataError, InputError, UsageError
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, split_by_image
-from unimoe.studies.translator.models.cca import fit_cca
-from unimoe.studies.translator.models.choosing import CCA_GRID, cross_validated, held_out_mrr
 from unimoe.studies.translator.models.files import (
     MANIFEST_FILE,
     TENSORS_FILE,
@@ -21,10 +20,11 @@ from unimoe.studies.translator.models.files import (
     save_closed_form,
     save_translator,
 )
-from unimoe.studies.translator.models.geometry import fit_geometry
 from unimoe.studies.translator.models.interface import LinearMap, ProjectionPair, Translator
-from unimoe.studies.translator.models.ridge import cross_validated_ridge, fit_ridge
+from unimoe.studies.translator.models.ridge import fit_ridge
 from unimoe.studies.translator.models.statistics import PairStatistics, fold_statistics, pair_statistics, total
+from unimoe.studies.translator.models.whitening import fit_cca, fit_geometry
+from unimoe.studies.translator.training.closed_forms import cross_validated_cca, cross_validated_ridge, held_out_mrr
 
 Fit = Callable[[PairStatistics], LinearMap | ProjectionPair]
 
@@ -51,7 +51,7 @@ class TestStatistics:
         assert np.allclose(found.images.covariance, np.cov(pairs.images.astype(np.float64).T, bias=True))
         expected = (captions - captions.mean(0)).T @ (paired - paired.mean(0)) / len(captions)
         assert np.allclose(found.cross_covariance, expected)
-        assert found.paired_square == pytest.approx(float((paired**2).sum()))
+        assert np.allclose(found.paired_mean, paired.mean(0))
 
     def test_images_count_once_in_their_moments_and_by_captions_in_the_pairs(self) -> None:
         pairs = pairs_of(np.ones((4, 1)) * [[1], [2], [3], [4]], np.array([[1.0], [9.0]]), np.array([1, 0, 1, 1]))
@@ -152,15 +152,15 @@ class TestLittleData:
 class TestChoosing:
     def test_alpha_is_the_best_tried(self) -> None:
         pairs = latent_pairs(images=60, noise=2.0)
-        fitted, choice = cross_validated_ridge(pairs, alphas=[1e9, 1.0, 100.0], folds=3)
-        assert choice.alphas == (1.0, 100.0, 1e9)
-        assert choice.scores[choice.alphas.index(choice.alpha)] == max(choice.scores)
-        assert np.allclose(fitted.weight, fit_ridge(pair_statistics(pairs), choice.alpha).weight)
-        assert fitted.notes[0].startswith(f"ridge alpha {choice.alpha:.4g}")
+        fitted, scores = cross_validated_ridge(pairs, alphas=[1e9, 1.0, 100.0], folds=3)
+        assert [*scores] == [1.0, 100.0, 1e9]
+        best = max(scores, key=scores.__getitem__)
+        assert np.allclose(fitted.weight, fit_ridge(pair_statistics(pairs), best).weight)
+        assert fitted.notes[0].startswith(f"ridge alpha {best:.4g}")
 
     def test_an_alpha_at_the_edge_is_said(self) -> None:
-        _, choice = cross_validated_ridge(latent_pairs(images=60), alphas=[1e7, 1e9], folds=3, criterion="r2")
-        assert ", the lowest tried: best R2" in choice.note
+        fitted, _ = cross_validated_ridge(latent_pairs(images=60), alphas=[1.0, 1e9], folds=3)
+        assert ", the lowest tried: best MRR" in fitted.notes[0]
 
     @pytest.mark.parametrize("alphas", [[], [1.0, -1.0]])
     def test_no_such_alphas(self, alphas: list[float]) -> None:
@@ -169,15 +169,12 @@ class TestChoosing:
 
     def test_settings_are_the_best_tried_where_not_fitted(self) -> None:
         pairs = latent_pairs(images=60, noise=2.0)
-        grid = [{"power": 0.0}, {"power": 1.0}, {"power": 1.0, "components": 1}]
-        fitted, choice = cross_validated(pairs, fit_cca, grid, folds=3)
-        by_setting = [score for _, score in choice.scores]
-        assert by_setting[list(grid).index(dict(choice.settings))] == max(by_setting)
-        assert len(set(by_setting)) == 3
-        assert np.allclose(fitted.image_weight, fit_cca(pair_statistics(pairs), **choice.settings).image_weight)
-        with pytest.raises(UsageError, match="no settings"):
-            cross_validated(pairs, fit_cca, [])
-        assert {"shrinkage", "power"} == set(CCA_GRID[0])
+        grid: list[dict[str, Any]] = [{"power": 0.0}, {"power": 1.0}, {"power": 4.0}]
+        fitted, scores = cross_validated_cca(pairs, grid, folds=3)
+        best = grid[scores.index(max(scores))]
+        assert len(set(scores)) == 3
+        assert np.allclose(fitted.image_weight, fit_cca(pair_statistics(pairs), **best).image_weight)
+        assert fitted.notes[0].startswith(f"power {best['power']}: best MRR of 3 folds")
 
 
 class TestBadInput:

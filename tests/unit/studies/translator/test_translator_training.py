@@ -28,11 +28,11 @@ from unimoe.studies.translator.config import (
     TemperatureConfig,
     TranslatorConfig,
 )
+from unimoe.studies.translator.data.sources import generated_pairs
 from unimoe.studies.translator.models.networks import NetworkTranslator, Scales, make_network, network_from
 from unimoe.studies.translator.training import epochs
 from unimoe.studies.translator.training.checkpoints import evaluate, load_translator
 from unimoe.studies.translator.training.closed_forms import linear_map
-from unimoe.studies.translator.training.generated import generated_pairs
 from unimoe.studies.translator.training.objectives import Batch, Objective
 from unimoe.studies.translator.training.sampler import epoch_batches
 from unimoe.studies.translator.training.schedule import make_optimizer, recent_of, temperature_of, unfreeze

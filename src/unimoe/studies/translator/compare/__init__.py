@@ -1,1 +1,1 @@
-"""The comparison of translators."""
+"""The comparison and the ablation of translators."""

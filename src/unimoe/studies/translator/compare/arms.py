@@ -1,8 +1,10 @@
-"""Translators that are compared, the settings of each that are tried, and the components that an ablation switches."""
+"""The settings of each translator tried in a comparison, and the components that an ablation switches."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import getitem
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
@@ -43,7 +45,7 @@ _ON_RIDGE: tuple[Changes, ...] = (
 )
 
 SETTINGS: dict[str, tuple[Changes, ...]] = {
-    # The settings of these two are chosen by cross-validation within the training images.
+    # Cross-validation within the training images chooses the settings of these two.
     "ridge": ({},),
     "cca": ({},),
     "geometry": (
@@ -56,9 +58,9 @@ SETTINGS: dict[str, tuple[Changes, ...]] = {
     "bigjump": _ON_GEOMETRY,
     "ridge_adapter": _ON_RIDGE,
 }
-"""What is tried on dev, the likeliest first."""
+"""The changes to the base that are tried on dev, the most promising first."""
 
-LARGEST = 6
+_MOST_SETTINGS = 6
 
 _BATCH_IMAGES, _BATCH_CAPTIONS = 64, 2
 
@@ -79,7 +81,7 @@ COMPONENTS: dict[str, tuple[Changes, str]] = {
     "debiased": ({"loss.debiased.enabled": True}, "the debiased loss, prior .01"),
     "from_random": ({"model": "mlp1"}, "the same network without the closed form under it"),
 }
-"""What an ablation changes, against ``all_on``."""
+"""Each row of the ablation: its changes against ``all_on``, and what they mean."""
 
 
 def _known(names: list[str]) -> list[str]:
@@ -93,26 +95,26 @@ class TranslatorComparison(Section):
     """A comparison of translators on one data set.
 
     Attributes:
-        name: stands in every result; ``base.output_dir`` holds one comparison.
-        dataset: what results call the data.
-        base: what all models share.
-        models: by name; ridge is what the adapters must beat.
-        settings: of each network tried on dev.
-        seeds: of the trainings that are reported. A seed splits the images that are not for the test into train and
-            dev, and draws first weights and batches.
+        name: the experiment in every result; ``base.output_dir`` holds one comparison.
+        dataset: name of the data in results.
+        base: configuration that all models share.
+        models: by name; ridge is the baseline of the adapters' gates.
+        settings: number of settings of each network tried on dev.
+        seeds: of the trainings that are reported. A seed splits the images outside the test part into train and dev,
+            and draws first weights and batches.
         tuning_seed: of the trainings that choose a setting.
-        dev: part of the images that chooses settings and epochs.
-        test: part of the images that is reported, the same for every seed, so that scores pair.
-        split_seed: which images these are.
-        margin: by how much an adapter must beat ridge.
-        caveats: why results are unfit for decisions.
+        dev: share of the images that chooses settings and epochs.
+        test: share of the images that is reported, the same images for every seed, so that scores pair.
+        split_seed: of the choice of the test images.
+        margin: the MRR by which an adapter must beat ridge.
+        caveats: reasons why results are unfit for decisions.
     """
 
     name: Name = "translators"
     dataset: str
     base: TranslatorConfig = TranslatorConfig()
     models: Annotated[list[str], Field(min_length=1), AfterValidator(_known)] = [*SETTINGS]  # noqa: RUF012 - pydantic copies it
-    settings: Annotated[int, Field(ge=1, le=LARGEST)] = LARGEST
+    settings: Annotated[int, Field(ge=1, le=_MOST_SETTINGS)] = _MOST_SETTINGS
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)] = [0, 1, 2, 3, 4]  # noqa: RUF012
     tuning_seed: Annotated[int, Field(ge=0, lt=2**31)] = 100
     dev: Annotated[float, Field(gt=0, lt=1)] = 0.15
@@ -124,30 +126,25 @@ class TranslatorComparison(Section):
     @model_validator(mode="after")
     def _possible(self) -> TranslatorComparison:
         if len(set(self.seeds)) != len(self.seeds) or self.tuning_seed in self.seeds:
-            raise ValueError("seeds: each once, and none the tuning_seed, which has chosen the setting")
+            raise ValueError("seeds: give each once, and not the tuning_seed, which chose the setting")
         if self.dev + self.test >= 1:
             raise ValueError("dev and test leave no image to train on; lower them")
         return self
 
     def tried(self, model: str) -> list[tuple[Changes, TranslatorConfig]]:
-        """What is tried of a model: the changes, and the whole configuration."""
-        listed = SETTINGS[model][: self.settings if len(SETTINGS[model]) == LARGEST else None]
+        """Return the settings of a model to try: the changes, and the whole configuration."""
+        listed = SETTINGS[model][: self.settings if len(SETTINGS[model]) == _MOST_SETTINGS else None]
         return [(changes, changed(self.base, {"model": model, **changes})) for changes in listed]
 
 
 def ablation_config(base: TranslatorConfig, component: str, images: int) -> TranslatorConfig:
-    """The configuration of one row of the ablation.
+    """Return the configuration of one row of the ablation, a name of ``COMPONENTS``.
 
-    Everything is on, and has something to do: batches of 64 images x 2 captions, or a quarter of the images where they
-    are fewer; a queue of up to sixteen such batches; half as many hardest negatives as a batch has images.
-
-    Args:
-        base: what is left as it is.
-        component: a name of ``COMPONENTS``.
-        images: there are to train on.
+    In ``all_on`` every component is active: batches of 64 images x 2 captions, or a quarter of the training images
+    where that is less; a queue of up to sixteen such batches; half as many hardest negatives as a batch has images.
 
     Raises:
-        UsageError: too few images or epochs for all components to have something to do.
+        UsageError: too few training images or epochs for the queue to be used.
     """
     batch = min(_BATCH_IMAGES, images // 4)
     if batch < 2 or base.epochs <= base.loss.bank.warmup_epochs:
@@ -171,12 +168,9 @@ def ablation_config(base: TranslatorConfig, component: str, images: int) -> Tran
 
 
 def changed(base: TranslatorConfig, changes: Changes) -> TranslatorConfig:
-    """A configuration with some keys changed; ``section.key`` reaches into a section."""
+    """Return a configuration with some keys changed; ``section.key`` reaches into a section."""
     raw: dict[str, Any] = base.model_dump()
     for key, value in changes.items():
         *sections, last = key.split(".")
-        place = raw
-        for section in sections:
-            place = place[section]
-        place[last] = value
+        reduce(getitem, sections, raw)[last] = value
     return parse_config(TranslatorConfig, raw, source="compare-translators")

@@ -1,6 +1,6 @@
-"""Trains translators on several splits, tests each once, and keeps what is done.
+"""Train translators on several splits and test each once; finished work is kept.
 
-Settings are chosen on the dev images of a split of its own; no image of the test part is in any other part of any seed.
+Settings are chosen on the dev images of a separate split. No image of the test part is in any other part of any seed.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from unimoe.studies.translator.compare.arms import (
     TranslatorComparison,
     ablation_config,
 )
-from unimoe.studies.translator.compare.data import Source
-from unimoe.studies.translator.compare.speed import milliseconds_per_query
 from unimoe.studies.translator.config import CLOSED_FORMS, TranslatorConfig
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, split_by_image
+from unimoe.studies.translator.data.sources import Source
 from unimoe.studies.translator.evaluation import CrossmodalMeasurement, evaluate_crossmodal
 from unimoe.studies.translator.models.files import read_translator
+from unimoe.studies.translator.models.interface import milliseconds_per_query
 from unimoe.studies.translator.training.trainer import TranslatorTrainer
 
 TRAINING_FILE = "training.json"
-"""Beside an arm's checkpoint: what the training took and found."""
+"""Cost and outcome of a training, beside the arm's checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Chosen:
     """The setting of a model that was best on dev.
 
     Attributes:
-        changes: what it changes.
+        changes: its changes to the base.
         config: the whole configuration.
-        dev: its MRR on the tuning split's dev images; null where there was nothing to choose.
+        dev: its MRR on the tuning split's dev images; None where there was nothing to choose.
     """
 
     changes: Changes
@@ -51,16 +51,7 @@ class Chosen:
 
 
 class TranslatorRun:
-    """A comparison in its output folder.
-
-    Args:
-        comparison: what to compare.
-        source: the data.
-        given: options given by hand, for provenance.
-
-    Attributes:
-        test: the pairs that are reported.
-    """
+    """A comparison in its output folder; ``test`` holds the pairs that are reported, ``given`` is for provenance."""
 
     def __init__(self, comparison: TranslatorComparison, source: Source, given: Sequence[str] = ()) -> None:
         self.comparison, self.source, self._given = comparison, source, given
@@ -68,7 +59,7 @@ class TranslatorRun:
         self._rest, self.test = split_by_image(source.pairs, comparison.test, comparison.split_seed)
 
     def compare(self) -> dict[str, Chosen]:
-        """Register the gates, choose settings, train and test every model; what is done is skipped.
+        """Register the gates, then choose settings, train and test every model that is not done.
 
         Raises:
             DataError: the folder holds other gates or another training.
@@ -83,7 +74,7 @@ class TranslatorRun:
         return chosen
 
     def ablate(self) -> list[str]:
-        """Train and test every row of the ablation; their names. Errors are those of ``compare``."""
+        """Train and test every row of the ablation and return the rows' names; raises as ``compare``."""
         train, _ = self._split(self.comparison.seeds[0])
         configs = {name: ablation_config(self.comparison.base, name, len(train.image_ids)) for name in COMPONENTS}
         steps = Steps(len(configs))
@@ -103,7 +94,7 @@ class TranslatorRun:
         tried = self.comparison.tried(model)
         if len(tried) == 1:
             steps.skip(f"{model}: nothing to choose on dev")
-            return Chosen(tried[0][0], tried[0][1], None)
+            return Chosen(*tried[0], None)
         train, dev = self._split(self.comparison.tuning_seed)
         trainers = []
         for place, (_, config) in enumerate(tried):
@@ -111,7 +102,7 @@ class TranslatorRun:
             trainers.append(TranslatorTrainer(config.model_copy(update=own), train, dev))
         with steps.step(f"{model}: {len(tried)} settings on dev", sum(t.batches for t in trainers)) as step:
             values = [_fit(trainer, step)["val"] for trainer in trainers]
-            best = max(range(len(values)), key=lambda i: (values[i], -i))
+            best = values.index(max(values))
             changes, config = tried[best]
             shown = ", ".join(f"{key} {value}" for key, value in changes.items())
             step.outcome = f"best {100 * values[best]:.2f} with {shown}"
@@ -129,8 +120,9 @@ class TranslatorRun:
             step.outcome = f"test {100 * sum(found) / len(found):.2f}"
 
     def _report(self, trainer: TranslatorTrainer, facts: Mapping[str, Any]) -> float:
-        """Test a training once, and note what it took; its MRR on the test captions."""
+        """Test a training once, write down its cost, and return its MRR on the test captions."""
         comparison, source, config = self.comparison, self.source, trainer.config
+        closed_form = config.model in CLOSED_FORMS
         seen = int(facts["steps"]) * config.sampler.batch
         budget = TrainingBudget(steps=int(facts["steps"]), ranking_examples=0, embedding_examples=seen, tokens=0)
         translator = trainer.translator()
@@ -154,8 +146,8 @@ class TranslatorRun:
                 prompt=source.prompt,
                 texts=None if source.texts is None else {key: source.texts[key] for key in self.test.caption_ids},
                 translator_hash=read_translator(trainer.checkpoint).content_hash,
-                checkpoint="none" if config.model in CLOSED_FORMS else "best",
-                training=None if config.model in CLOSED_FORMS else budget,
+                checkpoint="none" if closed_form else "best",
+                training=None if closed_form else budget,
                 caveats=tuple(comparison.caveats),
             ),
             self._given,
@@ -167,12 +159,12 @@ class TranslatorRun:
         return result.aggregate["mrr"]
 
     def _split(self, seed: int) -> tuple[CaptionPairs, CaptionPairs]:
-        """Train and dev of a seed."""
+        """Return train and dev of a seed."""
         return split_by_image(self._rest, self.comparison.dev / (1.0 - self.comparison.test), seed)
 
 
 def _fit(trainer: TranslatorTrainer, step: Step) -> dict[str, Any]:
-    """Train, with a bar that also moves where a training is found done or half done."""
+    """Train with a progress bar, which also advances over work found done."""
     taken = 0
 
     def on_batch(number: int, loss: float) -> None:

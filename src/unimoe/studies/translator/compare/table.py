@@ -1,4 +1,4 @@
-"""What came out of a comparison or an ablation of translators, as tables."""
+"""Tables of a comparison and of an ablation of translators."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ from unimoe.analysis.tables.cells import caveat_notes, count_cell, marked, mean_
 from unimoe.analysis.tables.differences import NO_DIFFERENCE, TESTED, Arms, differences, mean_interval, pair_up
 from unimoe.io import read_json
 from unimoe.results import arm_dir
-from unimoe.studies.translator.compare.arms import BASELINE, COMPONENTS, TranslatorComparison
+from unimoe.studies.translator.compare.arms import BASELINE, COMPONENTS
 from unimoe.studies.translator.compare.runs import TRAINING_FILE, Chosen, TranslatorRun
-from unimoe.studies.translator.compare.speed import BATCH
-from unimoe.studies.translator.data.caption_pairs import CaptionPairs
-
-Scores = NDArray[np.float64]
+from unimoe.studies.translator.models.interface import TIMED_BATCH
 
 _MODEL_COLUMNS = (
     "model", "dev", "MRR", "95 % interval", "R@1", "R@5", "R@10", "median", "p75", "vs ridge", "interval", "p",
@@ -29,7 +26,7 @@ _ROW_COLUMNS = (
     "arm", "MRR", "vs all_on", "interval", "p", "queue negatives", "mined", "further positives", "past predictions",
     "same-image pairs", "epoch",
 )  # fmt: skip
-_FIRED = ("queue_negatives", "mined_negatives", "extra_positives", "past_predictions", "same_image_pairs")
+_COUNTS = ("queue_negatives", "mined_negatives", "extra_positives", "past_predictions", "same_image_pairs")
 
 _INTERVALS = (
     f"{TESTED}Queries are images here: captions of one image are one observation, and scores are averaged over them "
@@ -38,33 +35,22 @@ _INTERVALS = (
 
 
 def model_table(run: TranslatorRun, results: Results, chosen: Mapping[str, Chosen]) -> Table:
-    """One row per model.
-
-    Args:
-        run: the comparison.
-        results: those of its folder.
-        chosen: the setting of each model.
-    """
-    comparison, names = run.comparison, list(chosen)
-    scores = {name: _by_image(results, comparison, name, run.test) for name in names}
-    against = _against(results, comparison, scores, BASELINE)
-    mrr = marked([_mean(results, comparison, name, "mrr") for name in names])
+    """Return a table with a row for each model of a comparison, from the results of its folder."""
+    arms = _Arms(run, results, list(chosen), BASELINE)
     rows = []
-    for name, cell in zip(names, mrr, strict=True):
-        records = _records(results, comparison, name)
-        others = [_mean(results, comparison, name, f"recall@{k}") for k in (1, 5, 10)]
-        ranks = [_mean(results, comparison, name, rank, factor=1.0) for rank in ("median_rank", "p75_rank")]
+    for name, mrr in arms.mrr.items():
+        records = arms.records(name)
         setting = ", ".join(f"{key} {value:g}" for key, value in chosen[name].changes.items())
         dev = chosen[name].dev
         rows.append(
             (
                 Cell(name),
                 mean_cell([] if dev is None else [100.0 * dev]),
-                cell,
-                mean_interval(scores[name]),
-                *others,
-                *ranks,
-                *against.get(name, NO_DIFFERENCE),
+                mrr,
+                mean_interval(arms.scores[name]),
+                *(arms.mean(name, f"recall@{k}") for k in (1, 5, 10)),
+                *(arms.mean(name, rank, factor=1.0) for rank in ("median_rank", "p75_rank")),
+                *arms.against.get(name, NO_DIFFERENCE),
                 count_cell(records[0]["parameters"]),
                 _number(records[0]["weight_bytes"] / 1e6, 2),
                 _number(float(np.median([record["seconds"] for record in records])), 1),
@@ -79,7 +65,7 @@ def model_table(run: TranslatorRun, results: Results, chosen: Mapping[str, Chose
         groups=(RowGroup("", tuple(rows)),),
         notes=(
             "Scores x 100, mean over seeds ± SD; dev: the chosen setting on the tuning split. " + _INTERVALS,
-            f"µs/query: translation alone in batches of {BATCH}, median, on {records[0]['device']}. "
+            f"µs/query: translation alone in batches of {TIMED_BATCH}, median, on {records[0]['device']}. "
             "s: of training, median over seeds. MB: of the weights as they are kept.",
             *_notes(run, results),
         ),
@@ -89,18 +75,15 @@ def model_table(run: TranslatorRun, results: Results, chosen: Mapping[str, Chose
 
 
 def ablation_table(run: TranslatorRun, results: Results, names: Sequence[str]) -> Table:
-    """One row per switched component, with how often components had something to do, per training."""
-    comparison = run.comparison
-    scores = {name: _by_image(results, comparison, name, run.test) for name in names}
-    against = _against(results, comparison, scores, names[0])
-    mrr = marked([_mean(results, comparison, name, "mrr") for name in names])
+    """Return a table with a row for each switched component, with counts of how often components were active."""
+    arms = _Arms(run, results, names, names[0])
     rows = []
-    for name, cell in zip(names, mrr, strict=True):
-        records = _records(results, comparison, name)
-        fired = [round(float(np.mean([record["fired"].get(key, 0) for record in records]))) for key in _FIRED]
+    for name, mrr in arms.mrr.items():
+        records = arms.records(name)
+        counts = [round(float(np.mean([record["fired"].get(key, 0) for record in records]))) for key in _COUNTS]
         epoch = float(np.mean([record["best_epoch"] for record in records]))
-        difference = against.get(name, NO_DIFFERENCE)
-        rows.append((Cell(name), cell, *difference, *map(count_cell, fired), _number(epoch, 1)))
+        difference = arms.against.get(name, NO_DIFFERENCE)
+        rows.append((Cell(name), mrr, *difference, *map(count_cell, counts), _number(epoch, 1)))
     return Table(
         name="ablation",
         caption=_caption(run, "Components of the objective"),
@@ -118,6 +101,41 @@ def ablation_table(run: TranslatorRun, results: Results, names: Sequence[str]) -
     )
 
 
+class _Arms:
+    """The results of some arms.
+
+    Attributes:
+        scores: reciprocal ranks ``(seeds, images)`` by arm, averaged over the captions of each image.
+        mrr: a cell for each arm, the best marked.
+        against: difference to the baseline, its interval and p, by arm; empty where the baseline was left out.
+    """
+
+    def __init__(self, run: TranslatorRun, results: Results, names: Sequence[str], baseline: str) -> None:
+        self._results, self._seeds = results, run.comparison.seeds
+        self._key = f"crossmodal/{run.comparison.dataset}"
+        order = sorted(range(len(run.test)), key=run.test.caption_ids.__getitem__)  # as results list captions
+        self.scores = {name: self._by_image(name, run.test.image_of[order]) for name in names}
+        self.mrr = dict(zip(names, marked([self.mean(name, "mrr") for name in names]), strict=True))
+        pairs = {
+            name: Arms(own, self.scores[baseline], pair_up(results, self._key, name, baseline))
+            for name, own in self.scores.items()
+            if baseline in self.scores and name != baseline
+        }
+        self.against = {name: found.cells for name, found in differences(pairs).items()}
+
+    def mean(self, name: str, metric: str, factor: float = 100.0) -> Cell:
+        found = [self._results.result(name, seed, self._key) for seed in self._seeds]
+        return mean_cell([factor * result.aggregate[metric] for result in found if result is not None])
+
+    def records(self, name: str) -> list[dict[str, Any]]:
+        return [read_json(arm_dir(self._results.output_dir, name, seed) / TRAINING_FILE) for seed in self._seeds]
+
+    def _by_image(self, name: str, image_of: NDArray[np.int64]) -> NDArray[np.float64]:
+        counts = np.bincount(image_of)
+        by_caption = self._results.scores(name, self._key, self._seeds)
+        return np.array([np.bincount(image_of, weights=row) / counts for row in by_caption])
+
+
 def _caption(run: TranslatorRun, what: str) -> str:
     comparison, test = run.comparison, run.test
     return (
@@ -129,40 +147,6 @@ def _caption(run: TranslatorRun, what: str) -> str:
 def _notes(run: TranslatorRun, results: Results) -> tuple[str, ...]:
     cosine = "centred cosine" if run.comparison.base.centre else "plain cosine"
     return (f"Ranked by the {cosine}.", *run.source.pairs.dropped.notes, *caveat_notes(results))
-
-
-def _key(comparison: TranslatorComparison) -> str:
-    return f"crossmodal/{comparison.dataset}"
-
-
-def _by_image(results: Results, comparison: TranslatorComparison, name: str, test: CaptionPairs) -> Scores:
-    """Reciprocal ranks ``(seeds, images)``, averaged over the captions of each image."""
-    by_caption = results.scores(name, _key(comparison), comparison.seeds)
-    order = sorted(range(len(test)), key=test.caption_ids.__getitem__)  # as results list captions
-    image_of = test.image_of[order]
-    counts = np.bincount(image_of)
-    return np.array([np.bincount(image_of, weights=row) / counts for row in by_caption])
-
-
-def _against(
-    results: Results, comparison: TranslatorComparison, scores: Mapping[str, Scores], baseline: str
-) -> dict[str, tuple[Cell, Cell, Cell]]:
-    """Return difference to a baseline, its interval and p, by arm; empty where the baseline was left out."""
-    asked = {
-        name: Arms(own, scores[baseline], pair_up(results, _key(comparison), name, baseline))
-        for name, own in scores.items()
-        if baseline in scores and name != baseline
-    }
-    return {name: found.cells for name, found in differences(asked).items()}
-
-
-def _mean(results: Results, comparison: TranslatorComparison, name: str, metric: str, factor: float = 100.0) -> Cell:
-    found = [results.result(name, seed, _key(comparison)) for seed in comparison.seeds]
-    return mean_cell([factor * result.aggregate[metric] for result in found if result is not None])
-
-
-def _records(results: Results, comparison: TranslatorComparison, name: str) -> list[dict[str, Any]]:
-    return [read_json(arm_dir(results.output_dir, name, seed) / TRAINING_FILE) for seed in comparison.seeds]
 
 
 def _number(value: float, digits: int) -> Cell:

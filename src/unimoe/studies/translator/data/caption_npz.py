@@ -1,16 +1,16 @@
-"""Captions and images out of NPZ files, in either of two layouts. Nothing is ever unpickled.
+"""Captions and images from NPZ files, in either of two layouts.
 
-The plain layout has five arrays, and of a file of captions alone the first two:
+The plain layout has five arrays; a file of captions alone has the first two:
 
     captions        (N, Dx) numbers     embeddings of captions
-    caption_ids     (N,) text           theirs, all different
+    caption_ids     (N,) text           their ids, all different
     caption_image   (N,) text           the id of each caption's image
     images          (M, Dy) numbers     embeddings of images, each once
-    image_ids       (M,) text           theirs, all different
+    image_ids       (M,) text           their ids, all different
 
-The seed's layout has ``captions/embeddings``, ``captions/ids``, ``images/embeddings``, ``images/names``, and in
-``metadata/embedding_dim_text`` and ``metadata/embedding_dim_image`` the dimensions. Which image a caption has is told
-by ``captions.txt`` (``image,caption`` lines in the order of the captions), or else by ``captions/label``: one-hot rows
+The original layout has ``captions/embeddings``, ``captions/ids``, ``images/embeddings``, ``images/names``, and the
+dimensions in ``metadata/embedding_dim_text`` and ``metadata/embedding_dim_image``. The image of each caption comes from
+``captions.txt`` (``image,caption`` lines in the order of the captions), or else from ``captions/label``: one-hot rows
 over the images, row numbers, or names. Names are compared by stem: ``Images/7.jpg``, ``7.jpg``, ``7`` are one image.
 """
 
@@ -23,37 +23,54 @@ from pathlib import Path
 import numpy as np
 
 from unimoe.errors import DataError
-from unimoe.studies.translator.data.caption_pairs import CaptionPairs, build_pairs
-from unimoe.studies.translator.data.embedding_checks import Floats, checked_vectors, refuse_dimensions, some
+from unimoe.studies.translator.data.caption_pairs import CaptionPairs, Floats, build_pairs, checked_vectors, first_few
 from unimoe.studies.translator.data.npz_file import NpzFile
 from unimoe.trec import text_lines
 
 _IMAGE_SUFFIX = re.compile(r"\.(jpe?g|png|webp|bmp|gif|tiff?)$", re.IGNORECASE)
 _NUMBERED = re.compile(r"#\d+$")
-SEED_KEYS = ("captions/embeddings", "captions/ids", "images/embeddings", "images/names")
-PLAIN_KEYS = ("captions", "caption_ids", "caption_image", "images", "image_ids")
+_ORIGINAL_KEYS = ("captions/embeddings", "captions/ids", "images/embeddings", "images/names")
+_PLAIN_KEYS = ("captions", "caption_ids", "caption_image", "images", "image_ids")
+
+_ENCODERS = {
+    "captions": {
+        384: "all-MiniLM-L6-v2, e5-small or bge-small",
+        512: "a CLIP ViT-B text tower",
+        768: "all-mpnet-base-v2, bert-base, roberta-base, e5-base or a CLIP ViT-L text tower",
+        1024: "roberta-large-nli-stsb-mean-tokens, bert-large, e5-large or bge-m3",
+        1536: "text-embedding-3-small, or DINOv2 giant, which embeds images",
+        3072: "text-embedding-3-large",
+    },
+    "images": {
+        384: "DINOv2 small",
+        512: "a CLIP ViT-B image tower or ResNet-18",
+        768: "DINOv2 base, ViT-B or a CLIP ViT-L image tower",
+        1024: "DINOv2 large, ViT-L, or roberta-large, which embeds texts",
+        1536: "DINOv2 giant",
+        2048: "ResNet-50",
+        4096: "VGG-16's last hidden layer",
+    },
+}
+"""Encoders by embedding dimensions, for messages that name the encoder that is likely wrong."""
 
 
-def load_pairs(path: Path, captions_txt: Path | None = None, dims: tuple[int, int] | None = None) -> CaptionPairs:
-    """Read captions with their images.
+def load_pairs(path: Path, captions_txt: Path | None = None) -> CaptionPairs:
+    """Read captions with their images from a file of either layout.
 
     Args:
-        path: an NPZ file of either layout.
-        captions_txt: for the seed's layout, which image each caption has; the plain one says so itself.
-        dims: dimensions of captions and images that must be there, such as ``(1024, 1536)``. What the file's metadata
-            says is always checked.
-
-    Returns:
-        The pairs; what has no counterpart is dropped and listed in them.
+        path: the NPZ file.
+        captions_txt: the image of each caption, for the original layout; the plain layout has its own.
 
     Raises:
-        DataError: the file is missing or damaged, lacks a key, has other dimensions (names the encoder that is likely
-            wrong), an id twice, a vector zero or not finite, or no caption with an image.
+        DataError: the file is missing or damaged, lacks a key, has other dimensions than its metadata says (the message
+            names the encoder that is likely wrong), an id twice, a vector zero or not finite, or no caption with an
+            image.
     """
     arrays = NpzFile(path)
     if "captions/embeddings" not in arrays.keys:
-        _refuse_lacking(arrays, PLAIN_KEYS)
-        _refuse_dimensions(arrays, ("captions", "images"), dims)
+        _require(arrays, _PLAIN_KEYS)
+        _check_dimensions(arrays, "captions", "captions")
+        _check_dimensions(arrays, "images", "images")
         return build_pairs(
             arrays.read("captions"),
             arrays.texts("caption_ids"),
@@ -62,8 +79,9 @@ def load_pairs(path: Path, captions_txt: Path | None = None, dims: tuple[int, in
             arrays.texts("image_ids"),
             source=str(path),
         )
-    _refuse_lacking(arrays, SEED_KEYS)
-    _refuse_dimensions(arrays, ("captions/embeddings", "images/embeddings"), dims)
+    _require(arrays, _ORIGINAL_KEYS)
+    _check_dimensions(arrays, "captions/embeddings", "captions")
+    _check_dimensions(arrays, "images/embeddings", "images")
     caption_ids, names = arrays.texts("captions/ids"), arrays.texts("images/names")
     captions = arrays.shape("captions/embeddings")[0]
     if len(caption_ids) != captions:
@@ -85,26 +103,26 @@ def load_captions(path: Path, dims: int | None = None) -> tuple[list[str], Float
     """Read captions alone, as a test file has them: ids, and ``(N, Dx)`` float32.
 
     Raises:
-        DataError: as ``load_pairs``, for what is there.
+        DataError: as in ``load_pairs``, or the captions do not have ``dims`` dimensions.
     """
     arrays = NpzFile(path)
-    prefix = "captions/embeddings" in arrays.keys
-    vectors, ids = ("captions/embeddings", "captions/ids") if prefix else ("captions", "caption_ids")
-    _refuse_lacking(arrays, (vectors, ids))
-    _refuse_side(arrays, vectors, "captions", dims)
+    original = "captions/embeddings" in arrays.keys
+    vectors, ids = _ORIGINAL_KEYS[:2] if original else _PLAIN_KEYS[:2]
+    _require(arrays, (vectors, ids))
+    _check_dimensions(arrays, vectors, "captions", dims)
     caption_ids = arrays.texts(ids)
     return caption_ids, checked_vectors(arrays.read(vectors), caption_ids, str(path), "caption")
 
 
 def image_stem(name: str) -> str:
-    """The name of an image without folders and suffix: ``7`` of ``Images/7.jpg``."""
+    """Return the name of an image without folders and suffix: ``7`` of ``Images/7.jpg``."""
     return _IMAGE_SUFFIX.sub("", name.strip().replace("\\", "/").rpartition("/")[2])
 
 
 def _caption_images(
     arrays: NpzFile, captions_txt: Path | None, caption_ids: Sequence[str], stems: Sequence[str]
 ) -> tuple[list[str | None], list[str]]:
-    """The stem of each caption's image, null where it has none, and the captions whose two sources disagree."""
+    """Return the stem of each caption's image or None, and the captions whose two sources disagree."""
     labels = _labels(arrays, len(caption_ids), stems) if "captions/label" in arrays.keys else None
     if captions_txt is None:
         if labels is None:
@@ -120,8 +138,8 @@ def _caption_images(
     if 2 * len(wrong) > len(listed):
         raise DataError(
             f"{captions_txt} and captions/label of {arrays.path} name different images for {len(wrong):,} of "
-            f"{len(listed):,} captions ({some([caption_ids[row] for row in wrong])}): its lines are in another order; "
-            "give the captions.txt that the embeddings were made from"
+            f"{len(listed):,} captions ({first_few([caption_ids[row] for row in wrong])}): its lines are in another "
+            "order; give the captions.txt that the embeddings were made from"
         )
     for row in wrong:
         listed[row] = None
@@ -129,7 +147,7 @@ def _caption_images(
 
 
 def _labels(arrays: NpzFile, captions: int, stems: Sequence[str]) -> list[str | None]:
-    """What ``captions/label`` says, as stems."""
+    """Return the images of ``captions/label`` as stems."""
     key, shape = "captions/label", arrays.shape("captions/label")
     if shape not in {(captions,), (captions, len(stems))}:
         raise DataError(
@@ -137,7 +155,7 @@ def _labels(arrays: NpzFile, captions: int, stems: Sequence[str]) -> list[str | 
             f"column for each of {len(stems):,} images, or one number or name each"
         )
     if len(shape) == 2:
-        rows = arrays.row_of_ones(key)
+        rows = arrays.column_of_one(key)
     else:
         array = arrays.read(key)
         if array.dtype.kind in "US":
@@ -149,7 +167,7 @@ def _labels(arrays: NpzFile, captions: int, stems: Sequence[str]) -> list[str | 
 
 
 def _listed(captions_txt: Path, arrays: NpzFile, captions: int) -> list[str]:
-    """The image of every line of captions.txt, as a stem."""
+    """Return the image of every line of captions.txt as a stem."""
     found = []
     for number, line in text_lines(captions_txt):
         separator = "\t" if "\t" in line else ","
@@ -168,7 +186,7 @@ def _listed(captions_txt: Path, arrays: NpzFile, captions: int) -> list[str]:
 
 
 def _stems(names: Sequence[str], path: Path) -> dict[str, str]:
-    """Image names by stem, in order."""
+    """Return image names by stem, in order."""
     stems: dict[str, str] = {}
     for name in names:
         stem = image_stem(name)
@@ -178,7 +196,7 @@ def _stems(names: Sequence[str], path: Path) -> dict[str, str]:
     return stems
 
 
-def _refuse_lacking(arrays: NpzFile, keys: Sequence[str]) -> None:
+def _require(arrays: NpzFile, keys: Sequence[str]) -> None:
     lacking = [key for key in keys if key not in arrays.keys]
     if lacking:
         raise DataError(
@@ -187,19 +205,22 @@ def _refuse_lacking(arrays: NpzFile, keys: Sequence[str]) -> None:
         )
 
 
-def _refuse_dimensions(arrays: NpzFile, keys: tuple[str, str], dims: tuple[int, int] | None) -> None:
-    captions, images = (None, None) if dims is None else dims
-    _refuse_side(arrays, keys[0], "captions", captions)
-    _refuse_side(arrays, keys[1], "images", images)
-
-
-def _refuse_side(arrays: NpzFile, key: str, side: str, asked: int | None) -> None:
-    """Refuse other dimensions than asked for, or than the metadata says."""
+def _check_dimensions(arrays: NpzFile, key: str, side: str, wanted: int | None = None) -> None:
+    """Compare the dimensions of captions or images with the file's metadata, and with those wanted."""
     shape, source = arrays.shape(key), f"{arrays.path}: {key}"
     if len(shape) != 2:
         raise DataError(f"{source} has shape {shape}; it must be a matrix with a row for each of the {side}")
-    stated = f"metadata/embedding_dim_{'text' if side == 'captions' else 'image'}"
-    if stated in arrays.keys:
-        refuse_dimensions(shape[1], int(arrays.read(stated).reshape(-1)[0]), side, source, stated)
-    if asked is not None:
-        refuse_dimensions(shape[1], asked, side, source, "the dimensions asked for")
+    metadata = f"metadata/embedding_dim_{'text' if side == 'captions' else 'image'}"
+    stated = int(arrays.read(metadata).reshape(-1)[0]) if metadata in arrays.keys else None
+    for expected, by in ((stated, metadata), (wanted, "the captions the translator is trained on")):
+        if expected is not None and expected != shape[1]:
+            raise DataError(
+                f"{source}: {shape[1]} dimensions{_encoder(side, shape[1])}, expected {expected}"
+                f"{_encoder(side, expected)} by {by}: the {side} were probably embedded with the wrong encoder; "
+                "embed them again, or correct the expected dimensions"
+            )
+
+
+def _encoder(side: str, dimensions: int) -> str:
+    known = _ENCODERS[side].get(dimensions)
+    return f" (as {known})" if known else ""

@@ -1,7 +1,8 @@
-"""Captions and the images they describe, as embeddings: what a cross-modal translator learns from and is judged on."""
+"""Captions and the images they describe, as embeddings that are matched by image id, checked, and split by image."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,17 +13,20 @@ from numpy.typing import NDArray
 
 from unimoe.errors import DataError, UsageError
 from unimoe.io import hash_parts
-from unimoe.studies.translator.data.embedding_checks import Floats, checked_vectors, some
 
+Floats = NDArray[np.float32]
 Rows = NDArray[np.int64]
+
+_NAMED = 3
+"""Ids that a message names of a longer list."""
 
 
 @dataclass(frozen=True)
 class Dropped:
-    """What was left out of the pairs, by id.
+    """Ids that a source holds and its pairs do not.
 
     Attributes:
-        captions_without_image: captions whose image has no embedding, or that name none.
+        captions_without_image: captions that name no image, or one without an embedding.
         images_without_captions: images that no caption describes.
         contradictions: captions for which two sources name different images.
     """
@@ -33,26 +37,26 @@ class Dropped:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A line for each kind that there is, such as ``2 captions without an image, left out (a#0, a#1)``."""
+        """A line for each kind that is not empty, such as ``2 captions without an image, left out (a#0, a#1)``."""
         kinds = (
             ("captions without an image", self.captions_without_image),
             ("images without captions", self.images_without_captions),
             ("captions whose label and captions.txt name different images", self.contradictions),
         )
-        return tuple(f"{len(ids):,} {what}, left out ({some(ids)})" for what, ids in kinds if ids)
+        return tuple(f"{len(ids):,} {what}, left out ({first_few(ids)})" for what, ids in kinds if ids)
 
 
 @dataclass(frozen=True)
 class CaptionPairs:
-    """Captions with their images. Several captions may share an image; every image has one at least.
+    """Captions with their images. Several captions may share an image; every image has at least one.
 
     Attributes:
         captions: ``(N, Dx)`` float32, finite, no row zero.
-        caption_ids: theirs, N different ones.
+        caption_ids: N different ids.
         images: ``(M, Dy)`` float32, finite, no row zero; each image once.
-        image_ids: theirs, M different ones.
+        image_ids: M different ids.
         image_of: ``(N,)`` row of each caption's image.
-        dropped: what the source held besides.
+        dropped: what the source holds besides.
     """
 
     captions: Floats
@@ -63,18 +67,18 @@ class CaptionPairs:
     dropped: Dropped = Dropped()
 
     def __len__(self) -> int:
-        """Number of captions."""
+        """Return the number of captions."""
         return len(self.caption_ids)
 
     @cached_property
     def content_hash(self) -> str:
-        """Content hash of everything but what was dropped."""
+        """Content hash of everything except ``dropped``."""
         arrays = (self.captions, self.images, self.image_of)
         ids = (str(len(self.caption_ids)), *self.caption_ids, *self.image_ids)
         return hash_parts([*ids, *(np.ascontiguousarray(array).tobytes() for array in arrays)])
 
     def subset(self, image_rows: NDArray[np.integer[Any]] | Sequence[int]) -> CaptionPairs:
-        """Some images, in the order given, with all their captions, in the order they have here.
+        """Return some images, in the order given, with all their captions, in the order they have here.
 
         Raises:
             UsageError: no rows, one that does not exist, or one twice.
@@ -105,16 +109,16 @@ def split_by_image(pairs: CaptionPairs, fraction: float, seed: int) -> tuple[Cap
     Raises:
         UsageError: a part would have no image.
     """
-    train, validation = _split(pairs, [fraction], seed)
-    return train, validation
-
-
-def split_three_ways(
-    pairs: CaptionPairs, validation: float, test: float, seed: int
-) -> tuple[CaptionPairs, CaptionPairs, CaptionPairs]:
-    """Split into (train, validation, test) by image; fractions are shares of all images. See ``split_by_image``."""
-    train, second, third = _split(pairs, [validation, test], seed)
-    return train, second, third
+    images = len(pairs.image_ids)
+    count = round(fraction * images) if 0 < fraction < 1 else 0
+    if not 1 <= count < images:
+        raise UsageError(
+            f"{fraction:g} of {images:,} images leaves a part of the split empty; choose a fraction between 0 and 1 "
+            "that gives both parts an image"
+        )
+    by_id = np.array(sorted(range(images), key=pairs.image_ids.__getitem__), dtype=np.int64)
+    order = by_id[np.random.default_rng(seed).permutation(images)]
+    return pairs.subset(np.sort(order[count:])), pairs.subset(np.sort(order[:count]))
 
 
 def build_pairs(
@@ -127,32 +131,31 @@ def build_pairs(
     source: str,
     contradictions: Sequence[str] = (),
 ) -> CaptionPairs:
-    """Pairs out of captions and images that are matched by image id; what has no counterpart is dropped and listed.
+    """Match captions ``(N, Dx)`` and images ``(M, Dy)`` by image id; those without a counterpart are dropped.
 
     Args:
-        captions: ``(N, Dx)``.
-        caption_ids: theirs.
-        caption_images: the id of each caption's image; null where it has none.
-        images: ``(M, Dy)``.
-        image_ids: theirs.
-        source: what messages call it: a file.
-        contradictions: captions, with null for their image, for which two sources name different ones.
+        captions: their embeddings.
+        caption_ids: their ids.
+        caption_images: the id of each caption's image, or None.
+        images: their embeddings.
+        image_ids: their ids.
+        source: the file that messages name.
+        contradictions: captions for which two sources name different images; their ``caption_images`` are None.
 
     Raises:
-        DataError: an id stands twice, a vector is zero or not finite, lengths differ, or nothing is left.
+        DataError: an id occurs twice, a vector is zero or not finite, lengths differ, or nothing is left.
     """
-    captions, images = (
-        checked_vectors(captions, caption_ids, source, "caption"),
-        checked_vectors(images, image_ids, source, "image"),
-    )
+    captions = checked_vectors(captions, caption_ids, source, "caption")
+    images = checked_vectors(images, image_ids, source, "image")
     if len(caption_images) != len(caption_ids):
         raise DataError(f"{source}: {len(caption_images):,} images are named for {len(caption_ids):,} captions")
     row_of = {image_id: row for row, image_id in enumerate(image_ids)}
     found = np.array([-1 if name is None else row_of.get(name, -1) for name in caption_images], dtype=np.int64)
     kept = np.flatnonzero(found >= 0)
     if not len(kept):
+        named = next((name for name in caption_images if name is not None), None)
         raise DataError(
-            f"{source}: no caption has an image (captions name images such as {_first(caption_images)!r}, "
+            f"{source}: no caption has an image (captions name images such as {named!r}, "
             f"embeddings are of {image_ids[0]!r}); give captions and images of one data set"
         )
     described = np.unique(found[kept])
@@ -160,11 +163,11 @@ def build_pairs(
     place[described] = np.arange(len(described))
     contradicted = set(contradictions)
     without = [caption_ids[row] for row in np.flatnonzero(found < 0).tolist()]
-    every_caption, every_image = len(kept) == len(caption_ids), len(described) == len(image_ids)
     return CaptionPairs(
-        captions=captions if every_caption else captions[kept],
+        # Embeddings can take gigabytes: they are copied only where rows are dropped.
+        captions=captions if len(kept) == len(caption_ids) else captions[kept],
         caption_ids=[caption_ids[row] for row in kept.tolist()],
-        images=images if every_image else images[described],
+        images=images if len(described) == len(image_ids) else images[described],
         image_ids=[image_ids[row] for row in described.tolist()],
         image_of=place[found[kept]],
         dropped=Dropped(
@@ -175,22 +178,40 @@ def build_pairs(
     )
 
 
-def _split(pairs: CaptionPairs, fractions: Sequence[float], seed: int) -> list[CaptionPairs]:
-    """Train first, then a part for each fraction."""
-    total = len(pairs.image_ids)
-    counts = [round(fraction * total) if 0 < fraction < 1 else 0 for fraction in fractions]
-    if min(counts) < 1 or sum(counts) >= total:
-        wanted = " and ".join(f"{fraction:g}" for fraction in fractions)
-        raise UsageError(
-            f"{wanted} of {total:,} images leaves a part of the split empty; choose fractions between 0 and 1 "
-            "that give every part an image"
+def checked_vectors(vectors: NDArray[Any], ids: Sequence[str], source: str, what: str) -> Floats:
+    """Check shape, ids and values of embeddings, and return them as ``(N, D)`` float32.
+
+    Raises:
+        DataError: not a matrix of numbers, another number of ids, an id twice, or a vector zero or not finite.
+    """
+    if vectors.ndim != 2 or vectors.dtype.kind not in "fiu" or not vectors.size:
+        raise DataError(
+            f"{source}: {what} embeddings have shape {vectors.shape} and type {vectors.dtype}; "
+            "they must be a matrix of numbers, a row for each"
         )
-    by_id = np.array(sorted(range(total), key=pairs.image_ids.__getitem__), dtype=np.int64)
-    order = by_id[np.random.default_rng(seed).permutation(total)]
-    ends = np.cumsum(counts)
-    parts = [order[ends[-1] :], *np.split(order[: ends[-1]], ends[:-1])]
-    return [pairs.subset(np.sort(rows)) for rows in parts]
+    if len(ids) != len(vectors):
+        raise DataError(f"{source}: {len(ids):,} {what} ids for {len(vectors):,} {what} embeddings; write both anew")
+    repeated = first_repeated(ids)
+    if repeated is not None:
+        raise DataError(f"{source}: {what} id {repeated!r} occurs twice; keep one, or name them apart")
+    with np.errstate(over="ignore"):  # numbers beyond float32 become infinite, and are refused below
+        floats: Floats = np.ascontiguousarray(vectors, dtype=np.float32)
+        norms = np.einsum("nd,nd->n", floats, floats, dtype=np.float64)
+    for bad, why in ((~np.isfinite(norms), "not finite"), (norms == 0, "zero")):
+        if bad.any():
+            row = int(bad.argmax())
+            others = f", and {bad.sum() - 1:,} others" if bad.sum() > 1 else ""
+            raise DataError(
+                f"{source}: the embedding of {what} {ids[row]!r} is {why}{others}; embed it again, or remove it"
+            )
+    return floats
 
 
-def _first(names: Sequence[str | None]) -> str | None:
-    return next((name for name in names if name is not None), None)
+def first_few(ids: Sequence[str]) -> str:
+    """Return the first few ids, for a message."""
+    return ", ".join(ids[:_NAMED]) + ", ..." * (len(ids) > _NAMED)
+
+
+def first_repeated(ids: Sequence[str]) -> str | None:
+    """Return the first id that occurs more than once, or None."""
+    return next((key for key, count in Counter(ids).items() if count > 1), None)

@@ -1,7 +1,7 @@
-"""Flickr8k as it lies on disk: captions, the official split, and CNN features of images (Hodosh et al., 2013).
+"""Flickr8k on disk: captions, the official test split, and CNN features of its images (Hodosh et al., 2013).
 
-The folder has ``captions.txt`` (``image,caption``), ``Flickr_8k.testImages.txt`` and ``Flickr_8k.devImages.txt`` (a
-name a line), and ``image-features-*.npz`` (``ids``, ``embeddings``) for the images of a split.
+The folder ``flickr8k`` in the folder that ``UNIMOE_DATA`` names has ``captions.txt`` (``image,caption``),
+``Flickr_8k.testImages.txt`` (a name on each line), and the features (``ids``, ``embeddings``) of these images.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import csv
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,17 +19,15 @@ from unimoe.studies.translator.data.caption_npz import image_stem
 from unimoe.studies.translator.data.npz_file import NpzFile
 from unimoe.trec import text_lines
 
-Split = Literal["test", "dev"]
-
-_FEATURES = {"test": "image-features-cnn512-test1000.npz", "dev": "image-features-cnn512-dev100.npz"}
+_FEATURES = "image-features-cnn512-test1000.npz"
 
 
 @dataclass(frozen=True)
 class Flickr8k:
-    """Captions and image features of one official split, not yet matched.
+    """Captions and image features of the test split, not yet matched.
 
     Attributes:
-        texts: caption id (``name.jpg#0``) to caption, of the split's images, in the order of the file.
+        texts: caption id (``name.jpg#0``) to caption, in the order of the file.
         caption_images: caption id to the stem of its image.
         image_ids: stems of the images that have features.
         images: their features, ``(M, Dy)``.
@@ -44,27 +41,26 @@ class Flickr8k:
     source: str
 
 
-def read_flickr8k(folder: Path | None = None, split: Split = "test") -> Flickr8k:
-    """Read one official split.
-
-    Args:
-        folder: with the files; null for ``flickr8k`` in the folder that ``UNIMOE_DATA`` names.
-        split: ``test`` (1,000 images) or ``dev`` (features of 100).
+def read_flickr8k() -> Flickr8k:
+    """Read the test split: 1,000 images.
 
     Raises:
-        UsageError: no folder is named.
+        UsageError: ``UNIMOE_DATA`` is not set.
         DataError: a file is missing or malformed, or no caption is of the split's images.
     """
-    folder = folder or _default_folder()
-    wanted = {image_stem(line) for _, line in text_lines(folder / f"Flickr_8k.{split}Images.txt")}
+    data = os.environ.get("UNIMOE_DATA")
+    if not data:
+        raise UsageError("Flickr8k: no folder given; set UNIMOE_DATA to the folder that has flickr8k in it")
+    folder = Path(data, "flickr8k")
+    wanted = {image_stem(line) for _, line in text_lines(folder / "Flickr_8k.testImages.txt")}
     texts, caption_images = {}, {}
     for name, number, text in _captions(folder / "captions.txt"):
         if image_stem(name) in wanted:
             texts[f"{name}#{number}"] = text
             caption_images[f"{name}#{number}"] = image_stem(name)
     if not texts:
-        raise DataError(f"{folder / 'captions.txt'}: no caption of an image of the {split} split; check the folder")
-    features = NpzFile(folder / _FEATURES[split])
+        raise DataError(f"{folder / 'captions.txt'}: no caption of an image of the test split; check the folder")
+    features = NpzFile(folder / _FEATURES)
     for key in ("ids", "embeddings"):
         if key not in features.keys:
             raise DataError(f"{features.path}: lacks {key}; it has {', '.join(sorted(features.keys))}")
@@ -72,15 +68,8 @@ def read_flickr8k(folder: Path | None = None, split: Split = "test") -> Flickr8k
     return Flickr8k(texts, caption_images, image_ids, features.read("embeddings"), str(folder))
 
 
-def _default_folder() -> Path:
-    data = os.environ.get("UNIMOE_DATA")
-    if not data:
-        raise UsageError("Flickr8k: no folder given; set UNIMOE_DATA to the folder that has flickr8k in it")
-    return Path(data, "flickr8k")
-
-
 def _captions(path: Path) -> list[tuple[str, int, str]]:
-    """Image name, number of the caption among the image's, and caption."""
+    """Return image name, number of the caption among the image's, and caption."""
     found, counts = [], dict[str, int]()
     for line, fields in enumerate(csv.reader(text for _, text in text_lines(path)), start=1):
         if line == 1 and fields == ["image", "caption"]:

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from unimoe.errors import DataError
 
 _BYTES_AT_ONCE = 2**24
-"""Of a one-hot matrix, which whole can take gigabytes."""
+"""Read at once of a one-hot matrix, which as a whole can take gigabytes."""
 
 
 class NpzFile:
-    """An NPZ file whose arrays are read one by one, when they are asked for."""
+    """An NPZ file; ``keys`` names its arrays, which are read only on request."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,13 +33,13 @@ class NpzFile:
             raise DataError(f"{path}: no NPZ file ({error}); write it with numpy.savez") from None
 
     def read(self, key: str) -> NDArray[Any]:
-        """A whole array."""
+        """Read a whole array."""
         with self._named_errors(key), np.load(self.path, allow_pickle=False) as file:
             array: NDArray[Any] = file[key]
         return array
 
     def texts(self, key: str) -> list[str]:
-        """An array of ids; numbers count as text."""
+        """Read an array of ids; numbers become text."""
         array = self.read(key)
         if array.ndim != 1 or array.dtype.kind not in "USiu":
             raise DataError(f"{self.path}: {key} has shape {array.shape} and type {array.dtype}; it must list ids")
@@ -51,13 +51,13 @@ class NpzFile:
         return [str(value) for value in array.tolist()]
 
     def shape(self, key: str) -> tuple[int, ...]:
-        """Of an array that is not read."""
-        with self._named_errors(key), zipfile.ZipFile(self.path) as file, file.open(f"{key}.npy") as stream:
+        """Read the shape of an array without its content."""
+        with self._opened(key) as stream:
             return _header(stream)[0]
 
-    def row_of_ones(self, key: str) -> NDArray[np.int64]:
-        """The column of the one in each row of a one-hot matrix, -1 where there is none or more; read in parts."""
-        with self._named_errors(key), zipfile.ZipFile(self.path) as file, file.open(f"{key}.npy") as stream:
+    def column_of_one(self, key: str) -> NDArray[np.int64]:
+        """Return the column of the one in each row of a one-hot matrix, -1 for a row with none or several."""
+        with self._opened(key) as stream:
             (rows, columns), fortran, dtype = _header(stream)
             if fortran or dtype.hasobject:
                 return _column_of_one(self.read(key))
@@ -72,6 +72,11 @@ class NpzFile:
         return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
     @contextmanager
+    def _opened(self, key: str) -> Iterator[IO[bytes]]:
+        with self._named_errors(key), zipfile.ZipFile(self.path) as file, file.open(f"{key}.npy") as stream:
+            yield stream
+
+    @contextmanager
     def _named_errors(self, key: str) -> Iterator[None]:
         try:
             yield
@@ -84,8 +89,8 @@ class NpzFile:
             raise DataError(f"{self.path}: {key} is damaged ({error}); write the file again") from None
 
 
-def _header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether columns come first, and type of an array in NPY format."""
+def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, whether columns come first, and type of an array in NPY format."""
     version = npy.read_magic(stream)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, fortran, dtype = read(stream)

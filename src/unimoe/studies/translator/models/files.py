@@ -1,7 +1,7 @@
-"""Translators on disk: a folder of one safetensors file and a manifest that says what it is.
+"""Translators on disk: a folder with one safetensors file and a manifest that describes it.
 
-``save_translator`` and ``read_translator`` keep tensors by name under a kind, whatever made them; ``save_closed_form``
-and ``load_closed_form`` do so for what the closed forms end in.
+``save_translator`` and ``read_translator`` handle named tensors of any kind; ``save_closed_form`` and
+``load_closed_form`` the results of the closed forms.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _CLOSED_FORMS: dict[str, type[LinearMap] | type[ProjectionPair]] = {
 
 @dataclass(frozen=True)
 class StoredTranslator:
-    """What a folder holds.
+    """The content of a translator's folder.
 
     Attributes:
-        kind: what the tensors are of.
+        kind: what the tensors are; the reader checks it.
         tensors: by name.
-        settings: what its maker wrote about it, JSON.
+        settings: JSON that its maker wrote about it.
         notes: how it was made.
         content_hash: of the tensors' file.
     """
@@ -65,17 +65,9 @@ def save_translator(
     settings: Mapping[str, Any],
     notes: tuple[str, ...] = (),
 ) -> str:
-    """Write a translator, in the place of what the folder held; a crash leaves the old one, none or the new.
+    """Write a translator and return the content hash of its tensors; see ``StoredTranslator`` for the arguments.
 
-    Args:
-        folder: of its own.
-        kind: what the tensors are of; who reads it checks it.
-        tensors: by name.
-        settings: JSON that is needed to use them.
-        notes: how it was made.
-
-    Returns:
-        The content hash of the tensors' file.
+    The folder is replaced as a whole: a crash leaves the old one, none or the new one.
     """
     with atomic_dir(folder) as temporary:
         file = temporary / TENSORS_FILE
@@ -104,15 +96,13 @@ def read_translator(folder: Path) -> StoredTranslator:
         tensors = safetensors.numpy.load_file(file)
     except (OSError, safetensors.SafetensorError) as error:
         raise DataError(f"{file}: damaged ({error}); train it again") from None
-    return StoredTranslator(
-        manifest.kind, tensors, manifest.settings, tuple(manifest.notes), content_hash=manifest.tensors_hash
-    )
+    return StoredTranslator(manifest.kind, tensors, manifest.settings, tuple(manifest.notes), manifest.tensors_hash)
 
 
 def save_closed_form(
     folder: Path, translator: LinearMap | ProjectionPair, settings: Mapping[str, Any] | None = None
 ) -> str:
-    """Write what a closed form ended in, with what it was made from; returns its content hash."""
+    """Write a closed form's result with the settings it was made from, and return its content hash."""
     kind = next(kind for kind, made in _CLOSED_FORMS.items() if isinstance(translator, made))
     arrays = {field.name: getattr(translator, field.name) for field in fields(translator) if field.name != "notes"}
     tensors = {name: array for name, array in arrays.items() if array is not None}
@@ -127,13 +117,10 @@ def load_closed_form(folder: Path) -> LinearMap | ProjectionPair:
     """
     stored = read_translator(folder)
     if stored.kind not in _CLOSED_FORMS:
-        raise DataError(f"{folder}: a translator of kind {stored.kind!r}, no closed form; use {_kinds()}")
+        kinds = " or ".join(_CLOSED_FORMS)
+        raise DataError(f"{folder}: a translator of kind {stored.kind!r}, no closed form; use {kinds}")
     try:
         return _CLOSED_FORMS[stored.kind](**stored.tensors, notes=stored.notes)
     except TypeError:
         names = ", ".join(sorted(stored.tensors))
         raise DataError(f"{folder}: a {stored.kind} cannot be made of {names}; train it again") from None
-
-
-def _kinds() -> str:
-    return " or ".join(_CLOSED_FORMS)

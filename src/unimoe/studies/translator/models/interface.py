@@ -1,11 +1,13 @@
-"""What every translator can do, and the two kinds that a closed form ends in: one matrix, or a projection of each side.
+"""What every translator can do, and the two results of a closed form: one matrix, or a projection of each side.
 
-A translator puts captions and images into one space, where the cosine ranks images. For most that is the space of the
-images; canonical correlations have their own.
+A translator maps captions and images into one space, where the cosine ranks images. Most use the space of the images;
+canonical correlations have a separate one.
 """
 
 from __future__ import annotations
 
+import statistics
+import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,9 +20,12 @@ Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Numbers = NDArray[np.floating[Any]]
 
+TIMED_BATCH = 512
+_WARMUP, _ROUNDS = 3, 15
+
 
 class Translator(Protocol):
-    """Ranks images for captions by the cosine of what ``translate`` and ``gallery`` return."""
+    """Ranks images for captions by the cosine of the results of ``translate`` and ``gallery``."""
 
     @property
     def input_dim(self) -> int:
@@ -28,10 +33,10 @@ class Translator(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What to know about how it was made, in sentences."""
+        """Sentences about how the translator was made."""
 
     def translate(self, captions: Numbers) -> Floats:
-        """Captions ``(n, Dx)`` in the common space: ``(n, D)`` float32 of unit length.
+        """Map captions ``(n, Dx)`` into the common space: ``(n, D)`` float32 of unit length.
 
         Raises:
             DataError: other dimensions than ``input_dim``.
@@ -39,7 +44,7 @@ class Translator(Protocol):
         """
 
     def gallery(self, images: Numbers) -> Floats:
-        """Images ``(m, Dy)`` in the common space: ``(m, D)`` float32 of unit length. Errors are those above."""
+        """Map images ``(m, Dy)`` into the common space: ``(m, D)`` float32 of unit length. Raises as ``translate``."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class LinearMap:
     Attributes:
         weight: ``(Dy, Dx)`` float64.
         bias: ``(Dy,)`` float64.
-        centre: ``(Dy,)`` subtracted from translations and images before the cosine; null for the plain cosine.
+        centre: ``(Dy,)`` subtracted from translations and images before the cosine; None for the plain cosine.
         notes: how it was made.
     """
 
@@ -64,7 +69,7 @@ class LinearMap:
         return int(self.weight.shape[1])
 
     def predict(self, captions: Numbers) -> Floats:
-        """The images' embeddings as foretold, ``(n, Dy)`` float32, neither centred nor normalised."""
+        """Predict the images' embeddings, ``(n, Dy)`` float32, neither centred nor normalised."""
         return affine(captions, self.weight, self.bias)
 
     def translate(self, captions: Numbers) -> Floats:
@@ -80,13 +85,11 @@ class LinearMap:
 
 @dataclass(frozen=True)
 class ProjectionPair:
-    """A translator into a space of its own, with an affine map of each side.
+    """A translator into a separate space of ``k`` dimensions, with an affine map of each side.
 
     Attributes:
-        caption_weight: ``(k, Dx)`` float64.
-        caption_bias: ``(k,)``.
-        image_weight: ``(k, Dy)``.
-        image_bias: ``(k,)``.
+        caption_weight, caption_bias: ``(k, Dx)`` and ``(k,)`` float64.
+        image_weight, image_bias: ``(k, Dy)`` and ``(k,)`` float64.
         correlations: ``(k,)`` canonical correlations, descending.
         notes: how it was made.
     """
@@ -113,7 +116,7 @@ class ProjectionPair:
 
 
 def affine(vectors: Numbers, weight: Doubles, bias: Doubles, what: str = "captions") -> Floats:
-    """``vectors @ weight.T + bias`` in float32.
+    """Return ``vectors @ weight.T + bias`` in float32.
 
     Raises:
         DataError: the vectors have other dimensions than the map takes.
@@ -125,7 +128,7 @@ def affine(vectors: Numbers, weight: Doubles, bias: Doubles, what: str = "captio
 
 
 def unit(vectors: Numbers) -> Floats:
-    """Vectors as float32 of unit length.
+    """Return vectors as float32 of unit length.
 
     Raises:
         InputError: one is zero or not finite; carries its index.
@@ -142,13 +145,23 @@ def unit(vectors: Numbers) -> Floats:
 
 
 def refuse_width(vectors: Numbers, width: int, what: str) -> None:
-    """Refuse vectors of another dimension.
-
-    Raises:
-        DataError: they are not ``(n, width)``.
-    """
+    """Raise a DataError if vectors are not ``(n, width)``."""
     if vectors.ndim != 2 or vectors.shape[1] != width:
         raise DataError(
             f"{what} of shape {vectors.shape}, but the translator was made for {width} dimensions; "
             "use the encoder it was made with, or make it anew"
         )
+
+
+def milliseconds_per_query(translator: Translator) -> float:
+    """Time the translation of random captions in batches of ``TIMED_BATCH``: milliseconds per caption, the median.
+
+    Time runs from vectors in memory to unit vectors in memory, so a GPU's transfers count.
+    """
+    captions = np.random.default_rng(0).standard_normal((TIMED_BATCH, translator.input_dim)).astype(np.float32)
+    times = []
+    for _ in range(_WARMUP + _ROUNDS):
+        start = time.perf_counter()
+        translator.translate(captions)
+        times.append(time.perf_counter() - start)
+    return 1e3 * statistics.median(times[_WARMUP:]) / TIMED_BATCH

@@ -1,7 +1,7 @@
 """Networks that translate captions into the space of the images, and such a network as a ``Translator``.
 
-Inputs are standardised and the learnt part of the output is scaled to the spread of the images, both by numbers of the
-training data that are kept with the weights: one learning rate then fits encoders of any scale.
+Inputs are standardised and the learnt part of the output is scaled to the spread of the images, so one learning rate
+fits encoders of any scale. The scales come from the training data and are stored with the weights.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unimoe.studies.translator.models.interface import Floats, LinearMap, Numbers, refuse_width, unit
+from unimoe.studies.translator.models.interface import Doubles, Floats, LinearMap, Numbers, refuse_width, unit
 
 _HIDDEN_LAYERS = {"linear": 0, "mlp1": 1, "mlp2": 2}
 _BLOCK = 16_384
@@ -24,44 +24,41 @@ _BLOCK = 16_384
 
 @dataclass(frozen=True)
 class Scales:
-    """Numbers of the training data that a network needs.
+    """Means ``(Dx,)`` and ``(Dy,)`` of the training data, and root mean squares of the centred entries."""
 
-    Attributes:
-        caption_mean: ``(Dx,)``.
-        caption_scale: root mean square of the centred captions' entries.
-        image_mean: ``(Dy,)``.
-        image_scale: the same of the images.
-    """
-
-    caption_mean: NDArray[np.float64]
+    caption_mean: Doubles
     caption_scale: float
-    image_mean: NDArray[np.float64]
+    image_mean: Doubles
     image_scale: float
 
     @classmethod
     def of(cls, captions: Numbers, images: Numbers) -> Scales:
-        """From captions ``(N, Dx)`` and unique images ``(M, Dy)``."""
-        (caption_mean, caption_scale), (image_mean, image_scale) = _spread(captions), _spread(images)
-        return cls(caption_mean, caption_scale, image_mean, image_scale)
+        """Measure captions ``(N, Dx)`` and unique images ``(M, Dy)``."""
+        return cls(*_spread(captions), *_spread(images))
 
 
 class TranslatorNetwork(nn.Module):
-    """``y = base(x) + image_scale * layers((x - caption_mean) / caption_scale)``.
+    """Computes ``y = base(x) + image_scale * layers((x - caption_mean) / caption_scale)``.
 
-    Without a base, the mean image stands in its place.
+    Without a base, the mean image takes its place.
 
     Args:
         scales: of the training data.
         hidden: width of the hidden layers.
-        layers: how many of them.
-        base: a closed form under a residual adapter; frozen until somebody says otherwise. The adapter's last layer
-            then starts at zero, so that the first predictions are the closed form's.
-        generator: of the first weights; by default torch's own.
+        layers: number of hidden layers.
+        base: a closed form under a residual adapter, frozen until training unfreezes it. The adapter's last layer
+            starts at zero, so the first predictions are the closed form's.
+        generator: of the first weights; by default torch's.
 
     Attributes:
-        base: the closed form as a layer, in float32; null where there is none.
-        layers: what is learnt from random weights.
+        base: the closed form as a layer, in float32, or None.
+        layers: the layers learnt from random weights.
     """
+
+    caption_mean: Tensor
+    caption_scale: Tensor
+    image_mean: Tensor
+    image_scale: Tensor
 
     def __init__(
         self,
@@ -85,30 +82,19 @@ class TranslatorNetwork(nn.Module):
             self.layers.append(_layer(width, after, generator, last=place == layers))
         self.base: nn.Linear | None = None
         if base is not None:
-            self.base = _frozen_layer(base.weight, base.bias)
-            last = cast(nn.Linear, self.layers[-1])
-            nn.init.zeros_(last.weight)
+            self.base = _frozen_layer(base)
+            nn.init.zeros_(cast(nn.Linear, self.layers[-1]).weight)
 
     def forward(self, captions: Tensor) -> Tensor:
-        """Captions ``(n, Dx)`` to images ``(n, Dy)``, neither centred nor normalised."""
-        buffers = cast(dict[str, Tensor], dict(self.named_buffers()))
-        standard = (captions - buffers["caption_mean"]) / buffers["caption_scale"]
-        learnt: Tensor = buffers["image_scale"] * self.layers(standard)
-        return learnt + (buffers["image_mean"] if self.base is None else self.base(captions))
+        """Predict images ``(n, Dy)`` for captions ``(n, Dx)``, neither centred nor normalised."""
+        learnt: Tensor = self.image_scale * self.layers((captions - self.caption_mean) / self.caption_scale)
+        return learnt + (self.image_mean if self.base is None else self.base(captions))
 
 
 def make_network(
     model: str, scales: Scales, hidden: int, seed: int, base: LinearMap | None = None
 ) -> TranslatorNetwork:
-    """A network by name, before training.
-
-    Args:
-        model: ``linear``, ``mlp1`` or ``mlp2``; any other name is an adapter of one hidden layer on ``base``.
-        scales: of the training data.
-        hidden: width of hidden layers.
-        seed: of the first weights.
-        base: the closed form under an adapter.
-    """
+    """Make an untrained network: ``linear``, ``mlp1``, ``mlp2``, or else an adapter of one hidden layer on ``base``."""
     generator = torch.Generator().manual_seed(seed)
     return TranslatorNetwork(scales, hidden, _HIDDEN_LAYERS.get(model, 1), base, generator)
 
@@ -118,31 +104,30 @@ class NetworkTranslator:
     """A network as a ``Translator``.
 
     Attributes:
-        network: in evaluation; where its parameters lie decides where it computes.
-        centre: ``(Dy,)`` subtracted from translations and images before the cosine; null for the plain cosine.
+        network: computes on the device of its parameters.
+        centre: ``(Dy,)`` subtracted from translations and images before the cosine; None for the plain cosine.
         notes: how it was made.
     """
 
     network: TranslatorNetwork
-    centre: NDArray[np.float64] | None = None
+    centre: Doubles | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def input_dim(self) -> int:
         """Dimensions of a caption's embedding."""
-        return int(cast(Tensor, self.network.caption_mean).numel())
+        return self.network.caption_mean.numel()
 
     def predict(self, captions: Numbers) -> Floats:
-        """The images' embeddings as foretold, ``(n, Dy)`` float32, neither centred nor normalised."""
+        """Predict the images' embeddings, ``(n, Dy)`` float32, neither centred nor normalised."""
         refuse_width(captions, self.input_dim, "captions")
-        device = cast(Tensor, self.network.caption_mean).device
-        parts = []
+        device = self.network.caption_mean.device
+        parts = [np.zeros((0, self.network.image_mean.numel()), dtype=np.float32)]
         with torch.inference_mode():
             for begin in range(0, len(captions), _BLOCK):
                 block = np.ascontiguousarray(captions[begin : begin + _BLOCK], dtype=np.float32)
                 parts.append(self.network(torch.from_numpy(block).to(device)).cpu().numpy())
-        width = int(cast(Tensor, self.network.image_mean).numel())
-        return np.concatenate(parts) if parts else np.zeros((0, width), dtype=np.float32)
+        return np.concatenate(parts)
 
     def translate(self, captions: Numbers) -> Floats:
         """See ``Translator``."""
@@ -151,19 +136,17 @@ class NetworkTranslator:
 
     def gallery(self, images: Numbers) -> Floats:
         """See ``Translator``."""
-        refuse_width(images, int(cast(Tensor, self.network.image_mean).numel()), "images")
+        refuse_width(images, self.network.image_mean.numel(), "images")
         return unit(images if self.centre is None else images - self.centre)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """Weights and centre, for a file."""
-        found: dict[str, NDArray[Any]] = {
-            name: tensor.detach().cpu().numpy() for name, tensor in self.network.state_dict().items()
-        }
+        """Return weights and centre, for a file."""
+        found = {name: tensor.detach().cpu().numpy() for name, tensor in self.network.state_dict().items()}
         return found if self.centre is None else found | {"centre": self.centre}
 
 
 def network_from(tensors: dict[str, NDArray[Any]], notes: tuple[str, ...] = ()) -> NetworkTranslator:
-    """A network from the tensors of ``NetworkTranslator.tensors``; their shapes tell how it was built."""
+    """Rebuild a network from ``NetworkTranslator.tensors``; their shapes give its layers."""
     kept = {name: np.array(tensor) for name, tensor in tensors.items()}
     centre = kept.pop("centre", None)
     weights = [name for name in kept if name.startswith("layers.") and name.endswith(".weight")]
@@ -175,12 +158,12 @@ def network_from(tensors: dict[str, NDArray[Any]], notes: tuple[str, ...] = ()) 
 
 
 def count_parameters(network: nn.Module) -> int:
-    """Numbers that training may change, the closed form's included."""
+    """Count the weights, the closed form's included."""
     return sum(parameter.numel() for parameter in network.parameters())
 
 
 def _layer(inputs: int, outputs: int, generator: torch.Generator | None, *, last: bool) -> nn.Linear:
-    """He's initialisation before a GELU, Xavier's for what comes out; biases are zero."""
+    """Initialise as He before a GELU and as Xavier for the output; biases are zero."""
     layer = _empty_layer(inputs, outputs)
     if last:
         nn.init.xavier_uniform_(layer.weight, generator=generator)
@@ -190,22 +173,22 @@ def _layer(inputs: int, outputs: int, generator: torch.Generator | None, *, last
     return layer
 
 
-def _frozen_layer(weight: NDArray[np.float64], bias: NDArray[np.float64]) -> nn.Linear:
-    layer = _empty_layer(weight.shape[1], weight.shape[0])
+def _frozen_layer(base: LinearMap) -> nn.Linear:
+    layer = _empty_layer(base.weight.shape[1], base.weight.shape[0])
     with torch.no_grad():
-        layer.weight.copy_(_float32(weight))
-        layer.bias.copy_(_float32(bias))
+        layer.weight.copy_(_float32(base.weight))
+        layer.bias.copy_(_float32(base.bias))
     return layer.requires_grad_(False)
 
 
 def _empty_layer(inputs: int, outputs: int) -> nn.Linear:
-    """Not initialised, so that nobody's random numbers are used up."""
+    """Make a layer without drawing random numbers."""
     layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)  # type: ignore[no-untyped-call]
     return layer
 
 
-def _spread(vectors: Numbers) -> tuple[NDArray[np.float64], float]:
-    """Mean, and root mean square of the centred entries; 1 where nothing varies."""
+def _spread(vectors: Numbers) -> tuple[Doubles, float]:
+    """Return the mean, and the root mean square of the centred entries; 1 where nothing varies."""
     mean = vectors.mean(axis=0, dtype=np.float64)
     square = float(np.einsum("nd,nd->", vectors, vectors, dtype=np.float64)) / vectors.size
     variance = square - float(mean @ mean) / len(mean)

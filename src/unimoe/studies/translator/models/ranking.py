@@ -1,8 +1,8 @@
-"""Where captions find their images: exact ranks among all images of a gallery, a block of scores at a time.
+"""Exact ranks of captions' images among all images of a gallery, computed a block of scores at a time.
 
-A score is the float64 product of two vectors, rounded to float32, as trec_eval compares scores; equal ones rank by
-image id, descending, as there. Blocks of scores come from a float32 product; only those too close to the true image's
-for its rounding errors to tell are computed again in float64. So ranks depend neither on blocks nor on the device.
+A score is the float64 product of two vectors, rounded to float32, as trec_eval compares scores; equal scores rank by
+image id, descending, as in trec_eval. Blocks of scores come from a float32 product; scores within its rounding error of
+the true image's are computed again in float64. So ranks depend neither on blocks nor on the device.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from unimoe.models.matmul import matmul_nt
 Floats = NDArray[np.float32]
 Rows = NDArray[np.int64]
 
-CUTOFFS = (1, 5, 10)
-"""K of the Recall@K that a translator is judged by."""
+_CUTOFFS = (1, 5, 10)
+"""K of Recall@K."""
 
 _BLOCK = 1024
 _GATHERED = 2**22
 """Numbers of each side gathered at once for exact products: 16 MiB in float32."""
 
 Advance = Callable[[int], None]
-"""Called with the number of captions done since the last call."""
+"""A function called with the number of captions done since the last call."""
 
 
 def image_ranks(
@@ -42,19 +42,16 @@ def image_ranks(
     device: torch.device | str = "cpu",
     advance: Advance | None = None,
 ) -> Rows:
-    """The rank of each caption's image among all images by inner product, from 1.
+    """Return the rank of each caption's image among all images by inner product, from 1, ``(n,)`` int64.
 
     Args:
-        translated: ``(n, D)`` captions in the common space; of unit length where the cosine is meant.
+        translated: ``(n, D)`` captions in the common space; of unit length to rank by the cosine.
         gallery: ``(m, D)`` images, each once.
         image_of: ``(n,)`` row of each caption's image.
-        image_ids: the images' ids, by which equal scores rank, descending; without them the later row goes first.
-        block: captions, and images, of one block of scores.
+        image_ids: by which equal scores rank, descending; without them the later row goes first.
+        block: captions, and images, of one block of scores; memory beyond the arguments is that of one block.
         device: where blocks are computed.
         advance: called after each block of captions.
-
-    Returns:
-        ``(n,)`` int64. Memory beyond the arguments is that of one block.
 
     Raises:
         DataError: shapes do not fit, or a row is outside the gallery.
@@ -91,13 +88,13 @@ def image_ranks(
 
 
 def rank_values(ranks: Rows) -> dict[str, NDArray[np.float64]]:
-    """What a rank is worth, by metric: ``mrr`` (uncut), ``recall@1``, ``recall@5``, ``recall@10`` and ``rank``."""
-    values = {"mrr": 1.0 / ranks} | {f"recall@{k}": (ranks <= k).astype(np.float64) for k in CUTOFFS}
+    """Return the value of each rank by metric: ``mrr`` (uncut), ``recall@1``, ``recall@5``, ``recall@10``, ``rank``."""
+    values = {"mrr": 1.0 / ranks} | {f"recall@{k}": (ranks <= k).astype(np.float64) for k in _CUTOFFS}
     return values | {"rank": ranks.astype(np.float64)}
 
 
 def rank_metrics(ranks: Rows, gallery_size: int) -> dict[str, float]:
-    """Means of ``rank_values``, ``median_rank`` and ``p75_rank``, and ``gallery_size``, on which all of them depend.
+    """Return means of ``rank_values``, ``median_rank``, ``p75_rank``, and ``gallery_size``, on which all depend.
 
     Raises:
         DataError: there are no ranks.
@@ -112,7 +109,7 @@ def rank_metrics(ranks: Rows, gallery_size: int) -> dict[str, float]:
 def _better_of(
     close: Tensor, offset: int, queries: Floats, gallery: Floats, true: Floats, places: Tensor, wanted: Rows
 ) -> Tensor:
-    """How many of some close (caption, image) pairs go before the caption's own image, by caption."""
+    """Count, by caption, the close (caption, image) pairs that rank before the caption's own image."""
     rows, columns = close[:, 0].numpy(), close[:, 1].numpy() + offset
     scores, own = _exact(queries, gallery, rows, columns), true[rows]
     order = places.numpy()
@@ -121,7 +118,7 @@ def _better_of(
 
 
 def _exact(queries: Floats, gallery: Floats, rows: Rows, columns: Rows) -> Floats:
-    """Float64 products of pairs of rows, rounded to float32."""
+    """Return float64 products of pairs of rows, rounded to float32."""
     scores = np.empty(len(rows), dtype=np.float32)
     for part in _slices(len(rows), max(1, _GATHERED // gallery.shape[1])):
         pairs = queries[rows[part]], gallery[columns[part]]
@@ -130,7 +127,7 @@ def _exact(queries: Floats, gallery: Floats, rows: Rows, columns: Rows) -> Float
 
 
 def _places(image_ids: Sequence[str] | None, count: int) -> Rows:
-    """The place of every image in the ascending order of ids."""
+    """Return the place of every image in the ascending order of ids."""
     places = np.arange(count, dtype=np.int64)
     if image_ids is not None:
         places[sorted(range(count), key=image_ids.__getitem__)] = np.arange(count)

@@ -1,8 +1,8 @@
-"""The sums that every closed form is made of, gathered in one pass over the captions.
+"""Sums over captions and images from which every closed form is computed, gathered in one pass over the captions.
 
-Memory does not depend on how many captions there are. Sums add and subtract, so that parts can be gathered apart and a
-fold left out by a difference. Everything is float64: raw sums of squares lose digits where means are large beside
-deviations, which float32 could not spare.
+Memory does not depend on the number of captions. Sums add and subtract, so a fold is left out by a difference.
+Everything is float64: raw sums of squares lose digits where means are large beside deviations, and float32 has none to
+spare.
 """
 
 from __future__ import annotations
@@ -10,37 +10,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unimoe.errors import DataError, UsageError
+from unimoe.studies.translator.data.caption_pairs import CaptionPairs, Rows
 
 Doubles = NDArray[np.float64]
-Rows = NDArray[np.int64]
 
 _BLOCK = 4096
-
-
-class PairArrays(Protocol):
-    """Captions and the images they describe: what ``CaptionPairs`` of the study's ``data`` holds."""
-
-    @property
-    def captions(self) -> NDArray[np.float32]:
-        """``(N, Dx)``."""
-
-    @property
-    def images(self) -> NDArray[np.float32]:
-        """``(M, Dy)``, each image once."""
-
-    @property
-    def image_of(self) -> Rows:
-        """``(N,)`` row of each caption's image."""
+"""Vectors converted to float64 at once."""
 
 
 class _Sums:
-    """Fields that add and subtract one by one."""
+    """A dataclass whose fields add and subtract one by one."""
 
     def __add__(self, other: Self) -> Self:
         return type(self)(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))  # type: ignore[arg-type]
@@ -51,10 +36,10 @@ class _Sums:
 
 @dataclass(frozen=True)
 class Moments(_Sums):
-    """Sums over vectors ``v`` of ``D`` dimensions, from which mean, covariance and its best shrinkage follow.
+    """Sums over vectors ``v`` of ``D`` dimensions, which give mean, covariance and Ledoit-Wolf shrinkage.
 
     Attributes:
-        count: vectors.
+        count: number of vectors.
         total: ``(D,)`` sum of v.
         square: ``(D, D)`` sum of v vᵀ.
         cubic: ``(D,)`` sum of ``|v|² v``.
@@ -69,19 +54,19 @@ class Moments(_Sums):
 
     @classmethod
     def of(cls, vectors: Doubles) -> Self:
-        """The sums over ``(n, D)``."""
+        """Return the sums over vectors ``(n, D)``."""
         norms = np.einsum("nd,nd->n", vectors, vectors)
         square = vectors.T @ vectors
         return cls(len(vectors), vectors.sum(0), square, norms @ vectors, float(norms @ norms))
 
     @property
     def mean(self) -> Doubles:
-        """``(D,)``."""
+        """The mean, ``(D,)``."""
         return self.total / self.count
 
     @property
     def covariance(self) -> Doubles:
-        """``(D, D)``, divided by the count."""
+        """The covariance ``(D, D)``, divided by the count."""
         return self.square / self.count - np.outer(self.mean, self.mean)
 
     @cached_property
@@ -91,10 +76,10 @@ class Moments(_Sums):
         return np.maximum(values, 0.0), vectors
 
     def ledoit_wolf(self) -> float:
-        """The shrinkage intensity of Ledoit and Wolf (2004), between 0 and 1, as scikit-learn computes it.
+        """Return the shrinkage intensity of Ledoit and Wolf (2004), between 0 and 1, as scikit-learn computes it.
 
-        It takes the vectors for independent. Captions of one image are not, so that over captions it shrinks too
-        little rather than too much.
+        The formula assumes independent vectors. Captions of one image are not independent, so over captions it shrinks
+        too little rather than too much.
         """
         mean, covariance, size = self.mean, self.covariance, len(self.total)
         length = float(mean @ mean)
@@ -117,39 +102,33 @@ class Moments(_Sums):
 
 @dataclass(frozen=True)
 class PairStatistics(_Sums):
-    """Sums over captions with their images.
+    """Sums over captions and their images.
 
     Attributes:
         captions: moments of the captions' embeddings.
         images: moments of the images', each once however many captions it has.
         cross: ``(Dx, Dy)`` sum of x yᵀ over captions x and their images y.
         paired_total: ``(Dy,)`` sum of y over captions.
-        paired_square: sum of ``|y|²`` over captions.
     """
 
     captions: Moments
     images: Moments
     cross: Doubles
     paired_total: Doubles
-    paired_square: float
 
     @property
     def paired_mean(self) -> Doubles:
-        """``(Dy,)`` mean of the images over captions: images with more captions count more."""
+        """Mean of the images over captions, ``(Dy,)``: an image counts once for each of its captions."""
         return self.paired_total / self.captions.count
 
     @property
     def cross_covariance(self) -> Doubles:
-        """``(Dx, Dy)`` covariance of captions with their images, over captions, divided by their number."""
+        """Covariance of captions with their images ``(Dx, Dy)``, divided by the number of captions."""
         return self.cross / self.captions.count - np.outer(self.captions.mean, self.paired_mean)
 
 
-def pair_statistics(pairs: PairArrays, *, block: int = _BLOCK) -> PairStatistics:
-    """Gather the sums over all captions and images.
-
-    Args:
-        pairs: arrays may be mapped from files.
-        block: captions turned into float64 at once.
+def pair_statistics(pairs: CaptionPairs, *, block: int = _BLOCK) -> PairStatistics:
+    """Gather the sums over all captions and images, ``block`` vectors at a time.
 
     Raises:
         DataError: there are no pairs, or shapes do not fit.
@@ -158,28 +137,22 @@ def pair_statistics(pairs: PairArrays, *, block: int = _BLOCK) -> PairStatistics
     return _gather(pairs, np.arange(len(pairs.image_of)), np.arange(len(pairs.images)), block)
 
 
-def fold_statistics(pairs: PairArrays, folds: int, seed: int, *, block: int = _BLOCK) -> list[PairStatistics]:
-    """The sums of parts that share no image; their total is ``pair_statistics``, and each is gathered once.
-
-    Args:
-        pairs: see ``pair_statistics``.
-        folds: number of parts, of equally many images but for one.
-        seed: which images go into which.
-        block: see ``pair_statistics``.
+def fold_statistics(pairs: CaptionPairs, folds: int, seed: int) -> list[PairStatistics]:
+    """Gather the sums of each fold of the images with their captions; together they are ``pair_statistics``.
 
     Raises:
         UsageError: fewer than two folds, or fewer images than folds.
-        DataError: see ``pair_statistics``.
+        DataError: there are no pairs, or shapes do not fit.
     """
     _check(pairs)
     return [
-        _gather(pairs, np.flatnonzero(np.isin(pairs.image_of, images)), images, block)
+        _gather(pairs, np.flatnonzero(np.isin(pairs.image_of, images)), images, _BLOCK)
         for images in image_folds(len(pairs.images), folds, seed)
     ]
 
 
 def image_folds(images: int, folds: int, seed: int) -> list[Rows]:
-    """Rows of the images of each fold, ascending.
+    """Divide the rows of the images into folds of equal size (to within one); rows ascend within a fold.
 
     Raises:
         UsageError: fewer than two folds, or fewer images than folds.
@@ -193,18 +166,18 @@ def image_folds(images: int, folds: int, seed: int) -> list[Rows]:
 
 
 def total(parts: Sequence[PairStatistics]) -> PairStatistics:
-    """The sum of some parts, one at least."""
+    """Add up one or more parts."""
     whole = parts[0]
     for part in parts[1:]:
         whole = whole + part
     return whole
 
 
-def _gather(pairs: PairArrays, rows: Rows, image_rows: Rows, block: int) -> PairStatistics:
-    """Sums over some captions, and over some images each once."""
+def _gather(pairs: CaptionPairs, rows: Rows, image_rows: Rows, block: int) -> PairStatistics:
+    """Sum over some captions, and over some images each once."""
     inputs, outputs = pairs.captions.shape[1], pairs.images.shape[1]
-    captions, images = _none(inputs), _none(outputs)
-    cross, paired_total, paired_square = np.zeros((inputs, outputs)), np.zeros(outputs), 0.0
+    captions, images = _no_moments(inputs), _no_moments(outputs)
+    cross, paired_total = np.zeros((inputs, outputs)), np.zeros(outputs)
     for begin in range(0, len(rows), block):
         part = rows[begin : begin + block]
         vectors = _doubles(pairs.captions, part)
@@ -213,16 +186,15 @@ def _gather(pairs: PairArrays, rows: Rows, image_rows: Rows, block: int) -> Pair
         targets = _doubles(pairs.images, described)
         cross += sums.T @ targets
         paired_total += counts @ targets
-        paired_square += float(counts @ np.einsum("md,md->m", targets, targets))
     for begin in range(0, len(image_rows), block):
         images = images + Moments.of(_doubles(pairs.images, image_rows[begin : begin + block]))
-    return PairStatistics(captions, images, cross, paired_total, paired_square)
+    return PairStatistics(captions, images, cross, paired_total)
 
 
 def _by_image(vectors: Doubles, image_of: Rows) -> tuple[Rows, Rows, Doubles]:
-    """The images of some captions, how many captions each has, and the sum of their vectors.
+    """Return the images of some captions, how many captions each has, and the sum of their vectors.
 
-    The product with the images then needs a row for an image, not for a caption.
+    The product with the images then needs one row for each image instead of one for each caption.
     """
     order = np.argsort(image_of, kind="stable")
     described, starts, counts = np.unique(image_of[order], return_index=True, return_counts=True)
@@ -232,17 +204,17 @@ def _by_image(vectors: Doubles, image_of: Rows) -> tuple[Rows, Rows, Doubles]:
 
 
 def _doubles(vectors: NDArray[Any], rows: Rows) -> Doubles:
-    """Some rows as float64; adjacent ones are not gathered first."""
+    """Return some rows as float64; a slice avoids copying rows that are adjacent."""
     if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
         return np.asarray(vectors[rows[0] : rows[-1] + 1], dtype=np.float64)
     return np.asarray(vectors[rows], dtype=np.float64)
 
 
-def _none(size: int) -> Moments:
+def _no_moments(size: int) -> Moments:
     return Moments(0, np.zeros(size), np.zeros((size, size)), np.zeros(size), 0.0)
 
 
-def _check(pairs: PairArrays) -> None:
+def _check(pairs: CaptionPairs) -> None:
     captions, images, image_of = pairs.captions, pairs.images, pairs.image_of
     if captions.ndim != 2 or images.ndim != 2 or not captions.size or not images.size:
         raise DataError(f"captions {captions.shape} and images {images.shape}: nothing to learn a translator from")
