@@ -40,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "checkpoint": {"errors", "io", "config", "results"},
     "data": FOUNDATION,
     "losses": {"errors", "config"},
-    "models": MODELS,
+    "models": MODELS | {"provenance"},
     "retrieval": MODELS | {"models", "data", "provenance"},
     "training": TRAINING | {"losses"},
     "evaluation": TRAINING,
