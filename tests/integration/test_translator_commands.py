@@ -17,9 +17,10 @@ from unimoe.analysis.loading import load_all_results
 from unimoe.cli.main import app
 from unimoe.errors import UsageError
 from unimoe.results import read_result, result_path
+from unimoe.studies.translator.compare import Part
 from unimoe.studies.translator.compare import jobs as translator_jobs
 from unimoe.studies.translator.compare.arms import COMPONENTS, ablation_config
-from unimoe.studies.translator.config import Part, TranslatorConfig
+from unimoe.studies.translator.config import TranslatorConfig
 from unimoe.studies.translator.data.caption_pairs import split_by_image
 from unimoe.studies.translator.models.networks import NetworkTranslator
 from unimoe.studies.translator.submission import read_submission

@@ -136,6 +136,11 @@ def test_the_package_alone_loads_nothing_heavy() -> None:
     assert not (HEAVY | {"pandas", "scipy", "matplotlib"}) & loaded_after("import unimoe")
 
 
+def test_the_command_line_loads_little_to_show_its_help() -> None:
+    """Half a second on an idle machine: a config's models alone would take that."""
+    assert not (HEAVY | {"numpy", "pandas", "scipy", "pydantic", "yaml"}) & loaded_after("import unimoe.cli.main")
+
+
 class TestNetworkGuard:
     @pytest.mark.parametrize("address", [("192.0.2.1", 80), ("example.invalid", 443)])
     def test_another_machine_cannot_be_reached(self, address: tuple[str, int]) -> None:

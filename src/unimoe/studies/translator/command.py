@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from unimoe.cli.options import Device, Override, comma_separated
-from unimoe.studies.translator.config import Part
+from unimoe.studies.translator.compare import Part
 
 
 def train_translator(

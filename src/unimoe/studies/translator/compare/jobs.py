@@ -18,12 +18,13 @@ from unimoe.errors import DataError, InputError
 from unimoe.models.device import describe_device
 from unimoe.results import safe_name
 from unimoe.studies.common.gate import verdict
+from unimoe.studies.translator.compare import Part
 from unimoe.studies.translator.compare.arms import TranslatorComparison
 from unimoe.studies.translator.compare.data import load_source
 from unimoe.studies.translator.compare.runs import TranslatorRun
 from unimoe.studies.translator.compare.speed import BATCH, milliseconds_per_query
 from unimoe.studies.translator.compare.table import ablation_table, model_table
-from unimoe.studies.translator.config import Part, TranslatorConfig
+from unimoe.studies.translator.config import TranslatorConfig
 from unimoe.studies.translator.data.caption_npz import load_captions
 from unimoe.studies.translator.data.caption_pairs import split_by_image
 from unimoe.studies.translator.models.interface import LinearMap
