@@ -27,6 +27,8 @@ OutputDir = Annotated[Path | None, typer.Option(help="The experiment's folder; b
 MaxQueries = Annotated[
     int | None, typer.Option(min=1, help="Score at most this many queries of each dataset; results say so.")
 ]
+Iterations = Annotated[int, typer.Option(min=1, help="Bootstrap resamples and permutations.")]
+ResamplingSeed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the resampling.")]
 Depth = Annotated[int | None, typer.Option(help="Score only this many documents of each query, its first ones.")]
 RelevanceLevel = Annotated[
     int | None,
