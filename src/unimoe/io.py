@@ -1,4 +1,7 @@
-"""Atomic writes, content hashes, locks, and the cache folder."""
+"""Atomic writes, content hashes, locks, and the cache folder.
+
+The writes are our own because the library for them, atomicwrites, is no longer maintained and has none for folders.
+"""
 
 from __future__ import annotations
 

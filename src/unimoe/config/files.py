@@ -104,7 +104,10 @@ def read_yaml(path: Path) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads numbers and booleans as YAML 1.2 does, and refuses repeated keys."""
+    """Reads numbers and booleans as YAML 1.2 does, and refuses repeated keys.
+
+    ruamel.yaml would do that too, as one more dependency.
+    """
 
     def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)

@@ -110,7 +110,7 @@ def _locate(config: EncoderConfig) -> tuple[Path, str | None]:
         )
     except Exception as error:  # the hub's client raises errors of many kinds: offline, no such id, gated, malformed
         raise DataError(
-            f"encoder.base {config.base!r} cannot be had ({first_line(error)}); "
+            f"encoder.base {config.base!r} cannot be found or downloaded ({first_line(error)}); "
             "check the id or folder, or connect to the hub"
         ) from None
     return Path(folder), f"{config.base}@{Path(folder).name[:16]}"

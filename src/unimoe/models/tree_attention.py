@@ -108,18 +108,12 @@ class UnsupportedAttentionError(Exception):
 
 @contextmanager
 def attention_by(function: Callable[..., Any], name: str, config: Any) -> Iterator[None]:
-    """Let a function compute a model's attention while the block runs.
-
-    Args:
-        function: of the signature of transformers' attention functions.
-        name: to register it under.
-        config: the model's; each layer reads it as it runs, and so does the making of masks.
-    """
+    """Let a function compute attention in the model of a config while the block runs, registered under a name."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     ALL_ATTENTION_FUNCTIONS.register(name, function)
     before = config._attn_implementation
-    config._attn_implementation = name
+    config._attn_implementation = name  # each layer reads it as it runs, and so does the making of masks
     try:
         yield
     finally:
@@ -127,16 +121,10 @@ def attention_by(function: Callable[..., Any], name: str, config: Any) -> Iterat
 
 
 def refuse_unsupported(module: nn.Module, mask: Tensor | None, packing: object, options: Mapping[str, Any]) -> None:
-    """Refuse a layer that asks attention for more than a packed row gives.
-
-    Args:
-        module: the layer.
-        mask: its attention mask.
-        packing: how the row is packed; None if the layer does not pass it on.
-        options: all other arguments that the layer gives.
+    """Refuse a layer that has a mask or other options, or passes on no description of the packed row.
 
     Raises:
-        UnsupportedAttentionError: it does.
+        UnsupportedAttentionError: it is such a layer.
     """
     asked = {name for name, value in options.items() if value is not None and value is not False} - _HARMLESS
     if asked or mask is not None or packing is None:
