@@ -24,7 +24,7 @@ from torch import nn
 
 from unimoe.config.dense import BUNDLED_ENCODER, EncoderConfig
 from unimoe.data.catalog import available, load_collection
-from unimoe.models.bundled_encoder import bundled_encoder_folder
+from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.device import choose_device, choose_dtype, describe_device
 from unimoe.models.embedder import Vectors
 from unimoe.models.encoder import load_encoder

@@ -1,7 +1,4 @@
-"""What a trained arm leaves behind: a PEFT adapter folder with one more file that says where it came from.
-
-Known to training, which writes it, and to evaluation, which reads it. Needs no torch.
-"""
+"""Checkpoints of trained arms: PEFT adapter folders with a manifest. Training writes them, evaluation reads them."""
 
 from __future__ import annotations
 
@@ -22,16 +19,16 @@ ADAPTER_FILE = "adapter_model.safetensors"
 _MANIFEST = "unimoe.json"
 
 _WITHOUT_EFFECT = ("save_every", "tracking", "conflicts")
-"""Settings of a training that its weights do not depend on, but for how often it may lose steps."""
+"""Settings of a training that do not change its weights."""
 
 
 class Checkpoint(BaseModel):
     """The manifest of a checkpoint folder.
 
     Attributes:
-        fingerprint: content hash of everything that determined the training; equal fingerprints, equal training.
+        fingerprint: content hash of all that determines the weights; equal fingerprints, equal trainings.
         adapter_hash: content hash of the adapter's weights.
-        dtype: what the training computed in; evaluation computes in the same unless told otherwise.
+        dtype: of the training; evaluation uses the same unless the config sets another.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -64,12 +61,12 @@ class Checkpoint(BaseModel):
 
 
 def folder_name(which: Literal["best", "last"]) -> str:
-    """What the folder of a checkpoint is called, beside the training's results and logs."""
+    """Return the name of a checkpoint's folder in the arm's folder."""
     return "checkpoint" if which == "last" else "checkpoint-best"
 
 
 def training_settings(experiment: Experiment, arm: str, seed: int, **content: str) -> dict[str, Any]:
-    """What determines a training, as plain data: the config's parts that matter, arm, seed, and named hashes."""
+    """Return what determines a training's weights as plain data: config, arm, seed, and content hashes by name."""
     relevant = experiment.model_dump(include={"model", "prompt", "lora", "training"})
     for neutral in _WITHOUT_EFFECT:
         relevant["training"].pop(neutral, None)
@@ -79,12 +76,12 @@ def training_settings(experiment: Experiment, arm: str, seed: int, **content: st
 
 
 def training_fingerprint(experiment: Experiment, arm: str, seed: int, **content: str) -> str:
-    """Content hash of what determines a training; arguments as in ``training_settings``."""
+    """Return the content hash of ``training_settings``."""
     return hash_json(training_settings(experiment, arm, seed, **content))
 
 
 def first_difference(there: Any, here: Any, key: str = "") -> tuple[str, Any, Any] | None:
-    """The first setting that differs, by its path in the config, with both values; None where all are equal."""
+    """Return the first setting that differs: its path in the config and both values; None if all are equal."""
     if isinstance(there, dict) and isinstance(here, dict):
         inner = (
             first_difference(there.get(name), here.get(name), f"{key}.{name}" if key else name)
@@ -95,7 +92,7 @@ def first_difference(there: Any, here: Any, key: str = "") -> tuple[str, Any, An
 
 
 def write_manifest(folder: Path, checkpoint: Checkpoint) -> None:
-    """Complete a checkpoint folder; without the manifest it counts as half-written."""
+    """Write the manifest, which completes a checkpoint folder."""
     write_json(folder / _MANIFEST, checkpoint.model_dump())
 
 
@@ -103,15 +100,15 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     """Read and verify the manifest of a checkpoint folder.
 
     Raises:
-        DataError: the folder is missing, half-written, damaged, of another version, or no adapter's.
+        DataError: the folder is missing, incomplete, damaged, of another version, or holds no adapter.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: no such checkpoint folder; train the arm first (scripts/train.py)")
     adapter, manifest = folder / ADAPTER_FILE, folder / _MANIFEST
     if (folder / "modules.json").is_file() and not adapter.is_file():
         raise DataError(
-            f"{folder}: a model of sentence-transformers, no arm's adapter; `unimoe retrieve --encoder {folder}` takes "
-            "it where it is an encoder"
+            f"{folder}: a model of sentence-transformers, no arm's adapter; if it is an encoder, use "
+            f"`unimoe retrieve --encoder {folder}`"
         )
     if not manifest.is_file() or not adapter.is_file():
         missing = manifest.name if not manifest.is_file() else adapter.name

@@ -1,4 +1,4 @@
-"""How commands speak: results on stdout, progress and errors on stderr, one line per mendable error."""
+"""Output of commands: results on stdout; progress, warnings and errors on stderr."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from typing import NoReturn
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from unimoe.errors import UnimoeError
 
 stdout = Console(highlight=False, markup=False)
-"""What a command was asked for; safe to pipe. Without markup, so that names with brackets print as they are."""
+"""For results. Without markup, so that names with brackets print unchanged."""
 
 stderr = Console(stderr=True, highlight=False, markup=False)
-"""Progress, warnings, errors."""
+"""For progress, warnings and errors."""
 
 
 def run(app: typer.Typer) -> NoReturn:
-    """Run a command line to its end and leave with its exit code.
+    """Run a command line and exit with its code.
 
-    An error the user can mend becomes one line on stderr and its exit code; any other exception is a bug in unimoe and
-    keeps its plain traceback.
+    A ``UnimoeError`` becomes one line on stderr and its exit code; any other exception is a bug and keeps its
+    traceback.
     """
     app.pretty_exceptions_enable = False
     try:
@@ -39,13 +38,13 @@ def run(app: typer.Typer) -> NoReturn:
 
 
 def be_quiet() -> None:
-    """Print nothing from now on but errors: another process speaks for this one."""
+    """Print only errors from now on, because another process prints the rest."""
     stdout.quiet = True
     stderr.quiet = True
 
 
 def print_error(error: UnimoeError) -> None:
-    """Print ``error: ...`` on stderr: one line whatever the message holds, not wrapped, so that paths can be copied."""
+    """Print ``error: ...`` on stderr as one line without wrapping, so that paths can be copied."""
     message = " ".join(str(error).split())
     stderr.quiet = False
     stderr.print(Text.assemble(("error:", "bold red"), " ", message), soft_wrap=True)
@@ -53,29 +52,29 @@ def print_error(error: UnimoeError) -> None:
 
 @dataclass
 class Step:
-    """One unit of work under way: tell it of progress, and what came out."""
+    """A unit of work in progress: ``advance`` reports parts done, ``outcome`` is shown at its end."""
 
     advance: Callable[[int], None]
     outcome: str = "done"
 
 
 class Steps:
-    """Numbers the units of a long job on stderr: a bar while one runs, on terminals only, and a line when it ends.
+    """Reports the units of a long job on stderr: a bar while one runs, on terminals, and a line when it ends.
 
     Args:
-        total: how many units there are.
+        total: the number of units.
     """
 
     def __init__(self, total: int) -> None:
         self._total, self._number = total, 0
 
     def skip(self, name: str) -> None:
-        """A unit whose output is already there."""
+        """Report a unit whose output exists."""
         stderr.print(f"{self._label(name)}: already done", style="dim", soft_wrap=True)
 
     @contextmanager
     def step(self, name: str, size: int | None) -> Iterator[Step]:
-        """Run one unit of ``size`` parts (null: nobody knows); it ends with a line that shows outcome and seconds."""
+        """Report one unit of ``size`` parts (None if unknown) while the block runs, then its outcome and seconds."""
         label, start = self._label(name), time.perf_counter()
         with _bar(label, size) as advance:
             step = Step(advance)
@@ -89,6 +88,8 @@ class Steps:
 
 @contextmanager
 def _bar(label: str, size: int | None) -> Iterator[Callable[[int], None]]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
         task = bar.add_task(label, total=size)

@@ -1,9 +1,8 @@
-"""What a collection or a qrels file states of itself: its name, and from which grade on a document is relevant.
+"""Descriptions of collections and qrels files: a name, and the lowest grade that counts as relevant.
 
-A folder in BEIR layout may hold ``collection.json``, and a qrels file may have a file beside it that is named like it
-with ``.json`` behind, as in ``dl20.qrels.json``. Both hold ``{"name": "dl20", "relevance_level": 2}``, either key or
-both. What is written beside a qrels file goes before what its folder says, and that before convention: the graded sets
-of ``GRADED_FROM_1`` need no file.
+A folder in BEIR layout may hold ``collection.json``, and a qrels file such as ``dl20.qrels`` may have a file
+``dl20.qrels.json`` beside it. Both hold ``{"name": "dl20", "relevance_level": 2}``, or one of the two keys. The qrels
+file's description overrides its folder's, which overrides the convention of the field: ``GRADED_FROM_1``.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ COLLECTION_FILE = "collection.json"
 GRADED_FROM_1 = frozenset(
     {"apidocs", "dbpedia", "dbpedia-entity", "nfcorpus", "touche2020", "trec-covid", "treccovid", "webis-touche2020"}
 )
-"""Sets of several grades whose binary measures the field counts from 1, in lower case."""
+"""Sets with several grades of which the field counts 1 as relevant, in lower case."""
 
 _MEND = 'write {"name": "dl20", "relevance_level": 2} with a name of your own and the lowest relevant grade'
 
 
 class Description(BaseModel):
-    """What was stated.
+    """A description; None for what it leaves open.
 
     Attributes:
-        name: what results call the collection; None where nothing states one.
-        relevance_level: the lowest grade that binary measures count as relevant; None where nothing states one.
+        name: the collection's name in results.
+        relevance_level: the lowest grade that binary measures count as relevant.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -40,23 +39,20 @@ class Description(BaseModel):
 
 
 def describe_collection(folder: Path) -> Description:
-    """Read what a folder in BEIR layout states of the collection in it.
+    """Read the description in a collection's folder.
 
     Raises:
-        DataError: the file is no JSON, or a key is unknown or has a wrong value.
+        DataError: the file is not JSON, or a key is unknown or has a wrong value.
     """
     return _read(folder / COLLECTION_FILE)
 
 
 def describe_qrels(path: Path) -> Description:
-    """Read what is stated of a qrels file: beside it, by the collection whose ``qrels`` folder holds it, or by name.
-
-    Args:
-        path: of the qrels; the ``.gz`` of a packed file is no part of its sidecar's name.
+    """Read the description of a qrels file: its own, else that of the collection whose ``qrels`` folder holds it.
 
     Returns:
-        Name and level. Judgments of ``GRADED_FROM_1`` have level 1: the folder of a collection, or what an evaluation
-        exports, such as ``qrels/nfcorpus-test.qrels``.
+        Name and level. In a ``qrels`` folder the level of a set of ``GRADED_FROM_1`` is 1: the folder of a collection,
+        or of an evaluation's export such as ``qrels/nfcorpus-test.qrels``.
 
     Raises:
         DataError: as in ``describe_collection``.
@@ -72,7 +68,7 @@ def describe_qrels(path: Path) -> Description:
 
 
 def sidecar_path(path: Path) -> Path:
-    """Return where a qrels file is described."""
+    """Return the path of a qrels file's description; ``.gz`` is no part of its name."""
     return path.with_name(f"{path.name.removesuffix('.gz')}.json")
 
 

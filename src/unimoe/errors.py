@@ -1,7 +1,6 @@
-"""The errors a user can mend, each with the exit code its command ends with.
+"""Errors that users can fix, each with the exit code of its command.
 
-Every message is one line that names the file, key or id, and what to do about it. The command line prints the message
-and ends with the code; a traceback means a bug in unimoe.
+A message is one line that names the file, key or id and says what to do. A traceback means a bug in unimoe.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from difflib import get_close_matches
 
 
 class UnimoeError(Exception):
-    """Something the user can mend."""
+    """An error that the user can fix."""
 
     exit_code = 3
 
@@ -29,11 +28,11 @@ class DataError(UnimoeError):
 
 
 class InputError(DataError):
-    """One of a list of inputs cannot be used; who knows its id names it.
+    """One of a list of inputs cannot be used; callers that know its id raise an error with the id.
 
     Attributes:
-        index: which of them.
-        reason: why, and the mend.
+        index: its index in the list.
+        reason: why, and what to do.
     """
 
     def __init__(self, index: int, reason: str) -> None:
@@ -42,12 +41,12 @@ class InputError(DataError):
 
 
 class MissingPartError(UnimoeError):
-    """The work was done, but something that was asked for could not be had."""
+    """The work was done without a part that is not available."""
 
     exit_code = 4
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`` (did you mean 'x'?)`` for the closest known word, or an empty string."""
+    """Return `` (did you mean 'x'?)`` with the closest known word, or an empty string."""
     match = get_close_matches(word, list(known), n=1)
     return f" (did you mean {match[0]!r}?)" if match else ""

@@ -1,6 +1,6 @@
-"""The main job: every arm and seed trained, evaluated and judged.
+"""The experiment: train, evaluate and judge every arm and seed.
 
-What is done already is skipped, so a killed experiment goes on where it was when it is run again.
+What is done is skipped, so a killed experiment continues when it is run again.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from unimoe.training.trainer import StepReport, train_arm
 _PINNED = "experiment.json"
 
 _LATER_TIERS: tuple[TierName, ...] = ("fast", "nano", "full")
-"""What a checkpoint may be evaluated on after the experiment, in the same folder and under the same gates."""
+"""Tiers on which checkpoints may be evaluated later, in the same folder and under the same gates."""
 
 SMOKE_CAVEAT = "smoke run: a few steps, one seed"
 
 
 class ExperimentRun:
-    """An experiment in its output folder, its gates registered there.
+    """An experiment in its output folder, with its gates registered there.
 
     Args:
-        experiment: what to run.
-        device: where to compute.
+        experiment: the config.
+        device: the device to compute on.
         given: options and config keys given by hand, for provenance.
 
     Raises:
@@ -59,14 +59,14 @@ class ExperimentRun:
         self.loader = ModelLoader(experiment, device, pinned_dtype(experiment, device))
         if gates.gates and not register(gates, self._output_dir) and gates.path is not None:
             late = f"{self._output_dir} has results and no {REGISTERED}: too late to register {gates.path}"
-            stderr.print(f"{late}; verdicts --gates judges by it all the same", soft_wrap=True)
+            stderr.print(f"{late}; verdicts --gates still judges by it", soft_wrap=True)
         self._evaluator = Evaluator(self._output_dir, given)
 
     def train_and_evaluate(self) -> None:
-        """Baselines first, then seed by seed, so that the first seed's comparison is complete early.
+        """Evaluate the baselines, then train and evaluate all arms seed by seed, so that one seed is complete early.
 
         Raises:
-            UnimoeError: before any training where the bundled tier's collection cannot be had.
+            UnimoeError: before any training, if the bundled tier's collection is not available.
         """
         datasets = [load_reporting(dataset) for dataset in tier_datasets(self.experiment, "bundled")]
         baselines = [first_stage_subject(self.experiment), zero_shot_subject(self.experiment, self.loader)]
@@ -91,7 +91,7 @@ class ExperimentRun:
 
     def _train(self, arm: str, seed: int) -> Path:
         name = f"train {arm}, seed {seed}"
-        # The best on dev is what an arm has learned; without evaluations on dev, that is the last.
+        # The checkpoint that is best on dev; the last if there are no evaluations on dev.
         which: Literal["best", "last"] = "best" if self.experiment.training.evaluate_every else "last"
         folder = arm_dir(self._output_dir, arm, seed) / folder_name(which)
         losses: list[float] = []
@@ -122,11 +122,11 @@ class ExperimentRun:
 
 
 def matching_gates(experiment: Experiment) -> Registration:
-    """Return the gates that will judge an experiment: those its config names, else the rule's for its own arms.
+    """Return the gates that judge an experiment: those that its config names, else the default ones for its arms.
 
     Raises:
-        DataError: the gate file is malformed, or names an arm, a seed or a dataset that the experiment does not have:
-            the experiment would end without a verdict.
+        DataError: the gate file is malformed, or names an arm, seed or dataset that the experiment lacks, so that it
+            would end without a verdict.
     """
     (bundled,) = tier_datasets(experiment, "bundled")
     output_dir = Path(experiment.output_dir)
@@ -149,7 +149,7 @@ def matching_gates(experiment: Experiment) -> Registration:
 
 
 def smoke_version(experiment: Experiment) -> Experiment:
-    """The same way through the house in a minute or two; its results say that they decide nothing."""
+    """Return an experiment of the same arms that takes a minute or two; its results are unfit for decisions."""
     training = experiment.training
     return experiment.model_copy(
         update={
@@ -174,14 +174,14 @@ def smoke_version(experiment: Experiment) -> Experiment:
 
 
 def pinned_dtype(experiment: Experiment, device: torch.device) -> torch.dtype:
-    """The dtype of the experiment in its output folder: chosen once, kept when the experiment is resumed.
+    """Return the dtype of the experiment in its output folder, chosen once and kept when it is resumed.
 
     Raises:
         DataError: the folder holds an experiment with other settings.
     """
     path = Path(experiment.output_dir) / _PINNED
-    # More seeds or arms may join an experiment; what their trainings depend on is in each one's own fingerprint.
-    # Gates decide nothing about scores, and their own copy in the folder guards them.
+    # Seeds and arms may be added later; each training has a fingerprint of its own. Gates do not change scores, and a
+    # copy in the folder guards them.
     settings = experiment.model_dump(exclude={"output_dir", "seeds", "arms", "gates"})
     with lock(path):
         if path.exists():

@@ -1,4 +1,7 @@
-"""Atomic writes, content hashes, locks, and the cache folder."""
+"""Atomic writes, content hashes, locks, and the cache folder.
+
+The writes are our own because the library for them, atomicwrites, is no longer maintained and has none for folders.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +30,13 @@ HASH_LENGTH = 16
 
 
 def cache_dir(*parts: str) -> Path:
-    """The user's cache folder for ``parts``, created when absent; ``UNIMOE_CACHE`` moves it."""
+    """Return a folder in the user's cache, created if absent; ``UNIMOE_CACHE`` moves the cache."""
     root = os.environ.get("UNIMOE_CACHE") or platformdirs.user_cache_dir("unimoe", appauthor=False)
     return ensure_dir(Path(root, *parts))
 
 
 def ensure_dir(path: Path) -> Path:
-    """Create a folder and its parents; a folder that cannot be had is a usage error."""
+    """Create a folder and its parents, and return it; raise ``UsageError`` if that fails."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -43,12 +46,12 @@ def ensure_dir(path: Path) -> Path:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` that takes its place when the block ends without an error.
+    """Yield a temporary path beside ``path`` that replaces it if the block raises no error.
 
     The file is synced before it is renamed, so that a crash leaves the old content or the new, never a part.
     """
     if path.is_dir():
-        raise UsageError(f"{path}: a folder stands where a file is to be written; choose another path")
+        raise UsageError(f"{path}: this is a folder, and a file is to be written here; choose another path")
     ensure_dir(path.parent)
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
@@ -67,12 +70,12 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_dir(path: Path) -> Iterator[Path]:
-    """A temporary folder that takes the place of ``path`` when the block ends without an error.
+    """Yield a temporary folder that replaces ``path`` if the block raises no error.
 
-    An old folder is moved aside before it is deleted: a crash leaves the old one, none or the new, never a part.
+    The old folder is renamed before it is deleted: a crash leaves the old one, none or the new, never a part.
     """
     if path.is_file():
-        raise UsageError(f"{path}: a file stands where a folder is to be written; choose another path")
+        raise UsageError(f"{path}: this is a file, and a folder is to be written here; choose another path")
     ensure_dir(path.parent)
     try:
         temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
@@ -100,12 +103,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
-    """Write JSON atomically. NaN and infinity are refused: they are not JSON."""
+    """Write JSON atomically; NaN and infinity, which JSON lacks, raise ``ValueError``."""
     write_text(path, json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def finite(value: Any) -> Any:
-    """Return plain data with None in place of NaN and infinity, which JSON does not have."""
+    """Return plain data with None for NaN and infinity, which JSON lacks."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -116,7 +119,7 @@ def finite(value: Any) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Read one JSON file; an absent or cut-off file is a data error that names it."""
+    """Read a JSON file; raise ``DataError`` with its name if it is absent or malformed."""
     try:
         with _named_errors(path):
             return json.loads(path.read_text(encoding="utf-8-sig"))
@@ -127,15 +130,15 @@ def read_json(path: Path) -> Any:
 
 
 def read_model(path: Path, model: type[Model], mend: str) -> Model:
-    """Read a JSON file as what a pydantic model describes.
+    """Read a JSON file into a pydantic model.
 
     Args:
-        path: of the file.
-        model: of its content.
-        mend: what to do where it is something else.
+        path: the file.
+        model: the model.
+        mend: what to do if the content does not fit the model, for the error.
 
     Raises:
-        DataError: the file is unreadable, no JSON, or not of the model; the message names the key.
+        DataError: the file is absent or malformed, or does not fit; names the key.
     """
     try:
         return model.model_validate(read_json(path))
@@ -146,15 +149,15 @@ def read_model(path: Path, model: type[Model], mend: str) -> Model:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a whole file; an absent or unreadable one is a data error that names it."""
+    """Read a file; raise ``DataError`` with its name if that fails."""
     with _named_errors(path):
         return path.read_bytes()
 
 
 def find_files(folder: Path, pattern: str) -> list[Path]:
-    """Files below a folder by a pattern such as ``*/seed_*/logs/train.jsonl``, in order.
+    """Return the files below a folder that match a pattern such as ``*/seed_*/logs/train.jsonl``, sorted.
 
-    Like a glob, but a folder that is there and cannot be read is a data error: what it holds must not count as absent.
+    Unlike a glob it raises ``DataError`` for a folder that cannot be read: its content must not count as absent.
     """
     *folders, files = pattern.split("/")
     within = [folder]
@@ -177,7 +180,7 @@ def append_jsonl(path: Path, record: dict[str, Any]) -> None:
 
 
 def hash_parts(parts: Iterable[str | bytes]) -> str:
-    """SHA-256 over length-prefixed parts, so that ``["ab", "c"]`` and ``["a", "bc"]`` differ."""
+    """Return the SHA-256 of length-prefixed parts, so that ``["ab", "c"]`` and ``["a", "bc"]`` differ."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
@@ -187,19 +190,19 @@ def hash_parts(parts: Iterable[str | bytes]) -> str:
 
 
 def hash_json(value: Any) -> str:
-    """Content hash of a JSON value, independent of the order of keys."""
+    """Return the content hash of a JSON value, whatever the order of its keys."""
     return hash_parts([json.dumps(value, sort_keys=True, ensure_ascii=False)])
 
 
 def hash_file(path: Path) -> str:
-    """Content hash of one file; an absent file is a data error."""
+    """Return the content hash of a file; raise ``DataError`` with its name if it cannot be read."""
     with _named_errors(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:HASH_LENGTH]
 
 
 @contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """Hold an inter-process lock beside ``path`` while the block runs."""
+    """Hold a lock between processes, a file beside ``path``, while the block runs."""
     ensure_dir(path.parent)
     held = filelock.FileLock(path.with_name(f".{path.name}.lock"))
     try:

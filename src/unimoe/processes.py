@@ -1,8 +1,8 @@
-"""The processes that train or score together, as ``torchrun`` or ``accelerate launch`` starts them.
+"""The processes that train or score together, started by ``torchrun`` or ``accelerate launch``.
 
     torchrun --nproc-per-node 2 scripts/evaluate.py --checkpoint ...
 
-Each does its share; the leader alone writes. Only numbers travel between them.
+Each does its share; only the leader writes. They exchange only numbers.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from unimoe.errors import UsageError
 
 T = TypeVar("T")
 
-_ARRIVAL = timedelta(minutes=5)  # processes that are started together are there by then
+_ARRIVAL = timedelta(minutes=5)  # enough for processes that are started together
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_PATIENCE = timedelta(days=7)  # followers wait while the leader does what is not shared
+_PATIENCE = timedelta(days=7)  # the others wait while the leader works alone
 
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among those that work together.
+    """This process's place among those that work together.
 
     Attributes:
-        rank: from 0; 0 leads.
-        size: how many there are.
+        rank: from 0; 0 is the leader.
+        size: the number of processes.
     """
 
     rank: int = 0
@@ -41,33 +41,33 @@ class Processes:
 
     @property
     def leads(self) -> bool:
-        """Whether this is the process that writes."""
+        """Whether this is the leader, which writes."""
         return self.rank == 0
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
-        """This process's part of a list that all of them have: every ``size``-th item."""
+        """Return this process's part of a list that all have: every ``size``-th item."""
         return items[self.rank :: self.size]
 
     def total(self, values: torch.Tensor) -> torch.Tensor:
-        """The sum of every process's ``values``, a CPU tensor of one shape and dtype, in all of them."""
+        """Return the sum over all processes of ``values``, CPU tensors of one shape and dtype."""
         if self.size > 1:
             distributed.all_reduce(values)
         return values
 
     def each(self, value: int) -> list[int]:
-        """Every process's ``value``, by rank."""
+        """Return the ``value`` of every process, by rank."""
         values = torch.zeros(self.size, dtype=torch.long)
         values[self.rank] = value
         every: list[int] = self.total(values).tolist()
         return every
 
     def leader_says(self, answer: bool) -> bool:
-        """The leader's answer, in all processes: they wait for it."""
+        """Wait for the leader's answer and return it."""
         flag = torch.tensor([int(answer and self.leads)])
         return bool(self.total(flag))
 
     def leaders_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """The leader's choice, in all processes: a probe of the machine may find otherwise in each."""
+        """Return the leader's dtype: a probe of the machine may choose another in each process."""
         places = torch.tensor([_DTYPES.index(dtype) if self.leads else 0])
         return _DTYPES[int(self.total(places))]
 
@@ -77,10 +77,10 @@ ALONE = Processes()
 
 @contextmanager
 def joined_processes() -> Iterator[Processes]:
-    """Join the processes that ``torchrun`` has started; one process where it has not.
+    """Join the processes that ``torchrun`` has started; without it, this process is alone.
 
     Raises:
-        UsageError: fewer processes answer than were announced.
+        UsageError: fewer processes answer than ``WORLD_SIZE``.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:

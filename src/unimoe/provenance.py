@@ -1,4 +1,4 @@
-"""Where a result came from: code, packages, machine."""
+"""What a result was made with: code, packages, machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PACKAGES = (
     "scipy",
     "pandas",
 )
-"""Packages whose version can change a score; the last three are also what the bundled collection is made of."""
+"""Packages whose version can change a score; the bundled collection is made of the last three."""
 
 
 def collect_provenance(
@@ -38,15 +38,15 @@ def collect_provenance(
     token_budget: int | None,
     given: Sequence[str],
 ) -> Provenance:
-    """The provenance of a result computed just now.
+    """Return the provenance of a result computed just now.
 
     Args:
         device: the device in words.
-        dtype: what the model computed in; null without a model.
+        dtype: what the model computed in; None without a model.
         hashes: content hashes by name.
         wall_time_s: seconds of scoring.
-        items: pairs or texts scored in that time; null without a model.
-        token_budget: tokens of one forward pass; null without a model.
+        items: pairs or texts scored in that time; None without a model.
+        token_budget: tokens of one forward pass; None without a model.
         given: options and config keys given by hand.
     """
     commit, dirty = git_state()
@@ -69,7 +69,7 @@ def collect_provenance(
 
 @cache
 def git_state() -> tuple[str | None, bool | None]:
-    """Commit and dirty flag of the clone this package runs from; nulls where it was installed without one."""
+    """Return commit and dirty flag of the clone that this package runs from; None twice where there is no clone."""
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         return None, None
@@ -82,7 +82,7 @@ def git_state() -> tuple[str | None, bool | None]:
 
 @cache
 def package_versions() -> dict[str, str]:
-    """Installed versions of the packages that matter."""
+    """Return the installed versions of ``PACKAGES``."""
     versions = {}
     for package in PACKAGES:
         try:
@@ -90,6 +90,17 @@ def package_versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             versions[package] = "not installed"
     return versions
+
+
+@cache
+def processor_name() -> str:
+    """Return the processor's model name where the platform knows it, its architecture otherwise."""
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as file:
+            names = (line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+            return next(names, platform.machine())
+    except OSError:
+        return platform.processor() or platform.machine()
 
 
 def _git(root: Path, *arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""Scores of a TREC run file against a qrels file, whoever made the two."""
+"""Scoring a TREC run file against a qrels file."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from unimoe.trec import Qrels, Run, head, is_unordered, read_qrels, read_run
 
 @dataclass(frozen=True)
 class RunScores:
-    """The measures of one run file, and what to know before believing them.
+    """The measures of one run file, with findings that limit their meaning.
 
     Attributes:
         run: the run file.
         qrels: the qrels file.
-        depth: documents of each query that were scored, at most; all of them if None.
+        depth: documents scored per query, at most; None for all.
         queries: the number of judged queries, over which the means are taken.
-        relevance_level: the lowest grade that binary metrics count as relevant, where their name fixes none.
-        aggregate: metric name to mean; of counts such as NumRet, to their sum.
+        relevance_level: the lowest grade that binary metrics count as relevant, unless their name fixes one.
+        aggregate: metric name to mean; for counts such as NumRet, to their sum.
         per_query: metric name to ``{query id: value}``.
         missing_queries: judged queries that the run lacks, in the order of the qrels; each counts 0.
-        unjudged_queries: queries of the run without judgments, sorted; part of no mean.
-        unordered_queries: judged queries whose documents, two or more, all have one score: only their ids order them.
-        notes: what else to know before believing the scores, in sentences.
+        unjudged_queries: queries of the run without judgments, sorted; they are left out.
+        unordered_queries: judged queries whose documents, two or more, all have one score: they are ordered by id.
+        notes: other findings, as sentences.
     """
 
     run: str
@@ -57,13 +57,12 @@ def score_run_file(
         qrels_path: qrels in TREC or BEIR layout; ``.gz`` is unpacked.
         metrics: names as in ``score_run``.
         depth: score only this many documents of each query, its first ones.
-        relevance_level: as in ``score_run``; by default what is stated of the qrels (see ``unimoe.description``),
-            else 1.
+        relevance_level: as in ``score_run``; by default the qrels' own (see ``unimoe.description``), else 1.
 
     Raises:
         UsageError: an unknown metric, one that cannot be computed here, or a depth or level below 1.
-        DataError: a file is missing, malformed or empty, no query of the run is judged, or a run without any order
-            would have to be cut.
+        DataError: a file is missing, malformed or empty, no query of the run is judged, or ``depth`` would cut a run
+            that has no order.
     """
     run_path, qrels_path = Path(run_path), Path(qrels_path)
     if depth is not None and depth < 1:
@@ -106,7 +105,7 @@ def _refuse_nothing_in_common(run_path: Path, run: Run, qrels_path: Path, qrels:
 
 
 def _refuse_cut_by_id(run_path: Path, run: Run, qrels: Qrels, unordered: Sequence[str], depth: int) -> None:
-    """A run without any order is not a ranking: the documents that a cut keeps would be chosen by their ids."""
+    """Refuse to cut a run without any order: the ids would choose the documents that remain."""
     several = [query_id for query_id in qrels if len(run.get(query_id, {})) > 1]
     if several == unordered and any(len(run[query_id]) > depth for query_id in unordered):
         raise DataError(

@@ -20,21 +20,21 @@ Qrels = dict[str, dict[str, int]]
 
 
 def ranked(scores: Mapping[str, float]) -> list[str]:
-    """Document ids by score, best first, exactly as trec_eval orders them.
+    """Return document ids by score, best first, as trec_eval orders them.
 
-    Scores are compared as float32, and ties break by document id, descending.
+    Scores are compared as float32; ties break by document id, descending.
     """
     by_score = sorted(zip(array("f", scores.values()), scores, strict=True), reverse=True)
     return [document_id for _, document_id in by_score]
 
 
 def head(scores: Mapping[str, float], depth: int) -> dict[str, float]:
-    """The first ``depth`` documents of one query's ranking, best first, with their scores."""
+    """Return the first ``depth`` documents of one query's ranking, best first, with their scores."""
     return {document_id: scores[document_id] for document_id in ranked(scores)[:depth]}
 
 
 def is_unordered(scores: Mapping[str, float]) -> bool:
-    """Whether there is nothing but ids to order several documents by; scores are compared as trec_eval compares."""
+    """Return whether several documents all have one score in float32, so that only their ids order them."""
     return len(scores) > 1 and len(set(array("f", scores.values()))) == 1
 
 
@@ -129,7 +129,7 @@ def read_qrels(path: Path | str) -> Qrels:
 
 
 def text_lines(path: Path | str) -> Iterator[tuple[int, str]]:
-    """Line number, from 1, and text of every line that is not blank; ``.gz`` is unpacked, a byte order mark dropped.
+    """Yield number (from 1) and text of every line that is not blank; unpack ``.gz``, drop a byte order mark.
 
     Raises:
         DataError: the file is missing, cannot be read, or is not UTF-8 text.
@@ -158,7 +158,7 @@ def _one_field_each(texts: Collection[str], path: Path, what: str) -> None:
 
 
 def _is_header(fields: list[str]) -> bool:
-    """Whether these are names of columns; a query may be called ``qid`` too, but then a number ends the line."""
+    """Return whether these are names of columns; a query may be called ``qid`` too, but its line ends in a number."""
     return fields[0] in {"query-id", "query_id", "qid"} and fields[-1].strip().isalpha()
 
 

@@ -11,7 +11,7 @@ import torch
 from support.tiny_encoders import load, save_sentence_transformer, save_tiny_decoder, save_tiny_encoder
 
 from unimoe.config.dense import BUNDLED_ENCODER
-from unimoe.models.bundled_encoder import bundled_encoder_folder
+from unimoe.models.bundled import bundled_encoder_folder
 
 TEXTS = [
     "the cat sat on the mat",

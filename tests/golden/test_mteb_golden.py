@@ -19,7 +19,7 @@ from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.evaluation.mteb.names import find_tasks, mteb_name
 from unimoe.evaluation.mteb.run import evaluate_task
-from unimoe.models.bundled_encoder import bundled_encoder_folder
+from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.encoder import SentenceEncoder, load_encoder
 
 if TYPE_CHECKING:

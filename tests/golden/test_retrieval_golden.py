@@ -14,7 +14,7 @@ from unimoe.config.dense import BUNDLED_ENCODER, DenseConfig, EncoderConfig
 from unimoe.data.collection import Document, assemble
 from unimoe.data.sources.beir_layout import read_beir
 from unimoe.evaluation.retrieval_eval import dense_collection, evaluate_retrieval
-from unimoe.models.bundled_encoder import bundled_encoder_folder
+from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.encoder import load_encoder
 
 WORDS = ("heron", "tide", "moon")

@@ -217,7 +217,7 @@ class TestWarnings:
         run = {query.replace(" ", "_"): scores for query, scores in run.items()}
         done = evaluate_run(*written(tmp_path, run, {query: {"d1": 1} for query in run}))
         assert done.stderr.splitlines() == [
-            "warning: queries with one score for all documents, which only their ids order: 2 (equal, equal_as_float32)"
+            "warning: queries whose documents all have one score, ordered by id alone: 2 (equal, equal_as_float32)"
         ]
         assert done.returncode == 0
 

@@ -59,7 +59,7 @@ class TestAtomicFile:
             io.write_text(unwritable, "text")
 
     def test_a_folder_in_the_way_is_a_usage_error(self, tmp_path: Path) -> None:
-        with pytest.raises(UsageError, match="a folder stands where a file is to be written"):
+        with pytest.raises(UsageError, match="this is a folder, and a file is to be written here"):
             io.write_text(tmp_path, "text")
 
 
@@ -97,7 +97,7 @@ class TestAtomicFolder:
 
     def test_a_file_in_the_way_stays(self, tmp_path: Path, unwritable: Path) -> None:
         with (
-            pytest.raises(UsageError, match="a file stands where a folder is to be written"),
+            pytest.raises(UsageError, match="this is a file, and a folder is to be written here"),
             io.atomic_dir(tmp_path / "file"),
         ):
             pass

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unimoe.cli.options import Iterations, ResamplingSeed
 from unimoe.console import print_error, stderr, stdout
 from unimoe.errors import UsageError
 
@@ -36,8 +37,8 @@ class Part(StrEnum):
 def analyze(
     part: Annotated[Part, typer.Argument(help="Tables, figures, the report, the gates' verdicts, or all.")] = Part.ALL,
     output_dir: OutputDir = Path("outputs"),
-    iterations: Annotated[int, typer.Option(min=1, help="Bootstrap resamples and permutations.")] = 10_000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the resampling.")] = 0,
+    iterations: Iterations = 10_000,
+    seed: ResamplingSeed = 0,
     gates: Annotated[
         Path | None,
         typer.Option(

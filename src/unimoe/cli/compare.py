@@ -10,6 +10,7 @@ from typing import Annotated, TypeAlias
 import typer
 from typer.core import TyperCommand
 
+from unimoe.cli.options import Depth, Iterations, RelevanceLevel, ResamplingSeed
 from unimoe.errors import UsageError
 
 Options: TypeAlias = Mapping[str, object]
@@ -97,17 +98,11 @@ def compare(
     ] = False,
     specialist_name: Annotated[str | None, typer.Option(help="What to call the specialist.")] = None,
     joint_name: Annotated[str | None, typer.Option(help="What to call the joint model.")] = None,
-    relevance_level: Annotated[
-        int | None,
-        typer.Option(
-            help="The lowest grade that counts as relevant in binary measures; TREC DL counts from 2. By default what "
-            "QRELS.json or the collection's collection.json states, else 1."
-        ),
-    ] = None,
+    relevance_level: RelevanceLevel = None,
     queries: Annotated[
         str | None, typer.Option(help="Query texts, lines of id, tab, text, to show with the queries that differ.")
     ] = None,
-    depth: Annotated[int | None, typer.Option(help="Score only the first so many documents of each query.")] = None,
+    depth: Depth = None,
     allow: Annotated[
         list[str] | None,
         typer.Option(
@@ -124,8 +119,8 @@ def compare(
         typer.Option(help="Keep the comparison as results, with tables, figures and a report in its analysis/."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace another comparison in --output-dir.")] = False,
-    iterations: Annotated[int, typer.Option(min=1, help="Bootstrap resamples and permutations.")] = 10_000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the resampling.")] = 0,
+    iterations: Iterations = 10_000,
+    seed: ResamplingSeed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of text.")] = False,
 ) -> None:
     """Compare systems from their TREC runs: a verdict on a joint model, or a table of who beats whom.

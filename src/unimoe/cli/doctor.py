@@ -1,4 +1,4 @@
-"""``unimoe doctor``: what this machine has, and how long the main job will take on it."""
+"""``unimoe doctor``: what this machine offers, and how long the experiment will take on it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unimoe.cli.options import DEFAULT_EXPERIMENT, Config, Device, chosen_device
-from unimoe.config.files import load_experiment
 from unimoe.console import stdout
-from unimoe.io import cache_dir
 
 if TYPE_CHECKING:
     import torch
@@ -21,18 +19,21 @@ if TYPE_CHECKING:
 
 
 def doctor(config: Config = DEFAULT_EXPERIMENT, device: Device = None) -> None:
-    """Say what this machine has: device, speed, caches, disk, collections, and how long the main job will take."""
+    """Show what this machine offers: device, speed, caches, disk, collections; and how long an experiment takes."""
+    from unimoe.config.files import load_experiment
+
     for name, finding in examine(load_experiment(config), chosen_device(device)):
         stdout.print(f"{name:<14}{finding}", soft_wrap=True)
 
 
 def examine(experiment: Experiment, device: torch.device) -> Iterator[tuple[str, str]]:
-    """Findings about this machine, as pairs of name and finding, each as soon as it is known.
+    """Yield findings about this machine as pairs of name and finding.
 
     Args:
-        experiment: whose main job is estimated.
-        device: where it would run.
+        experiment: its duration is estimated.
+        device: the device that it would run on.
     """
+    from unimoe.io import cache_dir
     from unimoe.models.device import choose_dtype, describe_device, probe_speed
     from unimoe.provenance import package_versions
 

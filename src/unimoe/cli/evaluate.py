@@ -10,13 +10,13 @@ import typer
 from unimoe import console
 from unimoe.cli.options import (
     Device,
+    MaxQueries,
     Override,
     chosen_device,
     given_options,
     quiet_libraries,
     refuse_torchrun,
 )
-from unimoe.config.files import load_experiment
 from unimoe.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -45,26 +45,25 @@ def evaluate(
         str | None, typer.Option(help="Tasks or benchmarks of MTEB in place of the tier: STS12,SciFact; MTEB(eng, v2).")
     ] = None,
     task: Annotated[str | None, typer.Option(help="Only reranking, or only embedding.")] = None,
-    max_queries: Annotated[
-        int | None, typer.Option(min=1, help="Score at most this many queries of each dataset; results say so.")
-    ] = None,
+    max_queries: MaxQueries = None,
     output_dir: Annotated[
-        Path | None, typer.Option(help="The experiment's folder; by default the one the checkpoint stands in.")
+        Path | None, typer.Option(help="The experiment's folder; by default the one that holds the checkpoint.")
     ] = None,
     device: Device = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Print pairs, tokens, disk, time and cost; run only a short probe.")
     ] = False,
     price_per_hour: Annotated[
-        float | None, typer.Option(min=0, help="Of this machine, for the cost that --plan prints.")
+        float | None, typer.Option(min=0, help="Price of this machine, for the cost that --plan prints.")
     ] = None,
 ) -> None:
     """Evaluate a checkpoint on a tier: reranking always, embedding for arms that embed.
 
-    Collections are looked for under the folder UNIMOE_DATA, then downloaded. One that can be had neither way is named,
-    the others still run, and the exit code is 4. Results that are already there and up to date are kept; a killed
-    evaluation goes on where it was. Under torchrun the processes share the reranking.
+    Collections are read from the folder UNIMOE_DATA, else downloaded. If one is not available, the command names it,
+    evaluates the others and exits with 4. It keeps results that are up to date, so you can restart a killed evaluation.
+    Under torchrun the processes share the reranking.
     """
+    from unimoe.config.files import load_experiment
     from unimoe.evaluation.commands import EvaluationRequest, plan_evaluation, run_evaluation
     from unimoe.evaluation.mteb.names import split_names
     from unimoe.processes import joined_processes

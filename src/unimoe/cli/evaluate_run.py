@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unimoe.cli.options import Depth, RelevanceLevel
 from unimoe.console import stderr, stdout
 
 if TYPE_CHECKING:
@@ -25,18 +26,12 @@ def evaluate_run(
         list[str] | None,
         typer.Option(
             help="ndcg@K, mrr, mrr@K, map, recall@K, recall_cap@K, p@K, or any measure of ir_measures such as "
-            "RBP(rel=2), ERR@20 or Judged@10; may be given several times. By default ndcg@10, mrr@10, map and "
+            "RBP(rel=2), ERR@20 or Judged@10; repeat the option for several. By default ndcg@10, mrr@10, map and "
             "recall@100."
         ),
     ] = None,
-    depth: Annotated[int | None, typer.Option(help="Score only the first so many documents of each query.")] = None,
-    relevance_level: Annotated[
-        int | None,
-        typer.Option(
-            help="The lowest grade that counts as relevant in map, mrr, recall and other binary measures; TREC DL "
-            "counts from 2. By default what QRELS.json or the collection's collection.json states, else 1."
-        ),
-    ] = None,
+    depth: Depth = None,
+    relevance_level: RelevanceLevel = None,
     per_query: Annotated[bool, typer.Option("--per-query", help="Also print a line per metric and query.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, with the scores of every query, in place of lines.")
@@ -44,8 +39,8 @@ def evaluate_run(
 ) -> None:
     """Score a run file against qrels, as trec_eval -c does.
 
-    Judged queries that the run lacks count 0, queries without judgments are left out; both are named on stderr.
-    Documents rank by score, equal scores by document id, descending; the ranks in the file are not used.
+    Judged queries that the run lacks count 0; queries without judgments are left out. Warnings name both. Documents
+    rank by score, equal scores by document id, descending; the ranks in the file are not used.
     """
     from unimoe.metrics import DEFAULT_METRICS
     from unimoe.run_scores import score_run_file
@@ -55,7 +50,6 @@ def evaluate_run(
 
 
 def _print_scores(scores: RunScores, *, per_query: bool = False, as_json: bool = False) -> None:
-    """Print the measures on stdout, as lines or as one JSON object, and the warnings on stderr."""
     for warning in _warnings(scores):
         stderr.out(f"warning: {warning}", style="yellow")
     lines = [json.dumps(asdict(scores), ensure_ascii=False)] if as_json else _lines(scores, per_query)
@@ -77,7 +71,7 @@ def _warnings(scores: RunScores) -> Iterator[str]:
     for finding, ids in (
         ("judged queries missing from the run, counted as 0", scores.missing_queries),
         ("queries without judgments, left out", scores.unjudged_queries),
-        ("queries with one score for all documents, which only their ids order", scores.unordered_queries),
+        ("queries whose documents all have one score, ordered by id alone", scores.unordered_queries),
     ):
         if ids:
             yield f"{finding}: {len(ids):,} ({', '.join(ids[:_IDS_SHOWN])}{', ...' * (len(ids) > _IDS_SHOWN)})"

@@ -1,4 +1,4 @@
-"""The command line. Each command imports what it needs when it runs, so that ``--help`` is quick."""
+"""The command line. A command imports what it needs when it runs, so that ``--help`` takes no time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ app.command("doctor")(doctor)
 
 
 def _add_studies() -> None:
-    """Add the commands of every study: the ``COMMANDS`` of its ``command.py``."""
+    """Add the commands of every study, which its ``command.py`` lists in ``COMMANDS``."""
     for study in pkgutil.iter_modules(studies.__path__):
         folder = f"{studies.__name__}.{study.name}"
         if importlib.util.find_spec(f"{folder}.command"):

@@ -1,10 +1,10 @@
-"""Options that several commands share, and what a command does before it starts."""
+"""The options that several commands share, and what commands do before they start."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     import torch
 
     from unimoe.config import Experiment
+    from unimoe.config.dense import DenseExperiment
+
+    E = TypeVar("E", Experiment, DenseExperiment)
 
 DEFAULT_EXPERIMENT = Path("experiments/bundled")
 
@@ -24,6 +27,16 @@ OutputDir = Annotated[Path | None, typer.Option(help="The experiment's folder; b
 MaxQueries = Annotated[
     int | None, typer.Option(min=1, help="Score at most this many queries of each dataset; results say so.")
 ]
+Iterations = Annotated[int, typer.Option(min=1, help="Bootstrap resamples and permutations.")]
+ResamplingSeed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the resampling.")]
+Depth = Annotated[int | None, typer.Option(help="Score only this many documents of each query, its first ones.")]
+RelevanceLevel = Annotated[
+    int | None,
+    typer.Option(
+        help="The lowest grade that counts as relevant in map, mrr, recall and other binary measures; TREC DL counts "
+        "from 2. By default what QRELS.json or the collection's collection.json states, else 1."
+    ),
+]
 
 
 def comma_separated(text: str | None) -> list[str] | None:
@@ -32,18 +45,22 @@ def comma_separated(text: str | None) -> list[str] | None:
 
 
 def given_options(config: Path | None, override: list[str] | None, **options: object) -> list[str]:
-    """Return what the user set by hand, for the provenance of results; every other option had its default."""
+    """Return the options that differ from their defaults, for the provenance of results."""
     named = [f"--{name.replace('_', '-')} {value}" for name, value in options.items() if value not in (None, False)]
     return [*([f"--config {config}"] if config else []), *named, *(f"--set {text}" for text in override or [])]
 
 
-def placed(experiment: Experiment, output_dir: Path | None) -> Experiment:
-    """Return the experiment with another output folder, where one is given."""
+def placed(experiment: E, output_dir: Path | None) -> E:
+    """Return the experiment, in another output folder where one is given."""
     return experiment if output_dir is None else experiment.model_copy(update={"output_dir": str(output_dir)})
 
 
 def refuse_torchrun(what: str) -> None:
-    """Raise a usage error in a process that torchrun started."""
+    """Refuse to run in a process that torchrun started.
+
+    Raises:
+        UsageError: it did.
+    """
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise UsageError(f"{what} runs in one process; start it without torchrun")
 
@@ -56,6 +73,6 @@ def chosen_device(name: str | None) -> torch.device:
 
 
 def quiet_libraries() -> None:
-    """Keep the progress bars and advice of tokenizers and transformers off the terminal."""
+    """Keep the bars and warnings of tokenizers and transformers off the terminal."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

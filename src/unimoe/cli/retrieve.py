@@ -9,14 +9,15 @@ import typer
 
 from unimoe.cli.options import (
     Device,
+    MaxQueries,
     OutputDir,
     Override,
     chosen_device,
     given_options,
+    placed,
     quiet_libraries,
     refuse_torchrun,
 )
-from unimoe.config.files import load_config
 from unimoe.errors import UsageError
 
 DEFAULT_RETRIEVAL = Path("retrieval/default")
@@ -28,7 +29,7 @@ def retrieve(
         str | None, typer.Option(help="A hub id, a folder, or bundled:NAME; by default the config's encoder.base.")
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="A checkpoint folder, whose arm embeds in place of an encoder.")
+        Path | None, typer.Option(help="A checkpoint folder: its model embeds the texts, not an encoder.")
     ] = None,
     config: Annotated[
         Path, typer.Option(help="A YAML file about dense retrieval, or the name of a shipped one.")
@@ -40,20 +41,19 @@ def retrieve(
         str | None, typer.Option(help="What to call the arm; by default the encoder's name, or the checkpoint's arm.")
     ] = None,
     before: Annotated[
-        str, typer.Option(help="The arm to compare with: one just measured, or one with results in the folder.")
+        str, typer.Option(help="The arm to compare with: one of this run, or one with results in the folder.")
     ] = "bm25",
-    max_queries: Annotated[
-        int | None, typer.Option(min=1, help="Score at most this many queries of each dataset; results say so.")
-    ] = None,
+    max_queries: MaxQueries = None,
 ) -> None:
-    """Search collections by embeddings, by BM25, and by the fusion of both; prints what changed against --before.
+    """Search collections by embeddings, by BM25, and by the fusion of both; compare the scores with --before.
 
-    Collections are looked for under the folder UNIMOE_DATA, then downloaded. One that can be had neither way is named,
-    the others are still searched, and the exit code is 4. Vectors are kept in the folder vectors/ of the output folder,
-    which may be deleted at any time; a killed run goes on where it was. Results that are up to date are kept.
+    Collections are read from the folder UNIMOE_DATA, else downloaded. If one is not available, the command names it,
+    searches the others and exits with 4. It keeps results that are up to date, and vectors in the folder vectors/ of
+    the output folder, so you can restart a killed run; you may delete vectors/ at any time.
     """
     from unimoe.analysis.before_after import print_before_after, refuse_unknown_arm
     from unimoe.config.dense import DenseExperiment
+    from unimoe.config.files import load_config
     from unimoe.evaluation.mteb.names import split_names
     from unimoe.evaluation.retrieve_command import RetrievalRequest, run_retrieval
     from unimoe.evaluation.retrievers import BM25, arm_names
@@ -66,8 +66,7 @@ def retrieve(
     if encoder is not None and encoder != experiment.encoder.base:
         changed = experiment.encoder.model_copy(update={"base": encoder, "revision": None})
         experiment = experiment.model_copy(update={"encoder": changed})
-    if output_dir is not None:
-        experiment = experiment.model_copy(update={"output_dir": str(output_dir)})
+    experiment = placed(experiment, output_dir)
     folder = Path(experiment.output_dir)
     names = arm_names(experiment, checkpoint, name)
     refuse_unknown_arm(folder, before, [BM25, *names])

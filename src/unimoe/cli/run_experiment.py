@@ -1,4 +1,4 @@
-"""``unimoe demo``, also ``scripts/run_experiment.py``: the main job."""
+"""``unimoe demo`` and ``scripts/run_experiment.py``: train, evaluate and judge all arms of an experiment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from unimoe.cli.options import (
     quiet_libraries,
     refuse_torchrun,
 )
-from unimoe.config.files import load_experiment
 from unimoe.console import stderr, stdout
 
 if TYPE_CHECKING:
@@ -37,9 +36,10 @@ def run_experiment(
 ) -> None:
     """Run an experiment: train, evaluate and judge every arm and seed.
 
-    Without arguments: the bundled model and collection, offline, in minutes. What is done already is skipped, so a
-    killed run goes on when it is started again.
+    Without arguments it runs the bundled model on the bundled collection, offline, in minutes. It skips what is done,
+    so you can restart a killed run.
     """
+    from unimoe.config.files import load_experiment
     from unimoe.experiment import ExperimentRun, smoke_version
 
     refuse_torchrun("an experiment")
@@ -57,7 +57,7 @@ def run_experiment(
 
 
 def _announce(experiment: Experiment, loader: ModelLoader, smoke: bool) -> None:
-    """What will run, where, and for how long."""
+    """Print what will run, on which device, and the expected time."""
     from unimoe.cli.estimate import BUNDLED_SHAPE, estimated_seconds, expectation, shape_of
     from unimoe.models.bundled import BUNDLED_ID
     from unimoe.models.device import describe_device, probe_speed

@@ -17,26 +17,27 @@ from unimoe.cli.options import (
     placed,
     quiet_libraries,
 )
-from unimoe.config.files import load_experiment
 from unimoe.console import Steps, stdout
 
 
 def train(
-    arm: Annotated[str, typer.Option(help="Which of the config's arms.")],
+    arm: Annotated[str, typer.Option(help="One of the config's arms.")],
     config: Config = DEFAULT_EXPERIMENT,
     seed: Annotated[int, typer.Option(min=0, help="Initialises the adapters and orders the batches.")] = 0,
     override: Override = None,
     output_dir: OutputDir = None,
     device: Device = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from a saved state, or keep a finished checkpoint.")
+        bool, typer.Option("--resume", help="Continue from a saved state, or keep a finished checkpoint.")
     ] = False,
 ) -> None:
-    """Train one arm with one seed; prints the checkpoint's folder.
+    """Train one arm with one seed, and print the checkpoint's folder.
 
-    Under torchrun or accelerate launch the processes share each batch. Where training.evaluate_every is set, the best
-    checkpoint on dev stands beside the last, in checkpoint-best.
+    Under torchrun or accelerate launch the processes share each batch. With training.evaluate_every, the folder
+    checkpoint-best keeps the checkpoint that is best on dev.
     """
+    from unimoe.config.files import load_experiment
+
     experiment = placed(load_experiment(config, override or []), output_dir)
     experiment.arm(arm)
     quiet_libraries()

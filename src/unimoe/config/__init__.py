@@ -1,6 +1,6 @@
-"""What can be set: sections of settings, their defaults and what they may be, for every kind of experiment.
+"""Configs: sections of settings with their defaults and limits; ``files`` reads them from YAML.
 
-``files`` reads them from YAML. What stands here is of an experiment with arms, and used by the other kinds too.
+This package exports the sections of an experiment with arms, which other kinds of experiment share.
 """
 
 from unimoe.config.experiment import (

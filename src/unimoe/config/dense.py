@@ -1,4 +1,4 @@
-"""What an evaluation of dense retrieval is: an encoder by name, how a corpus is searched, and by what it is judged."""
+"""The config of an evaluation of dense retrieval: the encoder, the search, and its measures."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class EncoderConfig(Section):
 
     Attributes:
         base: a hub id, a folder (of sentence-transformers or of transformers), or ``bundled:all-minilm-l6-v2``.
-        revision: the hub revision; null for the newest.
+        revision: the hub revision; None for the newest.
         dtype: ``auto`` probes the device for the faster of bfloat16 and float32.
-        max_length: tokens of one text, prefix included; null for the model's own limit.
-        pooling: how token states become one vector; ``auto`` is what the model's folder says, else the mean.
-        query_prefix: put before a query, as e5's ``query: ``; null for the model's own, which is often none.
-        document_prefix: put before a document, as e5's ``passage: ``; null likewise.
+        max_length: tokens of one text, prefix included; None for the model's own limit.
+        pooling: how token states become one vector; ``auto`` takes the model's own setting, else the mean.
+        query_prefix: text before a query, such as e5's ``query: ``; None for the model's own, which is often none.
+        document_prefix: text before a document, such as e5's ``passage: ``; None for the model's own.
         trust_remote_code: runs code from the model's repository; leave it off unless you have read that code.
     """
 
@@ -37,23 +37,23 @@ class EncoderConfig(Section):
 
 
 class DenseConfig(Section):
-    """How a corpus is embedded and searched, and which queries count.
+    """How a corpus is embedded and searched, and which queries are scored.
 
     Attributes:
-        depth: documents kept of each query, at most.
+        depth: documents kept per query, at most.
         cutoffs: K of the Recall@K that is reported.
         relevance_threshold: the lowest grade that counts as relevant.
-        query_length: tokens of a query; null for the encoder's limit.
-        document_length: tokens of a document; null for the encoder's limit.
-        corpus_sample: documents of a seeded sample that always holds the relevant ones; null for the whole corpus.
+        query_length: tokens of a query; None for the encoder's limit.
+        document_length: tokens of a document; None for the encoder's limit.
+        corpus_sample: documents of a seeded sample that includes the relevant ones; None for the whole corpus.
         use_small_eval_set: search a sample of ``subset_size`` documents, for a quick look; results say so.
-        subset_size: documents of that sample; it always holds the relevant ones.
-        test_size: part of the queries that is scored, split by query with ``split_seed``; null scores all of them.
-        split_seed: seeds the sample of the corpus and the split of the queries.
+        subset_size: documents of that sample, which includes the relevant ones.
+        test_size: share of the queries that is scored, split by query with ``split_seed``; None scores all.
+        split_seed: seed of the sample of the corpus and of the split of the queries.
         backend: ``torch``, or ``faiss`` (flat inner product), which needs the extra of that name.
-        storage: how vectors lie on disk.
-        fuse_depth: candidates of BM25 and of the encoder that reciprocal rank fusion joins; null for no fusion.
-        fuse_k: its constant.
+        storage: the dtype of vectors on disk.
+        fuse_depth: candidates of BM25 and of the encoder that reciprocal rank fusion joins; None for no fusion.
+        fuse_k: the constant of the fusion.
     """
 
     depth: Count = 100
@@ -82,8 +82,8 @@ class DenseExperiment(Section):
     """An evaluation of dense retrieval: one encoder, or the checkpoint of an arm, on some collections.
 
     Attributes:
-        name: stands in every result; ``output_dir`` holds one experiment.
-        caveats: why results are unfit for decisions, copied into every one of them.
+        name: recorded in every result; ``output_dir`` holds one experiment.
+        caveats: why results are unfit for decisions; copied into every result.
     """
 
     name: Name = "dense"

@@ -1,7 +1,4 @@
-"""What an experiment is: its settings, their defaults, and what they may be.
-
-``config.files`` reads them from YAML.
-"""
+"""The config of an experiment with arms."""
 
 from __future__ import annotations
 
@@ -21,9 +18,9 @@ class ModelConfig(Section):
 
     Attributes:
         base: a hub id, a folder, or ``bundled:smollm2-135m-instruct``.
-        revision: the hub revision; null for the newest.
+        revision: the hub revision; None for the newest.
         dtype: ``auto`` probes the device for the faster of bfloat16 and float32.
-        max_length: tokens of one sequence, prompt included; only documents are truncated to meet it.
+        max_length: tokens of one sequence, prompt included; only documents are truncated to fit.
         trust_remote_code: runs code from the model's repository; leave it off unless you have read that code.
     """
 
@@ -38,12 +35,12 @@ class PromptConfig(Section):
     r"""How a pair becomes text for the yes/no judgement, and a text for the embedding.
 
     Attributes:
-        template: ``qwen3`` is the Qwen3-Reranker format to the letter; ``chat`` uses the model's own chat template.
-        order: which side comes first. Recorded in every result.
+        template: ``qwen3`` is exactly Qwen3-Reranker's format; ``chat`` uses the model's own chat template.
+        order: which of query and document comes first; recorded in every result.
         instruction: the task in one sentence, for reranking.
         field_separator: between instruction, query and document: one line end in Qwen3's README, two in its code.
-        query_prefix: put before a query to be embedded; Qwen3 writes ``Instruct: {task}\nQuery:``.
-        document_prefix: put before a document to be embedded.
+        query_prefix: text before a query to embed; Qwen3 writes ``Instruct: {task}\nQuery:``.
+        document_prefix: text before a document to embed.
         embedding_suffix: a token of the vocabulary, or text, whose last token carries the embedding.
     """
 
@@ -65,12 +62,12 @@ class BM25Config(Section):
 
 
 class BundledTier(Section):
-    """The offline tier, fixed here and printed in every table.
+    """The offline tier, printed in every table.
 
     Attributes:
-        queries: test queries, a seeded sample of the split.
+        queries: queries of a seeded sample of the split.
         depth: candidates reranked per query.
-        pool: documents of dense retrieval: a seeded sample that holds every relevant one.
+        pool: documents of dense retrieval, a seeded sample that includes every relevant one.
     """
 
     collection: str = "apidocs"
@@ -90,15 +87,15 @@ def _known_first_stage(setting: str) -> str:
 
 
 class MTEBConfig(Section):
-    r"""How MTEB's tasks are put to a model.
+    r"""The prefixes of texts in MTEB's tasks.
 
     Attributes:
-        task_instruction: what goes before queries, and before the texts of symmetric tasks, where MTEB knows an
-            instruction for the task: ``{instruction}`` stands for it. Documents stay bare. Null leaves queries with
-            ``prompt.query_prefix`` and symmetric tasks without any.
-        prompts: prefixes by hand, which go first. Keys are MTEB's, the first that fits counts: ``SciFact-query`` (task
-            and role), ``SciFact`` (a task, all texts but documents), ``STS`` (a type of tasks, likewise), ``query`` or
-            ``document`` (a role).
+        task_instruction: the prefix of queries, and of texts in symmetric tasks, if MTEB has an instruction for the
+            task, which replaces ``{instruction}``. Documents get none. With None, queries get ``prompt.query_prefix``
+            and symmetric tasks none.
+        prompts: prefixes that override the others. The first of these keys that fits counts: ``SciFact-query`` (task
+            and role), ``SciFact`` (a task, all texts except documents), ``STS`` (a type of tasks, all texts except
+            documents), ``query`` or ``document`` (a role).
     """
 
     task_instruction: str | None = "Instruct: {instruction}\nQuery:"
@@ -107,7 +104,7 @@ class MTEBConfig(Section):
     @model_validator(mode="after")
     def _instruction_has_its_place(self) -> MTEBConfig:
         if self.task_instruction is not None and "{instruction}" not in self.task_instruction:
-            raise ValueError("task_instruction must hold {instruction}, which the task's own takes the place of")
+            raise ValueError("task_instruction must hold {instruction}, which the task's own instruction replaces")
         return self
 
 
@@ -115,11 +112,11 @@ class EvaluationConfig(Section):
     """How checkpoints are scored.
 
     Attributes:
-        first_stage: where candidates come from: ``bm25s``; ``rank_bm25``; ``official``, which is MS MARCO's unordered
-            top1000.dev and is only taken whole; or ``run:PATH``, a TREC run, where ``{dataset}`` in the path stands for
-            the collection's name.
-        depth: candidates reranked per query, in all tiers but the bundled one.
-        token_budget: padded tokens of one forward pass; null takes what suits the device.
+        first_stage: the source of candidates: ``bm25s``; ``rank_bm25``; ``official``, MS MARCO's top1000.dev, which has
+            no order and is reranked whole; or ``run:PATH``, a TREC run, where the collection's name replaces
+            ``{dataset}`` in the path.
+        depth: candidates reranked per query, in all tiers except the bundled one.
+        token_budget: padded tokens of one forward pass; None for a number that suits the device.
         batch_size: sequences of one forward pass, instead of ``token_budget``.
     """
 
@@ -136,13 +133,13 @@ class Experiment(Section):
     """An experiment: one base model, one training set, some arms and seeds, one way to evaluate.
 
     Attributes:
-        name: stands in every result; ``output_dir`` holds one experiment.
+        name: recorded in every result; ``output_dir`` holds one experiment.
         paired_seeds: declares that the arms of one seed share the order of the data and the initial weights, so that
-            seeds pair in every interval; it is part of every result. Without it seeds are independent.
-        gates: a gate file, or the name of a shipped one; null for the rule's gates, one for each joint arm and task.
-            ``run_experiment`` puts them into ``output_dir`` before there are scores, and the analysis judges by that
+            intervals pair seeds; recorded in every result. Without it seeds are independent.
+        gates: a gate file, or the name of a shipped one; None for the default gates, one for each joint arm and task.
+            ``run_experiment`` copies them to ``output_dir`` before there are scores, and the analysis judges by that
             copy.
-        caveats: why results are unfit for decisions, copied into every one of them.
+        caveats: why results are unfit for decisions; copied into every result.
     """
 
     name: Name
@@ -165,7 +162,7 @@ class Experiment(Section):
         return self
 
     def arm(self, name: str) -> ArmConfig:
-        """The arm called ``name``.
+        """Return the arm called ``name``.
 
         Raises:
             UsageError: no such arm; the message names the closest.

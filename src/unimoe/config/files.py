@@ -1,7 +1,6 @@
-"""Experiments from YAML files.
+"""Reading configs from YAML files.
 
-``load_experiment``, and ``load_config`` for experiments of another kind, read the file, apply ``--set key=value``
-overrides and refuse unknown keys, wrong types and impossible values with the key's path and what to write instead.
+Errors about unknown keys, wrong types and impossible values name the key's path and say what to write instead.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def load_config(kind: type[C], path: Path | str, overrides: Sequence[str] = ()) 
     """Read a config of any kind from YAML and apply ``a.b=value`` overrides, whose values are YAML too.
 
     Args:
-        kind: what the file is to hold, for example ``DenseExperiment``.
+        kind: the kind of config, for example ``DenseExperiment``.
         path: a file, or the name of a shipped config such as ``retrieval/default``.
         overrides: ``key.path=value`` strings, applied in order.
 
@@ -38,7 +37,7 @@ def load_config(kind: type[C], path: Path | str, overrides: Sequence[str] = ()) 
 
 
 def load_experiment(path: Path | str, overrides: Sequence[str] = ()) -> Experiment:
-    """``load_config`` of an experiment that trains arms."""
+    """Read the config of an experiment with arms, as ``load_config`` does."""
     return load_config(Experiment, path, overrides)
 
 
@@ -48,7 +47,7 @@ def apply_overrides(raw: Any, overrides: Sequence[str], source: str) -> Experime
 
 
 def parse_experiment(raw: Any, source: str) -> Experiment:
-    """``parse_config`` of an experiment that trains arms."""
+    """Validate the config of an experiment with arms, as ``parse_config`` does."""
     return parse_config(Experiment, raw, source)
 
 
@@ -67,7 +66,7 @@ def parse_config(kind: type[C], raw: Any, source: str) -> C:
 
 
 def find_config(path: Path) -> Path:
-    """A config file: as given, or shipped with the package (with or without ``.yaml``)."""
+    """Return the path of a config: as given, or of a shipped one (with or without ``.yaml``)."""
     if path.is_file():
         return path
     shipped = config_root()
@@ -79,16 +78,16 @@ def find_config(path: Path) -> Path:
 
 
 def config_root() -> Path:
-    """The shipped configs: inside the installed package, or in the clone."""
+    """Return the folder of the shipped configs, in the installed package or in the clone."""
     package = Path(__file__).parents[1] / "configs"
     return package if package.is_dir() else Path(__file__).parents[3] / "configs"
 
 
 def read_yaml(path: Path) -> Any:
-    """Read YAML in which ``1e-3`` is a number, ``yes`` and ``no`` are words, and no key stands twice.
+    """Read YAML, taking ``1e-3`` as a number and ``yes`` and ``no`` as words, and refusing repeated keys.
 
     Raises:
-        UsageError: the file cannot be read or is no YAML; names file and line.
+        UsageError: the file cannot be read or is not YAML; names file and line.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -105,7 +104,10 @@ def read_yaml(path: Path) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2's idea of numbers and booleans, and duplicate keys refused."""
+    """Reads numbers and booleans as YAML 1.2 does, and refuses repeated keys.
+
+    ruamel.yaml would do that too, as one more dependency.
+    """
 
     def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -114,7 +116,9 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.composer.ComposerError(None, None, "a key must be one word", key.start_mark)
             if key.value in seen:
-                raise yaml.composer.ComposerError(None, None, f"key {key.value!r} stands twice", key.start_mark)
+                raise yaml.composer.ComposerError(
+                    None, None, f"key {key.value!r} is repeated; keep one of them", key.start_mark
+                )
             seen.add(key.value)
         return node
 
@@ -122,7 +126,7 @@ class _Loader(yaml.SafeLoader):
         return int(self.construct_scalar(node))
 
 
-_SCALARS = {  # tag: what it looks like, how it can begin; all else is text
+_SCALARS = {  # tag: pattern, first characters; all other scalars are text
     "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
     "int": (r"[-+]?\d+", list("-+0123456789")),
@@ -139,7 +143,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def overridden(raw: Any, overrides: Sequence[str]) -> Any:
-    """Plain data with ``a.b=value`` overrides applied to a copy of it, in order."""
+    """Return a copy of plain data with ``a.b=value`` overrides applied in order."""
     if not isinstance(raw, dict):
         return raw
     raw = dict(raw)
@@ -167,7 +171,7 @@ def _apply(raw: dict[str, Any], override: str) -> None:
     node[last] = value
 
 
-_MENDS = {  # pydantic's error types, in the words of someone who edits YAML
+_MENDS = {  # pydantic's error types, in words for someone who edits YAML
     "missing": "this key is required; add it",
     "bool_type": "must be true or false",
     "int_type": "must be a whole number",
@@ -192,11 +196,11 @@ _SELF_EVIDENT = {"missing", "too_short", "string_too_short", "invalid_key", "val
 
 
 def explain(error: Any, known_keys: Callable[[Sequence[Any]], list[str]]) -> str:
-    """One mistake in one line: the key's path, what is wrong and what to write.
+    """Return one line about a mistake: the key's path, what is wrong and what to write.
 
     Args:
         error: one of pydantic's ``ValidationError.errors()``.
-        known_keys: the keys of the section at a path.
+        known_keys: returns the keys of the section at a path.
     """
     path, kind = _key_path(error["loc"]), error["type"]
     if kind == "extra_forbidden":
@@ -211,13 +215,13 @@ def explain(error: Any, known_keys: Callable[[Sequence[Any]], list[str]]) -> str
 
 
 def _key_path(loc: Sequence[str | int]) -> str:
-    """``arms.joint_r8.task`` or ``seeds[0]``."""
+    """Return ``arms.joint_r8.task`` or ``seeds[0]``."""
     parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc if part != "[key]"]
     return "".join(parts).removeprefix(".")
 
 
 def _shown(value: Any) -> str:
-    """A value as YAML writes it, cut where it is long."""
+    """Return a value as YAML writes it, shortened to 60 characters."""
     if isinstance(value, dict | list):
         return "a section" if isinstance(value, dict) else "a list"
     text = json.dumps(value, ensure_ascii=False, default=str)
@@ -234,7 +238,7 @@ def _section_keys(kind: type[BaseModel], loc: Sequence[Any]) -> list[str]:
 
 
 def _section_in(annotation: Any) -> type[BaseModel] | None:
-    """The section that a field holds, or holds several of; None where it holds plain values."""
+    """Return the section that a field holds, alone or in a container; None if it holds plain values."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_section_in, get_args(annotation))), None)

@@ -1,1 +1,1 @@
-"""What is trained and scored: the causal language model as reranker and encoder."""
+"""Models: the causal language model as reranker and encoder, and text encoders."""

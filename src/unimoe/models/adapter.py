@@ -16,10 +16,10 @@ from unimoe.models.quiet import first_line, quiet_loading
 
 
 def add_lora(base: BaseModel, config: LoraConfig, seed: int) -> Any:
-    """Put fresh adapters into a base model, initialised from ``seed``, and return the PEFT model around it.
+    """Add new adapters, initialised from ``seed``, to a base model and return the PEFT model.
 
-    The adapters compute in the base model's dtype: adapters in float32 beside a bfloat16 base cost more time in
-    conversions than in arithmetic. Training keeps float32 master copies instead.
+    The adapters have the base model's dtype: float32 adapters on a bfloat16 base spend more time in conversions than in
+    arithmetic. Training keeps float32 master copies instead.
 
     Raises:
         UsageError: the model has no such layers or modules.
@@ -46,7 +46,7 @@ def add_lora(base: BaseModel, config: LoraConfig, seed: int) -> Any:
 
 
 def load_lora(base: BaseModel, folder: Path) -> Any:
-    """Put the adapters saved in ``folder`` into a base model, frozen, and return the PEFT model around it.
+    """Add the adapters saved in ``folder`` to a base model, frozen, and return the PEFT model.
 
     Raises:
         DataError: the folder holds no adapters that fit this model.
@@ -57,23 +57,23 @@ def load_lora(base: BaseModel, folder: Path) -> Any:
     try:
         with quiet_loading():
             model = peft.PeftModel.from_pretrained(base.model, str(folder), autocast_adapter_dtype=False).eval()
-        # Adapters alone; "auto" would ask the hub for the base model's config.
+        # Without embeddings: the default, "auto", asks the hub for the base model's config.
         names = peft.get_peft_model_state_dict(model, save_embedding_layers=False)
         unmatched = set(names) ^ _saved_names(folder)
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
         raise DataError(f"{folder}: the adapter does not fit {base.identity} ({first_line(error)})") from None
-    if unmatched:  # PEFT goes on with fresh weights in place of those it misses, and drops those it does not know
+    if unmatched:  # PEFT replaces missing weights by new ones, and drops unknown ones
         raise DataError(f"{folder}: the adapter does not fit {base.identity} ({min(unmatched)} is on one side only)")
     return model
 
 
 def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The trainable parameters by name, in a fixed order."""
+    """Return the trainable parameters by name, sorted."""
     return {name: weight for name, weight in sorted(model.named_parameters()) if weight.requires_grad}
 
 
 def _refuse_unknown_modules(base: BaseModel, config: LoraConfig) -> None:
-    """PEFT is content when one of the names matches: a misspelt one would silently stay without an adapter."""
+    """Refuse a misspelt module: PEFT ignores it as long as another name matches."""
     names = {name.rpartition(".")[2] for name, _ in base.model.model.layers.named_modules()} - {""}
     known = sorted(name for name in names if not name.isdigit())
     for module in config.target_modules:

@@ -1,4 +1,4 @@
-"""Last-token states of many sequences: in batches, each beginning computed once, smaller when memory runs out."""
+"""Last-token states of many sequences, in batches that compute a shared beginning once and shrink to fit memory."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ class BatchedDecoder:
         model: a causal language model of transformers.
         frozen_layers: its frozen lower layers, where ``upper`` is given.
         upper: the layers above them.
+
+    Attributes:
+        reduced_budget: tokens of a batch after memory ran out; None before.
     """
 
     def __init__(self, model: Any, frozen_layers: FrozenLayers | None = None, upper: Any = None) -> None:
         self._decoder, self._frozen_layers, self._upper = model.model, frozen_layers, upper
         self._trees = supports_trees(model)
         self.reduced_budget: int | None = None
-        """Tokens of a batch since memory ran out; null as long as it has not."""
 
     @property
     def device(self) -> torch.device:
@@ -44,11 +46,11 @@ class BatchedDecoder:
         return device
 
     def padded_states(self, sequences: Sequence[Sequence[int]], frozen: FrozenStates | None = None) -> Tensor:
-        """The final states ``(N, H)`` of one batch, padded on the right; gradients flow if enabled.
+        """Return the final states ``(N, H)`` of one batch, padded on the right; gradients flow if enabled.
 
         Args:
             sequences: token ids of N sequences.
-            frozen: their states below the first adapted layer, where they are known.
+            frozen: their states below the first adapted layer, if known.
         """
         if frozen is not None and self._upper is not None:
             output = self._upper(inputs_embeds=pad_states(frozen), use_cache=False)
@@ -59,7 +61,7 @@ class BatchedDecoder:
     def states(
         self, sequences: Sequence[list[int]], token_budget: int | None, batch_size: int | None
     ) -> Iterator[States]:
-        """The states of all sequences, batch by batch, in an order that their tokens alone decide.
+        """Yield the states of all sequences, batch by batch, in an order that depends on their tokens alone.
 
         Args:
             sequences: token ids.
@@ -67,7 +69,7 @@ class BatchedDecoder:
             batch_size: sequences of a batch, instead of the budget.
 
         Raises:
-            DataError: one sequence alone does not fit in memory.
+            DataError: a batch of one sequence does not fit in memory.
         """
         left = list(range(len(sequences)))
         frozen = self._frozen(sequences)
@@ -86,7 +88,7 @@ class BatchedDecoder:
             left = [index for index in left if index not in done]
 
     def _frozen(self, sequences: Sequence[list[int]]) -> FrozenStates | None:
-        """The states below ``upper``, for batches that are padded; null where they do not fit in memory."""
+        """Return the states below ``upper``, which padded batches take; None if they do not fit in memory."""
         if self._frozen_layers is None or self._trees:
             return None
         try:
@@ -106,7 +108,7 @@ class BatchedDecoder:
         try:
             return self._batch_states(sequences, frozen)
         except torch.OutOfMemoryError:
-            return None  # and with the error go the activations that its traceback holds
+            return None  # leaving this block drops the traceback, which holds the activations
 
     def _batch_states(self, sequences: list[list[int]], frozen: FrozenStates | None) -> Tensor:
         if not self._trees:
@@ -117,7 +119,7 @@ class BatchedDecoder:
         return run_tree(self._decoder, tree)[0, tree.last]
 
     def _reduce_budget(self, sequences: list[list[int]]) -> None:
-        """Batches from now on hold half of what the one held that did not fit."""
+        """Limit batches to half of one that did not fit in memory."""
         if len(sequences) == 1:
             raise DataError(
                 f"a sequence of {len(sequences[0])} tokens alone does not fit in memory; lower model.max_length, "
@@ -130,9 +132,9 @@ class BatchedDecoder:
 
 
 def supports_trees(model: Any) -> bool:
-    """Whether all layers of a causal language model attend to all that went before, and let another function do it.
+    """Return whether all layers attend to all earlier tokens and let another function compute the attention.
 
-    What the configuration leaves unsaid, one token run through the decoder says.
+    Where the configuration does not tell, running one token through the decoder does.
     """
     config, decoder = model.config, model.model
     kinds = getattr(config, "layer_types", None)

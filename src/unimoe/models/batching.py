@@ -1,4 +1,4 @@
-"""Batches by token budget: sequences of similar length together, so that little is padded."""
+"""Batches of sequences of similar length, within a budget of tokens."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from torch.nn.utils.rnn import pad_sequence
 
 
 def default_token_budget(device: torch.device) -> int:
-    """Padded tokens of one forward pass where the config leaves it open.
+    """Return the padded tokens of one forward pass where the config sets none.
 
-    On a CPU, batches whose activations outgrow the caches take twice the time per token; a GPU wants large ones.
+    On a CPU, batches whose activations exceed the caches take twice the time per token; a GPU needs large ones.
     """
     return 2048 if device.type == "cpu" else 16384
 
 
 def plan_batches(lengths: Sequence[int], token_budget: int, batch_size: int | None = None) -> list[list[int]]:
-    """Indices grouped into batches, longest first, so that memory peaks at the start rather than at hour three.
+    """Group indices into batches, longest first, so that memory peaks at the start and not after hours.
 
     Args:
         lengths: tokens of each sequence.
-        token_budget: padded tokens of a batch; a single longer sequence is a batch of its own.
+        token_budget: padded tokens of a batch; a longer sequence is a batch alone.
         batch_size: sequences of a batch, instead of the budget.
 
     Returns:
-        Every index exactly once; no batch holds sequences less than half as long as its longest. Depends on the
-        lengths alone, ties in the order given.
+        Every index exactly once; no batch holds sequences less than half as long as its longest. The batches depend on
+        the lengths alone; sequences of one length keep their order.
     """
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     batches: list[list[int]] = []
@@ -43,19 +43,19 @@ def plan_batches(lengths: Sequence[int], token_budget: int, batch_size: int | No
 
 
 def pad_ids(sequences: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """Token ids padded on the right with 0, shape ``(N, longest)``.
+    """Pad token ids on the right with 0 to ``(N, longest)``.
 
-    No attention mask goes with them: under causal attention a token never sees what stands to its right.
+    They need no attention mask: under causal attention a token never sees the tokens on its right.
     """
     return pad_sequence([torch.tensor(ids) for ids in sequences], batch_first=True).to(device)
 
 
 def pad_states(states: Sequence[Tensor]) -> Tensor:
-    """Hidden states of shape ``(length, H)`` each, padded on the right with 0 to ``(N, longest, H)``."""
+    """Pad hidden states ``(length, H)`` on the right with 0 to ``(N, longest, H)``."""
     return pad_sequence(list(states), batch_first=True)
 
 
 def last_tokens(states: Tensor, lengths: Sequence[int]) -> Tensor:
-    """The state of each sequence's last token, shape ``(N, H)``, out of right-padded ``(N, L, H)``."""
+    """Return the state of each sequence's last token, ``(N, H)``, from right-padded states ``(N, L, H)``."""
     rows = torch.arange(len(lengths), device=states.device)
     return states[rows, torch.tensor(lengths, device=states.device) - 1]

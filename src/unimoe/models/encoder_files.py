@@ -1,8 +1,8 @@
-"""What an encoder's folder says: weights, pooling, length and prompts, in sentence-transformers' layout or bare.
+"""The settings in an encoder's folder: weights, pooling, length and prompts.
 
-The layout: ``modules.json`` lists the modules (Transformer, Pooling, then Dense and Normalize in any order), each with
-a folder of its own; ``sentence_bert_config.json`` and ``config_sentence_transformers.json`` hold length and prompts. A
-folder without ``modules.json`` is a bare model of transformers.
+In sentence-transformers' layout ``modules.json`` lists the modules (Transformer, Pooling, then Dense and Normalize in
+any order) with their folders; ``sentence_bert_config.json`` and ``config_sentence_transformers.json`` hold length and
+prompts. A folder without ``modules.json`` is a bare model of transformers.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Any, Literal, cast, get_args
 from unimoe.config.dense import EncoderConfig
 from unimoe.errors import DataError
 from unimoe.io import hash_file, hash_parts, read_json
-from unimoe.models.bundled_encoder import bundled_encoder_folder
-from unimoe.models.names import folder_named
+from unimoe.models.bundled import bundled_encoder_folder, folder_named
 from unimoe.models.quiet import first_line
 
 Pooling = Literal["mean", "cls", "last"]
@@ -41,17 +40,17 @@ _NOT_FROM_HUB = ["onnx/*", "openvino/*", "flax/*", "coreml/*"]
 
 @dataclass(frozen=True)
 class EncoderFiles:
-    """What is read before the weights are.
+    """The settings of an encoder, read before its weights.
 
     Attributes:
         transformer: folder of the transformers model and its tokenizer.
         identity: logical id and content hash of the weights, or the hub's commit: ``id@hash``.
         tokenizer_hash: content hash of the tokenizer's files.
         pooling: how token states become one vector.
-        after: the modules behind the pooling: the folder of a Dense, null for Normalize.
-        max_length: tokens of one text as the folder says; null where it leaves that to the tokenizer.
-        lower_case: texts are put into lower case, whatever the tokenizer does.
-        prefixes: what goes before a query, a document and a plain text.
+        after: the modules that follow the pooling: the folder of a Dense, None for Normalize.
+        max_length: tokens of one text; None where the tokenizer sets it.
+        lower_case: whether texts are lower-cased, whatever the tokenizer does.
+        prefixes: of a query, a document and a plain text.
     """
 
     transformer: Path
@@ -65,10 +64,10 @@ class EncoderFiles:
 
 
 def read_encoder_files(config: EncoderConfig) -> EncoderFiles:
-    """Find an encoder and read what its folder says.
+    """Find an encoder and read the settings in its folder.
 
     Raises:
-        DataError: it cannot be had, has no safetensors, or is made of modules that are not known.
+        DataError: it is not available, has no safetensors, or has an unknown module.
     """
     folder, commit = _locate(config)
     listed = folder / "modules.json"
@@ -96,7 +95,7 @@ def read_encoder_files(config: EncoderConfig) -> EncoderFiles:
 
 
 def _locate(config: EncoderConfig) -> tuple[Path, str | None]:
-    """The folder, and for a hub id its identity, which the commit tells."""
+    """Return the folder and, for a hub id, its identity with the commit."""
     if config.base.startswith("bundled:"):
         return bundled_encoder_folder(config.base), None
     named = folder_named("encoder.base", config.base)
@@ -109,9 +108,9 @@ def _locate(config: EncoderConfig) -> tuple[Path, str | None]:
         folder = snapshot_download(
             config.base, revision=config.revision, allow_patterns=patterns, ignore_patterns=_NOT_FROM_HUB
         )
-    except Exception as error:  # the hub's client ends in errors of many kinds: offline, no such id, gated, malformed
+    except Exception as error:  # the hub's client raises errors of many kinds: offline, no such id, gated, malformed
         raise DataError(
-            f"encoder.base {config.base!r} cannot be had ({first_line(error)}); "
+            f"encoder.base {config.base!r} cannot be found or downloaded ({first_line(error)}); "
             "check the id or folder, or connect to the hub"
         ) from None
     return Path(folder), f"{config.base}@{Path(folder).name[:16]}"
@@ -129,11 +128,11 @@ def _entries(path: Path) -> list[Any]:
 
 
 def _module(path: Path, entry: Any) -> tuple[str, str]:
-    """Kind and folder of one module."""
+    """Return kind and folder of one module."""
     try:
         name, place = str(entry["type"]), str(entry["path"])
     except (KeyError, TypeError):
-        raise DataError(f"{path}: each module needs type and path; not so {str(entry)[:60]}") from None
+        raise DataError(f"{path}: each module needs type and path; this one is {str(entry)[:60]}") from None
     kind = name.rpartition(".")[2]
     if not name.startswith("sentence_transformers.") or kind not in ("Transformer", "Pooling", "Dense", "Normalize"):
         raise DataError(
@@ -155,7 +154,7 @@ def _weights(folder: Path) -> Iterator[Path]:
 
 
 def _read_transformer(path: Path) -> tuple[int | None, bool]:
-    """Length and lower case; what would change vectors and is not known is refused."""
+    """Return length and lower case; refuse settings that would change vectors and are not supported."""
     settings = read_settings(path)
     strange = [key for key in _UNSUPPORTED if settings.get(key) is not None]
     if settings.get("transformer_task", "feature-extraction") != "feature-extraction":
@@ -188,9 +187,9 @@ def _pooling(config: EncoderConfig, stated: Path | None) -> Pooling:
 
 
 def _prefixes(config: EncoderConfig, path: Path) -> dict[str, str]:
-    """The config's prefixes; where it has none, the model's own, chosen as ``encode_query`` and the like do.
+    """Return the config's prefixes; where it has none, the model's, chosen as ``encode_query`` and its siblings do.
 
-    But an empty ``document`` gives way to ``passage``, which models older than ``encode_document`` have.
+    One difference: an empty ``document`` is replaced by ``passage``, which models older than ``encode_document`` have.
     """
     settings = read_settings(path)
     prompts = settings.get("prompts") or {}
@@ -206,7 +205,7 @@ def _prefixes(config: EncoderConfig, path: Path) -> dict[str, str]:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """A JSON object, empty where there is no file."""
+    """Read a JSON object; empty if there is no file."""
     settings = read_json(path) if path.is_file() else {}
     if not isinstance(settings, dict):
         raise DataError(f"{path}: must hold a JSON object; mend it, or save the model anew")

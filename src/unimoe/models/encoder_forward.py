@@ -1,8 +1,8 @@
-"""The token states of many texts, as one row without padding where the architecture allows it.
+"""The token states of many texts, computed as one row without padding where the architecture allows it.
 
-Linear layers, most of the work, then see real tokens only. Attention is computed per group of equally long texts, which
-lie side by side because batches are sorted by length, so that no mask is needed. Architectures whose attention asks for
-more (windows, relative positions) take transformers' own padded path.
+Linear layers, most of the work, then process no padding. Attention is computed for groups of texts of one length, which
+are adjacent because batches are sorted by length, and needs no mask. Architectures whose attention asks for more
+(windows, relative positions) take transformers' own padded path.
 """
 
 from __future__ import annotations
@@ -16,20 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from unimoe.models.batching import pad_ids
-from unimoe.models.tree_attention import UnsupportedAttentionError
+from unimoe.models.tree_attention import UnsupportedAttentionError, attention_by, refuse_unsupported
 
 NAME = "unimoe_packed"
 
-_HARMLESS = {"dropout", "is_causal", "position_ids", "use_cache"}
-"""What layers hand to attention that changes nothing here, or is answered by the layer's own ``is_causal``."""
-
 _SAME = 0.999
-"""Cosine of packed and padded states above which they are the same, in any dtype."""
+"""Cosine of packed and padded states above which they count as the same, in any dtype."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """``count`` texts of ``length`` tokens each, side by side in the row from ``begin`` on."""
+    """``count`` adjacent texts of ``length`` tokens each, in the row from ``begin`` on."""
 
     begin: int
     count: int
@@ -46,17 +43,19 @@ class EncoderForward:
 
     Args:
         model: a model of transformers, in eval mode, whose first output is the final states.
+
+    Attributes:
+        first_position: the position of a text's first token: above 0 where the model reserves some, as RoBERTa does.
+        packs: whether batches are rows without padding.
     """
 
     def __init__(self, model: Any) -> None:
         self._model = model
         self.first_position = _first_position(model)
-        """The position of a text's first token: above 0 where the model reserves some, as RoBERTa does."""
         self.packs = _can_pack(model) and self._packs_faithfully()
-        """Whether batches are rows without padding."""
 
     def __call__(self, sequences: Sequence[Sequence[int]]) -> Tensor:
-        """The final states of all tokens, text after text: ``(T, H)`` for T tokens in all; best sorted by length."""
+        """Return the final states of all T tokens, text after text, ``(T, H)``; fastest if sorted by length."""
         return self._packed(sequences) if self.packs else self._padded(sequences)
 
     @property
@@ -65,27 +64,19 @@ class EncoderForward:
         return device
 
     def _packed(self, sequences: Sequence[Sequence[int]]) -> Tensor:
-        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-        ALL_ATTENTION_FUNCTIONS.register(NAME, packed_attention)
         row = torch.tensor([token for ids in sequences for token in ids])
         positions = torch.cat([self._positions(ids) for ids in sequences])
-        config = self._model.config
-        before = config._attn_implementation
-        config._attn_implementation = NAME  # read by each layer as it runs, and by the making of masks
-        try:
+        with attention_by(packed_attention, NAME, self._model.config):
             output = self._model(
                 input_ids=row[None].to(self._device),
                 position_ids=positions[None].to(self._device),
                 groups=_groups([len(ids) for ids in sequences]),
             )
-        finally:
-            config._attn_implementation = before
         states: Tensor = output.last_hidden_state[0]
         return states
 
     def _positions(self, ids: Sequence[int]) -> Tensor:
-        """The positions of a text; in RoBERTa and its kin, a padding token that stands in it does not count."""
+        """Return the positions of a text; RoBERTa and its relatives do not count padding tokens in it."""
         if self.first_position == 0:
             return torch.arange(len(ids))
         padding = self.first_position - 1
@@ -103,7 +94,7 @@ class EncoderForward:
 
     @torch.inference_mode()
     def _packs_faithfully(self) -> bool:
-        """Whether a packed row of a few tokens has the states of the plain path."""
+        """Return whether a packed row of a few tokens has the states of the padded path."""
         vocabulary = self._model.get_input_embeddings().num_embeddings
         ids = [vocabulary // divisor for divisor in range(2, 10)]
         sequences = [ids[:4], ids[2:6], ids[5:]]
@@ -126,7 +117,7 @@ def packed_attention(
     groups: Sequence[Group] | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of transformers' signature: queries ``(1, H, T, D)``, keys and values ``(1, G, T, D)``.
+    """Compute attention: queries ``(1, H, T, D)``, keys and values ``(1, G, T, D)``.
 
     Returns:
         ``(1, T, H, D)``, and no weights.
@@ -134,9 +125,8 @@ def packed_attention(
     Raises:
         UnsupportedAttentionError: the layer asks for more, or does not pass the groups on.
     """
-    asked = {name for name, value in options.items() if value is not None and value is not False} - _HARMLESS
-    if asked or attention_mask is not None or groups is None:
-        raise UnsupportedAttentionError(f"{type(module).__name__}: {sorted(asked)}")
+    refuse_unsupported(module, attention_mask, groups, options)
+    assert groups is not None  # noqa: S101
     output = query.new_empty(query.shape[2], query.shape[1], value.shape[-1])
     for group in groups:
         q, k, v = (
@@ -156,7 +146,7 @@ def packed_attention(
 
 
 def _groups(lengths: Sequence[int]) -> list[Group]:
-    """Runs of equal lengths."""
+    """Return the runs of equal lengths."""
     groups: list[Group] = []
     for length, run in groupby(lengths):
         groups.append(Group(groups[-1].end if groups else 0, sum(1 for _ in run), length))
@@ -164,13 +154,13 @@ def _groups(lengths: Sequence[int]) -> list[Group]:
 
 
 def _can_pack(model: Any) -> bool:
-    """Whether layers let another function attend, and all attend to the whole text as far as the config tells."""
+    """Return whether layers let another function attend and, by the config, all attend to the whole text."""
     kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
     return bool(getattr(model, "_supports_attention_backend", False)) and kinds == {"full_attention"}
 
 
 def _first_position(model: Any) -> int:
-    """RoBERTa and its kin count positions from the padding's id plus one."""
+    """Return the first position: RoBERTa and its relatives count from the padding's id plus one."""
     for module in model.modules():
         padding = getattr(module, "padding_idx", None)
         if isinstance(padding, int) and isinstance(getattr(module, "position_embeddings", None), nn.Embedding):

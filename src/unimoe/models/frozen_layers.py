@@ -1,7 +1,7 @@
 """The frozen lower layers of an adapted model, and their states.
 
-Where adapters sit on the upper layers only, everything below computes the same states for every arm and every seed, and
-no gradient flows there. The states are computed once and shared.
+If only the upper layers have adapters, the layers below compute the same states for every arm and seed, and need no
+gradient. Their states are computed once and shared.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ from unimoe.models.batching import default_token_budget, pad_ids, plan_batches
 from unimoe.models.tree_attention import PackedTree, run_tree
 
 MEMORY_LIMIT = 2**30
-"""Bytes of states kept for one set of sequences; a larger set is computed anew in every pass."""
+"""Bytes of states kept for one set of sequences; a larger set is computed in every pass."""
 
 SETS_LIMIT = 2 * 2**30
-"""Bytes of states kept for all sets together; beyond it the set that was asked for longest ago is dropped."""
+"""Bytes of states kept for all sets together; beyond it the least recently used set is dropped."""
 
 FrozenStates = Sequence[Tensor]
 """One tensor ``(length, H)`` per sequence: its states below the first adapted layer."""
 
 
 def split_decoder(decoder: Any, first_layer: int) -> tuple[Any, Any]:
-    """The layers below ``first_layer`` and those from there up, as two decoders that share the original's weights.
+    """Split a decoder of transformers at ``first_layer`` into two that share its weights.
 
-    The upper one takes the lower one's states as ``inputs_embeds``. Works for decoders of transformers whose layers
-    are all of one kind.
+    The upper one takes the lower one's states as ``inputs_embeds``.
 
     Raises:
         UsageError: no such layer, or layers of several kinds (such as sliding-window attention in some).
@@ -53,8 +52,8 @@ class FrozenLayers:
     Args:
         lower: the lower decoder of ``split_decoder``.
 
-    The batches are planned over the whole list of sequences, never over what happens to be missing: states depend in
-    their last bits on the shape of the batch, and a resumed run must see the same bits as an undisturbed one.
+    Batches are planned over the whole list of sequences, never over the missing ones: states depend in their last bits
+    on the shape of the batch, and a resumed run must get the same bits as an uninterrupted one.
     """
 
     def __init__(self, lower: Any) -> None:
@@ -62,7 +61,7 @@ class FrozenLayers:
         self._kept: dict[str, list[Tensor]] = {}
 
     def states(self, sequences: Sequence[Sequence[int]]) -> FrozenStates | None:
-        """The states of all sequences of token ids, or None where they would not fit in ``MEMORY_LIMIT``."""
+        """Return the states of sequences of token ids, or None if they exceed ``MEMORY_LIMIT``."""
         weight = self._lower.embed_tokens.weight
         if sum(map(len, sequences)) * weight.shape[1] * weight.element_size() > MEMORY_LIMIT:
             return None
@@ -70,11 +69,11 @@ class FrozenLayers:
         return self._kept_or(key, lambda: self._compute(sequences, weight.device))
 
     def row_states(self, tree: PackedTree) -> Tensor:
-        """The states of a packed row of T tokens, ``(1, T, H)``."""
+        """Return the states of a packed row of T tokens, ``(1, T, H)``."""
         return self._kept_or(tree.key, lambda: [self._compute_row(tree)])[0]
 
     def _kept_or(self, key: str, compute: Callable[[], list[Tensor]]) -> list[Tensor]:
-        # Taken out and put back at the end: the order of the keys is the order of use.
+        # Removed and added again: the order of the keys is the order of use.
         states = self._kept.pop(key) if key in self._kept else compute()
         self._kept[key] = states
         while sum(map(_bytes, self._kept.values())) > SETS_LIMIT:
@@ -86,7 +85,7 @@ class FrozenLayers:
     def _compute(self, sequences: Sequence[Sequence[int]], device: torch.device) -> list[Tensor]:
         lengths = [len(ids) for ids in sequences]
         weight = self._lower.embed_tokens.weight
-        # One block for all: thousands of small ones, made between large activations, would keep those from being freed.
+        # One block for all: thousands of small ones between large activations would keep these from being freed.
         block = torch.empty(sum(lengths), weight.shape[1], dtype=weight.dtype, device=device)
         states = list(torch.split(block, lengths)) if lengths else []
         for batch in plan_batches(lengths, default_token_budget(device)):
@@ -108,7 +107,7 @@ def _bytes(states: Sequence[Tensor]) -> int:
 
 
 def _with_modules(decoder: Any, **modules: nn.Module) -> Any:
-    """A shallow copy with some child modules replaced; the others, and all weights, are the original's."""
+    """Return a shallow copy with some child modules replaced; it shares the others, and all weights."""
     twin = copy.copy(decoder)
     twin._modules = {**decoder._modules, **modules}
     return twin

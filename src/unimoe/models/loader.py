@@ -1,4 +1,4 @@
-"""One base model for many arms: loaded as often as needed, its frozen lower layers computed once."""
+"""Loading the models of an experiment's arms, which share the frozen lower layers of one base model."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from unimoe.models.unimodel import UnimodelForExp1
 
 
 class ModelLoader:
-    """Gives the models of an experiment.
+    """Loads the models of an experiment.
 
     Args:
-        experiment: its model, prompt and lora sections.
-        device: where to compute.
-        dtype: what to compute in.
+        experiment: its model, prompt and lora sections are used.
+        device: the device to compute on.
+        dtype: the dtype to compute in.
     """
 
     def __init__(self, experiment: Experiment, device: torch.device, dtype: torch.dtype) -> None:
@@ -45,22 +45,22 @@ class ModelLoader:
 
     @cached_property
     def frozen_layers(self) -> FrozenLayers | None:
-        """The frozen lower layers that all arms share; null where adapters reach down to the first layer."""
+        """The frozen lower layers that all arms share; None if the first layer has adapters."""
         first_layer = self._experiment.lora.first_layer
         if first_layer == 0:
             return None
         return FrozenLayers(split_decoder(self.fresh_base().model.model, first_layer)[0])
 
     def fresh_base(self) -> BaseModel:
-        """The base model, loaded anew: putting adapters in changes it in place."""
+        """Load the base model again: adding adapters changes it in place."""
         return load_base(self._experiment.model, self.device, self.dtype)
 
     def zero_shot(self) -> UnimodelForExp1:
-        """The base model without adapters."""
+        """Load the base model without adapters."""
         return self._unimodel(self.fresh_base())
 
     def trained(self, checkpoint: Path) -> UnimodelForExp1:
-        """The base model with the adapters of a checkpoint folder.
+        """Load the base model with the adapters of a checkpoint folder.
 
         Raises:
             DataError: the adapters do not fit.

@@ -1,8 +1,8 @@
-"""Float32 products on a CPU, by the library that is fast there.
+"""Float32 products on a CPU, by the faster of torch's two libraries.
 
-torch comes with two: MKL, which it takes for float32, and oneDNN, which it takes for bfloat16. MKL does not
-see the AVX-512 of AMD's processors; oneDNN does, and takes about half as long there. Which one is asked hangs on the
-processor alone and not on a probe, since they differ in the last bits: on one machine the same numbers give the same.
+torch uses MKL for float32 and oneDNN for bfloat16. MKL does not use the AVX-512 units of AMD's processors; oneDNN does,
+and takes about half the time there. The choice depends on the processor and not on a probe, because the two differ in
+the last bits: on one machine, equal inputs give equal products.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from unimoe.models.processor import processor_name
+from unimoe.provenance import processor_name
 
 
 def matmul_nt(rows: Tensor, columns: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """``rows @ columns.T``.
+    """Return ``rows @ columns.T``.
 
     Args:
         rows: ``(n, k)``.
         columns: ``(m, k)``, of the same dtype and device.
-        out: ``(n, m)``, memory that the product may be written to; what it holds afterwards is not specified.
+        out: ``(n, m)``, memory that may hold the product; its content afterwards is undefined.
 
     Returns:
-        ``(n, m)``: ``out``, or new memory where the library takes none.
+        ``(n, m)``: ``out``, or new memory if the library takes none.
     """
     if takes_onednn(rows, columns):
         return _with_gradient(rows, columns, None)
@@ -34,17 +34,17 @@ def matmul_nt(rows: Tensor, columns: Tensor, *, out: Tensor | None = None) -> Te
 
 
 def takes_onednn(*factors: Tensor) -> bool:
-    """Whether a product of these is given to oneDNN."""
+    """Return whether oneDNN computes a product of these factors."""
     return _onednn_is_faster() and all(
         factor.dtype == torch.float32 and factor.device.type == "cpu" for factor in factors
     )
 
 
 class QuickLinear(nn.Linear):
-    """A linear layer by the library that is fast."""
+    """A linear layer that uses the faster library."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """As ``nn.Linear``."""
+        """Compute what ``nn.Linear`` does."""
         if not takes_onednn(input, self.weight) or torch.is_autocast_enabled("cpu"):
             return super().forward(input)
         rows = _with_gradient(input.flatten(0, -2) if input.ndim > 1 else input[None], self.weight, self.bias)
@@ -52,7 +52,7 @@ class QuickLinear(nn.Linear):
 
 
 def quicken(model: nn.Module) -> None:
-    """Let the linear layers of a model use the library that is fast; their weights and names stay what they are."""
+    """Make the linear layers of a model use the faster library; their weights and names do not change."""
     if not _onednn_is_faster():
         return
     for module in model.modules():
@@ -89,9 +89,9 @@ def _with_gradient(rows: Tensor, columns: Tensor, bias: Tensor | None) -> Tensor
 
 def _by_onednn(rows: Tensor, columns: Tensor, bias: Tensor | None = None) -> Tensor:
     if not (rows.numel() and columns.numel()):
-        return nn.functional.linear(rows, columns, bias)  # oneDNN knows no empty sums
+        return nn.functional.linear(rows, columns, bias)  # oneDNN has no empty products
     if not (columns.is_contiguous() or columns.T.is_contiguous()):
-        columns = columns.contiguous()  # with gaps between its rows it would take a thousand times as long
+        columns = columns.contiguous()  # with space between its rows the product takes a thousand times as long
     product: Tensor = torch.ops.mkldnn._linear_pointwise(rows.contiguous(), columns, bias, "none", [], "")
     return product
 

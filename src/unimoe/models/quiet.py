@@ -1,7 +1,7 @@
 """Loading models without the bars and reports that transformers and PEFT write to stderr.
 
-What matters in those reports (weights that are missing or do not fit) is checked by the callers and raised as an error.
-Bars of downloads stay.
+Callers check what matters in those reports (weights that are missing or do not fit) and raise an error. The bars of
+downloads are shown.
 """
 
 from __future__ import annotations
@@ -11,19 +11,45 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 
 @contextmanager
 def quiet_loading() -> Iterator[None]:
-    """Hold back progress bars, warnings and load reports while the block runs."""
+    """Silence progress bars, warnings and load reports while the block runs."""
     with _without_reports(), _without_bars(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
+def load_pretrained(auto: Any, source: str | Path, dtype: torch.dtype, **options: Any) -> tuple[Any, Any, list[str]]:
+    """Load a tokenizer and a model.
+
+    Args:
+        auto: the model's Auto class in transformers.
+        source: a folder or hub id.
+        dtype: of the weights.
+        options: for both ``from_pretrained``.
+
+    Returns:
+        Tokenizer, model, and the names of the weights that are missing; transformers puts random ones in their place.
+    """
+    from transformers import AutoTokenizer
+
+    with quiet_loading():
+        tokenizer: Any = AutoTokenizer.from_pretrained(source, **options)
+        model, report = auto.from_pretrained(
+            source, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
+        )
+    return tokenizer, model, sorted(report["missing_keys"])
+
+
 def first_line(error: Exception) -> str:
-    """The first line of a library's message that says something: it does not end in a colon."""
+    """Return the first line of a library's message that does not end in a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return next((line for line in lines if not line.endswith(":")), type(error).__name__)
 
@@ -46,12 +72,12 @@ def _without_bars() -> Iterator[None]:
 
     hub: Any = import_module("huggingface_hub.utils")
     gguf_loader: Any = import_module("transformers.modeling_gguf_pytorch_utils")
-    # Every bar of transformers obeys its switch, except the GGUF loader's, which is tqdm's own.
+    # One switch turns off the bars of transformers, except that of the GGUF loader, which calls tqdm itself.
     gguf_tqdm, gguf_loader.tqdm = gguf_loader.tqdm, transformers_logging.tqdm
     shown, hub_shown = transformers_logging.is_progress_bar_enabled(), not hub.are_progress_bars_disabled()
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     if hub_shown:
-        hub.enable_progress_bars()  # the switch turns off the hub's bars too
+        hub.enable_progress_bars()  # the switch turned off the hub's bars too
     try:
         yield
     finally:

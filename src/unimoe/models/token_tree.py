@@ -1,8 +1,8 @@
-"""Token trees: what sequences have in common at their beginning stands once, and is computed once.
+"""Token trees: a beginning that several sequences share is held once and computed once.
 
-Reranking asks a hundred questions that begin alike: the same instruction and query, or the same instruction and
-document. A batch of them is packed into one row without padding, as segments: each continues its parent, and its tokens
-see the parents' tokens and their own past, exactly as in the sequence alone.
+A reranker's prompts for one query begin alike: the same instruction and query, or the same instruction and document. A
+batch of them is packed into one row without padding, as segments: each continues its parent, and its tokens see the
+tokens of its ancestors and their own past, as in the sequence alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 MIN_SHARED = 8
-"""Fewer tokens than these are not worth a segment of their own."""
+"""Shared tokens from which a segment pays."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Segment:
     """A run of tokens that one or more sequences share.
 
     Attributes:
-        parent: index of the segment it continues; -1 where sequences begin.
-        begin: where it begins in the packed row.
-        end: where it ends there, exclusive.
+        parent: index of the segment that it continues; -1 where sequences begin.
+        begin: index of its first token in the packed row.
+        end: one past its last token there.
     """
 
     parent: int
@@ -37,9 +37,9 @@ class TokenTree:
 
     Attributes:
         ids: T token ids.
-        positions: place of each in its sequences, from 0.
+        positions: position of each in its sequences, from 0.
         segments: the runs of the row, in order.
-        last: N indices into the row: the last token of each sequence, which no two sequences share.
+        last: N indices of the sequences' last tokens in the row; no two sequences share one.
     """
 
     ids: list[int]
@@ -49,11 +49,11 @@ class TokenTree:
 
 
 def build_tree(sequences: Sequence[list[int]]) -> TokenTree:
-    """Pack sequences of token ids, none of them empty; the tree depends on their tokens and order alone."""
+    """Pack sequences of token ids, none of them empty, into a tree."""
     order = sorted(range(len(sequences)), key=sequences.__getitem__)
     shared = [0, *(_shared(sequences[a], sequences[b]) for a, b in pairwise(order)), 0]
     tree = TokenTree([], [], [], [0] * len(sequences))
-    # Ranges of ``order`` whose sequences share their first ``depth`` tokens, which stand in the tree already.
+    # Ranges of ``order`` whose sequences share their first ``depth`` tokens, which the tree holds.
     pending = [(0, len(order), 0, -1)] if order else []
     while pending:
         low, high, depth, parent = pending.pop()
@@ -71,15 +71,15 @@ def build_tree(sequences: Sequence[list[int]]) -> TokenTree:
 
 
 def plan_trees(sequences: Sequence[list[int]], token_budget: int, batch_size: int | None = None) -> list[list[int]]:
-    """Indices grouped into batches for ``build_tree``: sequences that begin alike stand together.
+    """Group indices into batches for ``build_tree``, sequences that begin alike together.
 
     Args:
         sequences: token ids, none empty.
-        token_budget: tokens of a tree; a single longer sequence is a batch of its own.
+        token_budget: tokens of a tree; a longer sequence is a batch alone.
         batch_size: sequences of a tree, instead of the budget.
 
     Returns:
-        Every index exactly once. Depends on the token ids alone, ties in the order given.
+        Every index exactly once. The batches depend on the token ids alone; equal sequences keep their order.
     """
     entries = list(_entries(sequences))
     batches, begin = [], 0
@@ -91,7 +91,7 @@ def plan_trees(sequences: Sequence[list[int]], token_budget: int, batch_size: in
 
 
 def tree_tokens(sequences: Sequence[list[int]]) -> int:
-    """Tokens that are left to compute when all shared beginnings stand once: the floor of any batching."""
+    """Return the tokens to compute if every shared beginning is computed once: the minimum of any batching."""
     return sum(entry.length - entry.shared for entry in _entries(sequences))
 
 
@@ -113,7 +113,7 @@ def _entries(sequences: Sequence[list[int]]) -> Iterator[_Entry]:
 
 
 def _batch_end(entries: Sequence[_Entry], begin: int, token_budget: int) -> int:
-    """Where a batch ends best: what is shared across its end is computed twice, so that a group is seldom cut."""
+    """Return where to end a batch: tokens shared across its end are computed twice, so groups are seldom cut."""
     tokens = [entries[begin].length]
     for entry in entries[begin + 1 :]:
         if tokens[-1] + entry.length - entry.shared > token_budget:
@@ -128,7 +128,7 @@ def _batch_end(entries: Sequence[_Entry], begin: int, token_budget: int) -> int:
 
 
 def _shared(first: list[int], second: list[int]) -> int:
-    """Tokens two sequences share at their beginning, the last token of either left to itself."""
+    """Return how many first tokens two sequences share, without the last token of either."""
     limit = min(len(first), len(second)) - 1
     low, high = 0, limit
     while low < high:  # comparing slices is quicker than comparing tokens one by one

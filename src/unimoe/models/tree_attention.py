@@ -1,13 +1,14 @@
 """Attention over a token tree, as an attention implementation of transformers.
 
 The decoder runs over the packed row as over one long sequence: projections and feed-forward layers, most of the work,
-see every token once and no padding. Attention is computed in blocks: some queries, and the keys that at least one of
-them sees.
+process every token once and no padding. Attention is computed in blocks of some queries and the keys that at least one
+of them sees.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,13 +23,13 @@ from unimoe.models.token_tree import Segment, TokenTree
 NAME = "unimoe_tree"
 
 _HARMLESS = {"dropout", "is_causal", "position_ids", "use_cache"}
-"""What layers hand to attention that changes nothing here: all is evaluated, causal, and without a cache."""
+"""Arguments of attention without effect here: all is evaluated, without a cache, and causal where the layer is."""
 
 _QUERIES = 128
-"""Queries of one row of a block: few, so that keys behind all of them are not computed only to be masked."""
+"""Queries of one row of a block: few, so that few scores are computed only to be masked."""
 
 _CPU_SCORES, _GPU_SCORES = 2**15, 2**26
-"""Padded scores of one block: on a CPU what stays in the caches, on a GPU many rows, for few kernels."""
+"""Padded scores of one block: as many as the caches of a CPU hold; on a GPU many rows, for few kernels."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,11 @@ class Block:
     """R rows of at most Q queries and K keys, each row padded.
 
     Attributes:
-        queries: ``(R, Q)`` places in the packed row; padding stands at T, one past its end.
-        keys: ``(R, K)`` places in the packed row; padding stands at 0 and is masked.
+        queries: ``(R, Q)`` indices into the packed row; padding is T, one past its end.
+        keys: ``(R, K)`` indices into the packed row; padding is 0, and masked.
         mask: ``(R, Q, K)``, 0 where the query sees the key and minus infinity elsewhere, in the model's dtype.
-        query_span: the queries of a single row, which stand side by side; null where there are more rows.
-        key_span: its keys, where they do.
+        query_span: the queries of a single row as a slice, if adjacent; None for several rows.
+        key_span: the same of its keys.
     """
 
     queries: Tensor
@@ -51,19 +52,19 @@ class Block:
     _stacked: dict[int, Tensor] = field(default_factory=dict, repr=False)
 
     def stacked_mask(self, heads: int) -> Tensor:
-        """``(R, heads * Q, K)``: the mask once for each of so many heads, made for the first layer, kept for all."""
+        """Return the mask repeated for each head, ``(R, heads * Q, K)``; all layers share one."""
         if heads not in self._stacked:
             self._stacked[heads] = self.mask.repeat(1, heads, 1)
         return self._stacked[heads]
 
     def queries_of(self, states: Tensor) -> Tensor:
-        """``(G, H/G, R, Q, D)`` of the row's ``(G, H/G, T, D)``: a view of a single row, where padding has no place."""
+        """Return ``(G, H/G, R, Q, D)`` from the row's ``(G, H/G, T, D)``; of a single row, a view."""
         if self.query_span is not None:
             return states[:, :, self.query_span].unsqueeze(2)
         return states[:, :, self.queries.clamp(max=states.shape[2] - 1)]
 
     def keys_of(self, states: Tensor) -> Tensor:
-        """``(G, R, K, D)`` of the row's ``(G, T, D)``."""
+        """Return ``(G, R, K, D)`` from the row's ``(G, T, D)``."""
         if self.key_span is not None:
             return states[:, self.key_span].unsqueeze(1)
         return states.index_select(1, self.keys.view(-1)).view(states.shape[0], *self.keys.shape, -1)
@@ -76,7 +77,7 @@ class PackedTree:
     Attributes:
         ids: ``(1, T)`` token ids.
         positions: ``(1, T)``.
-        last: ``(N,)`` place of each sequence's last token.
+        last: ``(N,)`` index of each sequence's last token.
         blocks: which queries see which keys.
         key: content hash of the tree.
     """
@@ -89,7 +90,7 @@ class PackedTree:
 
 
 def pack(tree: TokenTree, device: torch.device, dtype: torch.dtype) -> PackedTree:
-    """Put a tree on a device, with the blocks of its attention, masks in ``dtype``."""
+    """Put a tree on a device and build the blocks of its attention, masks in ``dtype``."""
     limit = _CPU_SCORES if device.type == "cpu" else _GPU_SCORES
     rows = sorted(_rows(tree.segments), key=lambda row: (-len(row.keys), -len(row.queries)))
     return PackedTree(
@@ -102,7 +103,32 @@ def pack(tree: TokenTree, device: torch.device, dtype: torch.dtype) -> PackedTre
 
 
 class UnsupportedAttentionError(Exception):
-    """A layer asks attention for what a tree cannot give: a window, sinks, a mask of its own."""
+    """A layer needs attention that packed rows do not have: a window, sinks, a mask of its own."""
+
+
+@contextmanager
+def attention_by(function: Callable[..., Any], name: str, config: Any) -> Iterator[None]:
+    """Let a function compute attention in the model of a config while the block runs, registered under a name."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    ALL_ATTENTION_FUNCTIONS.register(name, function)
+    before = config._attn_implementation
+    config._attn_implementation = name  # each layer reads it as it runs, and so does the making of masks
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+def refuse_unsupported(module: nn.Module, mask: Tensor | None, packing: object, options: Mapping[str, Any]) -> None:
+    """Refuse a layer that has a mask or other options, or passes on no description of the packed row.
+
+    Raises:
+        UnsupportedAttentionError: it is such a layer.
+    """
+    asked = {name for name, value in options.items() if value is not None and value is not False} - _HARMLESS
+    if asked or mask is not None or packing is None:
+        raise UnsupportedAttentionError(f"{type(module).__name__}: {sorted(asked)}")
 
 
 def run_tree(decoder: Any, tree: PackedTree, states: Tensor | None = None) -> Tensor:
@@ -111,16 +137,9 @@ def run_tree(decoder: Any, tree: PackedTree, states: Tensor | None = None) -> Te
     Returns:
         The final states, ``(1, T, H)``.
     """
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    ALL_ATTENTION_FUNCTIONS.register(NAME, tree_attention)
     inputs = {"input_ids": tree.ids} if states is None else {"inputs_embeds": states}
-    before = decoder.config._attn_implementation
-    decoder.config._attn_implementation = NAME  # read by each layer as it runs, and by the making of masks
-    try:
+    with attention_by(tree_attention, NAME, decoder.config):
         output = decoder(**inputs, position_ids=tree.positions, use_cache=False, tree=tree)
-    finally:
-        decoder.config._attn_implementation = before
     hidden: Tensor = output.last_hidden_state
     return hidden
 
@@ -136,7 +155,7 @@ def tree_attention(
     tree: PackedTree | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of transformers' signature: queries ``(1, H, T, D)``, keys ``(1, G, T, D)``, values ``(1, G, T, V)``.
+    """Compute attention: queries ``(1, H, T, D)``, keys ``(1, G, T, D)``, values ``(1, G, T, V)``.
 
     Returns:
         ``(1, T, H, V)``, and no weights.
@@ -144,9 +163,8 @@ def tree_attention(
     Raises:
         UnsupportedAttentionError: the layer asks for more, or does not pass the tree on.
     """
-    asked = {name for name, value in options.items() if value is not None and value is not False} - _HARMLESS
-    if asked or attention_mask is not None or tree is None:
-        raise UnsupportedAttentionError(f"{type(module).__name__}: {sorted(asked)}")
+    refuse_unsupported(module, attention_mask, tree, options)
+    assert tree is not None  # noqa: S101
     heads, groups, width = query.shape[1], key.shape[1], value.shape[-1]
     queries = query[0].view(groups, heads // groups, *query.shape[2:])
     output = query.new_empty(query.shape[2] + 1, groups, heads // groups, width)  # padded queries write into the last
@@ -161,7 +179,7 @@ def tree_attention(
 
 
 def _attend_on_cpu(q: Tensor, k: Tensor, v: Tensor, block: Block, scaling: float) -> Tensor:
-    """Plain products, twice as quick in bfloat16 as PyTorch's fused kernel, which computes in float32 on a CPU.
+    """Attend by plain products, in bfloat16 twice as fast as PyTorch's fused kernel, which uses float32 on a CPU.
 
     Queries are ``(G, H/G, R, Q, D)``, keys ``(G, R, K, D)``, values ``(G, R, K, V)``; the heads of a group are stacked
     as rows.
@@ -190,7 +208,7 @@ def _attend_fused(q: Tensor, k: Tensor, v: Tensor, block: Block, scaling: float)
 
 @dataclass(frozen=True)
 class _Row:
-    """Queries of one segment, or of small neighbours with the same parent, and the keys they see among them."""
+    """Queries of one segment, or of small neighbours with the same parent, and all keys that they see."""
 
     queries: NDArray[np.int64]
     keys: NDArray[np.int64]
@@ -212,7 +230,7 @@ def _rows(segments: Sequence[Segment]) -> Iterator[_Row]:
 
 
 def _neighbours(segments: Sequence[Segment]) -> Iterator[tuple[int, int]]:
-    """First and last index of runs of segments with the same parent that are small enough for one row."""
+    """Yield first and last index of runs of segments with the same parent that are small enough for one row."""
     first = 0
     for index in range(1, len(segments) + 1):
         if (
@@ -233,7 +251,7 @@ def _ancestors(segments: Sequence[Segment], index: int) -> NDArray[np.int64]:
 
 
 def _chunks(rows: Sequence[_Row], limit: int) -> Iterator[Sequence[_Row]]:
-    """Rows of similar size together; padded to the largest they hold at most ``limit`` scores, or one row."""
+    """Group rows of similar size: padded to their largest, they hold at most ``limit`` scores, or are one row."""
     first, queries = 0, 0
     for index, row in enumerate(rows):
         queries = max(queries, len(row.queries))
@@ -253,7 +271,7 @@ def _block(rows: Sequence[_Row], length: int, device: torch.device, dtype: torch
         queries[number, : len(row.queries)] = row.queries
         keys[number, : len(row.keys)] = row.keys
         mask[number, : len(row.queries), : len(row.keys)][row.seen] = 0
-        mask[number, len(row.queries) :] = 0  # whatever they see, it is thrown away; but nothing at all would be NaN
+        mask[number, len(row.queries) :] = 0  # their output is dropped, but a query that sees no key would give NaN
     single = rows[0] if len(rows) == 1 else None
     return Block(
         torch.from_numpy(queries).to(device),
@@ -265,6 +283,6 @@ def _block(rows: Sequence[_Row], length: int, device: torch.device, dtype: torch
 
 
 def _span(places: NDArray[np.int64]) -> slice | None:
-    """Places that follow one another, as a slice."""
+    """Return adjacent places as a slice; None for others."""
     begin, end = int(places[0]), int(places[-1]) + 1
     return slice(begin, end) if end - begin == len(places) else None

@@ -21,16 +21,16 @@ from unimoe.models.prompts import PairTokenizer, TextTokenizer, prompt_name, yes
 class UnimodelForExp1(nn.Module):
     """Encodes texts and reranks query-document pairs with the same weights.
 
-    Embeddings are the last token's final state, L2-normalised. A pair's score is the gap between the logits of ``yes``
-    and ``no`` after the prompt: the product in float32 of the last final state with the difference of two rows of the
-    output matrix, so that the ``(N, L, vocabulary)`` logits are never built and low-precision ties never arise.
+    Embeddings are the last token's final state, L2-normalised. A pair's score is its margin, the logit of ``yes`` minus
+    that of ``no`` after the prompt: the float32 product of the last final state with the difference of two rows of the
+    output matrix, which avoids the ``(N, L, vocabulary)`` logits and the ties of low precision.
 
     Args:
-        base: the base model, with adapters or without.
+        base: the base model, with or without adapters.
         prompt: how texts become token ids.
         max_length: tokens of one sequence, prompt included.
-        first_layer: the lowest layer that adapters change; the layers below are shared through ``frozen_layers``.
-        frozen_layers: the shared lower layers; made when absent and ``first_layer`` is above 0.
+        first_layer: the lowest layer with adapters; models share the layers below through ``frozen_layers``.
+        frozen_layers: the shared lower layers; made if not given and ``first_layer`` is above 0.
     """
 
     _yes_minus_no: Tensor
@@ -60,11 +60,11 @@ class UnimodelForExp1(nn.Module):
         head = base.model.get_output_embeddings()
         self.register_buffer("_yes_minus_no", _row(head.weight, yes) - _row(head.weight, no), persistent=False)
         bias = getattr(head, "bias", None)
-        self._bias_gap = 0.0 if bias is None else float(bias[yes] - bias[no])
+        self._bias_margin = 0.0 if bias is None else float(bias[yes] - bias[no])
 
     @property
     def reduced_budget(self) -> int | None:
-        """Tokens of a batch since memory ran out; null as long as it has not."""
+        """Tokens of a batch after memory ran out; None before."""
         return self._batched.reduced_budget
 
     @property
@@ -74,28 +74,28 @@ class UnimodelForExp1(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the decoder computes in; scores and embeddings are float32."""
+        """The dtype of the decoder; scores and embeddings are float32."""
         dtype: torch.dtype = self.model.get_output_embeddings().weight.dtype
         return dtype
 
     def last_states(self, sequences: Sequence[Sequence[int]], frozen: FrozenStates | None = None) -> Tensor:
-        """The final state of each sequence's last token, in one forward pass; gradients flow if enabled.
+        """Return the final state of each sequence's last token, in one forward pass; gradients flow if enabled.
 
         Args:
             sequences: token ids of N sequences.
-            frozen: their states below the first adapted layer, where they are known.
+            frozen: their states below the first adapted layer, if known.
 
         Returns:
             ``(N, H)`` in the decoder's dtype.
         """
         return self._batched.padded_states(sequences, frozen)
 
-    def gaps(self, states: Tensor) -> Tensor:
-        """Logit of ``yes`` minus logit of ``no`` for last-token states ``(N, H)``; float32, shape ``(N,)``."""
-        return states.float() @ self._yes_minus_no + self._bias_gap
+    def margins(self, states: Tensor) -> Tensor:
+        """Return the logit of ``yes`` minus that of ``no``, float32 ``(N,)``, for last-token states ``(N, H)``."""
+        return states.float() @ self._yes_minus_no + self._bias_margin
 
     def embeddings(self, states: Tensor) -> Tensor:
-        """L2-normalised float32 embeddings ``(N, H)`` from last-token states ``(N, H)``."""
+        """Return L2-normalised float32 embeddings ``(N, H)`` for last-token states ``(N, H)``."""
         return nn.functional.normalize(states.float(), dim=-1)
 
     def rerank(
@@ -111,7 +111,7 @@ class UnimodelForExp1(nn.Module):
 
         Args:
             pairs: N pairs of texts.
-            output: P(yes) in [0, 1], or the logit gap, which orders pairs that P(yes) rounds to 1.
+            output: P(yes) in [0, 1], or the margin (``"gap"``), which orders pairs whose P(yes) rounds to 1.
             token_budget: tokens of one forward pass; by default what suits the device.
             batch_size: pairs of one forward pass, instead of the budget.
             advance: called with the number of pairs done, after each batch.
@@ -122,8 +122,9 @@ class UnimodelForExp1(nn.Module):
         Raises:
             InputError: a query fills the whole length, or a score is not finite.
         """
-        gaps = self.rerank_ids(self.pair_ids(pairs), token_budget=token_budget, batch_size=batch_size, advance=advance)
-        return gaps if output == "gap" else torch.sigmoid(torch.from_numpy(gaps)).numpy()
+        sequences = self.pair_ids(pairs)
+        margins = self.rerank_ids(sequences, token_budget=token_budget, batch_size=batch_size, advance=advance)
+        return margins if output == "gap" else torch.sigmoid(torch.from_numpy(margins)).numpy()
 
     def rerank_ids(
         self,
@@ -133,15 +134,15 @@ class UnimodelForExp1(nn.Module):
         batch_size: int | None = None,
         advance: Advance | None = None,
     ) -> Vectors:
-        """The logit gaps of questions that are token ids already, as ``pair_ids`` makes them.
+        """Return the margins of prompts given as token ids, as ``pair_ids`` makes them.
 
-        Questions that begin alike are scored together, and their beginning once. Arguments and errors are those of
+        Prompts that begin alike are scored together, and their beginning once. Arguments and errors are those of
         ``rerank``.
 
         Returns:
             ``(N,)`` float32, in the order of ``sequences``.
         """
-        return self._run(sequences, self.gaps, token_budget, batch_size, advance).numpy()
+        return self._run(sequences, self.margins, token_budget, batch_size, advance).numpy()
 
     def encode(
         self,
@@ -173,7 +174,7 @@ class UnimodelForExp1(nn.Module):
         batch_size: int | None,
         advance: Advance | None,
     ) -> Tensor:
-        """``head`` of every sequence's last state, in the order given."""
+        """Return ``head`` of every sequence's last state, in the order given."""
         outputs: dict[int, Tensor] = {}
         with _without_dropout(self):
             for batch, states in self._batched.states(sequences, token_budget, batch_size):
@@ -188,7 +189,7 @@ class UnimodelForExp1(nn.Module):
         return torch.stack([outputs[index] for index in range(len(sequences))])
 
     def _refuse_non_finite(self, batch: Sequence[int], values: Tensor, sequences: Sequence[list[int]]) -> NoReturn:
-        """Name the culprit: in a batch, whose sequences share a row, one can spoil its neighbours' values."""
+        """Refuse the sequence at fault: in a batch, whose sequences share a row, it can spoil the others' values."""
         spoilt = values.reshape(len(values), -1).isfinite().all(dim=1).logical_not().nonzero().flatten().tolist()
         alone = [row for row in spoilt if not bool(self._batched.padded_states([sequences[row]]).isfinite().all())]
         first = batch[min(alone or spoilt, key=lambda row: batch[row])]
@@ -197,7 +198,7 @@ class UnimodelForExp1(nn.Module):
 
 @contextmanager
 def _without_dropout(model: nn.Module) -> Iterator[None]:
-    """Eval mode for the modules in training mode, while the block runs: a model in training can be scored."""
+    """Switch modules in training mode to eval mode while the block runs, to score a model in training."""
     training = [module for module in model.modules() if module.training]
     for module in training:
         module.training = False
@@ -209,11 +210,11 @@ def _without_dropout(model: nn.Module) -> Iterator[None]:
 
 
 def _refuse_changed_logits(config: Any) -> None:
-    """The gap is a product of states and weights; it knows nothing of what some models do to their logits."""
+    """Refuse models that transform their logits: the margin is a product of states and weights alone."""
     for setting in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
         if getattr(config, setting, None) not in (None, 1, 1.0):
             raise UsageError(
-                f"a {config.model_type} model changes its logits ({setting}), so its yes/no gap is another"
+                f"a {config.model_type} model changes its logits ({setting}), which its yes/no margin would miss"
             )
 
 

@@ -100,7 +100,7 @@ def _loss_of_lists(
     """From the states of a batch's questions to a loss that sees each query's documents together."""
     sizes = [len(data.groups[group]) for group in batch]
     if loss.name == "softmax" and loss.activation == "Identity":
-        return lambda states: softmax_loss(model.gaps(states).view(len(batch), -1))
+        return lambda states: softmax_loss(model.margins(states).view(len(batch), -1))
     from unimoe.losses.listwise import ListwiseLoss  # sentence-transformers takes seconds to import
 
     generator = None
@@ -110,7 +110,7 @@ def _loss_of_lists(
     labels = [torch.tensor(data.labels[group]) for group in batch]
 
     def loss_of(states: Tensor) -> Tensor:
-        found: Tensor = of_scores(model.gaps(states).split(sizes), labels)  # type: ignore[no-untyped-call]
+        found: Tensor = of_scores(model.margins(states).split(sizes), labels)  # type: ignore[no-untyped-call]
         return found
 
     return loss_of
@@ -121,7 +121,7 @@ def _pointwise_backward(model: UnimodelForExp1, texts: Texts, labels: Tensor, we
     total = 0.0
     with _own_chance(budget.processes):
         for part in _parts(model, texts, budget):
-            gaps = model.gaps(_states(model, texts, part))
+            gaps = model.margins(_states(model, texts, part))
             loss = yes_no_loss(gaps, labels[part].to(gaps.device)).sum() / len(labels)
             (weight * loss).backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())

@@ -57,7 +57,7 @@ def test_shape_counts_the_matrices_of_the_layers() -> None:
     assert shape == Shape(3, 3 * per_layer)
 
 
-def test_a_long_wait_is_told_with_the_short_way() -> None:
+def test_a_long_wait_comes_with_a_hint_at_smoke() -> None:
     assert expectation(14 * 60) == "about 14 minutes from scratch on this machine"
     assert expectation(83 * 60).startswith("about 83 minutes from scratch on this machine; --smoke ")
     assert "--smoke" not in expectation(83 * 60, smoke=True)

@@ -95,9 +95,9 @@ class TestYaml:
     @pytest.mark.parametrize(
         ("text", "where", "problem"),
         [
-            ("a: 1\nb: 2\na: 3", 3, "key 'a' stands twice"),
-            ("a:\n  b: 1\n  'b': 2", 3, "key 'b' stands twice"),
-            ("a: {b: 1, b: 1}", 1, "key 'b' stands twice"),
+            ("a: 1\nb: 2\na: 3", 3, "key 'a' is repeated"),
+            ("a:\n  b: 1\n  'b': 2", 3, "key 'b' is repeated"),
+            ("a: {b: 1, b: 1}", 1, "key 'b' is repeated"),
             ("? [a, b]\n: 1", 1, "a key must be one word"),
             ("a: *b", 1, "undefined alias"),
             ("a: 1\n---\nb: 2", 2, "another document"),

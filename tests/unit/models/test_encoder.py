@@ -253,7 +253,9 @@ class TestBadInput:
             load(BUNDLED_ENCODER)
 
     def test_the_hub_cannot_be_reached(self) -> None:
-        with pytest.raises(DataError, match=r"'no-such/encoder' cannot be had .*; check the id or folder, or connect"):
+        with pytest.raises(
+            DataError, match=r"'no-such/encoder' cannot be found or downloaded .*; check the id or folder, or connect"
+        ):
             load("no-such/encoder")
 
     def test_a_folder_without_weights(self, tmp_path: Path) -> None:

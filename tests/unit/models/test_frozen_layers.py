@@ -69,7 +69,7 @@ class TestSplit:
         assert model.frozen_layers is not None
         states = model.frozen_layers.states(SEQUENCES)
         assert states is not None
-        model.gaps(model.last_states(SEQUENCES, states)).sum().backward()  # type: ignore[no-untyped-call]
+        model.margins(model.last_states(SEQUENCES, states)).sum().backward()  # type: ignore[no-untyped-call]
         with_gradient = {name for name, weight in base.model.named_parameters() if weight.grad is not None}
         assert all(name.startswith(("model.layers.2.", "model.layers.3.", "model.norm.")) for name in with_gradient)
         assert "model.layers.2.self_attn.q_proj.weight" in with_gradient
@@ -121,7 +121,7 @@ class TestStates:
         states = model.frozen_layers.states(ids)
         assert states is not None
         assert not any(state.is_inference() for state in states)
-        model.gaps(model.last_states(ids, states)).sum().backward()  # type: ignore[no-untyped-call]
+        model.margins(model.last_states(ids, states)).sum().backward()  # type: ignore[no-untyped-call]
         assert all(weight.grad is not None for weight in adapters.values())
 
     def test_no_sequences_no_states(self) -> None:

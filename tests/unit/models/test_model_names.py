@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from unimoe.errors import DataError
-from unimoe.models.names import folder_named
+from unimoe.models.bundled import folder_named
 
 
 def test_a_folder_is_itself_and_an_id_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

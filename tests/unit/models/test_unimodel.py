@@ -86,7 +86,7 @@ class TestRerank:
 
     def test_the_gap_tells_apart_what_the_probability_rounds_to_one(self, model: UnimodelForExp1) -> None:
         states = torch.stack([scale * model._yes_minus_no for scale in (20.0, 30.0)])
-        gaps = model.gaps(states)
+        gaps = model.margins(states)
         assert torch.sigmoid(gaps).tolist() == [1.0, 1.0]
         assert gaps[0] < gaps[1]
 
@@ -205,7 +205,7 @@ class TestModes:
         base = tiny_base()
         adapters = adapter_parameters(add_lora(base, LoraConfig(), seed=0))
         model = UnimodelForExp1(base, PROMPT, 128)
-        model.gaps(model.last_states(model.pair_ids(PAIRS))).sum().backward()  # type: ignore[no-untyped-call]
+        model.margins(model.last_states(model.pair_ids(PAIRS))).sum().backward()  # type: ignore[no-untyped-call]
         assert all(weight.grad is not None for weight in adapters.values())
         assert {name for name, weight in base.model.named_parameters() if weight.grad is not None} == {
             name.removeprefix("base_model.model.") for name in adapters

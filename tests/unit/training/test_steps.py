@@ -101,7 +101,7 @@ class TestRanking:
         pair_losses = []
         for group in table.ranking.groups:
             for place, row in enumerate(group):
-                gap = table.model.gaps(table.model.last_states([table.ranking.sequences[row]]))[0]
+                gap = table.model.margins(table.model.last_states([table.ranking.sequences[row]]))[0]
                 pair_losses.append(nn.functional.softplus(-gap if place == 0 else gap))
         expected = torch.stack(pair_losses).mean()
         expected.backward()  # type: ignore[no-untyped-call]
@@ -112,7 +112,7 @@ class TestRanking:
     def test_it_is_the_gradient_of_the_softmax_over_each_query(self, table: Bench) -> None:
         loss, tokens = table.rank([1, 0], ALL, loss="softmax")
         found = table.take_gradients()
-        gaps = [table.model.gaps(table.model.last_states([ids]))[0] for ids in table.ranking.sequences]
+        gaps = [table.model.margins(table.model.last_states([ids]))[0] for ids in table.ranking.sequences]
         expected = (torch.stack(gaps[:3]).logsumexp(0) - gaps[0] + torch.stack(gaps[3:]).logsumexp(0) - gaps[3]) / 2
         expected.backward()  # type: ignore[no-untyped-call]
         assert loss == pytest.approx(expected.item(), rel=1e-5)
@@ -123,7 +123,7 @@ class TestRanking:
         """ListNet: the softmax of the grades 2, 0, 0 and 1, 0, 0 against that of the gaps."""
         loss, _ = table.rank([0, 1], ALL, loss="listnet")
         found = table.take_gradients()
-        gaps = torch.stack([table.model.gaps(table.model.last_states([ids]))[0] for ids in table.ranking.sequences])
+        gaps = torch.stack([table.model.margins(table.model.last_states([ids]))[0] for ids in table.ranking.sequences])
         wanted = torch.tensor([[2.0, 0.0, 0.0], [1.0, 0.0, 0.0]]).softmax(1)
         expected = -(wanted * gaps.view(2, 3).log_softmax(1)).sum() / 2
         expected.backward()  # type: ignore[no-untyped-call]

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from unimoe.models.embedder import Advance, TextKind, Vectors
-from unimoe.models.encoder import SentenceEncoder
-from unimoe.models.encoder_heads import dense, normalize
+from unimoe.models.encoder import SentenceEncoder, dense, normalize
 from unimoe.retrieval.embeddings import cached_embeddings
 from unimoe.studies.biencoder.training.checkpoint import dense_folder
 

@@ -16,9 +16,8 @@ import torch
 from unimoe.config.dense import BUNDLED_ENCODER
 from unimoe.errors import DataError, InputError
 from unimoe.io import hash_file, hash_parts, read_json
-from unimoe.models.bundled_encoder import bundled_encoder_folder
+from unimoe.models.bundled import bundled_encoder_folder, folder_named
 from unimoe.models.matmul import quicken
-from unimoe.models.names import folder_named
 from unimoe.models.quiet import first_line, quiet_loading
 from unimoe.studies.cross_encoder.config import CrossEncoderModelConfig
 

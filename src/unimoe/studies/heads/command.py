@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from unimoe.cli.options import Device, Override, comma_separated, quiet_libraries, refuse_torchrun
-from unimoe.studies.heads.compare.arms import Part
+from unimoe.studies.heads.compare import Part
 
 Task = Annotated[
     str | None,

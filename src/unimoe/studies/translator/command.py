@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unimoe.cli.options import Config, Device, Override, comma_separated
-from unimoe.studies.translator.config import Part
+from unimoe.studies.translator.compare import Part
 
 if TYPE_CHECKING:
     from unimoe.analysis.tables import Table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
@@ -21,13 +20,6 @@ BASES: dict[Model, str] = {"bigjump": "geometry", "ridge_adapter": "ridge"}
 Below1 = Annotated[float, Field(ge=0, lt=1)]
 Weight = Annotated[float, Field(ge=0)]
 Shrinkage = Fraction | Literal["ledoit_wolf"]
-
-
-class Part(StrEnum):
-    """The two comparisons: of all models, or of the components of one."""
-
-    MODELS = "models"
-    ABLATION = "ablation"
 
 
 class RidgeConfig(Section):

@@ -12,10 +12,8 @@ from torch import Tensor, nn
 from unimoe.errors import DataError, UsageError
 from unimoe.models.batching import pad_ids
 from unimoe.models.embedder import TextKind
-from unimoe.models.encoder import SentenceEncoder
-from unimoe.models.encoder import _load as load_transformer
+from unimoe.models.encoder import Head, SentenceEncoder, load_transformer
 from unimoe.models.encoder_files import EncoderFiles, read_encoder_files
-from unimoe.models.encoder_heads import Head
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.common.initial_weight import initial_weight
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from itertools import product
 from typing import Annotated, Any
 
@@ -18,15 +17,6 @@ LARGEST_GRID = 9
 """Settings of every arm."""
 
 Knobs = Mapping[str, tuple[Any, ...]]
-
-
-class Part(StrEnum):
-    """What to do."""
-
-    METHODS = "methods"
-    GRID = "grid"
-    FLATNESS = "flatness"
-    PARETO = "pareto"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from unimoe.config.files import overridden, parse_config
 from unimoe.console import Steps, stderr, stdout
 from unimoe.data.catalog import available
 from unimoe.studies.common.gate import verdict
-from unimoe.studies.heads.compare.arms import Comparison, Part
+from unimoe.studies.heads.compare import Part
+from unimoe.studies.heads.compare.arms import Comparison
 from unimoe.studies.heads.compare.flatness import flatness_table
 from unimoe.studies.heads.compare.methods import Chosen, MethodComparison
 from unimoe.studies.heads.compare.overlap import overlap_table
