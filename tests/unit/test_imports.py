@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,20 @@ def test_a_study_imports_no_other_study(path: Path) -> None:
         parts = name.split(".")
         if parts[1] == "studies":
             assert parts[2] in (*study, "common"), f"{path.name}:{line}: {dotted(path)} must not import {name}"
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    names = {dotted(path) for path in MODULES}
+    graph = {
+        dotted(path): {
+            name if name in names else name.rpartition(".")[0] for _, name in own_imports(path)
+        } & names - {dotted(path)}
+        for path in MODULES
+    }  # fmt: skip
+    try:
+        tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(f"files import each other: {' -> '.join(error.args[1])}")
 
 
 @pytest.mark.parametrize("path", [path for path in MODULES if room_of(path) in WITHOUT_TORCH], ids=dotted)

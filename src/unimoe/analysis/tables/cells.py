@@ -170,3 +170,36 @@ def _cut(name: str, width: int, *, at_start: bool) -> str:
 def _picture(match: re.Match[str]) -> str:
     code = ord(match[0])
     return chr(0x2400 + code) if code < 0x20 else "\u2421" if code == 0x7F else "\ufffd"
+
+
+@dataclass(frozen=True)
+class Content:
+    """A table and everything a reader needs beside it.
+
+    Attributes:
+        name: file stem, and the label in LaTeX.
+        caption: what is shown, in one sentence.
+        columns: headings; the first column holds names and is set flush left, the others flush right.
+        groups: blocks of rows.
+        notes: facts and caveats that travel with the table wherever it is pasted.
+        csv_only: columns of CSV alone, where width costs nothing.
+        title: a short headline, for a page that shows several tables.
+    """
+
+    name: str
+    caption: str
+    columns: tuple[str, ...]
+    groups: tuple[RowGroup, ...]
+    notes: tuple[str, ...] = ()
+    csv_only: frozenset[str] = frozenset()
+    title: str = ""
+
+    @property
+    def by_column(self) -> list[Row]:
+        """The cells of each column, over all groups; no column without rows."""
+        return list(zip(*(row for group in self.groups for row in group.rows), strict=True))
+
+    @property
+    def suffixed(self) -> list[bool]:
+        """Whether some cell of each column has a spread or a symbol."""
+        return [any(cell.spread or cell.symbols for cell in column) for column in self.by_column]

@@ -12,12 +12,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING
 
-from unimoe.analysis.tables.cells import Cell, RowGroup, visible
-
-if TYPE_CHECKING:
-    from unimoe.analysis.tables.table import Table
+from unimoe.analysis.tables.cells import Cell, Content, RowGroup, visible
 
 # Ours, since neither pandas' Styler nor great-tables cuts a table into floats or names what pdfLaTeX's fonts lack.
 
@@ -99,7 +95,7 @@ class _Widths:
         shrunk: the factor by which the table shrinks on the narrowest line, at most 1.
     """
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Content) -> None:
         self.suffixed = table.suffixed
         cells = [max(map(_cell_width, column)) for column in table.by_column]
         heads = [_CHARACTER * len(column) for column in table.columns]
@@ -125,7 +121,7 @@ def _cell_width(cell: Cell) -> float:
     return _CHARACTER * len(cell.text) + spread + 3.5 * len(cell.symbols)
 
 
-def render(table: Table) -> str:
+def render(table: Content) -> str:
     """Return floats for booktabs: best bold, second underlined, symbols raised, spread as a subscript."""
     widths = _Widths(table)
     parts = _cut(table, widths)
@@ -155,7 +151,7 @@ def escape_latex(text: str) -> str:
     return _RUN.sub(r"\1{}", "".join(pieces))
 
 
-def _cut(table: Table, widths: _Widths) -> list[_Part]:
+def _cut(table: Content, widths: _Widths) -> list[_Part]:
     """Cut a table into floats: between groups where it can be, within a group that is longer than a page."""
     line = (_COLUMN if widths.one_column else _LINE) / 4.1
     start = math.ceil(len(table.caption) / line) + (widths.head_lines + 2) * widths.shrunk
@@ -202,7 +198,7 @@ def _append(parts: list[_Part], group: RowGroup, start: float, height: float) ->
         heading = f"{group.heading} (continued)" if group.heading else ""
 
 
-def _float(table: Table, widths: _Widths, part: _Part, number: int, of: int) -> str:
+def _float(table: Content, widths: _Widths, part: _Part, number: int, of: int) -> str:
     environment = "table" if widths.one_column else "table*"
     counted = f" (part {number} of {of})" if of > 1 else ""
     label = table.name if number == 1 else f"{table.name}-{number}"

@@ -16,7 +16,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from unimoe.analysis.tables import latex
-from unimoe.analysis.tables.cells import ABSENT, Cell, Row, RowGroup, visible
+from unimoe.analysis.tables.cells import ABSENT, Cell, Content, RowGroup, visible
 from unimoe.io import write_text
 
 _STYLES = {"best": "bold", "second": "underline", None: ""}
@@ -31,37 +31,8 @@ _GAP = 2
 """Blanks between two columns, as rich sets them with the box and padding of ``_block``."""
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table and everything a reader needs beside it.
-
-    Attributes:
-        name: file stem, and the label in LaTeX.
-        caption: what is shown, in one sentence.
-        columns: headings; the first column holds names and is set flush left, the others flush right.
-        groups: blocks of rows.
-        notes: facts and caveats that travel with the table wherever it is pasted.
-        csv_only: columns of CSV alone, where width costs nothing.
-        title: a short headline, for a page that shows several tables.
-    """
-
-    name: str
-    caption: str
-    columns: tuple[str, ...]
-    groups: tuple[RowGroup, ...]
-    notes: tuple[str, ...] = ()
-    csv_only: frozenset[str] = frozenset()
-    title: str = ""
-
-    @property
-    def by_column(self) -> list[Row]:
-        """The cells of each column, over all groups; no column without rows."""
-        return list(zip(*(row for group in self.groups for row in group.rows), strict=True))
-
-    @property
-    def suffixed(self) -> list[bool]:
-        """Whether some cell of each column has a spread or a symbol."""
-        return [any(cell.spread or cell.symbols for cell in column) for column in self.by_column]
+class Table(Content):
+    """A table with its forms for terminal, Markdown, HTML, LaTeX and CSV."""
 
     def to_rich(self) -> Page:
         """Return a page for the terminal, columns aligned over groups: best bold, second underlined, spread dim."""
