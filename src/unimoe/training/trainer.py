@@ -25,15 +25,12 @@ from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.processes import ALONE, Processes
 from unimoe.training.aggregation import Task
 from unimoe.training.batches import budget_seen, embedding_batches, ranking_batches
-from unimoe.training.checkpoint_manager import CheckpointManager
+from unimoe.training.checkpoint_manager import CheckpointManager, Progress
 from unimoe.training.examples import TrainingData
 from unimoe.training.gradients import ArmGradients
 from unimoe.training.optimizer import MasterAdamW, learning_rate_at
-from unimoe.training.state import Progress
 from unimoe.training.steps import Budget
 from unimoe.training.tracking import refuse_missing
-
-_AGGREGATION = "aggregation."
 
 
 class DevScorer(Protocol):
@@ -107,7 +104,7 @@ def train_arm(
     with run.checkpoints.trackers(run.progress.step) as show:
         while not run.is_over:
             report = run.take_step(run.progress.step)
-            run.checkpoints.log(run.checkpoints.log_path, vars(report))
+            run.checkpoints.log(vars(report))
             show(report.step, {key: value for key, value in vars(report).items() if isinstance(value, float)})
             if on_step:
                 on_step(report)
@@ -173,11 +170,10 @@ class ArmTraining:
             embedding_batches(*sources) if self._arm.task != "rank_only" else None,
             self.checkpoints.conflict_log_path, Budget(training.token_budget, training.batch_size, self._processes),
         )  # fmt: skip
-        self.progress, tensors = self.checkpoints.go_back(self._model.device)
-        if tensors:
-            self._optimizer.load_state(tensors)
-            own = {key.removeprefix(_AGGREGATION): t for key, t in tensors.items() if key.startswith(_AGGREGATION)}
-            self._gradients.load_state(own)
+        self.progress, parts = self.checkpoints.resume()
+        if parts:
+            self._optimizer.load_state(parts["optimizer"])
+            self._gradients.load_state(parts.get("aggregation", {}))
 
     @property
     def is_over(self) -> bool:
@@ -227,13 +223,14 @@ class ArmTraining:
         if self.progress.note(mean):
             self._save("best")
         found = {"dev_score": mean, **scores}
-        self.checkpoints.log(self.checkpoints.dev_log_path, {"step": self.progress.step, **found})
+        self.checkpoints.log({"step": self.progress.step, **found}, "dev")
         return found
 
     def save_state(self) -> None:
         """Write what a killed run needs to go on from here."""
-        aggregation = {f"{_AGGREGATION}{key}": value for key, value in self._gradients.state().items()}
-        self.checkpoints.save_state(self.progress, self._optimizer.state() | aggregation)
+        self.checkpoints.save_state(
+            self.progress, optimizer=self._optimizer.state(), aggregation=self._gradients.state()
+        )
 
     def finish(self) -> Path:
         """Write the last checkpoint, and drop the training state."""
