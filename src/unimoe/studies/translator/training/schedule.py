@@ -1,4 +1,4 @@
-"""What changes from epoch to epoch: temperature, the part of the queue that counts, what is trained."""
+"""Settings that change from epoch to epoch: temperature, the part of the queue in use, the trained parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unimoe.studies.translator.models.networks import TranslatorNetwork
 
 
 def temperature_of(config: TemperatureConfig, epoch: int, epochs: int) -> float:
-    """The temperature of an epoch counted from 0: fixed, or along half a cosine wave from start to end."""
+    """Return the temperature of an epoch counted from 0: fixed, or along half a cosine wave from start to end."""
     if config.fixed is not None:
         return config.fixed
     passed = epoch / max(1, epochs - 1)
@@ -20,13 +20,13 @@ def temperature_of(config: TemperatureConfig, epoch: int, epochs: int) -> float:
 
 
 def recent_of(config: BankConfig, epoch: int) -> int:
-    """How many images of the queue count in an epoch counted from 0; none in the warm-up."""
+    """Return how many images of the queue an epoch counted from 0 uses; none in the warm-up."""
     after = epoch - config.warmup_epochs
     return 0 if after < 0 else config.recent[min(after, len(config.recent) - 1)]
 
 
 def make_optimizer(network: TranslatorNetwork, config: TranslatorConfig) -> torch.optim.AdamW:
-    """AdamW over what is learnt from random weights; biases without decay."""
+    """Return AdamW over the layers that start from random weights; biases have no decay."""
     layers = dict(network.layers.named_parameters())
     weights = [parameter for name, parameter in layers.items() if name.endswith("weight")]
     biases = [parameter for name, parameter in layers.items() if name.endswith("bias")]
@@ -35,14 +35,14 @@ def make_optimizer(network: TranslatorNetwork, config: TranslatorConfig) -> torc
 
 
 def is_unfrozen(config: GeometryConfig, epoch: int) -> bool:
-    """Whether an epoch counted from 0 trains the closed form."""
+    """Return whether an epoch counted from 0 trains the closed form."""
     return config.unfreeze_epoch is not None and epoch + 1 >= config.unfreeze_epoch
 
 
 def unfreeze(base: nn.Linear, optimizer: torch.optim.Optimizer, config: TranslatorConfig) -> None:
-    """Let an optimizer train the closed form as well, with a learning rate of its own and without decay.
+    """Let an optimizer train the closed form as well, at its own learning rate.
 
-    Decay would pull it towards zero, where the closed form has nothing to say.
+    Without decay, which would pull the closed form towards zero.
     """
     chosen = [base.weight] if config.geometry.freeze_bias else [base.weight, base.bias]
     for parameter in chosen:
