@@ -1,4 +1,4 @@
-"""What an arm sees in each step: its examples, and which of them."""
+"""The examples of an arm, and which of them each step sees."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class EmbeddingBatches:
 
 
 def ranking_batches(experiment: Experiment, seed: int, data: TrainingData, model: UnimodelForExp1) -> RankingBatches:
-    """The ranking batches of a training; the same for every arm that ranks.
+    """Return the ranking batches of a training, the same for every arm that ranks.
 
     Raises:
         DataError: too few examples.
@@ -62,7 +62,7 @@ def ranking_batches(experiment: Experiment, seed: int, data: TrainingData, model
 def embedding_batches(
     experiment: Experiment, seed: int, data: TrainingData, model: UnimodelForExp1
 ) -> EmbeddingBatches:
-    """The embedding batches of a training; the same for every arm that embeds.
+    """Return the embedding batches of a training, the same for every arm that embeds.
 
     Raises:
         DataError: too few examples.
@@ -74,7 +74,7 @@ def embedding_batches(
 
 
 def budget_seen(experiment: Experiment, steps: int, tokens: int, ranks: bool, embeds: bool) -> TrainingBudget:
-    """What an arm has seen in its first ``steps`` steps."""
+    """Return what an arm has seen in its first ``steps`` steps."""
     training = experiment.training
     batches = steps * training.accumulation_steps
     return TrainingBudget(
@@ -86,7 +86,7 @@ def budget_seen(experiment: Experiment, steps: int, tokens: int, ranks: bool, em
 
 
 def _steps(experiment: Experiment, examples: int, per_batch: int, seed: int, stream: int) -> list[list[int]]:
-    """The batches that make each step, one after the other in one list."""
+    """Return the rows of each step: its batches, one after the other."""
     training = experiment.training
     size = training.accumulation_steps
     batches = batch_order(examples, per_batch, training.steps * size, seed, stream)

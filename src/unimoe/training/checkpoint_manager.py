@@ -140,7 +140,7 @@ class CheckpointManager:
         return progress, parts
 
     def save_state(self, progress: Progress, **parts: Mapping[str, Tensor]) -> None:
-        """Write what a killed run goes on from."""
+        """Write what a killed run resumes from."""
         if self._processes.leads:
             self._state.save(progress, **parts)
 

@@ -1,4 +1,4 @@
-"""The gradient of all adapters as one vector, with the layers in it."""
+"""The gradient of all adapters as one vector, in the order of layers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _LAYER = re.compile(r"\.layers\.(\d+)\.")
 
 
 class FlatGradients:
-    """Takes the gradients of the trainable parameters out as one vector, and puts one in.
+    """Reads and writes the gradients of the trainable parameters as one vector.
 
     Args:
-        weights: the trainable parameters by name; each name says its layer, ``....layers.15....``.
+        weights: the trainable parameters by name; each name holds its layer, ``....layers.15....``.
     """
 
     def __init__(self, weights: Mapping[str, nn.Parameter]) -> None:
@@ -31,7 +31,7 @@ class FlatGradients:
         self._sizes = [sum(weight.numel() for weight in of_layer[layer]) for layer in self.layers]
 
     def take(self) -> Tensor:
-        """A copy of the accumulated gradients, float32 ``(P,)``, layer after layer; zero where there is none."""
+        """Return a copy of the accumulated gradients, float32 ``(P,)``, layer after layer; zero where there is none."""
         return torch.cat(
             [
                 (torch.zeros_like(weight) if weight.grad is None else weight.grad).detach().float().flatten()
@@ -40,18 +40,18 @@ class FlatGradients:
         )
 
     def put(self, flat: Tensor) -> None:
-        """Make a vector of ``take`` the gradients, in place of what has accumulated."""
+        """Replace the accumulated gradients by a vector of ``take``."""
         for weight, part in zip(self._weights, torch.split(flat, [w.numel() for w in self._weights]), strict=True):
             weight.grad = part.view_as(weight).to(weight.dtype)
 
     def clear(self) -> None:
-        """Let the gradients start over."""
+        """Remove all gradients."""
         for weight in self._weights:
             weight.grad = None
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:
-        """Other backward passes within the block find no gradients, and leave none behind."""
+        """Hide the gradients from backward passes within the block, and restore them after it."""
         kept = [weight.grad for weight in self._weights]
         self.clear()
         try:
@@ -61,6 +61,6 @@ class FlatGradients:
                 weight.grad = gradient
 
     def dots(self, first: Tensor, second: Tensor) -> Tensor:
-        """Inner products of two vectors of ``take`` within each layer, float64 ``(layers,)`` on the CPU."""
+        """Return the inner products of two vectors of ``take`` by layer, float64 ``(layers,)`` on the CPU."""
         parts = zip(torch.split(first, self._sizes), torch.split(second, self._sizes), strict=True)
         return torch.stack([(a.double() * b.double()).sum() for a, b in parts]).cpu()

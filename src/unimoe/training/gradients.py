@@ -1,4 +1,4 @@
-"""The gradient of one step of an arm: of its ranking batch, its embedding batch, or both."""
+"""Computes the gradient of a step: of its ranking batch, its embedding batch, or both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from unimoe.training.steps import Budget, embedding_backward, ranking_backward
 
 @dataclass(frozen=True)
 class StepLosses:
-    """What the batches of one step gave.
+    """The losses of one step.
 
     Attributes:
         losses: by task, unweighted.
@@ -40,17 +40,17 @@ class StepLosses:
 
 
 class ArmGradients:
-    """Gives a model in training the gradients of its arm.
+    """Adds the gradients of an arm to its model.
 
     Args:
         experiment: of the arm.
         arm: its settings.
         model: in training.
         weights: its trainable parameters by name.
-        ranking: the arm's ranking batches; null where it does not rank.
-        embedding: likewise.
-        conflict_log: where a joint arm's conflicts are written.
-        budget: of one backward pass, and who shares it.
+        ranking: the arm's ranking batches; None where it does not rank.
+        embedding: the arm's embedding batches; None where it does not embed.
+        conflict_log: of a joint arm.
+        budget: of one backward pass, with the processes that share it.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class ArmGradients:
         )
 
     def add(self, step: int) -> StepLosses:
-        """Add the gradient of a step, counted from 0, of all processes together.
+        """Add the gradient of a step, counted from 0, summed over all processes.
 
-        Where a loss is not finite, the gradients are of no use.
+        If a loss is not finite, do not use the gradients.
         """
         losses: dict[Task, float] = {}
         weights: dict[Task, float] = self._joint.aggregation.weights if self._joint else {"ranking": 1, "embedding": 1}
@@ -98,23 +98,23 @@ class ArmGradients:
         return found
 
     def learn(self, losses: Mapping[Task, float], learning_rate: float) -> None:
-        """Tell the aggregation of a joint arm what its last step gave."""
+        """Pass the losses of the last step to the aggregation of a joint arm."""
         if self._joint:
             self._joint.aggregation.learn(losses, learning_rate)
 
     def query_ids(self, step: int, tasks: Sequence[Task]) -> list[str]:
-        """The queries of a step's batches of some tasks, each once."""
+        """Return the ids of the queries in a step's batches of some tasks, each once."""
         sets = {"ranking": self._ranking, "embedding": self._embedding}
         chosen = [batches for task in tasks if (batches := sets[task])]
         ids = (batches.data.query_ids[group] for batches in chosen for group in batches.steps[step])
         return list(dict.fromkeys(ids))
 
     def state(self) -> dict[str, Tensor]:
-        """What the aggregation of a joint arm keeps between steps, as plain tensors."""
+        """Return what the aggregation of a joint arm keeps between steps, as plain tensors."""
         return self._joint.aggregation.state() if self._joint else {}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what ``state`` returned."""
+        """Restore what ``state`` returned."""
         if self._joint:
             self._joint.aggregation.load_state(tensors)
 

@@ -1,8 +1,8 @@
-"""Trains one arm with one seed, and leaves a checkpoint.
+"""Trains one arm with one seed, and writes its checkpoints.
 
-The training state is saved every few steps. A resumed training takes the same steps with the same batches and random
-numbers as an undisturbed one, and ends with the same weights. Under ``torchrun`` or ``accelerate launch`` the processes
-share each batch, and the leader writes.
+The state is saved every few steps. A resumed training takes the same steps with the same batches and random numbers as
+an undisturbed one, and ends with the same weights. Under ``torchrun`` or ``accelerate launch`` the processes share each
+batch, and the leader writes.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from unimoe.training.tracking import refuse_missing
 
 
 class DevScorer(Protocol):
-    """Scores a model in training on dev."""
+    """Scores the model in training on dev."""
 
     def prepare(self) -> None:
-        """Bring what is scored, so that what is missing is known before the first step."""
+        """Load the dev data, so that an error is raised before the first step."""
 
     def __call__(self, model: UnimodelForExp1) -> Mapping[str, float]:
-        """Names of measures to values, whose mean decides which checkpoint is best."""
+        """Return measures by name; their mean chooses the best checkpoint."""
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one optimizer step did; also a line of ``logs/train.jsonl``."""
+    """The result of one optimizer step, which is also a line of ``logs/train.jsonl``."""
 
     step: int
     task: str
@@ -74,15 +74,15 @@ def train_arm(
     """Train one arm and write ``{output_dir}/{arm}/seed_{N}/checkpoint``, the last, and ``checkpoint-best``.
 
     Args:
-        experiment: what to train, and on what.
-        arm: one of its arms.
+        experiment: holds the arm.
+        arm: its name.
         seed: initialises the adapters and orders the batches.
-        base: a freshly loaded base model; it is changed in place.
-        data: where the examples come from.
+        base: a newly loaded base model; it is changed in place.
+        data: the training examples.
         frozen_layers: frozen lower layers shared with other arms and seeds.
-        resume: go on from a saved state, or keep a finished checkpoint; otherwise there must be neither.
-        on_step: told after every step.
-        score_on_dev: evaluates the model where ``training.evaluate_every`` asks for it.
+        resume: continue from a saved state, or keep a finished checkpoint; False refuses both.
+        on_step: called after every step.
+        score_on_dev: evaluates the model every ``training.evaluate_every`` steps.
         processes: those that share the batches.
 
     Returns:
@@ -90,7 +90,7 @@ def train_arm(
 
     Raises:
         DataError: a saved state or checkpoint is of another training, or the loss is not finite.
-        UsageError: there is a state or checkpoint, and ``resume`` is off; or a tracker is not installed.
+        UsageError: there is a state or checkpoint and ``resume`` is False; or a tracker is not installed.
     """
     run = ArmTraining(experiment, arm, seed, base, data, frozen_layers, processes, score_on_dev)
     if not resume:
@@ -116,18 +116,7 @@ def train_arm(
 
 
 class ArmTraining:
-    """One training under way: model, optimizer, data, and where it stands.
-
-    Args:
-        experiment: what to train, and on what.
-        arm: one of its arms.
-        seed: initialises the adapters and orders the batches.
-        base: a freshly loaded base model; it is changed in place.
-        data: where the examples come from.
-        frozen_layers: frozen lower layers shared with other arms and seeds; made when absent.
-        processes: those that share the batches.
-        score_on_dev: evaluates the model where that is asked for.
-    """
+    """One training under way: model, optimizer, data and progress. Arguments are those of ``train_arm``."""
 
     def __init__(
         self,
@@ -152,7 +141,7 @@ class ArmTraining:
         self.progress = Progress()
 
     def prepare(self) -> None:
-        """Put adapters into the model, bring the examples, and go back to the saved state if there is one."""
+        """Add the adapters, load the examples, and restore the saved state if there is one."""
         config, training = self._experiment, self._training
         self._peft = add_lora(self._base, config.lora, self._seed)
         self._model = UnimodelForExp1(
@@ -177,18 +166,18 @@ class ArmTraining:
 
     @property
     def is_over(self) -> bool:
-        """Whether all steps are taken, or patience has run out."""
+        """Whether all steps are taken, or ``patience`` is exceeded."""
         patience = self._training.patience
         return self.progress.step >= self._training.steps or (patience is not None and self.progress.waited >= patience)
 
     @property
     def evaluation_is_due(self) -> bool:
-        """Whether the model is to be scored on dev now."""
+        """Whether the model must be scored on dev now."""
         every, step = self._training.evaluate_every, self.progress.step
         return every is not None and (step % every == 0 or step == self._training.steps)
 
     def take_step(self, step: int) -> StepReport:
-        """One optimizer step: the ranking batch, the embedding batch, or both."""
+        """Take one optimizer step: on the ranking batch, the embedding batch, or both."""
         start = time.perf_counter()
         torch.manual_seed(self._seed * 1_000_003 + step)  # dropout: a resumed step draws what the first try drew
         training = self._training
@@ -215,7 +204,7 @@ class ArmTraining:
         )
 
     def evaluate(self) -> dict[str, float]:
-        """Score the model on dev, and keep it as the best where it is; returns the scores the leader knows."""
+        """Score the model on dev, and save it if it is the best so far; the leader alone has the scores."""
         assert self._score_on_dev is not None  # noqa: S101 - for the type checker: refused at the start
         scores = dict(self._score_on_dev(self._model)) if self._processes.leads else {}
         mean = math.fsum(scores.values()) / len(scores) if scores else 0.0
@@ -227,15 +216,15 @@ class ArmTraining:
         return found
 
     def save_state(self) -> None:
-        """Write what a killed run needs to go on from here."""
+        """Write what a killed run resumes from."""
         self.checkpoints.save_state(
             self.progress, optimizer=self._optimizer.state(), aggregation=self._gradients.state()
         )
 
     def finish(self) -> Path:
-        """Write the last checkpoint, and drop the training state."""
+        """Write the last checkpoint, and delete the training state."""
         self._save("last")
-        self._processes.leader_says(True)  # nobody goes on before the checkpoint is there
+        self._processes.leader_says(True)  # all processes wait for the checkpoint
         return self.checkpoints.last
 
     def _save(self, which: Literal["best", "last"]) -> None:
