@@ -225,7 +225,7 @@ class TestModel:
             find_cross_encoder(CrossEncoderModelConfig(base=str(tmp_path / "nli")))
 
     def test_a_base_that_cannot_be_had_is_named(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"model\.base 'nobody/nothing' cannot be had"):
+        with pytest.raises(DataError, match=r"model\.base 'nobody/nothing' cannot be loaded"):
             find_cross_encoder(CrossEncoderModelConfig(base="nobody/nothing"))
 
 

@@ -194,7 +194,7 @@ class CAGrad(Surgery):
 
 
 def make_aggregation(arm: ArmConfig) -> Aggregation:
-    """Return the method that a joint arm asks for."""
+    """Return the method of a joint arm, at its start."""
     weight = arm.ranking_weight
     assert weight is not None  # noqa: S101 - the config refuses a joint arm without it
     match arm.aggregation:

@@ -218,7 +218,7 @@ def batch_order(examples: int, per_step: int, steps: int, seed: int, stream: int
 def _draw(rng: np.random.Generator, pool: Sequence[str], count: int, query_id: str) -> list[str]:
     if len(pool) < count:
         raise DataError(
-            f"query {query_id!r}: {count} negatives asked for, {len(pool)} documents to draw from; "
+            f"query {query_id!r}: {count} negatives wanted, but only {len(pool)} documents to draw from; "
             "lower hard_negatives or random_negatives, or raise negatives_from"
         )
     return [pool[index] for index in rng.choice(len(pool), size=count, replace=False)]

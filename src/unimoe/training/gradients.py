@@ -1,10 +1,11 @@
-"""Computes the gradient of a step: of its ranking batch, its embedding batch, or both."""
+"""The batches of an arm, and the gradient of a step: of its ranking batch, its embedding batch, or both."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -12,22 +13,76 @@ from torch import Tensor, nn
 from unimoe.config import Experiment
 from unimoe.config.training import ArmConfig
 from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.results import TrainingBudget
 from unimoe.training.aggregation import Task, make_aggregation
-from unimoe.training.batches import EmbeddingBatches, RankingBatches
 from unimoe.training.conflicts import JointGradients, TaskBatch, is_additive
+from unimoe.training.examples import EmbeddingSet, RankingSet, TrainingData, batch_order
 from unimoe.training.optimizer import sum_gradients
-from unimoe.training.steps import Budget, embedding_backward, ranking_backward
+from unimoe.training.steps import Budget, Texts, embedding_backward, ranking_backward
+
+_RANKING_STREAM, _EMBEDDING_STREAM = 0, 1
+
+
+@dataclass(frozen=True)
+class RankingBatches:
+    """The ranking examples of an arm, their sequences, and the groups that each step sees."""
+
+    data: RankingSet
+    texts: Texts
+    steps: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class EmbeddingBatches:
+    """The embedding examples of an arm, their queries and documents, and the groups that each step sees."""
+
+    data: EmbeddingSet
+    queries: Texts
+    documents: Texts
+    steps: Sequence[Sequence[int]]
+
+
+def ranking_batches(experiment: Experiment, seed: int, data: TrainingData, model: UnimodelForExp1) -> RankingBatches:
+    """Return the ranking batches of a training, the same for every arm that ranks.
+
+    Raises:
+        DataError: too few examples.
+    """
+    examples = data.ranking(model)
+    per_step = experiment.training.ranking.queries_per_step
+    order = _steps(experiment, len(examples.groups), per_step, seed, _RANKING_STREAM)
+    return RankingBatches(examples, _texts(model, examples.sequences), order)
+
+
+def embedding_batches(
+    experiment: Experiment, seed: int, data: TrainingData, model: UnimodelForExp1
+) -> EmbeddingBatches:
+    """Return the embedding batches of a training, the same for every arm that embeds.
+
+    Raises:
+        DataError: too few examples.
+    """
+    examples = data.embedding(model)
+    per_step = experiment.training.embedding.pairs_per_step
+    order = _steps(experiment, len(examples.groups), per_step, seed, _EMBEDDING_STREAM)
+    return EmbeddingBatches(examples, _texts(model, examples.queries), _texts(model, examples.documents), order)
+
+
+def budget_seen(experiment: Experiment, steps: int, tokens: int, ranks: bool, embeds: bool) -> TrainingBudget:
+    """Return what an arm has seen in its first ``steps`` steps."""
+    training = experiment.training
+    batches = steps * training.accumulation_steps
+    return TrainingBudget(
+        steps=steps,
+        ranking_examples=batches * training.ranking.queries_per_step if ranks else 0,
+        embedding_examples=batches * training.embedding.pairs_per_step if embeds else 0,
+        tokens=tokens,
+    )
 
 
 @dataclass(frozen=True)
 class StepLosses:
-    """The losses of one step.
-
-    Attributes:
-        losses: by task, unweighted.
-        weights: of the tasks.
-        tokens: seen.
-    """
+    """The unweighted losses of one step by task, the weights of the tasks, and the tokens seen."""
 
     losses: Mapping[Task, float]
     weights: Mapping[Task, float]
@@ -140,3 +195,15 @@ class ArmGradients:
                 embedding.steps[step], lambda rows: self._embed(embedding, rows, 1.0), additive=False
             ),
         }
+
+
+def _steps(experiment: Experiment, examples: int, per_batch: int, seed: int, stream: int) -> list[list[int]]:
+    """Return the rows of each step: its batches, one after the other."""
+    training = experiment.training
+    size = training.accumulation_steps
+    batches = batch_order(examples, per_batch, training.steps * size, seed, stream)
+    return [[*chain.from_iterable(batches[at : at + size])] for at in range(0, len(batches), size)]
+
+
+def _texts(model: UnimodelForExp1, sequences: list[list[int]]) -> Texts:
+    return Texts(sequences, model.frozen_layers.states(sequences) if model.frozen_layers else None)

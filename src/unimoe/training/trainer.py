@@ -24,10 +24,9 @@ from unimoe.models.frozen_layers import FrozenLayers
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.processes import ALONE, Processes
 from unimoe.training.aggregation import Task
-from unimoe.training.batches import budget_seen, embedding_batches, ranking_batches
 from unimoe.training.checkpoint_manager import CheckpointManager, Progress
 from unimoe.training.examples import TrainingData
-from unimoe.training.gradients import ArmGradients
+from unimoe.training.gradients import ArmGradients, budget_seen, embedding_batches, ranking_batches
 from unimoe.training.optimizer import MasterAdamW, learning_rate_at
 from unimoe.training.steps import Budget
 from unimoe.training.tracking import refuse_missing

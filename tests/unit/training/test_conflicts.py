@@ -17,6 +17,7 @@ from unimoe.config.training import ArmConfig
 from unimoe.losses.listwise import ListwiseLoss
 from unimoe.training.aggregation import Aggregation, Task, make_aggregation
 from unimoe.training.conflicts import (
+    FlatGradients,
     JointGradients,
     TaskBatch,
     conflict_record,
@@ -24,7 +25,6 @@ from unimoe.training.conflicts import (
     is_additive,
     stepped_up,
 )
-from unimoe.training.flat_gradients import FlatGradients
 
 NAMES = ("m.layers.10.b", "m.layers.9.a", "m.layers.9.b")
 LOW, HIGH = slice(0, 4), slice(4, 6)

@@ -183,7 +183,7 @@ def _download(config: CrossEncoderModelConfig) -> Path:
             folder = fetch([*patterns, "pytorch_model*.bin"])
     except Exception as error:  # the hub's client ends in errors of many kinds: offline, no such id, gated, malformed
         raise DataError(
-            f"model.base {config.base!r} cannot be had ({first_line(error)}); "
+            f"model.base {config.base!r} cannot be loaded ({first_line(error)}); "
             f"check the id or folder, connect to the hub, or set model.base to {BUNDLED_ENCODER}"
         ) from None
     return folder

@@ -58,7 +58,7 @@ def label_pairs(config: LabelConfig, folder: Path, device: torch.device) -> None
     """Sample queries, find and grade candidates, write a collection, and print its size and agreement.
 
     Raises:
-        UnimoeError: the collection or the reranker cannot be had, or nothing is left to write.
+        UnimoeError: the collection or the reranker cannot be loaded, or no label is left to write.
     """
     collection = load_collection(config.collection, config.split)
     test = load_collection(config.collection, config.test_split) if config.test_split else None
@@ -66,8 +66,8 @@ def label_pairs(config: LabelConfig, folder: Path, device: torch.device) -> None
     reasons = "".join(f"; {reason}: {count:,}" for reason, count in sorted(sampled.rejected.items()))
     stderr.print(f"{len(sampled.queries):,} of {sampled.passed:,} queries that pass{reasons}", soft_wrap=True)
     grader, shards = load_grader(config, device), folder.with_name(f".{folder.name}.shards")
-    fingerprint = labels_fingerprint(config, collection, grader)
-    done = is_written(folder, fingerprint)
+    fingerprint = _labels_fingerprint(config, collection, grader)
+    done = _is_written(folder, fingerprint)
     steps = Steps(2)
     with steps.step(f"{config.collection}: BM25, {config.depth:,} deep", None) as step:
         run = candidates_of(collection, sampled.queries, config)
@@ -81,7 +81,7 @@ def label_pairs(config: LabelConfig, folder: Path, device: torch.device) -> None
         else:
             scores = probabilities(grader, collection, sampled.queries, run, shards, config.shard_queries, step.advance)
             qrels = grades_of(scores, config.thresholds)
-            write_labels(folder, collection, sampled.queries, qrels, test, fingerprint)
+            _write_labels(folder, collection, sampled.queries, qrels, test, fingerprint)
             rmtree(shards, ignore_errors=True)
     _print_labels(qrels, len(config.thresholds), agreement(qrels, collection.qrels), folder)
 
@@ -172,12 +172,8 @@ def agreement(pseudo: Qrels, real: Qrels) -> Agreement | None:
     return Agreement(len(shared), *counts)
 
 
-def is_written(folder: Path, fingerprint: str) -> bool:
-    """Return whether a folder already holds these labels.
-
-    Raises:
-        UsageError: the folder holds something else.
-    """
+def _is_written(folder: Path, fingerprint: str) -> bool:
+    """Return whether a folder already holds these labels; refuse one that holds other files."""
     if not folder.exists() or not any(folder.iterdir()):
         return False
     path = folder / MANIFEST
@@ -186,12 +182,11 @@ def is_written(folder: Path, fingerprint: str) -> bool:
     return True
 
 
-def labels_fingerprint(config: LabelConfig, collection: Collection, grader: Grader) -> str:
-    """Return the content hash of everything that the labels depend on."""
+def _labels_fingerprint(config: LabelConfig, collection: Collection, grader: Grader) -> str:
     return hash_json([config.model_dump(exclude={"shard_queries"}), collection.content_hash, grader.identity])
 
 
-def write_labels(
+def _write_labels(
     folder: Path,
     collection: Collection,
     queries: Mapping[str, str],
@@ -199,11 +194,7 @@ def write_labels(
     test: Collection | None,
     fingerprint: str,
 ) -> None:
-    """Write a new collection in BEIR layout: the corpus, the labels as split ``train``, real judgments as ``test``.
-
-    Raises:
-        DataError: a labelled query is a query of the test split.
-    """
+    """Write a new collection in BEIR layout: the corpus, the labels as split ``train``, real judgments as ``test``."""
     splits = {"train": {key: {d: g for d, g in grades.items() if g > 0} for key, grades in qrels.items()}}
     texts = dict(queries)
     if test is not None:

@@ -24,7 +24,8 @@ from unimoe.training.model_card import INFO_NCE_CITATION, code_block, front_matt
 
 _MANIFEST = "unimoe.json"
 _MODULES = "sentence_transformers.models."
-_DENSE = "2_Dense"
+DENSE = "2_Dense"
+"""Folder of the linear layer in a checkpoint."""
 _USE = """from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("FOLDER")"""
@@ -100,11 +101,6 @@ def read_biencoder(folder: Path) -> BiEncoderManifest:
     return manifest
 
 
-def dense_folder(folder: Path) -> Path:
-    """Return the folder of a checkpoint's linear layer."""
-    return folder / _DENSE
-
-
 def _write_modules(folder: Path, model: BiEncoder) -> int:
     """Write the files of sentence-transformers; return the dimensions of a vector."""
     hidden = width = int(model.transformer.config.hidden_size)
@@ -113,12 +109,12 @@ def _write_modules(folder: Path, model: BiEncoder) -> int:
     write_json(folder / "1_Pooling" / "config.json", pooling | {"include_prompt": True})
     if model.head is not None:
         width = model.head.out_features
-        kinds.append(("Dense", _DENSE))
+        kinds.append(("Dense", DENSE))
         dense: dict[str, Any] = {"in_features": hidden, "out_features": width, "bias": False}
         dense["activation_function"] = "torch.nn.modules.linear.Identity"
-        write_json(folder / _DENSE / "config.json", dense)
+        write_json(folder / DENSE / "config.json", dense)
         weight = model.head.weight.detach().cpu().contiguous()
-        safetensors.torch.save_file({"linear.weight": weight}, folder / _DENSE / "model.safetensors")
+        safetensors.torch.save_file({"linear.weight": weight}, folder / DENSE / "model.safetensors")
     kinds.append(("Normalize", f"{len(kinds)}_Normalize"))
     ensure_dir(folder / kinds[-1][1])
     modules = [

@@ -16,7 +16,7 @@ from unimoe.models.embedder import Advance, TextKind, Vectors
 from unimoe.models.encoder import SentenceEncoder
 from unimoe.models.encoder_heads import dense, normalize
 from unimoe.retrieval.embeddings import cached_embeddings
-from unimoe.studies.biencoder.training.checkpoint import dense_folder
+from unimoe.studies.biencoder.training.checkpoint import DENSE
 from unimoe.studies.biencoder.training.model import BiEncoder
 from unimoe.studies.common.splits import Splits
 
@@ -143,7 +143,7 @@ class CachedEmbedder:
         checkpoint: Path | None = None,
     ) -> None:
         self._base = base
-        self._head = None if checkpoint is None else dense(dense_folder(checkpoint), base.device)
+        self._head = None if checkpoint is None else dense(checkpoint / DENSE, base.device)
         self.base_identity, self.prompt_name = base.base_identity, base.prompt_name
         self._known: dict[TextKind, dict[str, Vectors]] = {}
         for kind, some in texts.items():

@@ -93,8 +93,8 @@ class BiEncoderTrainer:
         state: the training under way.
 
     Raises:
-        DataError: the collection or the base cannot be had, or no query has a positive.
-        UsageError: a split that does not exist, or a setting that the base does not allow.
+        DataError: the collection or the base cannot be loaded, or no query has a positive.
+        UsageError: a split does not exist, or the base does not allow a setting.
     """
 
     def __init__(self, config: BiEncoderConfig, device: torch.device, splits: Splits | None = None) -> None:

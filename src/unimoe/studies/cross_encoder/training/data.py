@@ -114,6 +114,6 @@ def ms_marco_rows() -> Any:
         return load_dataset("microsoft/ms_marco", "v1.1", split="train")
     except Exception as error:  # the hub's client ends in errors of many kinds
         raise DataError(
-            f"lists.source {MS_MARCO_LISTS}: microsoft/ms_marco cannot be had ({first_line(error)}); connect to the "
+            f"lists.source {MS_MARCO_LISTS}: microsoft/ms_marco cannot be loaded ({first_line(error)}); connect to the "
             "hub, or set lists.source to a collection such as apidocs"
         ) from None
