@@ -89,15 +89,13 @@ class HeadTrainer:
         self.train_pools, self.dev_pools = (to_device(pools, self.device) for pools in (self.data.train, self.data.dev))
         folder = arm_dir(Path(config.output_dir), self.arm, self.seed)
         self.head_path = folder / "checkpoint" / HEAD_FILE
-        settings: dict[str, Any] = {
-            "config": config.model_dump(exclude=_WITHOUT_EFFECT),
-            "data": self.data.content_hash,
-        }
+        settings = {"config": config.model_dump(exclude=_WITHOUT_EFFECT), "data": self.data.content_hash}
+        decisive: list[Any] = list(settings.values())
         self.dates: dict[str, date] | None = None
         if "freshness" in config.objectives:
             self.dates = document_dates(config.task)
-            settings["dates"] = {key: day.isoformat() for key, day in self.dates.items()}
-        self.state = RunState(folder, settings, hash_json(list(settings.values())), Progress)
+            decisive.append({key: day.isoformat() for key, day in self.dates.items()})
+        self.state = RunState(folder, settings, hash_json(decisive), Progress)
 
     @property
     def seed(self) -> int | None:
