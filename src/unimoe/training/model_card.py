@@ -229,7 +229,7 @@ def _licence(experiment: Experiment) -> str:
     if experiment.model.base == BUNDLED_ID:
         return "The base model is under the Apache License 2.0; the training texts have their collection's licence."
     return (
-        "None is stated here. An adapter is of use only with its base model, whose licence holds; see also that of the "
+        "No licence is stated here. The adapter needs its base model, whose licence applies; see also that of the "
         f"collection {plain(experiment.training.collection)}."
     )
 

@@ -39,7 +39,7 @@ def train(config: BiEncoderConfig, device: torch.device, splits: Splits) -> BiEn
         soft_wrap=True,
     )
     if config.freeze_base:
-        stderr.print("the frozen base embeds what the cache lacks, once for every training", style="dim")
+        stderr.print("the frozen base embeds the texts that the cache lacks, once for all trainings", style="dim")
     with steps.step(name, trainer.steps) as step:
 
         def on_step(number: int, facts: dict[str, float]) -> None:
