@@ -21,10 +21,11 @@ from unimoe.metrics import score_run
 from unimoe.results import read_result, result_path, run_path
 from unimoe.studies.cross_encoder import compare_losses as losses
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig, CrossEncoderModelConfig
-from unimoe.studies.cross_encoder.jobs import CrossEncoderData, load_cross_encoder_data, train_and_evaluate, training_of
+from unimoe.studies.cross_encoder.jobs import train_and_evaluate, training_of
 from unimoe.studies.cross_encoder.model import find_cross_encoder, load_cross_encoder, new_cross_encoder, score_pairs
 from unimoe.studies.cross_encoder.reranking_set import rerank
 from unimoe.studies.cross_encoder.training.checkpoint import read_manifest
+from unimoe.studies.cross_encoder.training.data import CrossEncoderData, load_cross_encoder_data
 from unimoe.studies.cross_encoder.training.lists import fit_for
 from unimoe.studies.cross_encoder.training.trainer import CrossEncoderTraining
 from unimoe.trec import read_run
@@ -179,7 +180,7 @@ class TestResumption:
 
         with pytest.raises(KeyboardInterrupt):
             trained(settings).fit(kill)
-        with pytest.raises(DataError, match=r"another training \(learning_rate: "):
+        with pytest.raises(DataError, match=r"another training: config\.learning_rate was "):
             trained(settings.model_copy(update={"learning_rate": 5e-4})).fit()
 
 
@@ -224,7 +225,7 @@ class TestModel:
             find_cross_encoder(CrossEncoderModelConfig(base=str(tmp_path / "nli")))
 
     def test_a_base_that_cannot_be_had_is_named(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"model\.base 'nobody/nothing' cannot be had"):
+        with pytest.raises(DataError, match=r"model\.base 'nobody/nothing' cannot be loaded"):
             find_cross_encoder(CrossEncoderModelConfig(base="nobody/nothing"))
 
 

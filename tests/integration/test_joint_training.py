@@ -89,11 +89,10 @@ def test_a_killed_training_ends_where_an_undisturbed_one_does(
     assert conflict_log(resumed).read_bytes() == conflict_log(whole).read_bytes()
 
 
-def test_every_method_but_the_equal_pair_ends_elsewhere(undisturbed: dict[str, Path]) -> None:
+def test_every_method_ends_elsewhere(undisturbed: dict[str, Path]) -> None:
     ends = {name: safetensors.torch.load_file(folder / ADAPTER_FILE) for name, folder in undisturbed.items()}
     flat = {name: torch.cat([weight.flatten() for weight in end.values()]) for name, end in ends.items()}
     assert all(bool(end.isfinite().all()) for end in flat.values())
-    torch.testing.assert_close(flat.pop("upgrad"), flat["pcgrad"], rtol=1e-3, atol=1e-4)
     for first, second in combinations(sorted(flat), 2):
         assert float((flat[first] - flat[second]).abs().max()) > 3e-4, (first, second)
 

@@ -52,7 +52,7 @@ def weights(folder: Path) -> dict[str, bytes]:
 
 
 def logged(trainer: BiEncoderTrainer) -> list[dict[str, float]]:
-    lines = [json.loads(line) for line in trainer.log_path.read_text(encoding="utf-8").splitlines()]
+    lines = [json.loads(line) for line in trainer.state.log_path.read_text(encoding="utf-8").splitlines()]
     return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
 
 
@@ -72,7 +72,7 @@ def test_a_killed_training_goes_on_to_the_same_bits(variant: str, tmp_path: Path
     assert weights(killed.best_dir) == weights(whole.best_dir)
     assert weights(killed.last_dir) == weights(whole.last_dir)
     assert logged(killed) == logged(whole)
-    assert not killed.state_path.exists()
+    assert not killed.state.path.exists()
 
 
 def test_a_finished_training_is_kept_and_another_refused_by_its_key(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_finished_training_is_kept_and_another_refused_by_its_key(tmp_path: Pa
         half.fit(kill_after(half.steps // 2 + 1))
     with pytest.raises(DataError, match=r"config\.batch_size was 8 there and is 4 here"):
         toy_training(tmp_path, output_dir=str(tmp_path / "half"), batch_size=4).fit()
-    half.state_path.write_bytes(half.state_path.read_bytes()[:100])
+    half.state.path.write_bytes(half.state.path.read_bytes()[:100])
     with pytest.raises(DataError, match="damaged training state"):
         toy_training(tmp_path, output_dir=str(tmp_path / "half")).fit()
 

@@ -1,4 +1,4 @@
-"""How arms are trained: the adapter, the batches, the steps, the arms."""
+"""Configuration of training: the adapter, the batches, the steps, the arms."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from unimoe.config.losses import LossConfig, LossName, LossOptions
 ArmTask = Literal["rank_only", "emb_only", "joint"]
 Schedule = Literal["linear", "cosine", "constant", "onecycle"]
 Tracker = Literal["tensorboard", "wandb"]
-AggregationName = Literal["fixed", "uncertainty", "pcgrad", "cagrad", "gradvac", "upgrad"]
+AggregationName = Literal["fixed", "uncertainty", "pcgrad", "cagrad", "gradvac"]
 
 
 class LoraConfig(Section):
     """The adapter.
 
     Attributes:
-        first_layer: adapters sit on this layer (counted from 0) and all above. The layers below stay frozen, so their
-            states are computed once for all arms and seeds and no gradient flows there.
+        first_layer: adapt this layer (counted from 0) and all above. The layers below stay frozen, so their states are
+            computed once for all arms and seeds, and no gradient flows there.
     """
 
     r: Count = 8
@@ -38,11 +38,11 @@ class RankingRecipe(Section):
 
     Attributes:
         queries: size of the training set, a fixed sample of the split; null for all of it.
-        loss: ``yes_no`` judges each pair alone, the loss Qwen3-Reranker is fine-tuned with; ``softmax`` sets the gap of
-            the positive against those of its negatives, which learns an order in fewer steps; the listwise ones are
-            those of ``config.losses``.
-        loss_options: of the loss; those that it does not read must keep their defaults.
-        negatives_from: hard negatives are drawn from the first this many BM25 candidates.
+        loss: ``yes_no`` judges each pair alone, as in the fine-tuning of Qwen3-Reranker. ``softmax`` compares the
+            margin of the positive with those of its negatives, which learns an order in fewer steps. ``config.losses``
+            has the listwise losses.
+        loss_options: of the loss; options that it does not use must keep their defaults.
+        negatives_from: draw hard negatives from this many of the best BM25 candidates.
     """
 
     queries: Count | None = None
@@ -62,7 +62,7 @@ class RankingRecipe(Section):
 
     @property
     def loss_config(self) -> LossConfig:
-        """Name and options of the loss in one."""
+        """Name and options of the loss."""
         return LossConfig(name=self.loss, **self.loss_options.model_dump())
 
 
@@ -71,8 +71,8 @@ class EmbeddingRecipe(Section):
 
     Attributes:
         queries: size of the training set, a fixed sample of the split; null for all of it.
-        negatives_from: hard negatives are drawn from the first this many BM25 candidates.
-        temperature: cosines are divided by it.
+        negatives_from: draw hard negatives from this many of the best BM25 candidates.
+        temperature: divides the cosines.
     """
 
     queries: Count | None = None
@@ -83,11 +83,11 @@ class EmbeddingRecipe(Section):
 
 
 class ConflictConfig(Section):
-    """The record of how far the two tasks' gradients agree, for joint arms; it changes no weight.
+    """The record of how well the two tasks' gradients agree, for joint arms; it changes no weight.
 
     Attributes:
         measure: whether ``logs/gradient_conflicts.jsonl`` is written.
-        interval: steps from one measurement to the next; the first step is measured.
+        interval: steps between measurements, from the first step on.
     """
 
     measure: bool = True
@@ -95,16 +95,16 @@ class ConflictConfig(Section):
 
 
 class DevConfig(Section):
-    """What checkpoints are compared on while an arm is trained.
+    """The queries that compare the checkpoints of an arm during its training.
 
-    Ranking is scored as nDCG@10 of the first stage's candidates reranked, embedding as nDCG@10 over the pool, a joint
-    arm by the mean of both: as evaluation does it, on other queries.
+    As in evaluation, ranking is scored by nDCG@10 of the reranked first stage and embedding by nDCG@10 over the pool; a
+    joint arm by the mean of both.
 
     Attributes:
         split: of the training collection.
-        queries: judged queries scored, a fixed sample.
+        queries: number of judged queries, a fixed sample.
         depth: candidates reranked per query.
-        pool: documents of dense retrieval: a fixed sample that holds every relevant one; null for the whole corpus.
+        pool: documents of dense retrieval, a fixed sample that holds the relevant ones; null for the whole corpus.
     """
 
     split: str = "dev"
@@ -114,27 +114,27 @@ class DevConfig(Section):
 
 
 class TrainingConfig(Section):
-    """What every arm of the experiment shares, so that the arms are fair.
+    """Settings that all arms of the experiment share, so that their comparison is fair.
 
     Every arm takes ``steps`` optimizer steps. In each, rank_only sees one ranking batch, emb_only one embedding batch,
     and joint both, the same batches in the same order.
 
     Attributes:
-        collection: where training queries come from.
-        token_budget: padded tokens that one backward pass may hold; a larger batch is done in parts.
-        batch_size: sequences of one part, instead of ``token_budget``.
+        collection: of the training queries.
+        token_budget: most padded tokens of one backward pass; a larger batch is done in parts.
+        batch_size: sequences of one part; replaces ``token_budget``.
         schedule: of the learning rate after the warm-up: ``linear`` and ``cosine`` decay to 0, ``constant`` stays;
-            ``onecycle`` is Smith's, cosine up from a 25th of the peak and down to next to nothing.
-        warmup_steps: steps of warm-up, linear but for ``onecycle``.
-        warmup_ratio: the same as a share of ``steps``, rounded up.
-        accumulation_steps: batches whose gradients make one optimizer step. Contrast stays within each batch.
-        activation_checkpointing: computes activations anew in the backward pass: less memory, a third more time.
+            ``onecycle`` is Smith's: a cosine up from a 25th of the peak and down to a 250,000th.
+        warmup_steps: steps of warm-up, which is linear except in ``onecycle``.
+        warmup_ratio: warm-up as a share of ``steps``, rounded up.
+        accumulation_steps: batches of one optimizer step. Contrast stays within each batch.
+        activation_checkpointing: recompute activations in the backward pass: less memory, a third more time.
         save_every: steps between saved training states; a killed run loses at most these.
-        evaluate_every: steps between evaluations on dev, one at the end besides; the best is kept as
+        evaluate_every: steps between evaluations on dev, with one more at the end; the best checkpoint is kept as
             ``checkpoint-best``. Null for none.
-        patience: evaluations in a row without a better score after which training ends; null goes on to the last step.
-        dev: what these evaluations score.
-        tracking: where to show the log besides ``logs/train.jsonl``.
+        patience: stop after this many evaluations without a better score; null for never.
+        dev: the queries of these evaluations.
+        tracking: trackers that receive the log, in addition to ``logs/train.jsonl``.
     """
 
     collection: str
@@ -168,7 +168,7 @@ class TrainingConfig(Section):
     @model_validator(mode="after")
     def _warmup_ends(self) -> TrainingConfig:
         if self.warmup_ratio is not None and self.warmup_steps:
-            raise ValueError("warmup_steps and warmup_ratio say the same thing; give one of them")
+            raise ValueError("warmup_steps and warmup_ratio exclude each other; give one of them")
         if self.warmup >= self.steps:
             raise ValueError(f"warmup_steps {self.warmup} must be below steps {self.steps}")
         return self
@@ -176,22 +176,21 @@ class TrainingConfig(Section):
     @model_validator(mode="after")
     def _patience_has_something_to_wait_for(self) -> TrainingConfig:
         if self.patience is not None and self.evaluate_every is None:
-            raise ValueError("patience counts evaluations on dev, and evaluate_every is not set; set it too")
+            raise ValueError("patience counts evaluations on dev, but evaluate_every is not set; set it too")
         return self
 
 
 class ArmConfig(Section):
-    """One arm.
+    """One arm of the experiment.
 
     Attributes:
         learning_rate: peak rate, to be chosen on the dev split.
         ranking_weight: weight of the ranking loss in a joint arm; the embedding loss has the rest.
-        aggregation: how a joint arm makes one step of its two weighted losses. ``fixed`` adds them. ``uncertainty``
+        aggregation: combines the two weighted losses of a joint arm in one step. ``fixed`` adds them. ``uncertainty``
             starts there and learns the weights (Kendall et al. 2018). ``pcgrad`` (Yu et al. 2020), ``cagrad`` (Liu et
-            al. 2021), ``gradvac`` (Wang et al. 2021) and ``upgrad`` (Quinton & Rey 2024) change the gradients where
-            they conflict. What each has to beat is ``fixed`` with a ``ranking_weight`` chosen on dev (Kurin et al.
-            2022).
-        cagrad_c: how far CAGrad may go from the sum of the gradients, in shares of its length; 0 is ``fixed``.
+            al. 2021) and ``gradvac`` (Wang et al. 2021) change the gradients where they conflict. Their baseline is
+            ``fixed`` with a ``ranking_weight`` chosen on dev (Kurin et al. 2022).
+        cagrad_c: distance of CAGrad's step from the sum of the gradients, as a share of its length; 0 is ``fixed``.
         gradvac_beta: weight of the newest cosine in GradVac's running mean.
     """
 

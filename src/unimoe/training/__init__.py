@@ -1,1 +1,1 @@
-"""Training the arms of an experiment."""
+"""Training of arms by gradients, and the run state that all trainers share."""

@@ -1,45 +1,79 @@
-"""What a training of an arm keeps in its folder: logs, the state it goes on from, checkpoints."""
+"""The files of an arm's training: its checkpoints (adapter, manifest, model card), its state and its logs."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
+import safetensors.torch
 from torch import Tensor
 
-from unimoe.checkpoint import folder_name, read_checkpoint, training_fingerprint, training_settings
+from unimoe.checkpoint import (
+    ADAPTER_FILE,
+    Checkpoint,
+    folder_name,
+    read_checkpoint,
+    training_fingerprint,
+    training_settings,
+    write_manifest,
+)
 from unimoe.config import Experiment
-from unimoe.errors import DataError, UsageError
-from unimoe.io import append_jsonl
+from unimoe.errors import UsageError
+from unimoe.io import atomic_dir, hash_file, write_text
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.processes import ALONE, Processes
 from unimoe.results import TrainingBudget, arm_dir
-from unimoe.training.saving import save_checkpoint
-from unimoe.training.state import Progress, cut_log, load_state, save_state
-from unimoe.training.state_files import refuse_other_settings
+from unimoe.training.model_card import base_on_hub, model_card
+from unimoe.training.run_state import Parts, RunState
 from unimoe.training.tracking import Log, trackers
 
 
+@dataclass
+class Progress:
+    """How far the training of an arm is.
+
+    Attributes:
+        step: steps taken.
+        tokens: seen in them.
+        best_score: the best on dev so far; None before the first evaluation.
+        best_step: steps taken when it was seen.
+        waited: evaluations since then.
+    """
+
+    step: int = 0
+    tokens: int = 0
+    best_score: float | None = None
+    best_step: int = 0
+    waited: int = 0
+
+    def note(self, score: float) -> bool:
+        """Record a score on dev; return whether it is the best so far, which of equal scores is the earliest."""
+        if self.best_score is not None and score <= self.best_score:
+            self.waited += 1
+            return False
+        self.best_score, self.best_step, self.waited = score, self.step, 0
+        return True
+
+
 class CheckpointManager:
-    """The folder of one training. All processes read, the leader writes.
+    """Reads and writes the folder of one training. All processes read, the leader writes.
 
     Args:
-        experiment: what is trained, and on what.
-        arm: one of its arms.
+        experiment: holds the arm.
+        arm: its name.
         seed: of the training.
         base: identity of the base model.
-        dtype: what the training computes in.
+        dtype: of the forward passes.
         data: content hash of the training texts and judgments.
         processes: those that train together.
 
     Attributes:
         last: folder of the last checkpoint.
-        best: folder of the one that scored highest on dev.
-        log_path: a line per step.
-        dev_log_path: a line per evaluation on dev.
+        best: folder of the checkpoint with the highest score on dev.
         conflict_log_path: of a joint arm.
     """
 
@@ -55,21 +89,24 @@ class CheckpointManager:
         processes: Processes = ALONE,
     ) -> None:
         self._experiment, self._arm, self._seed, self._processes = experiment, arm, seed, processes
-        self._base, self._dtype, self._data = base, dtype, data
+        self._base, self._dtype = base, dtype
         folder = arm_dir(Path(experiment.output_dir), arm, seed)
         self.last, self.best = folder / folder_name("last"), folder / folder_name("best")
-        self._state = folder / "state.safetensors"
-        self._logs = folder / "logs"
-        self.log_path, self.dev_log_path = self._logs / "train.jsonl", self._logs / "dev.jsonl"
+        content = {"base": base, "dtype": dtype, "data": data}
+        self._state = RunState(
+            folder,
+            training_settings(experiment, arm, seed, **content),
+            training_fingerprint(experiment, arm, seed, **content),
+            Progress,
+        )
+        self._logs = self._state.log_path.parent
         self.conflict_log_path = self._logs / "gradient_conflicts.jsonl"
-        self._settings = training_settings(experiment, arm, seed, base=base, dtype=dtype, data=data)
-        self._fingerprint = training_fingerprint(experiment, arm, seed, base=base, dtype=dtype, data=data)
 
     def is_finished(self) -> bool:
-        """Whether the checkpoint of this very training is there.
+        """Return whether the checkpoint of this training exists.
 
         Raises:
-            DataError: it is of another, or the best one beside it is missing.
+            DataError: it belongs to another training, or the best one beside it is missing.
         """
         if not self.last.exists():
             return False
@@ -79,37 +116,33 @@ class CheckpointManager:
         return True
 
     def refuse_anything_there(self) -> None:
-        """Refuse what a training has left: nothing is replaced unasked.
+        """Refuse to replace what an earlier training has left.
 
         Raises:
-            UsageError: there is something.
+            UsageError: there is a state or a checkpoint.
         """
-        for path in (self.last, self.best, self._state):
+        for path in (self.last, self.best, self._state.path):
             if path.exists():
                 raise UsageError(f"{path} exists; --resume goes on from it, or delete it to start over")
 
-    def go_back(self, device: torch.device) -> tuple[Progress, dict[str, Tensor]]:
-        """The saved state, empty where there is none; what was logged after it is forgotten.
+    def resume(self) -> tuple[Progress, Parts]:
+        """Return the saved state, empty where there is none, and cut the logs back to it.
 
         Raises:
-            DataError: state or best checkpoint are damaged, or of another training.
+            DataError: the state or the best checkpoint is damaged, or belongs to another training.
         """
-        progress = Progress()
-        tensors: dict[str, Tensor] = {}
-        if self._state.exists():
-            progress, tensors = load_state(self._state, self._settings, device)
+        progress, parts = self._state.load() or (Progress(), {})
         if self.best.exists() or progress.best_step:
             self._refuse_other_checkpoint(self.best)
-        self._processes.leader_says(True)  # all have read before one writes
+        self._processes.leader_says(True)  # all have read before the leader writes
         if self._processes.leads:
-            for path in (self.log_path, self.dev_log_path, self.conflict_log_path):
-                cut_log(path, progress.step)
-        return progress, tensors
+            self._state.cut_logs(progress.step)
+        return progress, parts
 
-    def save_state(self, progress: Progress, tensors: Mapping[str, Tensor]) -> None:
-        """Write what a killed run needs to go on from here."""
+    def save_state(self, progress: Progress, **parts: Mapping[str, Tensor]) -> None:
+        """Write what a killed run resumes from."""
         if self._processes.leads:
-            save_state(self._state, self._settings, progress, tensors)
+            self._state.save(progress, **parts)
 
     def save_checkpoint(
         self,
@@ -119,55 +152,71 @@ class CheckpointManager:
         model: UnimodelForExp1,
         masters: Mapping[str, Tensor],
     ) -> None:
-        """Write a checkpoint; the state goes with the last one.
+        """Write a checkpoint; the last one ends the training, so its state is deleted.
 
         Args:
             which: of the two.
             seen: in training until now.
             peft: the PEFT model in training.
             model: the model around it.
-            masters: the float32 weights.
+            masters: the float32 weights by name that the adapters are rounded copies of.
         """
         if not self._processes.leads:
             return
-        manifest = {
-            "arm": self._arm,
-            "seed": self._seed,
-            "which": which,
-            "base_model": self._base,
-            "dtype": self._dtype,
-            "fingerprint": self._fingerprint,
-            "training": seen,
-            "config": self._experiment.model_dump(),
-        }
-        save_checkpoint(self.last if which == "last" else self.best, manifest, peft, model, masters)
+        with atomic_dir(self.last if which == "last" else self.best) as temporary:
+            # Without False, "auto" would ask the hub whether embedding layers belong to the adapter.
+            peft.save_pretrained(temporary, save_embedding_layers=False)
+            _write_masters(temporary / ADAPTER_FILE, masters)
+            checkpoint = Checkpoint(
+                arm=self._arm,
+                seed=self._seed,
+                which=which,
+                base_model=self._base,
+                dtype=self._dtype,
+                fingerprint=self._state.fingerprint,
+                adapter_hash=hash_file(temporary / ADAPTER_FILE),
+                training=seen,
+                config=self._experiment.model_dump(),
+            )
+            _name_base(temporary / "adapter_config.json", base_on_hub(self._experiment))
+            write_text(temporary / "README.md", model_card(checkpoint, model))
+            write_manifest(temporary, checkpoint)
         if which == "last":
-            self._state.unlink(missing_ok=True)
+            self._state.delete()
 
-    def log(self, path: Path, record: Mapping[str, Any]) -> None:
-        """Append a line to one of the logs."""
+    def log(self, record: Mapping[str, Any], name: str = "train") -> None:
+        """Append a line to a log."""
         if self._processes.leads:
-            append_jsonl(path, dict(record))
+            self._state.log(record, name)
 
     def trackers(self, step: int) -> AbstractContextManager[Log]:
-        """Where the log is shown besides its file, while a block runs, for a training that has taken ``step`` steps."""
+        """Open the trackers of a training that has taken ``step`` steps, while a block runs."""
         return trackers(
             self._experiment.training.tracking if self._processes.leads else [],
             self._logs,
             run=f"{self._experiment.name}-{self._arm}-seed{self._seed}",
-            identity=self._fingerprint,
+            identity=self._state.fingerprint,
             step=step,
             config=self._experiment.model_dump(),
         )
 
     def _refuse_other_checkpoint(self, folder: Path) -> None:
         found = read_checkpoint(folder)
-        if found.fingerprint == self._fingerprint:
-            return
-        content = {"base": found.base_model, "dtype": found.dtype, "data": self._data}
+        content = {"base": found.base_model, "dtype": found.dtype}
         settings = training_settings(found.experiment, found.arm, found.seed, **content)
-        refuse_other_settings(folder, settings, self._settings)
-        raise DataError(
-            f"{folder} is of another training: its training texts or judgments were others; choose another "
-            "--output-dir, or delete it to start over"
-        )
+        self._state.refuse_other(folder, found.fingerprint, settings)
+
+
+def _write_masters(path: Path, masters: Mapping[str, Tensor]) -> None:
+    """Put the float32 weights that were trained in place of the rounded copies that PEFT has just written."""
+    rounded = safetensors.torch.load_file(path)
+    weights = {name.replace(".default.", "."): value.contiguous() for name, value in masters.items()}
+    if weights.keys() != rounded.keys():
+        raise AssertionError(f"adapter names differ: {sorted(weights.keys() ^ rounded.keys())[:3]}")
+    safetensors.torch.save_file(weights, path, {"format": "pt"})
+
+
+def _name_base(path: Path, base: str) -> None:
+    """Name the base model as others know it, not by its path on this machine."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    write_text(path, json.dumps(config | {"base_model_name_or_path": base}, indent=2) + "\n")

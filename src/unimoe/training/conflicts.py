@@ -1,22 +1,23 @@
-"""How far the gradients of a joint arm's two tasks agree, layer by layer, with the share that noise has in it.
+"""Measures how well the gradients of a joint arm's two tasks agree, layer by layer, and corrects for noise.
 
-The cosine of two noisy gradients is nearer to 0 than that of their expectations, by the square root of both tasks'
-cosines with themselves: those of two independent batches of one task. These are estimated from two disjoint halves of
-the step's batch. Halves are noisier than the whole, so their cosine ``c`` is stepped up to the whole batch's size,
-``2 c / (1 + c)`` (Spearman 1910, Brown 1910), before it corrects the cosine of whole batches:
+Noise moves the cosine of two gradients towards 0: it is smaller than the cosine of their expectations by the square
+root of the product of both tasks' self-cosines, the cosine between two independent batches of one task. Two disjoint
+halves of the step's batch estimate the self-cosine. Halves are noisier than the whole, so their cosine ``c`` is stepped
+up to the size of the whole batch, ``2 c / (1 + c)`` (Spearman 1910, Brown 1910), before it corrects the cosine:
 
     cosine_corrected = cosine / sqrt(cosine_self_rank * cosine_self_embed)
 
-Norms and cosines are of the unweighted losses. Where the ranking loss is a mean over queries, the second half's
-gradient follows from the step's own and the first half's; elsewhere it is computed. InfoNCE of a half has half the
-negatives: the halves are smaller batches of the same kind, each computed with its own negatives, because halves that
-shared theirs would share their noise.
+Norms and cosines are of the unweighted losses. Where the ranking loss is a mean over queries, the gradient of the
+second half follows from those of the step and the first half; otherwise it is computed. For InfoNCE each half is
+computed with its own negatives: halves with common negatives would have common noise.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,10 +28,12 @@ from unimoe.config.losses import LossConfig
 from unimoe.io import append_jsonl
 from unimoe.processes import ALONE, Processes
 from unimoe.training.aggregation import Aggregation, Surgery, Task
-from unimoe.training.flat_gradients import FlatGradients
 
 _MEANS_OVER_QUERIES = ("yes_no", "softmax", "listmle", "plistmle", "listnet")
-"""Given lists of one length; the others are means over pairs, whose number differs from list to list."""
+"""For lists of equal length; the other losses are means over pairs, whose number differs from list to list."""
+
+
+_LAYER = re.compile(r"\.layers\.(\d+)\.")
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,9 @@ class TaskBatch:
     """One task's batch of a step.
 
     Attributes:
-        rows: which of the task's groups.
+        rows: the task's groups in the batch.
         backward: adds the gradient of the unweighted loss over some of the rows.
-        additive: whether the gradient over all rows is the mean of those over its parts, weighted by their rows.
+        additive: whether the gradient over all rows is the mean of the gradients over parts, weighted by their rows.
     """
 
     rows: Sequence[int]
@@ -48,16 +51,70 @@ class TaskBatch:
     additive: bool
 
 
-class JointGradients:
-    """The two tasks' gradients within a step of a joint arm: kept apart where that is asked for, measured, combined.
+class FlatGradients:
+    """Reads and writes the gradients of the trainable parameters as one vector.
 
-    In a step, call ``ranking_done`` after the backward pass of ranking, then ``embedding_done`` after the other's.
-    What is measured never enters the step.
+    Args:
+        weights: the trainable parameters by name; each name holds its layer, ``....layers.15....``.
+    """
+
+    def __init__(self, weights: Mapping[str, nn.Parameter]) -> None:
+        of_layer: dict[int, list[nn.Parameter]] = {}
+        for name, weight in weights.items():
+            found = _LAYER.search(name)
+            if not found:
+                raise AssertionError(f"{name}: an adapter outside the layers")
+            of_layer.setdefault(int(found[1]), []).append(weight)
+        self.layers = sorted(of_layer)
+        self._weights = [weight for layer in self.layers for weight in of_layer[layer]]
+        self._sizes = [sum(weight.numel() for weight in of_layer[layer]) for layer in self.layers]
+
+    def take(self) -> Tensor:
+        """Return a copy of the accumulated gradients, float32 ``(P,)``, layer after layer; zero where there is none."""
+        return torch.cat(
+            [
+                (torch.zeros_like(weight) if weight.grad is None else weight.grad).detach().float().flatten()
+                for weight in self._weights
+            ]
+        )
+
+    def put(self, flat: Tensor) -> None:
+        """Replace the accumulated gradients by a vector of ``take``."""
+        for weight, part in zip(self._weights, torch.split(flat, [w.numel() for w in self._weights]), strict=True):
+            weight.grad = part.view_as(weight).to(weight.dtype)
+
+    def clear(self) -> None:
+        """Remove all gradients."""
+        for weight in self._weights:
+            weight.grad = None
+
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Hide the gradients from backward passes within the block, and restore them after it."""
+        kept = [weight.grad for weight in self._weights]
+        self.clear()
+        try:
+            yield
+        finally:
+            for weight, gradient in zip(self._weights, kept, strict=True):
+                weight.grad = gradient
+
+    def dots(self, first: Tensor, second: Tensor) -> Tensor:
+        """Return the inner products of two vectors of ``take`` by layer, float64 ``(layers,)`` on the CPU."""
+        parts = zip(torch.split(first, self._sizes), torch.split(second, self._sizes), strict=True)
+        return torch.stack([(a.double() * b.double()).sum() for a, b in parts]).cpu()
+
+
+class JointGradients:
+    """Separates, measures and combines the two tasks' gradients within a step of a joint arm.
+
+    In a step, call ``ranking_done`` after the backward pass of ranking, ``embedding_done`` after that of embedding.
+    Measuring does not change the step.
 
     Args:
         weights: the trainable parameters by name.
-        aggregation: how one step is made of two tasks.
-        log_path: where measurements are appended; null for none.
+        aggregation: combines the two tasks in one step.
+        log_path: of the measurements; None for none.
         interval: steps from one measurement to the next.
         processes: each has the gradient of its own share of the batches; their sum is the step's.
     """
@@ -75,21 +132,21 @@ class JointGradients:
         self._ranking: Tensor | None = None
 
     def ranking_done(self, step: int) -> None:
-        """Keep the gradient of ranking, if this step, counted from 0, needs it; surgery also takes it out."""
+        """Keep the gradient of ranking if this step, counted from 0, needs it; clear it for surgery."""
         surgery = isinstance(self.aggregation, Surgery)
         self._ranking = self._flat.take() if surgery or self._is_measured(step) else None
         if surgery:
             self._flat.clear()
 
     def embedding_done(self, step: int, batches: Mapping[Task, TaskBatch]) -> bool:
-        """Combine the gradients where that takes surgery, and append the measurement if the step has one.
+        """Combine the gradients by surgery where that is set, and log the measurement if the step has one.
 
         Args:
             step: counted from 0.
-            batches: what the gradients are of.
+            batches: of the two tasks.
 
         Returns:
-            Whether the gradients are already those of all processes together, as surgery leaves them.
+            Whether the gradients are already summed over all processes, as surgery needs them.
         """
         surgery = isinstance(self.aggregation, Surgery)
         if self._ranking is None:
@@ -139,7 +196,7 @@ class JointGradients:
                 append_jsonl(self._log_path, {"step": step + 1, "layer": layer} | record)
 
     def _self_dots(self, batch: TaskBatch, whole: Tensor) -> list[float | None]:
-        """Each layer's cosine between two disjoint halves of the batch; null without two halves."""
+        """Return each layer's cosine between two disjoint halves of the batch; None for a batch of one row."""
         middle = len(batch.rows) // 2
         if middle == 0:
             return [None] * len(self._flat.layers)
@@ -165,9 +222,9 @@ class JointGradients:
 
 
 def is_additive(loss: LossConfig, dropout: float) -> bool:
-    """Whether a ranking loss over a batch is the mean of that over its parts, whenever it is computed.
+    """Return whether a ranking loss over a batch is the mean of the losses over its parts.
 
-    Neither dropout nor shuffled ties draw the same again.
+    With dropout or shuffled ties it is not: a second computation draws other random numbers.
     """
     return loss.name in _MEANS_OVER_QUERIES and loss.ties == "keep" and dropout == 0
 
@@ -175,14 +232,14 @@ def is_additive(loss: LossConfig, dropout: float) -> bool:
 def conflict_record(
     product: float, square_rank: float, square_embed: float, halves_rank: float | None, halves_embed: float | None
 ) -> dict[str, float | None]:
-    """A line of the log but for step and layer, as ``analysis.figures.conflicts.Conflict`` describes it.
+    """Return a line of the log without step and layer, as ``analysis.figures.conflicts.Conflict`` describes it.
 
     Args:
-        product: of the two tasks' gradients.
-        square_rank: squared length of ranking's.
-        square_embed: squared length of embedding's.
-        halves_rank: cosine between two disjoint halves of the ranking batch; null where there is none.
-        halves_embed: the same of the embedding batch.
+        product: inner product of the two tasks' gradients.
+        square_rank: squared length of the ranking gradient.
+        square_embed: squared length of the embedding gradient.
+        halves_rank: cosine between two disjoint halves of the ranking batch; None where there is none.
+        halves_embed: the same for the embedding batch.
     """
     raw = cosine(product, square_rank, square_embed)
     own = [stepped_up(halves) for halves in (halves_rank, halves_embed)]
@@ -203,14 +260,14 @@ def conflict_record(
 
 
 def cosine(product: float, first: float, second: float) -> float | None:
-    """The cosine by a product and two squared lengths; null with a zero vector, or one that is not finite."""
+    """Return the cosine from an inner product and two squared lengths; None if a vector is zero or not finite."""
     if not (first > 0 and second > 0):
         return None
     return _finite(product / (math.sqrt(first) * math.sqrt(second)))
 
 
 def stepped_up(halves: float | None) -> float | None:
-    """The cosine to expect between two batches of the whole size, by that of two halves; 0 or less stays as it is."""
+    """Return the expected cosine between two whole batches from that of two halves; 0 or less is returned as is."""
     return 2 * halves / (1 + halves) if halves is not None and halves > 0 else halves
 
 

@@ -1,6 +1,6 @@
-"""What the arms learn from: one training set, turned into token ids once, and the order its batches come in.
+"""The training examples of the arms as token ids, and the order of their batches.
 
-The order depends on the seed alone, never on the arm: the joint arm sees the very batches its specialists see.
+The order depends on the seed and not on the arm: the joint arm sees the same batches as its specialists.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from unimoe.trec import Run, ranked
 
 TokenIds = list[int]
 
-# Candidates taken beyond the asked-for negatives, since a query's own relevant documents stand among them.
+# Candidates searched beyond the negatives wanted, because some candidates are relevant.
 _RELEVANT_AMONG_CANDIDATES = 50
 
 
@@ -40,11 +40,11 @@ class Triple:
 
 @dataclass(frozen=True)
 class RankingSet:
-    """Yes/no questions, grouped by query.
+    """Yes/no prompts, grouped by query.
 
     Attributes:
-        sequences: token ids of every question.
-        groups: for each query the rows of its questions; the positive's comes first.
+        sequences: token ids of every prompt.
+        groups: for each query the rows of its prompts, that of the positive first.
         query_ids: of the queries, for errors.
         labels: for each query the grades of its documents.
     """
@@ -62,7 +62,7 @@ class EmbeddingSet:
     Attributes:
         queries: token ids of every query.
         documents: token ids of every document, each once.
-        groups: for each query the rows of its documents; the positive's comes first.
+        groups: for each query the rows of its documents, that of the positive first.
         relevant: for each query the rows of all documents relevant to it.
         query_ids: of the queries, for errors.
     """
@@ -75,14 +75,14 @@ class EmbeddingSet:
 
 
 def mine_triples(collection: Collection, candidates: Run, hard: int, random: int, negatives_from: int) -> list[Triple]:
-    """One positive and the negatives of every query that has a relevant document.
+    """Choose one positive and the negatives of every query that has a relevant document.
 
-    The positive is the document of the highest grade. Hard negatives come from the query's first candidates, random
-    ones from the whole corpus; neither holds a relevant document. The choice depends on the query's id alone, so that
-    it is the same for every arm and seed.
+    The positive is the document with the highest grade. Hard negatives come from the query's best candidates, random
+    ones from the whole corpus; none is relevant. The choice depends on the query's id alone, so it is the same for
+    every arm and seed.
 
     Raises:
-        DataError: a query has fewer candidates than hard negatives are asked for.
+        DataError: a query has fewer candidates than hard negatives wanted.
     """
     everything = sorted(collection.corpus)
     triples = []
@@ -108,7 +108,7 @@ def mine_triples(collection: Collection, candidates: Run, hard: int, random: int
 
 
 def ranking_set(model: UnimodelForExp1, collection: Collection, triples: Sequence[Triple]) -> RankingSet:
-    """The questions of a ranking training set."""
+    """Return the prompts of a ranking training set."""
     pairs: list[tuple[str, str]] = []
     groups: list[list[int]] = []
     for triple in triples:
@@ -122,7 +122,7 @@ def ranking_set(model: UnimodelForExp1, collection: Collection, triples: Sequenc
 
 
 def embedding_set(model: UnimodelForExp1, collection: Collection, triples: Sequence[Triple]) -> EmbeddingSet:
-    """The texts of an embedding training set."""
+    """Return the texts of an embedding training set."""
     rows: dict[str, int] = {}
     groups = [[rows.setdefault(d, len(rows)) for d in (t.positive, *t.negatives)] for t in triples]
     relevant = [
@@ -143,8 +143,8 @@ class TrainingData:
 
     Args:
         collection: the training split.
-        candidates: its BM25 candidates, from which hard negatives are drawn.
-        config: how many queries, which negatives.
+        candidates: its BM25 candidates, for hard negatives.
+        config: the number of queries and negatives.
     """
 
     def __init__(self, collection: Collection, candidates: Run, config: TrainingConfig) -> None:
@@ -152,11 +152,11 @@ class TrainingData:
 
     @cached_property
     def content_hash(self) -> str:
-        """Content hash of the texts and judgments the examples are made of."""
+        """Content hash of the texts and judgments in the examples."""
         return self._collection.content_hash
 
     def ranking(self, model: UnimodelForExp1) -> RankingSet:
-        """The ranking examples in a model's token ids."""
+        """Return the ranking examples in a model's token ids."""
         recipe = self._config.ranking
         triples = self._triples(recipe.queries, recipe.hard_negatives, recipe.random_negatives, recipe.negatives_from)
         examples = ranking_set(model, self._collection, triples)
@@ -164,7 +164,7 @@ class TrainingData:
         return examples
 
     def embedding(self, model: UnimodelForExp1) -> EmbeddingSet:
-        """The embedding examples in a model's token ids."""
+        """Return the embedding examples in a model's token ids."""
         recipe = self._config.embedding
         triples = self._triples(recipe.queries, recipe.hard_negatives, 0, recipe.negatives_from)
         return embedding_set(model, self._collection, triples)
@@ -178,26 +178,26 @@ def load_training_data(experiment: Experiment) -> TrainingData:
     """Load the training split of an experiment and its BM25 candidates.
 
     Raises:
-        UnimoeError: the collection cannot be had, or is malformed.
+        UnimoeError: the collection cannot be loaded, or is malformed.
     """
     config = experiment.training
     collection = load_collection(config.collection, config.split)
     sizes = [recipe.queries for recipe in (config.ranking, config.embedding)]
-    if None not in sizes:  # candidates are searched for the sampled queries only: a smaller sample is part of a larger
+    if None not in sizes:  # search candidates for sampled queries only: the larger sample holds the smaller
         collection = collection.sample_queries(max(filter(None, sizes)))
     depth = max(config.ranking.negatives_from, config.embedding.negatives_from) + _RELEVANT_AMONG_CANDIDATES
     return TrainingData(collection, cached_bm25_run(collection, depth, experiment.evaluation.bm25), config)
 
 
 def batch_order(examples: int, per_step: int, steps: int, seed: int, stream: int) -> list[list[int]]:
-    """Which examples each step sees: a new permutation every epoch, cut into steps without regard to its ends.
+    """Return the examples of each step: a permutation for every epoch, cut into steps across the ends of epochs.
 
     Args:
         examples: size of the training set.
         per_step: examples of one step, at most ``examples``.
         steps: number of steps.
         seed: the training seed.
-        stream: tells ranking from embedding, so that their orders are independent.
+        stream: number of the task, so that the orders of ranking and embedding are independent.
 
     Raises:
         DataError: fewer examples than one step takes.
@@ -218,12 +218,12 @@ def batch_order(examples: int, per_step: int, steps: int, seed: int, stream: int
 def _draw(rng: np.random.Generator, pool: Sequence[str], count: int, query_id: str) -> list[str]:
     if len(pool) < count:
         raise DataError(
-            f"query {query_id!r}: {count} negatives asked for, {len(pool)} documents to draw from; "
+            f"query {query_id!r}: {count} negatives wanted, but only {len(pool)} documents to draw from; "
             "lower hard_negatives or random_negatives, or raise negatives_from"
         )
     return [pool[index] for index in rng.choice(len(pool), size=count, replace=False)]
 
 
 def _some(rng: np.random.Generator, pool: Sequence[str], count: int) -> list[str]:
-    """At most ``count`` different members, without copying a corpus of millions for every query."""
+    """Return at most ``count`` different members, without copying a corpus of millions for every query."""
     return [pool[index] for index in rng.choice(len(pool), size=min(count, len(pool)), replace=False)]

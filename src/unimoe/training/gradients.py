@@ -1,10 +1,11 @@
-"""The gradient of one step of an arm: of its ranking batch, its embedding batch, or both."""
+"""The batches of an arm, and the gradient of a step: of its ranking batch, its embedding batch, or both."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -12,22 +13,76 @@ from torch import Tensor, nn
 from unimoe.config import Experiment
 from unimoe.config.training import ArmConfig
 from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.results import TrainingBudget
 from unimoe.training.aggregation import Task, make_aggregation
-from unimoe.training.batches import EmbeddingBatches, RankingBatches
 from unimoe.training.conflicts import JointGradients, TaskBatch, is_additive
+from unimoe.training.examples import EmbeddingSet, RankingSet, TrainingData, batch_order
 from unimoe.training.optimizer import sum_gradients
-from unimoe.training.steps import Budget, embedding_backward, ranking_backward
+from unimoe.training.steps import Budget, Texts, embedding_backward, ranking_backward
+
+_RANKING_STREAM, _EMBEDDING_STREAM = 0, 1
+
+
+@dataclass(frozen=True)
+class RankingBatches:
+    """The ranking examples of an arm, their sequences, and the groups that each step sees."""
+
+    data: RankingSet
+    texts: Texts
+    steps: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class EmbeddingBatches:
+    """The embedding examples of an arm, their queries and documents, and the groups that each step sees."""
+
+    data: EmbeddingSet
+    queries: Texts
+    documents: Texts
+    steps: Sequence[Sequence[int]]
+
+
+def ranking_batches(experiment: Experiment, seed: int, data: TrainingData, model: UnimodelForExp1) -> RankingBatches:
+    """Return the ranking batches of a training, the same for every arm that ranks.
+
+    Raises:
+        DataError: too few examples.
+    """
+    examples = data.ranking(model)
+    per_step = experiment.training.ranking.queries_per_step
+    order = _steps(experiment, len(examples.groups), per_step, seed, _RANKING_STREAM)
+    return RankingBatches(examples, _texts(model, examples.sequences), order)
+
+
+def embedding_batches(
+    experiment: Experiment, seed: int, data: TrainingData, model: UnimodelForExp1
+) -> EmbeddingBatches:
+    """Return the embedding batches of a training, the same for every arm that embeds.
+
+    Raises:
+        DataError: too few examples.
+    """
+    examples = data.embedding(model)
+    per_step = experiment.training.embedding.pairs_per_step
+    order = _steps(experiment, len(examples.groups), per_step, seed, _EMBEDDING_STREAM)
+    return EmbeddingBatches(examples, _texts(model, examples.queries), _texts(model, examples.documents), order)
+
+
+def budget_seen(experiment: Experiment, steps: int, tokens: int, ranks: bool, embeds: bool) -> TrainingBudget:
+    """Return what an arm has seen in its first ``steps`` steps."""
+    training = experiment.training
+    batches = steps * training.accumulation_steps
+    return TrainingBudget(
+        steps=steps,
+        ranking_examples=batches * training.ranking.queries_per_step if ranks else 0,
+        embedding_examples=batches * training.embedding.pairs_per_step if embeds else 0,
+        tokens=tokens,
+    )
 
 
 @dataclass(frozen=True)
 class StepLosses:
-    """What the batches of one step gave.
-
-    Attributes:
-        losses: by task, unweighted.
-        weights: of the tasks.
-        tokens: seen.
-    """
+    """The unweighted losses of one step by task, the weights of the tasks, and the tokens seen."""
 
     losses: Mapping[Task, float]
     weights: Mapping[Task, float]
@@ -40,17 +95,17 @@ class StepLosses:
 
 
 class ArmGradients:
-    """Gives a model in training the gradients of its arm.
+    """Adds the gradients of an arm to its model.
 
     Args:
         experiment: of the arm.
         arm: its settings.
         model: in training.
         weights: its trainable parameters by name.
-        ranking: the arm's ranking batches; null where it does not rank.
-        embedding: likewise.
-        conflict_log: where a joint arm's conflicts are written.
-        budget: of one backward pass, and who shares it.
+        ranking: the arm's ranking batches; None where it does not rank.
+        embedding: the arm's embedding batches; None where it does not embed.
+        conflict_log: of a joint arm.
+        budget: of one backward pass, with the processes that share it.
     """
 
     def __init__(
@@ -75,9 +130,9 @@ class ArmGradients:
         )
 
     def add(self, step: int) -> StepLosses:
-        """Add the gradient of a step, counted from 0, of all processes together.
+        """Add the gradient of a step, counted from 0, summed over all processes.
 
-        Where a loss is not finite, the gradients are of no use.
+        If a loss is not finite, do not use the gradients.
         """
         losses: dict[Task, float] = {}
         weights: dict[Task, float] = self._joint.aggregation.weights if self._joint else {"ranking": 1, "embedding": 1}
@@ -98,23 +153,23 @@ class ArmGradients:
         return found
 
     def learn(self, losses: Mapping[Task, float], learning_rate: float) -> None:
-        """Tell the aggregation of a joint arm what its last step gave."""
+        """Pass the losses of the last step to the aggregation of a joint arm."""
         if self._joint:
             self._joint.aggregation.learn(losses, learning_rate)
 
     def query_ids(self, step: int, tasks: Sequence[Task]) -> list[str]:
-        """The queries of a step's batches of some tasks, each once."""
+        """Return the ids of the queries in a step's batches of some tasks, each once."""
         sets = {"ranking": self._ranking, "embedding": self._embedding}
         chosen = [batches for task in tasks if (batches := sets[task])]
         ids = (batches.data.query_ids[group] for batches in chosen for group in batches.steps[step])
         return list(dict.fromkeys(ids))
 
     def state(self) -> dict[str, Tensor]:
-        """What the aggregation of a joint arm keeps between steps, as plain tensors."""
+        """Return what the aggregation of a joint arm keeps between steps, as plain tensors."""
         return self._joint.aggregation.state() if self._joint else {}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what ``state`` returned."""
+        """Restore what ``state`` returned."""
         if self._joint:
             self._joint.aggregation.load_state(tensors)
 
@@ -140,3 +195,15 @@ class ArmGradients:
                 embedding.steps[step], lambda rows: self._embed(embedding, rows, 1.0), additive=False
             ),
         }
+
+
+def _steps(experiment: Experiment, examples: int, per_batch: int, seed: int, stream: int) -> list[list[int]]:
+    """Return the rows of each step: its batches, one after the other."""
+    training = experiment.training
+    size = training.accumulation_steps
+    batches = batch_order(examples, per_batch, training.steps * size, seed, stream)
+    return [[*chain.from_iterable(batches[at : at + size])] for at in range(0, len(batches), size)]
+
+
+def _texts(model: UnimodelForExp1, sequences: list[list[int]]) -> Texts:
+    return Texts(sequences, model.frozen_layers.states(sequences) if model.frozen_layers else None)

@@ -1,10 +1,13 @@
-"""The model card beside a checkpoint: what was trained, on what, how long, and how to load it without unimoe."""
+"""Writes the model card of an arm: its training, its losses, and how to load it without unimoe.
+
+The cards of the studies share the front matter, the escaping and the citation.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -34,9 +37,9 @@ def ids(text):
 def score(query, document):
     \"\"\"Logit of yes minus logit of no; its sigmoid is P(yes).\"\"\"
 {body}
-    question = {prefix} + body + {suffix}
+    prompt = {prefix} + body + {suffix}
     with torch.no_grad():
-        logits = model(input_ids=torch.tensor([question])).logits[0, -1].float()
+        logits = model(input_ids=torch.tensor([prompt])).logits[0, -1].float()
     return float(logits[ids("yes")[0]] - logits[ids("no")[0]])
 """
 
@@ -57,59 +60,87 @@ def embed(text, prefix={query_prefix!r}):  # documents: prefix={document_prefix!
 """
 
 
+INFO_NCE_CITATION = """@article{oord2018representation,
+  title={Representation learning with contrastive predictive coding},
+  author={van den Oord, Aaron and Li, Yazhe and Vinyals, Oriol},
+  journal={arXiv preprint arXiv:1807.03748},
+  year={2018}
+}"""
+
+
+def front_matter(**data: Any) -> str:
+    """Return the YAML head that the hub reads."""
+    return f"---\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True)}---\n\n"
+
+
+def plain(text: str) -> str:
+    """Return a text as one line in which Markdown finds no markup."""
+    return re.sub(r"([\\`*{}\[\]<>|#])", r"\\\1", " ".join(text.split()))
+
+
+def code_block(language: str, content: str) -> str:
+    """Return a fenced block of Markdown."""
+    return f"```{language}\n{content.strip()}\n```"
+
+
+def json_block(value: Mapping[str, Any]) -> str:
+    """Return settings as a fenced block of JSON, which no setting can close."""
+    return code_block("json", json.dumps(value, indent=2, ensure_ascii=False).replace("`", "\\u0060"))
+
+
 def base_on_hub(experiment: Experiment) -> str:
-    """Where others find the base model: a hub id, or the folder it came from."""
+    """Return the name under which others find the base model: a hub id, or the folder it came from."""
     return _BUNDLED_ON_HUB if experiment.model.base == BUNDLED_ID else experiment.model.base
 
 
 def model_card(checkpoint: Checkpoint, model: UnimodelForExp1) -> str:
-    """The text of ``README.md``: Markdown with the YAML head that the hub reads.
+    """Return the text of a checkpoint's ``README.md``.
 
     Args:
         checkpoint: the manifest.
-        model: what was trained, for its prompt in tokens.
+        model: the trained model, for its prompt in tokens.
     """
     experiment = checkpoint.experiment
     ranks, embeds = checkpoint.ranks, checkpoint.embeds
     losses = _losses(experiment, ranks, embeds)
     sections = [
-        f"# {_plain(checkpoint.arm)}, seed {checkpoint.seed}",
-        f"A LoRA adapter on `{_plain(checkpoint.base_model)}` that {_purpose(ranks, embeds)}, trained by unimoe in the "
-        f"experiment {_plain(experiment.name)}. This is the {checkpoint.which} checkpoint{_of_what(checkpoint)}.",
-        *(f"> {_plain(caveat)}" for caveat in experiment.caveats),
+        f"# {plain(checkpoint.arm)}, seed {checkpoint.seed}",
+        f"A LoRA adapter on `{plain(checkpoint.base_model)}` that {_purpose(ranks, embeds)}, trained by unimoe in the "
+        f"experiment {plain(experiment.name)}. This is the {checkpoint.which} checkpoint{_of_what(checkpoint)}.",
+        *(f"> {plain(caveat)}" for caveat in experiment.caveats),
         "## Training",
         _table(_training(checkpoint)),
         "## Losses",
-        *(f"{name}:\n\n```json\n{json.dumps(config, indent=2)}\n```" for name, config, _ in losses),
+        *(f"{name}:\n\n{json_block(config)}" for name, config, _ in losses),
         "## Use",
         "Reranking with plain PEFT:" if ranks or not embeds else "Loading with plain PEFT:",
-        f"```python\n{_rerank_code(experiment, model)}```",
+        code_block("python", _rerank_code(experiment, model)),
     ]
     if embeds:
         sections += [
             "Embedding with sentence-transformers 6, after the above. The last token carries the embedding: cut texts "
             f"of more than {experiment.model.max_length} tokens yourself, before the suffix is added.",
-            f"```python\n{_embed_code(experiment)}```",
+            code_block("python", _embed_code(experiment)),
         ]
     sections += ["## Licence", _licence(experiment)]
     citations = [citation for *_, citation in losses if citation]
     if citations:
-        sections += ["## Citation", *(f"```bibtex\n{citation.strip()}\n```" for citation in citations)]
+        sections += ["## Citation", *(code_block("bibtex", citation) for citation in citations)]
     return _front_matter(checkpoint, experiment) + "\n\n".join(sections) + "\n"
 
 
 def _front_matter(checkpoint: Checkpoint, experiment: Experiment) -> str:
     base = base_on_hub(experiment)
-    data: dict[str, Any] = {
-        "library_name": "peft",
-        "pipeline_tag": "text-ranking" if checkpoint.ranks else "feature-extraction",
-        "tags": ["unimoe", "lora", *["reranker"] * checkpoint.ranks, *["sentence-similarity"] * checkpoint.embeds],
-    }
-    if _HUB_ID.fullmatch(base):  # a folder is nothing the hub knows
-        data |= {"base_model": base, "base_model_relation": "adapter"}
-    if experiment.model.base == BUNDLED_ID:
-        data["license"] = "apache-2.0"
-    return f"---\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True)}---\n\n"
+    # A folder means nothing to the hub, so it is not named.
+    named = {"base_model": base, "base_model_relation": "adapter"} if _HUB_ID.fullmatch(base) else {}
+    licence = {"license": "apache-2.0"} if experiment.model.base == BUNDLED_ID else {}
+    return front_matter(
+        library_name="peft",
+        pipeline_tag="text-ranking" if checkpoint.ranks else "feature-extraction",
+        tags=["unimoe", "lora", *["reranker"] * checkpoint.ranks, *["sentence-similarity"] * checkpoint.embeds],
+        **named,
+        **licence,
+    )
 
 
 def _training(checkpoint: Checkpoint) -> Mapping[str, object]:
@@ -137,7 +168,7 @@ def _training(checkpoint: Checkpoint) -> Mapping[str, object]:
 
 
 def _losses(experiment: Experiment, ranks: bool, embeds: bool) -> list[tuple[str, dict[str, Any], str]]:
-    """Name, configuration and citation of what was minimised."""
+    """Return name, configuration and citation of each loss."""
     from unimoe.losses.listwise import loss_card
 
     losses: list[tuple[str, dict[str, Any], str]] = []
@@ -145,7 +176,9 @@ def _losses(experiment: Experiment, ranks: bool, embeds: bool) -> list[tuple[str
         card = loss_card(experiment.training.ranking.loss_config)
         losses.append(("Ranking", card["config"], card["citation"]))
     if embeds:
-        losses.append(("Embedding", {"name": "InfoNCE", **experiment.training.embedding.model_dump()}, _INFO_NCE))
+        losses.append(
+            ("Embedding", {"name": "InfoNCE", **experiment.training.embedding.model_dump()}, INFO_NCE_CITATION)
+        )
     return losses
 
 
@@ -153,7 +186,7 @@ def _rerank_code(experiment: Experiment, model: UnimodelForExp1) -> str:
     pairs = model.pair_ids
     first, *second = (_expression(text) for text in pairs.body_texts(_QUERY, _DOCUMENT))
     if second:
-        body = [f"asked = ids({second[0]})", f"body = ids({first})[: {pairs.room} - len(asked)] + asked"]
+        body = [f"end = ids({second[0]})", f"body = ids({first})[: {pairs.room} - len(end)] + end"]
     else:
         body = [f"body = ids({first})[:{pairs.room}]"]
     return _RERANK.format(
@@ -175,7 +208,7 @@ def _embed_code(experiment: Experiment) -> str:
 
 
 def _expression(text: str) -> str:
-    """A Python expression that builds a text around the names ``query`` and ``document``."""
+    """Return a Python expression that builds a text around the variables ``query`` and ``document``."""
     names = {_QUERY: "query", _DOCUMENT: "document"}
     parts = re.split(f"({'|'.join(names)})", text)
     return " + ".join(names.get(part) or repr(part) for part in parts if part)
@@ -189,31 +222,18 @@ def _of_what(checkpoint: Checkpoint) -> str:
     if checkpoint.which == "last":
         return ""
     dev = checkpoint.experiment.training.dev
-    return f": the one that scored highest on {dev.queries} queries of the split {_plain(dev.split)}"
+    return f": the one that scored highest on {dev.queries} queries of the split {plain(dev.split)}"
 
 
 def _licence(experiment: Experiment) -> str:
     if experiment.model.base == BUNDLED_ID:
         return "The base model is under the Apache License 2.0; the training texts have their collection's licence."
     return (
-        "None is stated here. An adapter is of use only with its base model, whose licence holds; see also that of the "
-        f"collection {_plain(experiment.training.collection)}."
+        "No licence is stated here. The adapter needs its base model, whose licence applies; see also that of the "
+        f"collection {plain(experiment.training.collection)}."
     )
 
 
 def _table(rows: Mapping[str, object]) -> str:
-    lines: Sequence[str] = [f"| {name} | {_plain(str(value))} |" for name, value in rows.items()]
+    lines = [f"| {name} | {plain(str(value))} |" for name, value in rows.items()]
     return "\n".join(["| | |", "|---|---|", *lines])
-
-
-def _plain(text: str) -> str:
-    """Text that Markdown takes as it stands, in one line."""
-    return re.sub(r"([\\`*{}\[\]<>|#])", r"\\\1", " ".join(text.split()))
-
-
-_INFO_NCE = """@article{oord2018representation,
-  title={Representation learning with contrastive predictive coding},
-  author={van den Oord, Aaron and Li, Yazhe and Vinyals, Oriol},
-  journal={arXiv preprint arXiv:1807.03748},
-  year={2018}
-}"""

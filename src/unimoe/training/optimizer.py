@@ -13,7 +13,7 @@ from unimoe.processes import ALONE, Processes
 
 
 def learning_rate_at(step: int, steps: int, warmup: int, peak: float, schedule: Schedule = "linear") -> float:
-    """The learning rate of one step.
+    """Return the learning rate of one step.
 
     Args:
         step: from 0.
@@ -35,7 +35,7 @@ def learning_rate_at(step: int, steps: int, warmup: int, peak: float, schedule: 
 
 
 def _one_cycle(step: int, steps: int, warmup: int, peak: float) -> float:
-    """Smith & Topin 2018, as torch has it: from a 25th of the peak up to it, then down to a 250,000th."""
+    """Rise from a 25th of the peak and fall to a 250,000th of it, as torch does (Smith & Topin 2018)."""
     low = peak / 25
     if step < warmup:
         return _cosine(low, peak, step / (warmup - 1)) if warmup > 1 else peak
@@ -47,7 +47,7 @@ def _cosine(start: float, end: float, share: float) -> float:
 
 
 class MasterAdamW:
-    """AdamW whose updates are too small for bfloat16 to hold: it updates float32 masters and copies them back.
+    """Updates float32 masters and copies them back: bfloat16 weights cannot hold AdamW's small updates.
 
     Args:
         weights: the trainable parameters by name.
@@ -60,9 +60,9 @@ class MasterAdamW:
         self._adamw = torch.optim.AdamW(list(self.masters.values()), lr=0.0, weight_decay=weight_decay)
 
     def step(self, learning_rate: float, max_grad_norm: float) -> float:
-        """Clip, update, copy back, and clear the gradients; returns the gradient's norm before clipping.
+        """Clip, update, copy back, and clear the gradients; return the gradient's norm before clipping.
 
-        Where the norm is not finite nothing is updated: the weights stay what they were.
+        A norm that is not finite leaves the weights as they are.
         """
         for name, weight in self._weights.items():
             self.masters[name].grad = (
@@ -78,24 +78,17 @@ class MasterAdamW:
         return float(norm)
 
     def state(self) -> dict[str, Tensor]:
-        """Everything needed to go on, as plain tensors."""
-        tensors = {f"master.{name}": master.detach() for name, master in self.masters.items()}
-        for name, master in self.masters.items():
-            tensors |= {f"{key}.{name}": value for key, value in self._adamw.state[master].items()}
-        return tensors
+        """Return the masters and AdamW's moments, as plain tensors."""
+        masters = {f"master.{name}": master.detach() for name, master in self.masters.items()}
+        return masters | optimizer_tensors(self._adamw)
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what ``state`` returned."""
+        """Restore what ``state`` returned."""
         for name, master in self.masters.items():
             master.data.copy_(tensors[f"master.{name}"])
-            if f"step.{name}" in tensors:  # absent before the first step
-                self._adamw.state[master] = self._moments(name, master.device, tensors)
+        moments = {name: tensor for name, tensor in tensors.items() if not name.startswith("master.")}
+        restore_optimizer(self._adamw, moments)
         self._copy_back()
-
-    @staticmethod
-    def _moments(name: str, device: torch.device, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        moments = {key: tensors[f"{key}.{name}"].to(device, copy=True) for key in ("exp_avg", "exp_avg_sq")}
-        return {"step": tensors[f"step.{name}"].to("cpu", copy=True), **moments}  # AdamW counts steps on the CPU
 
     @torch.no_grad()
     def _copy_back(self) -> None:
@@ -103,10 +96,25 @@ class MasterAdamW:
             weight.copy_(self.masters[name])
 
 
-def sum_gradients(weights: Iterable[nn.Parameter], processes: Processes = ALONE) -> None:
-    """Give all processes the sum of their gradients, of parameters that all of them have in the same order.
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return an optimizer's moments, named ``NUMBER.MOMENT`` by the number of their parameter."""
+    states = optimizer.state_dict()["state"]
+    return {f"{number}.{name}": tensor for number, state in states.items() for name, tensor in state.items()}
 
-    Each has the gradient of its own share of the batch; without one it counts as 0. They travel as one float32 vector.
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Put back what ``optimizer_tensors`` returned, read to the CPU, where AdamW counts its steps."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        number, _, name = key.partition(".")
+        state.setdefault(int(number), {})[name] = tensor.clone()
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+
+
+def sum_gradients(weights: Iterable[nn.Parameter], processes: Processes = ALONE) -> None:
+    """Sum the gradients of all processes, whose parameters are in the same order; each then holds the sum.
+
+    Each process has the gradient of its share of the batch, and none counts as 0. One float32 vector carries them all.
     """
     if processes.size == 1:
         return

@@ -1,4 +1,4 @@
-"""Forward and backward of one batch, within a token budget."""
+"""Forward and backward pass of one batch, within a token budget."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from unimoe.training.examples import EmbeddingSet, RankingSet, TokenIds
 
 @dataclass(frozen=True)
 class Budget:
-    """How much one backward pass may hold, and who shares the work.
+    """The size of one backward pass, and the processes that share a batch.
 
     Attributes:
-        tokens: padded tokens.
-        sequences: sequences, instead of tokens.
-        processes: each runs its share of a batch's sequences. All of them get the loss of the whole batch, and the
-            gradient of their own share, which ``sum_gradients`` adds up.
+        tokens: most padded tokens.
+        sequences: most sequences; replaces ``tokens``.
+        processes: each runs its share of a batch's sequences. Each gets the loss of the whole batch and the gradient of
+            its own share; ``sum_gradients`` adds the gradients up.
     """
 
     tokens: int
@@ -34,7 +34,7 @@ class Budget:
     processes: Processes = ALONE
 
     def holds(self, lengths: Sequence[int], parts: Sequence[Sequence[int]]) -> bool:
-        """Whether all parts together are within the budget."""
+        """Return whether all parts together are within the budget."""
         if self.sequences is not None:
             return sum(map(len, parts)) <= self.sequences
         return sum(len(part) * max(lengths[row] for row in part) for part in parts) <= self.tokens
@@ -42,13 +42,13 @@ class Budget:
 
 @dataclass(frozen=True)
 class Texts:
-    """Sequences to run, and their states below the adapters where these are known."""
+    """Sequences to run, with their states below the adapters where these are cached."""
 
     ids: Sequence[TokenIds]
     frozen: FrozenStates | None
 
     def pick(self, rows: Sequence[int]) -> Texts:
-        """Some of the sequences, in the order of ``rows``."""
+        """Return some of the sequences, in the order of ``rows``."""
         return Texts([self.ids[row] for row in rows], [self.frozen[row] for row in rows] if self.frozen else None)
 
     @property
@@ -58,7 +58,7 @@ class Texts:
 
 
 def join(first: Texts, second: Texts) -> Texts:
-    """The sequences of both, in order."""
+    """Concatenate the sequences of both."""
     frozen = [*first.frozen, *second.frozen] if first.frozen and second.frozen else None
     return Texts([*first.ids, *second.ids], frozen)
 
@@ -72,15 +72,15 @@ def ranking_backward(
     loss: LossConfig,
     budget: Budget,
 ) -> tuple[float, int]:
-    """Add the gradient of ``weight`` x the ranking loss over the batch's questions.
+    """Add the gradient of ``weight`` x the ranking loss over the batch's prompts.
 
     Args:
         model: the model in training.
-        data: the ranking set the batch is of.
+        data: the ranking set.
         texts: its sequences.
-        batch: which of its groups.
+        batch: the groups of the batch.
         weight: of this loss in the step.
-        loss: its name and options; all but ``yes_no`` see a query's documents together.
+        loss: name and options; all losses except ``yes_no`` see a query's documents together.
         budget: of one forward pass.
 
     Returns:
@@ -97,14 +97,14 @@ def ranking_backward(
 def _loss_of_lists(
     model: UnimodelForExp1, data: RankingSet, batch: Sequence[int], loss: LossConfig
 ) -> Callable[[Tensor], Tensor]:
-    """From the states of a batch's questions to a loss that sees each query's documents together."""
+    """Return a loss of the states of a batch's prompts that sees each query's documents together."""
     sizes = [len(data.groups[group]) for group in batch]
     if loss.name == "softmax" and loss.activation == "Identity":
         return lambda states: softmax_loss(model.margins(states).view(len(batch), -1))
     from unimoe.losses.listwise import ListwiseLoss  # sentence-transformers takes seconds to import
 
     generator = None
-    if loss.ties == "shuffle":  # alike in all processes, whose random numbers part ways in the forward passes
+    if loss.ties == "shuffle":  # equal in all processes, whose random numbers differ after the forward passes
         generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
     of_scores = ListwiseLoss(loss, generator=generator)
     labels = [torch.tensor(data.labels[group]) for group in batch]
@@ -117,9 +117,9 @@ def _loss_of_lists(
 
 
 def _pointwise_backward(model: UnimodelForExp1, texts: Texts, labels: Tensor, weight: float, budget: Budget) -> float:
-    """Backward of the mean yes/no loss: a sum over questions, so each pass is followed by its own backward pass."""
+    """Add the gradient of the mean yes/no loss. It is a sum over prompts, so each part has its own backward pass."""
     total = 0.0
-    with _own_chance(budget.processes):
+    with _own_random_numbers(budget.processes):
         for part in _parts(model, texts, budget):
             gaps = model.margins(_states(model, texts, part))
             loss = yes_no_loss(gaps, labels[part].to(gaps.device)).sum() / len(labels)
@@ -143,15 +143,15 @@ def embedding_backward(
 
     Args:
         model: the model in training.
-        data: the embedding set the batch is of.
+        data: the embedding set.
         queries: its queries.
         documents: its documents.
-        batch: which of its groups.
+        batch: the groups of the batch.
         weight: of this loss in the step.
         temperature: of the loss.
         budget: of one forward pass.
-        contrast: queries of one contrast: each that many in a row are contrasted among themselves, and the loss is the
-            mean over all queries. By default the whole batch is one.
+        contrast: number of consecutive queries that are contrasted with each other; the loss is the mean over all
+            queries. None contrasts the whole batch.
 
     Returns:
         The unweighted loss, and the tokens seen.
@@ -182,12 +182,12 @@ def embedding_backward(
 def _joint_backward(
     model: UnimodelForExp1, texts: Texts, loss_of: Callable[[Tensor], Tensor], weight: float, budget: Budget
 ) -> float:
-    """Backward of a loss that sees all states at once.
+    """Add the gradient of a loss that sees all states at once.
 
-    What exceeds the budget is run twice: without gradients to get the loss and its gradient at the states, then part
-    by part with gradients (Gao et al. 2021, GradCache). Equal to the direct way but for rounding.
+    A batch above the budget runs twice: without gradients to get the loss and its gradient at the states, then part by
+    part with gradients (Gao et al. 2021, GradCache). The gradient is the same up to rounding.
     """
-    with _own_chance(budget.processes):
+    with _own_random_numbers(budget.processes):
         parts = _parts(model, texts, budget)
         seeds = torch.randint(2**31, (len(parts),)).tolist()  # both runs of a part must drop the same units
         if budget.holds([len(ids) for ids in texts.ids], parts):
@@ -208,8 +208,8 @@ def _joint_backward(
 
 
 @contextmanager
-def _own_chance(processes: Processes) -> Iterator[None]:
-    """Random numbers of this process alone, so that its sequences drop other units than those of the next."""
+def _own_random_numbers(processes: Processes) -> Iterator[None]:
+    """Draw random numbers of this process alone, so that processes drop different units."""
     if processes.size == 1:
         yield
         return
@@ -223,7 +223,7 @@ def _own_chance(processes: Processes) -> Iterator[None]:
 
 
 def _parts(model: UnimodelForExp1, texts: Texts, budget: Budget) -> list[list[int]]:
-    """This process's share of the texts, in parts that the budget holds."""
+    """Return this process's share of the texts, in parts within the budget."""
     tokens = min(budget.tokens, default_token_budget(model.device))
     lengths = [len(ids) for ids in texts.ids]
     if budget.processes.size == 1:
@@ -248,7 +248,7 @@ def _gathered(
     states: Sequence[Tensor],
     processes: Processes,
 ) -> Tensor:
-    """The states of all texts, ``(N, H)``, in their order; gradients flow to this process's own parts."""
+    """Return the states of all texts, ``(N, H)``, in order; gradients flow to this process's own parts."""
     rows = torch.tensor([row for part in parts for row in part], dtype=torch.long)
     if processes.size == 1:
         return torch.cat(list(states))[rows.argsort()]

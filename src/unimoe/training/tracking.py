@@ -1,4 +1,4 @@
-"""Shows a training's log elsewhere too: TensorBoard, Weights & Biases. The JSONL file stays the record."""
+"""Sends a training's log to TensorBoard or Weights & Biases, in addition to the JSONL file."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from unimoe.io import ensure_dir
 
 
 class Log(Protocol):
-    """Where values are shown."""
+    """Receives the values of steps."""
 
     def __call__(self, step: int, values: Mapping[str, float]) -> None:
-        """Show the values of one step."""
+        """Record the values of one step."""
 
 
 def refuse_missing(names: Sequence[Tracker]) -> None:
-    """Refuse trackers whose library is not installed, before anything is computed.
+    """Refuse trackers whose library is not installed, before a training starts.
 
     Raises:
         UsageError: one is missing.
@@ -41,12 +41,12 @@ def trackers(
     """Open the trackers of a training, and close them when the block ends.
 
     Args:
-        names: which.
-        folder: where they may write.
-        run: what they call the training.
-        identity: the same for a resumed training as for its beginning, and for no other.
-        step: steps already taken; what was shown of later ones is taken back, as they are taken again.
-        config: shown beside the values.
+        names: of the trackers.
+        folder: for their files.
+        run: name of the training.
+        identity: of the training; a resumed training keeps it.
+        step: steps already taken; earlier records of later steps are removed, as those steps are taken again.
+        config: recorded beside the values.
     """
     with ExitStack() as stack:
         logs = []
@@ -80,7 +80,7 @@ def _tensorboard(folder: Path, step: int) -> Iterator[Log]:
 
 @contextmanager
 def _wandb(folder: Path, run: str, identity: str, config: Mapping[str, Any]) -> Iterator[Log]:
-    """A run in the project that WANDB_PROJECT names, or ``unimoe``; WANDB_MODE=offline needs no network."""
+    """Open a run in the project that WANDB_PROJECT names, or ``unimoe``; WANDB_MODE=offline needs no network."""
     import wandb
 
     settings = wandb.Settings(silent=True, console="off")

@@ -1,8 +1,8 @@
-"""Trains one arm with one seed, and leaves a checkpoint.
+"""Trains one arm with one seed, and writes its checkpoints.
 
-The training state is saved every few steps. A resumed training takes the same steps with the same batches and random
-numbers as an undisturbed one, and ends with the same weights. Under ``torchrun`` or ``accelerate launch`` the processes
-share each batch, and the leader writes.
+The state is saved every few steps. A resumed training takes the same steps with the same batches and random numbers as
+an undisturbed one, and ends with the same weights. Under ``torchrun`` or ``accelerate launch`` the processes share each
+batch, and the leader writes.
 """
 
 from __future__ import annotations
@@ -24,31 +24,27 @@ from unimoe.models.frozen_layers import FrozenLayers
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.processes import ALONE, Processes
 from unimoe.training.aggregation import Task
-from unimoe.training.batches import budget_seen, embedding_batches, ranking_batches
-from unimoe.training.checkpoint_manager import CheckpointManager
+from unimoe.training.checkpoint_manager import CheckpointManager, Progress
 from unimoe.training.examples import TrainingData
-from unimoe.training.gradients import ArmGradients
+from unimoe.training.gradients import ArmGradients, budget_seen, embedding_batches, ranking_batches
 from unimoe.training.optimizer import MasterAdamW, learning_rate_at
-from unimoe.training.state import Progress
 from unimoe.training.steps import Budget
 from unimoe.training.tracking import refuse_missing
 
-_AGGREGATION = "aggregation."
-
 
 class DevScorer(Protocol):
-    """Scores a model in training on dev."""
+    """Scores the model in training on dev."""
 
     def prepare(self) -> None:
-        """Bring what is scored, so that what is missing is known before the first step."""
+        """Load the dev data, so that an error is raised before the first step."""
 
     def __call__(self, model: UnimodelForExp1) -> Mapping[str, float]:
-        """Names of measures to values, whose mean decides which checkpoint is best."""
+        """Return measures by name; their mean chooses the best checkpoint."""
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one optimizer step did; also a line of ``logs/train.jsonl``."""
+    """The result of one optimizer step, which is also a line of ``logs/train.jsonl``."""
 
     step: int
     task: str
@@ -77,15 +73,15 @@ def train_arm(
     """Train one arm and write ``{output_dir}/{arm}/seed_{N}/checkpoint``, the last, and ``checkpoint-best``.
 
     Args:
-        experiment: what to train, and on what.
-        arm: one of its arms.
+        experiment: holds the arm.
+        arm: its name.
         seed: initialises the adapters and orders the batches.
-        base: a freshly loaded base model; it is changed in place.
-        data: where the examples come from.
+        base: a newly loaded base model; it is changed in place.
+        data: the training examples.
         frozen_layers: frozen lower layers shared with other arms and seeds.
-        resume: go on from a saved state, or keep a finished checkpoint; otherwise there must be neither.
-        on_step: told after every step.
-        score_on_dev: evaluates the model where ``training.evaluate_every`` asks for it.
+        resume: continue from a saved state, or keep a finished checkpoint; False refuses both.
+        on_step: called after every step.
+        score_on_dev: evaluates the model every ``training.evaluate_every`` steps.
         processes: those that share the batches.
 
     Returns:
@@ -93,7 +89,7 @@ def train_arm(
 
     Raises:
         DataError: a saved state or checkpoint is of another training, or the loss is not finite.
-        UsageError: there is a state or checkpoint, and ``resume`` is off; or a tracker is not installed.
+        UsageError: there is a state or checkpoint and ``resume`` is False; or a tracker is not installed.
     """
     run = ArmTraining(experiment, arm, seed, base, data, frozen_layers, processes, score_on_dev)
     if not resume:
@@ -107,7 +103,7 @@ def train_arm(
     with run.checkpoints.trackers(run.progress.step) as show:
         while not run.is_over:
             report = run.take_step(run.progress.step)
-            run.checkpoints.log(run.checkpoints.log_path, vars(report))
+            run.checkpoints.log(vars(report))
             show(report.step, {key: value for key, value in vars(report).items() if isinstance(value, float)})
             if on_step:
                 on_step(report)
@@ -119,18 +115,7 @@ def train_arm(
 
 
 class ArmTraining:
-    """One training under way: model, optimizer, data, and where it stands.
-
-    Args:
-        experiment: what to train, and on what.
-        arm: one of its arms.
-        seed: initialises the adapters and orders the batches.
-        base: a freshly loaded base model; it is changed in place.
-        data: where the examples come from.
-        frozen_layers: frozen lower layers shared with other arms and seeds; made when absent.
-        processes: those that share the batches.
-        score_on_dev: evaluates the model where that is asked for.
-    """
+    """One training under way: model, optimizer, data and progress. Arguments are those of ``train_arm``."""
 
     def __init__(
         self,
@@ -155,7 +140,7 @@ class ArmTraining:
         self.progress = Progress()
 
     def prepare(self) -> None:
-        """Put adapters into the model, bring the examples, and go back to the saved state if there is one."""
+        """Add the adapters, load the examples, and restore the saved state if there is one."""
         config, training = self._experiment, self._training
         self._peft = add_lora(self._base, config.lora, self._seed)
         self._model = UnimodelForExp1(
@@ -173,26 +158,25 @@ class ArmTraining:
             embedding_batches(*sources) if self._arm.task != "rank_only" else None,
             self.checkpoints.conflict_log_path, Budget(training.token_budget, training.batch_size, self._processes),
         )  # fmt: skip
-        self.progress, tensors = self.checkpoints.go_back(self._model.device)
-        if tensors:
-            self._optimizer.load_state(tensors)
-            own = {key.removeprefix(_AGGREGATION): t for key, t in tensors.items() if key.startswith(_AGGREGATION)}
-            self._gradients.load_state(own)
+        self.progress, parts = self.checkpoints.resume()
+        if parts:
+            self._optimizer.load_state(parts["optimizer"])
+            self._gradients.load_state(parts.get("aggregation", {}))
 
     @property
     def is_over(self) -> bool:
-        """Whether all steps are taken, or patience has run out."""
+        """Whether all steps are taken, or ``patience`` is exceeded."""
         patience = self._training.patience
         return self.progress.step >= self._training.steps or (patience is not None and self.progress.waited >= patience)
 
     @property
     def evaluation_is_due(self) -> bool:
-        """Whether the model is to be scored on dev now."""
+        """Whether the model must be scored on dev now."""
         every, step = self._training.evaluate_every, self.progress.step
         return every is not None and (step % every == 0 or step == self._training.steps)
 
     def take_step(self, step: int) -> StepReport:
-        """One optimizer step: the ranking batch, the embedding batch, or both."""
+        """Take one optimizer step: on the ranking batch, the embedding batch, or both."""
         start = time.perf_counter()
         torch.manual_seed(self._seed * 1_000_003 + step)  # dropout: a resumed step draws what the first try drew
         training = self._training
@@ -219,7 +203,7 @@ class ArmTraining:
         )
 
     def evaluate(self) -> dict[str, float]:
-        """Score the model on dev, and keep it as the best where it is; returns the scores the leader knows."""
+        """Score the model on dev, and save it if it is the best so far; the leader alone has the scores."""
         assert self._score_on_dev is not None  # noqa: S101 - for the type checker: refused at the start
         scores = dict(self._score_on_dev(self._model)) if self._processes.leads else {}
         mean = math.fsum(scores.values()) / len(scores) if scores else 0.0
@@ -227,18 +211,19 @@ class ArmTraining:
         if self.progress.note(mean):
             self._save("best")
         found = {"dev_score": mean, **scores}
-        self.checkpoints.log(self.checkpoints.dev_log_path, {"step": self.progress.step, **found})
+        self.checkpoints.log({"step": self.progress.step, **found}, "dev")
         return found
 
     def save_state(self) -> None:
-        """Write what a killed run needs to go on from here."""
-        aggregation = {f"{_AGGREGATION}{key}": value for key, value in self._gradients.state().items()}
-        self.checkpoints.save_state(self.progress, self._optimizer.state() | aggregation)
+        """Write what a killed run resumes from."""
+        self.checkpoints.save_state(
+            self.progress, optimizer=self._optimizer.state(), aggregation=self._gradients.state()
+        )
 
     def finish(self) -> Path:
-        """Write the last checkpoint, and drop the training state."""
+        """Write the last checkpoint, and delete the training state."""
         self._save("last")
-        self._processes.leader_says(True)  # nobody goes on before the checkpoint is there
+        self._processes.leader_says(True)  # all processes wait for the checkpoint
         return self.checkpoints.last
 
     def _save(self, which: Literal["best", "last"]) -> None:

@@ -22,7 +22,6 @@ from unimoe.training.aggregation import (
     Surgery,
     Task,
     Uncertainty,
-    UPGrad,
     make_aggregation,
 )
 
@@ -54,22 +53,13 @@ class TestPCGrad:
         # (1, 0) becomes (.5, .5) beside (-1, 1), which becomes (0, 1) beside (1, 0)
         assert step(PCGrad(0.5), AT_ODDS) == pytest.approx([0.5, 1.5])
 
-    def test_opposed_gradients_leave_nothing(self) -> None:
-        assert step(PCGrad(0.5), OPPOSED) == pytest.approx([0.0, 0.0])
-
-
-class TestUPGrad:
     def test_no_task_is_opposed(self) -> None:
         for pair in random_pairs(50):
-            found = torch.tensor(step(UPGrad(0.5), tuple(pair.tolist())), dtype=torch.float64)
+            found = torch.tensor(step(PCGrad(0.5), tuple(pair.tolist())), dtype=torch.float64)
             assert bool((pair @ found >= -1e-12).all())
 
-    def test_with_two_tasks_it_is_pcgrad(self) -> None:
-        for pair in random_pairs(20):
-            assert step(UPGrad(0.5), tuple(pair.tolist())) == pytest.approx(step(PCGrad(0.5), tuple(pair.tolist())))
-
-    def test_agreeing_gradients_are_added(self) -> None:
-        assert step(UPGrad(0.5), AGREEING) == pytest.approx([2.0, 2.0])
+    def test_opposed_gradients_leave_nothing(self) -> None:
+        assert step(PCGrad(0.5), OPPOSED) == pytest.approx([0.0, 0.0])
 
 
 class TestCAGrad:
@@ -128,7 +118,7 @@ class TestGradVac:
         assert step(fresh, AT_ODDS) == step(GradVac(0.5, 0.3), AT_ODDS)
 
 
-SURGERIES = ["pcgrad", "upgrad", "cagrad", "gradvac"]
+SURGERIES = ["pcgrad", "cagrad", "gradvac"]
 
 
 def surgery(name: str) -> Surgery:
@@ -203,7 +193,6 @@ class TestChoice:
             ("pcgrad", PCGrad),
             ("cagrad", CAGrad),
             ("gradvac", GradVac),
-            ("upgrad", UPGrad),
         ],
     )
     def test_each_name_has_its_method(self, name: str, kind: type[Aggregation]) -> None:

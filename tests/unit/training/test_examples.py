@@ -102,13 +102,15 @@ class TestMining:
     def test_too_few_documents_are_refused_with_the_query(self, hard: int, random: int, left: int) -> None:
         toy = collection(1)
         asked = random or hard
-        with pytest.raises(DataError, match=rf"query 'q0': {asked} negatives asked for, {left} documents") as caught:
+        with pytest.raises(
+            DataError, match=rf"query 'q0': {asked} negatives wanted, but only {left} documents"
+        ) as caught:
             mine_triples(toy, candidates(toy), hard, random, negatives_from=10)
         assert "\n" not in str(caught.value)
 
     def test_a_query_without_candidates_is_refused(self) -> None:
         toy = collection(1)
-        with pytest.raises(DataError, match="query 'q0': 1 negatives asked for, 0 documents"):
+        with pytest.raises(DataError, match="query 'q0': 1 negatives wanted, but only 0 documents"):
             mine_triples(toy, {}, 1, 0, 10)
 
 

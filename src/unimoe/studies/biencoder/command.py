@@ -1,4 +1,4 @@
-"""The commands ``train-biencoder`` and ``label-pairs``; light to import, what they need is imported when they run."""
+"""The commands ``train-biencoder`` and ``label-pairs``. Heavy modules are imported when a command runs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ def train_biencoder(
     collection: Annotated[
         str | None, typer.Option(help="scifact, path:DIR, ...; by default the config's collection.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of batches, draws and dropout.")] = None,
-    output_dir: Annotated[Path | None, typer.Option(help="One folder holds one base; by default the config's.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Of batches, draws and dropout; by default the config's.")
+    ] = None,
+    output_dir: Annotated[Path | None, typer.Option(help="One folder for each base; by default the config's.")] = None,
     device: Device = None,
     override: Override = None,
 ) -> None:
-    """Train a bi-encoder by contrast, choose its epoch on dev, print what it finds on test before and after.
+    """Train a bi-encoder by contrast, choose its epoch on dev, and print its test scores before and after.
 
-    What is done already is kept, so a killed training goes on when it is started again. Seeds trained into one folder
-    are reported together.
+    Run it again to resume a killed training. Seeds trained into one folder are reported together.
     """
     from unimoe.config.files import load_config
     from unimoe.studies.biencoder.config import BiEncoderConfig
@@ -43,17 +44,19 @@ def train_biencoder(
 
 
 def tune_biencoder(
-    config: Annotated[Path, typer.Option(help="What the configurations change.")] = Path("biencoder/default"),
+    config: Annotated[Path, typer.Option(help="The config that the configurations change.")] = Path(
+        "biencoder/default"
+    ),
     collection: Annotated[str | None, typer.Option(help="By default the config's collection.")] = None,
-    only: Annotated[str | None, typer.Option(help="Some of the configurations, with commas; by default all.")] = None,
+    only: Annotated[str | None, typer.Option(help="Configurations, separated by commas; by default all.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Trainings of the best configuration.")] = 3,
-    output_dir: Annotated[Path, typer.Option(help="One tuning has one folder.")] = Path("outputs/biencoder-tuning"),
+    output_dir: Annotated[Path, typer.Option(help="One folder for each tuning.")] = Path("outputs/biencoder-tuning"),
     device: Device = None,
     override: Override = None,
 ) -> None:
-    """Choose a bi-encoder's settings on dev, train the best with several seeds, measure them on test.
+    """Choose a bi-encoder's settings on dev, train the best with several seeds, and score them on test.
 
-    What is done is skipped, so a killed tuning goes on when it is started again.
+    Run it again to resume a killed tuning.
     """
     from unimoe.config.files import load_config
     from unimoe.console import stdout
@@ -74,21 +77,21 @@ def tune_biencoder(
 
 
 def label_pairs(
-    collection: Annotated[str, typer.Option(help="Whose queries are labelled: nfcorpus, path:DIR, ...")],
-    output_dir: Annotated[Path, typer.Option(help="The new collection, path:DIR from then on; must not exist yet.")],
+    collection: Annotated[str, typer.Option(help="The collection to label: nfcorpus, path:DIR, ...")],
+    output_dir: Annotated[
+        Path, typer.Option(help="Folder of the new collection, then named path:DIR; must not exist yet.")
+    ],
     reranker: Annotated[
         str | None,
         typer.Option(help="A causal language model, a checkpoint folder, or cross-encoder:ID; SmolLM2 by default."),
     ] = None,
-    config: Annotated[Path, typer.Option(help="A YAML file about labels, or the name of a shipped one.")] = Path(
-        "biencoder/labels"
-    ),
+    config: Annotated[Path, typer.Option(help="A YAML file, or the name of a shipped one.")] = Path("biencoder/labels"),
     device: Device = None,
     override: Override = None,
 ) -> None:
-    """Make training data without judgments: sample queries, search deep, let a reranker grade the pairs.
+    """Make training data without judgments: sample queries, search deep, and let a reranker grade the pairs.
 
-    Prints how the labels agree with the real judgments, where there are any. A killed run goes on where it was.
+    Prints how well the labels agree with real judgments, where there are any. Run it again to resume a killed run.
     """
     from unimoe.config.files import load_config
     from unimoe.studies.biencoder.config import LabelConfig
@@ -98,9 +101,9 @@ def label_pairs(
     named = [f"collection={collection}", *([f"reranker={reranker}"] if reranker else [])]
     settings = load_config(LabelConfig, config, [*(override or []), *named])
     from unimoe.models.device import choose_device
-    from unimoe.studies.biencoder import jobs
+    from unimoe.studies.biencoder.labels import labelling
 
-    jobs.label_pairs(settings, output_dir, choose_device(device))
+    labelling.label_pairs(settings, output_dir, choose_device(device))
 
 
 COMMANDS = {"train-biencoder": train_biencoder, "label-pairs": label_pairs}

@@ -1,4 +1,4 @@
-"""What the training of a bi-encoder is: the candidate generator in front of a reranker."""
+"""Configuration of bi-encoder training and of labels made by a reranker."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class ContrastiveConfig(Section):
     """InfoNCE over the documents of a batch.
 
     Attributes:
-        temperature: cosines are divided by it.
-        margin: taken from the cosine of a positive before the division (LaBSE's additive margin); 0 for none.
-        symmetric: the mean with the loss of documents that look for their queries.
-        known_positives: what a document of another row is that is judged relevant to a query, but was not drawn for it.
-            ``mask`` leaves it out: a softmax over several targets would ask for equal cosines with all of them.
-            ``positive`` makes it one more target, ``negative`` a negative in spite of the judgment.
+        temperature: divides the cosines.
+        margin: subtracted from the cosine of a positive before the division (LaBSE's additive margin); 0 for none.
+        symmetric: average with the loss of documents that search for their queries.
+        known_positives: treatment of a document of another row that is judged relevant to a query, but was not drawn
+            for it. ``mask`` leaves it out: a softmax over several targets would demand equal cosines with all of them.
+            ``positive`` adds it to the targets, ``negative`` makes it a negative in spite of the judgment.
     """
 
     temperature: Positive = 0.05
@@ -34,13 +34,13 @@ class ContrastiveConfig(Section):
 
 
 class NegativesConfig(Section):
-    """Hard negatives, beside the other documents of the batch.
+    """Hard negatives, in addition to the other documents of the batch.
 
     Attributes:
-        per_query: drawn anew for every query in every epoch; 0 for none.
-        source: where the first ones come from: ``bm25``, or the ``model`` as it is when training starts.
-        depth: they are drawn from the first this many documents that are not judged relevant.
-        skip: of these, leave out the first, which are often relevant without a judgment.
+        per_query: number drawn for every query in every epoch; 0 for none.
+        source: finds the first ones: ``bm25``, or the ``model`` before training.
+        depth: draw from this many of the best documents that are not judged relevant.
+        skip: leave out this many of the best, which are often relevant without a judgment.
         refresh_every: epochs after which the current model finds new ones; null for never.
     """
 
@@ -59,13 +59,13 @@ class NegativesConfig(Section):
 
 
 class DevConfig(Section):
-    """What chooses the epoch: dense retrieval on the dev queries, before training and after every epoch.
+    """The choice of the epoch: dense retrieval on the dev queries, before training and after every epoch.
 
     Attributes:
         metric: as ``evaluate-run`` names it.
-        queries: dev queries looked at, a fixed sample; null for all of them.
-        pool: documents searched, a fixed sample that holds the relevant ones; null for the whole corpus.
-        patience: stop after so many epochs without a new best; null for never.
+        queries: number of dev queries, a fixed sample; null for all of them.
+        pool: number of documents searched, a fixed sample that holds the relevant ones; null for the whole corpus.
+        patience: stop after this many epochs without a new best; null for never.
     """
 
     metric: MetricName = "recall_cap@10"
@@ -80,39 +80,39 @@ class BiEncoderConfig(Section):
     Attributes:
         arm: its name in results.
         collection: a name of the catalogue.
-        splits: which queries train, choose and report; null: the published splits where there is a train split, else
+        splits: the train, dev and test queries; null for the published splits where there is a train split, else for
             parts of the test split.
-        corpus_sample: documents of a fixed sample that holds every relevant one of all three parts; null for the whole
-            corpus.
+        corpus_sample: number of documents, a fixed sample that holds the relevant ones of all three splits; null for
+            the whole corpus.
         relevance_threshold: the lowest grade that counts as relevant.
-        train_queries: train on so many queries, a fixed sample; null for all of them.
-        encoder: what is trained; ``pooling`` is one of its keys.
-        out_dim: rows of a linear layer without bias behind the pooling; null for none.
-        head_init: of that layer: ``orthogonal`` keeps cosines where ``out_dim`` is the hidden size, and what a random
-            projection keeps below it; ``uniform`` is torch's own.
+        train_queries: number of training queries, a fixed sample; null for all of them.
+        encoder: the base that is trained; ``pooling`` is one of its keys.
+        out_dim: rows of a linear layer without bias after the pooling; null for none.
+        head_init: of that layer. ``orthogonal`` keeps cosines where ``out_dim`` is the hidden size, and approximately
+            below it; ``uniform`` is torch's own.
         freeze_base: train the linear layer alone; embeddings of the base are then computed once.
-        frozen_layers: the embeddings and so many of the lowest layers keep their weights; 0 trains everything.
+        frozen_layers: freeze the embeddings and this many of the lowest layers; 0 trains everything.
         query_length: tokens of a query; null for the encoder's limit.
         document_length: tokens of a document; null for the encoder's limit.
         loss: of a batch.
-        batch_size: queries of one batch, whose documents are each other's negatives.
+        batch_size: queries of one batch; the documents of the others are a query's negatives.
         accumulation: batches of one optimizer step.
         chunk_size: texts of one forward pass where a whole batch does not fit in memory (gradient caching: the same
             gradient, one more forward pass); null for whole batches.
-        negatives: hard ones.
+        negatives: hard negatives.
         epochs: passes over the training queries, each with one positive drawn at random.
         schedule: of the learning rate.
-        warmup: part of the steps in which the learning rate rises.
-        learning_rate: of AdamW, at its highest.
+        warmup: share of the steps in which the learning rate rises.
+        learning_rate: peak, of AdamW.
         weight_decay: of AdamW.
-        max_grad_norm: gradients are cut to this norm.
-        dropout: as the encoder's config has it; false for none.
+        max_grad_norm: gradients are clipped to this norm.
+        dropout: use the encoder's; false for none.
         precision: ``auto`` computes in bfloat16 where a probe finds that faster; weights stay float32.
-        dev: what chooses the epoch.
+        dev: the choice of the epoch.
         seed: of batches, draws, dropout and the linear layer.
         save_every: steps between saved states; null saves after every epoch alone.
-        output_dir: one folder holds one base model.
-        caveats: why results are unfit for decisions.
+        output_dir: one folder for each base model.
+        caveats: reasons why results are unfit for decisions.
     """
 
     arm: Name = "biencoder"
@@ -149,7 +149,7 @@ class BiEncoderConfig(Section):
 
     @property
     def max_length(self) -> int | None:
-        """Tokens of any text; null for the encoder's limit."""
+        """Tokens of any text; None for the encoder's limit."""
         lengths = (self.query_length, self.document_length)
         return None if None in lengths else max(length for length in lengths if length is not None)
 
@@ -158,19 +158,19 @@ class BiEncoderConfig(Section):
         if self.freeze_base and self.out_dim is None:
             raise ValueError("freeze_base leaves nothing to train without out_dim; set one of them")
         if self.freeze_base and self.frozen_layers:
-            raise ValueError("frozen_layers says nothing beside freeze_base; leave one of them out")
+            raise ValueError("frozen_layers has no effect with freeze_base; leave one of them out")
         return self
 
 
 class SamplingConfig(Section):
-    """Which queries are worth labels.
+    """The choice of queries to label.
 
     Attributes:
-        queries: wanted at most, a seeded sample; null for all that pass.
+        queries: at most this many, a seeded sample; null for all that pass.
         min_words: fewest words of a query.
         max_words: most words of a query.
         characters: most characters of a query.
-        letters: least share of letters and digits among characters that are no white space.
+        letters: smallest share of letters and digits among the characters that are not white space.
         seed: of the sample.
     """
 
@@ -189,22 +189,22 @@ class SamplingConfig(Section):
 
 
 class LabelConfig(Section):
-    """Pseudo-judgments: queries are sampled, the first stage digs deep, a reranker labels what it finds.
+    """Pseudo-judgments: queries are sampled, the first stage searches deep, a reranker grades the candidates.
 
     Attributes:
         collection: a name of the catalogue.
-        split: whose queries are taken, and whose judgments the labels are compared with.
-        test_split: its real judgments go into the new folder beside the labels, so that a training on them can be
-            tested; null for none.
-        sampling: which queries are worth labels.
+        split: queries to sample, with the judgments that the labels are compared with.
+        test_split: its real judgments are copied beside the labels, so that a training on them can be tested; null for
+            none.
+        sampling: the choice of queries.
         depth: candidates of a query.
         bm25: the first stage's parameters.
         reranker: a causal language model as ``model.base`` names it, the checkpoint folder of an arm, or
             ``cross-encoder:`` and the id or folder of a sequence classifier with one label.
-        prompt: of a causal language model that is no checkpoint.
-        thresholds: ascending; a pair's grade is how many of them its P(yes) reaches. What reaches none is not relevant.
+        prompt: of a causal language model that is not a checkpoint.
+        thresholds: ascending; a pair's grade is the number of them that its P(yes) reaches, 0 for not relevant.
         max_length: tokens of one pair.
-        shard_queries: queries of one shard; a killed run loses at most one.
+        shard_queries: queries of one shard; a killed run loses at most one shard.
     """
 
     collection: str

@@ -21,10 +21,9 @@ from unimoe.evaluation.tiers import Dataset
 from unimoe.models.device import choose_dtype
 from unimoe.models.embedder import Embedder, TextKind
 from unimoe.models.encoder import SentenceEncoder, load_encoder
-from unimoe.studies.biencoder.cached import CachedEmbedder
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.training.checkpoint import read_biencoder
-from unimoe.studies.biencoder.training.sources import cached_texts
+from unimoe.studies.biencoder.training.sources import CachedEmbedder, cached_texts
 from unimoe.studies.common.splits import Splits
 
 EXPERIMENT = "biencoder"

@@ -1,4 +1,4 @@
-"""Settings of a bi-encoder chosen on dev among a few, then trained with several seeds and measured on test."""
+"""Chooses a bi-encoder's settings on dev, trains the best with several seeds, and scores them on test."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from unimoe.results import run_path
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.evaluation import base_retriever, measure, trained_retriever
 from unimoe.studies.biencoder.jobs import train
-from unimoe.studies.biencoder.training.search import biencoder_splits
+from unimoe.studies.biencoder.training.pairs import biencoder_splits
 from unimoe.studies.common.splits import Splits
 from unimoe.trec import read_run
 
 TUNING_SEED = 100
-"""Of the trainings that choose; those that are reported have others."""
+"""Seed of the trainings that choose; the reported ones have other seeds."""
 
 _LAYER: dict[str, Any] = {
     "freeze_base": True,
@@ -50,7 +50,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "all-layers": {"epochs": 1, "learning_rate": 5e-5},
     "all-layers-hard": {"epochs": 1, "learning_rate": 5e-5, "negatives": {"per_query": 1, "depth": 50}},
 }
-"""At most eight: a linear layer over the frozen encoder, its upper layers, and all of it."""
+"""Trainings of a linear layer over the frozen encoder, of its upper layers, and of all layers."""
 
 Tried = Mapping[str, Mapping[str, float]]
 
@@ -58,20 +58,20 @@ Tried = Mapping[str, Mapping[str, float]]
 def tune(
     base: BiEncoderConfig, names: Sequence[str] | None, seeds: int, device: torch.device, given: list[str]
 ) -> tuple[Table, Table]:
-    """Try configurations on dev, train the best with every seed, measure it on test; what is done is skipped.
+    """Try configurations on dev, train the best with every seed, and score it on test; finished parts are skipped.
 
     Args:
-        base: what the configurations change; its ``output_dir`` holds everything.
-        names: some of ``CONFIGURATIONS``; null for all.
-        seeds: trainings that are reported, from seed 0 on.
-        device: where to compute.
-        given: for provenance.
+        base: the config that the configurations change; its ``output_dir`` holds everything.
+        names: some of ``CONFIGURATIONS``; None for all.
+        seeds: number of reported trainings, from seed 0 on.
+        device: of the computation.
+        given: command-line options, for provenance.
 
     Returns:
-        All configurations on dev; and the best on test, against the base.
+        A table of all configurations on dev, and one of the best on test against the base.
 
     Raises:
-        UsageError: a name that is none.
+        UsageError: a name is unknown.
     """
     chosen = list(CONFIGURATIONS) if names is None else list(names)
     for name in chosen:
@@ -83,7 +83,7 @@ def tune(
         config = configuration(base, name, seed=TUNING_SEED, arm=name, output_dir=str(Path(base.output_dir, "tuning")))
         tried[name] = train(config, device, splits).fit()
     best = max(tried, key=lambda name: tried[name]["val"])  # the first of equals, which is the cheapest
-    # In a folder of its own: where more are tried later, another may be the best, with other lengths of texts.
+    # Its own folder: a later tuning may choose another configuration, with other text lengths.
     config = configuration(base, best, output_dir=str(Path(base.output_dir, best)))
     trainings = [train(config.model_copy(update={"seed": seed}), device, splits) for seed in range(seeds)]
     before = base_retriever(config, splits, device)
@@ -96,7 +96,7 @@ def tune(
 
 
 def configuration(base: BiEncoderConfig, name: str, **changes: Any) -> BiEncoderConfig:
-    """The base with a configuration's keys and some more, sections merged."""
+    """Return the base with the keys of a configuration and further changes; sections are merged."""
     raw = base.model_dump()
     for key, value in (CONFIGURATIONS[name] | changes).items():
         raw[key] = raw[key] | value if isinstance(value, dict) else value
@@ -104,7 +104,7 @@ def configuration(base: BiEncoderConfig, name: str, **changes: Any) -> BiEncoder
 
 
 def dev_table(base: BiEncoderConfig, tried: Tried, best: str) -> Table:
-    """A row for each configuration, whatever came out."""
+    """Return a table with one row for each configuration."""
     rows = tuple(
         (
             Cell(f"{name} (chosen)" if name == best else name),
@@ -154,7 +154,7 @@ def _row(metric: str, first: Array, second: Array, found: Difference) -> tuple[C
 
 
 def _recall(config: BiEncoderConfig, splits: Splits, before: str, seeds: int) -> tuple[Array, Array]:
-    """Return recall@10 as trec_eval has it, which results do not hold, from the runs: ``(seeds, queries)`` each."""
+    """Return trec_eval's recall@10, ``(seeds, queries)`` each, from the runs: results do not hold it."""
     folder, metric = Path(config.output_dir), "recall@10"
 
     def scores(arm: str, seed: int | None) -> list[float]:

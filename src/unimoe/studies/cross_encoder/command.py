@@ -1,4 +1,4 @@
-"""The command ``train-cross-encoder``; light to import, what it needs is imported when it runs."""
+"""The command ``train-cross-encoder`` and the script ``compare_losses.py``; heavy imports happen when they run."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def train_cross_encoder(
     ] = DEFAULT_CROSS_ENCODER,
     override: Override = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Of head, dropout and order; by default the config's.")
+        int | None, typer.Option(min=0, help="Of the head, dropout and order of lists; by default the config's.")
     ] = None,
     output_dir: Annotated[Path | None, typer.Option(help="By default the config's output_dir.")] = None,
     device: Device = None,
 ) -> None:
     """Train a cross-encoder on lists of documents with a listwise loss; print its test scores beside BM25's.
 
-    What is done already is skipped, so a killed training goes on from its last saved state when started again.
+    Run it again to resume a killed training from its last saved state.
     """
     refuse_torchrun("training a cross-encoder")
     quiet_libraries()
@@ -47,7 +47,7 @@ def train_cross_encoder(
 
 def compare_losses(
     config: Annotated[Path, typer.Option(help="A YAML file, or the name of a shipped one.")] = DEFAULT_LOSSES,
-    losses: Annotated[str | None, typer.Option(help="Some of the losses, with commas; by default all.")] = None,
+    losses: Annotated[str | None, typer.Option(help="Losses, separated by commas; by default all.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Trainings of each loss.")] = 3,
     override: Override = None,
     output_dir: Annotated[Path | None, typer.Option(help="By default the config's output_dir.")] = None,
@@ -55,7 +55,7 @@ def compare_losses(
 ) -> None:
     """Compare ranking losses on a cross-encoder: MAP, MRR@10 and nDCG@10 beside BM25's, with paired tests.
 
-    What is done is skipped, so a killed comparison goes on when it is started again. ``analyze`` reads the folder too.
+    Run it again to resume a killed comparison. ``analyze`` reads its folder too.
     """
     refuse_torchrun("training a cross-encoder")
     quiet_libraries()

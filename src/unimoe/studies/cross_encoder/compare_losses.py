@@ -1,4 +1,4 @@
-"""Losses compared on a classic cross-encoder: the same lists, the same seeds, one test, the first stage beside them."""
+"""Compares losses on a classic cross-encoder: the same lists, the same seeds, one test, and the first stage."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from unimoe.config.losses import Activation, LossConfig
 from unimoe.console import Steps, stderr, stdout
 from unimoe.errors import UsageError, did_you_mean
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
-from unimoe.studies.cross_encoder.jobs import CrossEncoderData, fit, load_cross_encoder_data, report, training_of
+from unimoe.studies.cross_encoder.jobs import fit, report, training_of
+from unimoe.studies.cross_encoder.training.data import CrossEncoderData, load_cross_encoder_data
 from unimoe.studies.cross_encoder.training.lists import fit_for
 
 FIRST_STAGE = "bm25"
 REFERENCE = "plistmle_sum_identity"
-"""The default that was merged upstream; the others are set against it too."""
+"""The default that was merged upstream; the others are compared with it too."""
 
 METRICS = ("map", "mrr@10", "ndcg@10")
 _TESTED_METRIC = "ndcg@10"
@@ -55,14 +56,14 @@ def _losses() -> dict[str, dict[str, Any]]:
 
 
 LOSSES: dict[str, dict[str, Any]] = _losses()
-"""What is compared, by the name of its arm."""
+"""The losses to compare, by the name of their arm."""
 
 
 def chosen_losses(names: Sequence[str] | None) -> list[str]:
-    """The arms asked for, in the order of ``LOSSES``; all of them by default.
+    """Return the chosen arms, in the order of ``LOSSES``; all of them by default.
 
     Raises:
-        UsageError: there is none of that name; names the closest.
+        UsageError: a name is unknown; names the closest.
     """
     for name in names or ():
         if name not in LOSSES:
@@ -71,7 +72,7 @@ def chosen_losses(names: Sequence[str] | None) -> list[str]:
 
 
 def configured(base: CrossEncoderConfig, arm: str, seed: int) -> CrossEncoderConfig:
-    """The training of one arm with one seed: the base's, with another loss."""
+    """Return the training of one arm with one seed: the base's, with another loss."""
     loss = {**LOSSES[arm], "mini_batch_size": base.loss.mini_batch_size}
     made = parse_config(LossConfig, loss, source="compare_losses")
     return base.model_copy(update={"arm": arm, "seed": seed, "loss": made})
@@ -84,7 +85,7 @@ def compare_losses(
     device: torch.device,
     given: Sequence[str] = (),
 ) -> None:
-    """Train every loss with every seed, rerank the test sets, print a table per set; what is done is skipped."""
+    """Train every loss with every seed, rerank the test sets, print a table per set; finished parts are skipped."""
     arms = chosen_losses(names)
     with Steps(1).step(f"{base.lists.source}: lists made", None) as step:
         data = load_cross_encoder_data(base)
@@ -118,7 +119,7 @@ def losses_table(results: Results, key: str, arms: Sequence[str]) -> Table:
     Args:
         results: those of the comparison's folder.
         key: ``reranking/DATASET``.
-        arms: which losses.
+        arms: the losses.
     """
     runs = {arm: results.seeds(arm, key) for arm in arms}
     before = {metric: results.scores(FIRST_STAGE, key, [None], metric) for metric in METRICS}
@@ -167,9 +168,9 @@ def losses_table(results: Results, key: str, arms: Sequence[str]) -> Table:
 
 
 def _trained_alike(base: CrossEncoderConfig, arms: Sequence[str], data: CrossEncoderData) -> set[str]:
-    """Return the arms that learn from the very lists that the reference learns from.
+    """Return the arms that learn from the same lists as the reference.
 
-    A seed gives these the same first weights and the same order of lists; a loss that cannot use some lists has other
+    With one seed these share the first weights and the order of lists. A loss that cannot use some lists has other
     batches from the first step on.
     """
 

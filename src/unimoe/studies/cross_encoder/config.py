@@ -1,4 +1,4 @@
-"""What the training of a classic cross-encoder is: an encoder with one output, lists of documents, a listwise loss."""
+"""Configuration of a classic cross-encoder: an encoder with one output, lists of documents, a listwise loss."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from unimoe.config.losses import LossConfig
 from unimoe.studies.common.splits import SplitConfig
 
 MS_MARCO_LISTS = "ms_marco_v1.1"
-"""The hub's ``microsoft/ms_marco``, configuration v1.1: about eight passages per query, of which one is selected."""
+"""``microsoft/ms_marco`` on the hub, configuration v1.1: about eight passages per query, one of them selected."""
 
 
 class CrossEncoderModelConfig(Section):
-    """The model that is trained.
+    """The model to train.
 
     Attributes:
         base: an encoder by hub id, a folder (of transformers or of sentence-transformers), or
-            ``bundled:all-minilm-l6-v2``; a head of one output is put on it. A cross-encoder of one output goes on.
+            ``bundled:all-minilm-l6-v2``; it gets a head of one output. A cross-encoder of one output is trained on.
         revision: the hub revision; null for the newest.
         max_length: tokens of query and document together; the longer of the two is cut.
-        frozen_layers: this many lower layers stay as they are, and with them the embeddings.
+        frozen_layers: freeze this many lower layers, and the embeddings with them.
         trust_remote_code: runs code from the model's repository; leave it off unless you have read that code.
     """
 
@@ -35,18 +35,17 @@ class CrossEncoderModelConfig(Section):
 
 
 class ListsConfig(Section):
-    """The lists that are trained on.
+    """The lists to train on.
 
     Attributes:
         source: ``ms_marco_v1.1`` of the hub, or a collection of the catalogue.
-        splits: of a collection: which split is which, as for heads; null takes the published ones.
-        queries: lists to train on at most, a fixed sample; null for all.
-        max_docs: documents of a list at most; null for all there are.
-        max_positives: relevant documents of a list at most, the best grades first; null for half of ``max_docs``.
-            Only for collections.
-        negatives_from: of a collection, the first this many BM25 candidates make a list: its negatives stand in their
-            order.
-        held_out: of MS MARCO's lists, kept for choosing.
+        splits: the train, dev and test queries of a collection; null for the published splits.
+        queries: at most this many lists, a fixed sample; null for all.
+        max_docs: at most this many documents in a list; null for all of them.
+        max_positives: at most this many relevant documents in a list, the best grades first; null for half of
+            ``max_docs``. Only for collections.
+        negatives_from: draw the negatives from this many BM25 candidates, in their order. Only for collections.
+        held_out: number of MS MARCO's lists that choose the checkpoint instead.
         bm25: BM25's parameters.
     """
 
@@ -67,15 +66,15 @@ class ListsConfig(Section):
 
 
 class RerankingConfig(Section):
-    """What the model is chosen by, and what it is reported on: BM25's candidates, reranked.
+    """The collections whose BM25 candidates are reranked, to choose the checkpoint and to report it.
 
     Attributes:
-        dev: collections whose mean nDCG@10 chooses the checkpoint, ``@split`` at the end where it is not test; empty
-            takes the dev part of the source.
-        test: collections that are reported, likewise; empty takes the source's test split, where it has one.
+        dev: collections whose mean nDCG@10 chooses the checkpoint, with ``@split`` at the end where that is not test;
+            empty for the dev part of the source.
+        test: collections to report, named in the same way; empty for the test split of the source, where it has one.
         depth: candidates of a query.
-        dev_queries: of each dev collection scored, a fixed sample; null for all.
-        test_queries: of each test collection, likewise; results record the cut.
+        dev_queries: queries of each dev collection, a fixed sample; null for all.
+        test_queries: queries of each test collection, a fixed sample; null for all. Results record the number.
         batch_size: pairs of one forward pass.
     """
 
@@ -88,22 +87,22 @@ class RerankingConfig(Section):
 
 
 class CrossEncoderConfig(Section):
-    """One training of a cross-encoder, and its evaluation. The defaults are the recipe the project started from.
+    """One training of a cross-encoder, and its evaluation. The defaults are the project's first recipe.
 
     Attributes:
-        name: stands in every result; ``output_dir`` holds one experiment.
-        arm: what results call the trained model.
+        name: of the experiment, written in every result; one ``output_dir`` for each experiment.
+        arm: name of the trained model in results.
         epochs: passes over the lists.
         max_steps: optimizer steps, instead of ``epochs``.
         batch_size: lists of one step.
         learning_rate: the peak; it decays linearly to 0.
-        warmup_ratio: part of the steps in which it rises.
+        warmup_ratio: share of the steps in which it rises.
         seed: set before the head is initialised, and again for dropout and the order of lists.
         eval_every: steps between evaluations on dev, each followed by a saved state; a killed run loses at most these.
-        keep: saved states kept; the best is always among them.
+        keep: number of saved states to keep; the best is always among them.
         dtype: of the forward passes in training; weights are float32. ``auto``: bfloat16 on a GPU that has it.
-        push_to_hub: repository that the finished model is uploaded to; null for none.
-        caveats: why results are unfit for decisions, copied into every one of them.
+        push_to_hub: repository to upload the finished model to; null for none.
+        caveats: reasons why results are unfit for decisions, copied into every result.
     """
 
     name: Name = "cross_encoder"

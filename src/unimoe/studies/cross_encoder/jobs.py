@@ -1,17 +1,14 @@
-"""What the command ``train-cross-encoder`` does: lists, training, reranking results, the optional upload."""
+"""Trains a cross-encoder, writes its reranking results, prints them, and uploads the model where asked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from unimoe.console import Step, Steps, stderr, stdout
 from unimoe.errors import MissingPartError
-from unimoe.evaluation.dataset_names import collections_of, refuse_equal_names
-from unimoe.evaluation.tiers import Dataset, LoadedDataset
 from unimoe.models.quiet import first_line
 from unimoe.results import EvalResult
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
@@ -24,53 +21,22 @@ from unimoe.studies.cross_encoder.evaluation import (
 from unimoe.studies.cross_encoder.model import load_cross_encoder
 from unimoe.studies.cross_encoder.reranking_set import RerankingSet
 from unimoe.studies.cross_encoder.training.checkpoint import CrossEncoderManifest
-from unimoe.studies.cross_encoder.training.data import own_parts
-from unimoe.studies.cross_encoder.training.lists import Lists, fit_for, warnings_for
+from unimoe.studies.cross_encoder.training.data import CrossEncoderData, load_cross_encoder_data
+from unimoe.studies.cross_encoder.training.lists import fit_for, warnings_for
 from unimoe.studies.cross_encoder.training.trainer import CrossEncoderTraining
 
 
-@dataclass(frozen=True)
-class CrossEncoderData:
-    """What a cross-encoder is trained on, chosen by, and reported on.
-
-    Attributes:
-        lists: before they are made fit for a loss.
-        dev: what chooses the checkpoint.
-        test: what is reported.
-    """
-
-    lists: Lists
-    dev: tuple[RerankingSet, ...]
-    test: tuple[RerankingSet, ...]
-
-
-def load_cross_encoder_data(config: CrossEncoderConfig) -> CrossEncoderData:
-    """Load lists, dev and test sets with their BM25 candidates.
-
-    Raises:
-        UsageError: no such collection or split.
-        DataError: one cannot be had or is malformed.
-    """
-    evaluation = config.evaluation
-    lists, dev, test = own_parts(config.lists, evaluation)
-    return CrossEncoderData(
-        lists,
-        _named(config, evaluation.dev, evaluation.dev_queries) or (dev,),
-        _named(config, evaluation.test, evaluation.test_queries) or ((test,) if test is not None else ()),
-    )
-
-
 def training_of(config: CrossEncoderConfig, data: CrossEncoderData, device: torch.device) -> CrossEncoderTraining:
-    """The training of a configuration on the lists that its loss can learn from."""
+    """Return the training of a configuration on the lists that its loss can learn from."""
     return CrossEncoderTraining(config, fit_for(config.loss, data.lists), data.dev, device)
 
 
 def train_and_evaluate(config: CrossEncoderConfig, device: torch.device, given: Sequence[str] = ()) -> None:
-    """Train, evaluate, print the test scores beside BM25's; what is done already is skipped.
+    """Train, evaluate, and print the test scores beside BM25's; finished parts are skipped.
 
     Raises:
         DataError: data or saved states are unfit.
-        MissingPartError: the upload failed; the model's folder stands.
+        MissingPartError: the upload failed; the model's folder is complete.
     """
     with Steps(1).step(f"{config.lists.source}: lists made", None) as step:
         data = load_cross_encoder_data(config)
@@ -93,7 +59,7 @@ def train_and_evaluate(config: CrossEncoderConfig, device: torch.device, given: 
 
 
 def fit(training: CrossEncoderTraining, step: Step) -> CrossEncoderManifest:
-    """Train with a bar that also moves where a training is found done or half done."""
+    """Train, and move the progress bar past steps that an earlier run has taken."""
     taken = 0
 
     def on_step(number: int, _: int) -> None:
@@ -120,10 +86,10 @@ def report(
     Args:
         training: finished.
         manifest: of its checkpoint.
-        dataset: what is reranked.
-        given: options given by hand, for provenance.
-        step: whose bar moves.
-        paired: declare that trainings of one seed share the order of the data and the first weights.
+        dataset: to rerank.
+        given: command-line options, for provenance.
+        step: its progress bar moves.
+        paired: record that trainings of one seed share the order of the data and the first weights.
     """
     config = training.config
     model = TrainedCrossEncoder(
@@ -150,18 +116,6 @@ def report(
     return before, evaluate_cross_encoder(model, dataset, reporting, training.device, step.advance)
 
 
-def _named(config: CrossEncoderConfig, names: Sequence[str], queries: int | None) -> tuple[RerankingSet, ...]:
-    sets = []
-    chosen = [pair for given in names for pair in collections_of(given)]
-    refuse_equal_names(name for name, _ in chosen)
-    for name, split in chosen:
-        loaded = LoadedDataset(
-            Dataset(name, split, config.evaluation.depth, queries, pool=None, bm25=config.lists.bm25)
-        )
-        sets.append(RerankingSet(name, loaded.collection, loaded.candidates, loaded.first_stage))
-    return tuple(sets)
-
-
 def _print(name: str, before: EvalResult, after: EvalResult) -> None:
     for metric in ("map", "mrr@10", "ndcg@10"):
         value = after.aggregate[metric]
@@ -175,7 +129,7 @@ def _push(repository: str, folder: Path, device: torch.device) -> None:
         load_cross_encoder(folder, device).push_to_hub(repository)
     except Exception as error:  # the hub's client ends in errors of many kinds: no token, no network, no such place
         raise MissingPartError(
-            f"the model could not be uploaded to {repository} ({first_line(error)}); it stands whole in {folder}: log "
+            f"the model could not be uploaded to {repository} ({first_line(error)}); it is complete in {folder}: log "
             "in with `hf auth login` and run the same command again"
         ) from None
     stdout.print(f"hub    {repository}", soft_wrap=True)

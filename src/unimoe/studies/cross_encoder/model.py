@@ -1,7 +1,6 @@
 """Classic cross-encoders: an encoder that reads query and document together, with one output.
 
-Made, loaded and run by sentence-transformers; what is here finds the weights, seeds the head, and refuses what does not
-fit.
+sentence-transformers makes, loads and runs them; this file finds the weights, seeds the head, and refuses bad bases.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _CHUNK = 16
 
 @dataclass(frozen=True)
 class CrossEncoderFiles:
-    """Where a cross-encoder starts from.
+    """The base of a cross-encoder.
 
     Attributes:
         folder: of the transformers model and its tokenizer.
@@ -49,7 +48,7 @@ def find_cross_encoder(config: CrossEncoderModelConfig) -> CrossEncoderFiles:
     """Find a base by name.
 
     Raises:
-        DataError: it cannot be had, or has more than one label.
+        DataError: it cannot be loaded, or has more than one label.
     """
     if config.base.startswith("bundled:"):
         root, name, commit = bundled_encoder_folder(config.base), BUNDLED_ENCODER, None
@@ -66,16 +65,16 @@ def find_cross_encoder(config: CrossEncoderModelConfig) -> CrossEncoderFiles:
 def new_cross_encoder(
     config: CrossEncoderModelConfig, files: CrossEncoderFiles, seed: int, device: torch.device
 ) -> CrossEncoder:
-    """A cross-encoder of one label on a base, its new head initialised from ``seed``.
+    """Make a cross-encoder of one label on a base; ``seed`` initialises its new head.
 
     Raises:
-        DataError: the base is no encoder that a head can be put on, or ``frozen_layers`` is more than it has.
+        DataError: the base cannot have a head, or has fewer layers than ``frozen_layers``.
     """
     from sentence_transformers import CrossEncoder
     from sentence_transformers.base.modules import Transformer
     from transformers import set_seed
 
-    set_seed(seed)  # the trainer sets it again, but only after the head has been drawn
+    set_seed(seed)  # the trainer sets it again, but only after the head is initialised
     trust = {"trust_remote_code": config.trust_remote_code}
     try:
         with quiet_loading():
@@ -86,7 +85,7 @@ def new_cross_encoder(
                 model_kwargs={"dtype": torch.float32, **trust},
                 processor_kwargs={"model_max_length": config.max_length, **trust},
             )
-            # Else its model card asks the hub whether parts of the folder's path are the name of a model there.
+            # Without local_files_only, the model card asks the hub whether parts of the path name a model there.
             model: CrossEncoder = CrossEncoder(modules=[transformer], device=str(device), local_files_only=True)
     except Exception as error:  # loading ends in errors of many kinds: no such architecture, damaged or missing files
         raise DataError(
@@ -100,7 +99,7 @@ def new_cross_encoder(
 
 
 def load_cross_encoder(folder: Path, device: torch.device) -> CrossEncoder:
-    """A trained cross-encoder from its folder.
+    """Load a trained cross-encoder.
 
     Raises:
         DataError: it cannot be loaded, or has more than one label.
@@ -121,12 +120,12 @@ def load_cross_encoder(folder: Path, device: torch.device) -> CrossEncoder:
 def score_pairs(
     model: CrossEncoder, pairs: Sequence[Pair], batch_size: int, advance: Callable[[int], None] | None = None
 ) -> list[float]:
-    """The logit of every pair of query and document.
+    """Return the logit of every pair.
 
     Args:
         model: the cross-encoder.
         pairs: query and document.
-        batch_size: pairs of one forward pass; pairs of similar length go together.
+        batch_size: pairs of one forward pass, which have similar lengths.
         advance: called with the number of pairs done.
 
     Raises:
@@ -153,7 +152,7 @@ def score_pairs(
 
 
 def weights_hash(folder: Path) -> str:
-    """Content hash of the weights in a folder.
+    """Return the content hash of the weights in a folder.
 
     Raises:
         DataError: there are none.
@@ -179,18 +178,18 @@ def _download(config: CrossEncoderModelConfig) -> Path:
     try:
         folder = fetch(patterns)
         if not any(folder.glob("*.safetensors")):
-            # Older encoders have no others; transformers reads these as weights alone, which runs no code.
+            # Older encoders have only these; transformers reads them as weights alone, which runs no code.
             folder = fetch([*patterns, "pytorch_model*.bin"])
     except Exception as error:  # the hub's client ends in errors of many kinds: offline, no such id, gated, malformed
         raise DataError(
-            f"model.base {config.base!r} cannot be had ({first_line(error)}); "
+            f"model.base {config.base!r} cannot be loaded ({first_line(error)}); "
             f"check the id or folder, connect to the hub, or set model.base to {BUNDLED_ENCODER}"
         ) from None
     return folder
 
 
 def _transformer_folder(root: Path) -> Path:
-    """The folder of the transformers model within one of sentence-transformers, or the folder itself."""
+    """Return the folder of the transformers model inside one of sentence-transformers, or the folder itself."""
     listed = root / "modules.json"
     if not listed.is_file():
         return root

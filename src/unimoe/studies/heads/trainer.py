@@ -1,10 +1,9 @@
-"""Trains a head by any method, chooses the best step on dev, and leaves a checkpoint.
+"""Trains a head by any method, chooses the best step on dev, and writes a checkpoint.
 
     results = HeadTrainer(TrainConfig(task="scifact", num_steps=300)).train()
     results["test/ndcg@10"]
 
-The state is saved every few steps; a resumed training takes the same steps as an undisturbed one, to the last bit on a
-CPU.
+The state is saved every few steps. A resumed training takes the same steps as an undisturbed one, bit for bit on a CPU.
 """
 
 from __future__ import annotations
@@ -12,15 +11,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from unimoe.errors import DataError
-from unimoe.io import append_jsonl, hash_json, write_text
+from unimoe.io import hash_json
 from unimoe.models.device import choose_device, choose_dtype
 from unimoe.models.embedder import Advance
 from unimoe.results import arm_dir
@@ -32,30 +33,53 @@ from unimoe.studies.heads.methods import GradientMethod, Method
 from unimoe.studies.heads.model import HEAD_FILE, load_head, save_head
 from unimoe.studies.heads.pools import PoolSet
 from unimoe.studies.heads.scores import chosen_by, evaluate_head
-from unimoe.studies.heads.state import Progress, load_state, save_state
-from unimoe.training.state_files import refuse_other_fingerprint
+from unimoe.training.run_state import RunState
 
 OnStep = Callable[[int, dict[str, float]], None]
-"""Told the number of steps taken and what is logged of the last one."""
+"""Called with the number of steps taken and the log record of the last one."""
 
-_NOT_DECISIVE = {"save_every", "device", "output_dir"}
+_WITHOUT_EFFECT = {"save_every", "device", "output_dir"}
+
+
+@dataclass
+class Progress:
+    """How far the training of a head is.
+
+    Attributes:
+        weight: the head after ``step`` steps.
+        best: the best head on dev so far.
+        best_value: its main metric on dev.
+        start_value: the metric before training.
+        best_step: steps taken when the best was seen; 0 is the head before training.
+        step: steps taken.
+        seconds: time of the steps, without evaluations on dev.
+        facts: the log record of the last step.
+    """
+
+    weight: Tensor
+    best: Tensor
+    best_value: float
+    start_value: float
+    best_step: int = 0
+    step: int = 0
+    seconds: float = 0.0
+    facts: dict[str, float] = field(default_factory=dict)
 
 
 class HeadTrainer:
-    """One training of a head.
+    """Trains one head.
 
     Args:
-        config: what to train, on what, and how.
-        data: the pools; loaded by the config when absent.
+        config: of the training.
+        data: the pools; loaded as the config says when absent.
         arm: its name in results; by default the method's.
 
     Attributes:
-        train_pools: what is trained on, on the device.
-        dev_pools: what chooses the step.
-        dates: of documents, where freshness is an objective; else null.
-        head_path: where the trained head goes.
-        log_path: where steps are logged.
-        fingerprint: content hash of all that determines the training.
+        train_pools: to train on, on the device.
+        dev_pools: these choose the step.
+        dates: of documents, where freshness is an objective; else None.
+        head_path: of the trained head.
+        state: the training under way.
     """
 
     def __init__(self, config: TrainConfig, data: HeadData | None = None, arm: str | None = None) -> None:
@@ -64,29 +88,29 @@ class HeadTrainer:
         self.data = data if data is not None else load_data(config)
         self.train_pools, self.dev_pools = (to_device(pools, self.device) for pools in (self.data.train, self.data.dev))
         folder = arm_dir(Path(config.output_dir), self.arm, self.seed)
-        self.head_path, self.log_path = folder / "checkpoint" / HEAD_FILE, folder / "logs" / "train.jsonl"
-        self.state_path = folder / "state.safetensors"
-        decisive = [config.model_dump(exclude=_NOT_DECISIVE), self.data.content_hash]
+        self.head_path = folder / "checkpoint" / HEAD_FILE
+        settings = {"config": config.model_dump(exclude=_WITHOUT_EFFECT), "data": self.data.content_hash}
+        decisive: list[Any] = list(settings.values())
         self.dates: dict[str, date] | None = None
         if "freshness" in config.objectives:
             self.dates = document_dates(config.task)
             decisive.append({key: day.isoformat() for key, day in self.dates.items()})
-        self.fingerprint = hash_json(decisive)
+        self.state = RunState(folder, settings, hash_json(decisive), Progress)
 
     @property
     def seed(self) -> int | None:
-        """The training seed; null where nothing is trained."""
+        """The training seed; None where nothing is trained."""
         return None if self.config.method == "zero_shot" else self.config.seed
 
     def train(self, on_step: OnStep | None = None) -> dict[str, float]:
-        """Train, or find it trained, and evaluate.
+        """Train unless that is done, and evaluate.
 
         Returns:
             Under ``train/``, ``val/`` (dev) and ``test/``: nDCG at the config's cutoff and the usual measures of the
-            best step on dev; ``best_step``, ``steps``, and ``seconds`` of training without looks at dev.
+            best step on dev; ``best_step``, ``steps``, and ``seconds`` of training without evaluations on dev.
 
         Raises:
-            DataError: a checkpoint or state in the folder is of another training; the fitness or loss is not finite.
+            DataError: a checkpoint or state in the folder is of another training; a weight is not finite.
         """
         facts = self.fit(on_step)
         weight, _ = self.head()
@@ -99,11 +123,11 @@ class HeadTrainer:
         return found | {name: facts[name] for name in ("best_step", "steps", "seconds")}
 
     def fit(self, on_step: OnStep | None = None) -> dict[str, float]:
-        """Train, or find it trained.
+        """Train unless that is done.
 
         Returns:
             ``val``, the main metric on dev of the best step, and ``start``, that of the head before training;
-            ``best_step``, ``steps`` and ``seconds``; ``weight_bytes``, what the weights between two steps occupy.
+            ``best_step``, ``steps`` and ``seconds``; ``weight_bytes``, the memory of the weights between two steps.
 
         Raises:
             DataError: as in ``train``.
@@ -115,23 +139,24 @@ class HeadTrainer:
         return facts
 
     def is_finished(self) -> bool:
-        """Whether the head of this very training is there.
+        """Return whether the head of this training exists.
 
         Raises:
-            DataError: there is one of another training.
+            DataError: there is a head of another training.
         """
         if not self.head_path.exists():
             return False
         _, metadata = load_head(self.head_path)
-        refuse_other_fingerprint(self.head_path, self.fingerprint, metadata.get("fingerprint"))
+        config = {k: v for k, v in json.loads(metadata.get("config", "{}")).items() if k not in _WITHOUT_EFFECT}
+        self.state.refuse_other(self.head_path, metadata.get("fingerprint"), {"config": config})
         return True
 
     def head(self) -> tuple[Tensor, dict[str, str]]:
-        """The trained head ``(D_out, D)``, and what is written about it."""
+        """Return the trained head ``(D_out, D)`` and its metadata."""
         return load_head(self.head_path, self.data.test.queries.shape[1])
 
     def initial(self) -> Tensor:
-        """The head before training; the identity where none is trained."""
+        """Return the head before training; the identity where none is trained."""
         if self.config.method == "zero_shot":
             return torch.eye(self.data.train.queries.shape[1], device=self.device)
         config = self.config
@@ -139,7 +164,7 @@ class HeadTrainer:
         return weight.to(self.device)
 
     def batch(self, step: int) -> list[int]:
-        """The places of a step's queries: every epoch has an order of its own, which hangs on the seed alone."""
+        """Return the places of a step's queries; the order of every epoch depends on the seed alone."""
         size = min(self.config.batch_size, len(self.train_pools))
         epoch, place = divmod(step, len(self.train_pools) // size)
         order = np.random.default_rng([self.config.seed, epoch]).permutation(len(self.train_pools))
@@ -149,19 +174,19 @@ class HeadTrainer:
     def _take_steps(self, on_step: OnStep | None) -> None:
         config, weight = self.config, self.initial()
         method = make_method(config, weight, self.train_pools, self.dates)
-        if self.state_path.exists() and method is not None:
-            progress, kept = load_state(self.state_path, self.fingerprint, self.device)
-            method.load_state(kept)
+        if method is not None and (saved := self.state.load(self.device)):
+            progress, parts = saved
+            method.load_state(parts.get("method", {}))
         else:
             value = chosen_by(weight, self.dev_pools, config)
             progress = Progress(weight, weight, value, value)
-        self._cut_log(progress.step)
+        self.state.cut_logs(progress.step)
         while method is not None and progress.step < config.num_steps:
             self._take_step(method, progress)
             if on_step:
                 on_step(progress.step, progress.facts)
             if progress.step % config.save_every == 0 and progress.step < config.num_steps:
-                save_state(self.state_path, self.fingerprint, progress, method.state())
+                self.state.save(progress, method=method.state())
         self._finish(progress)
 
     def _take_step(self, method: Method, progress: Progress) -> None:
@@ -179,7 +204,7 @@ class HeadTrainer:
             if value > progress.best_value:
                 progress.best, progress.best_step, progress.best_value = weight, progress.step, value
         loss = facts["loss"] if "loss" in facts else 1.0 - facts["fitness"]
-        append_jsonl(self.log_path, {"step": progress.step, **facts, "loss": loss, "seconds": progress.seconds})
+        self.state.log({"step": progress.step, **facts, "loss": loss, "seconds": progress.seconds})
 
     def _finish(self, progress: Progress) -> None:
         head = progress.best
@@ -192,7 +217,7 @@ class HeadTrainer:
             "weight_bytes": progress.facts.get("weight_bytes", head.numel() * head.element_size()),
         }
         metadata = {
-            "fingerprint": self.fingerprint,
+            "fingerprint": self.state.fingerprint,
             "arm": self.arm,
             "encoder": self.data.encoder,
             "prompt": self.data.prompt,
@@ -201,18 +226,13 @@ class HeadTrainer:
         }
         self.head_path.parent.mkdir(parents=True, exist_ok=True)
         save_head(self.head_path, head, metadata)
-        self.state_path.unlink(missing_ok=True)
-
-    def _cut_log(self, steps: int) -> None:
-        """Keep the log of the steps already taken: those after the saved state are taken again."""
-        lines = self.log_path.read_text(encoding="utf-8").splitlines() if self.log_path.exists() else []
-        write_text(self.log_path, "".join(f"{line}\n" for line in lines[:steps]))
+        self.state.delete()
 
 
 def make_method(
     config: TrainConfig, weight: Tensor, train: PoolSet, dates: Mapping[str, date] | None = None
 ) -> Method | None:
-    """The method of a config; null where nothing is trained. ``dates`` of documents are for the objective freshness."""
+    """Return the method of a config, None where nothing is trained; ``dates`` are those of documents, for freshness."""
     if config.method == "zero_shot":
         return None
     if config.method in GRADIENT_METHODS:
@@ -223,7 +243,7 @@ def make_method(
 
 
 def load_data(config: TrainConfig, advance: Advance | None = None) -> HeadData:
-    """The pools of a config, embedded by its encoder; ``advance`` is called with the number of texts done."""
+    """Return the pools of a config, embedded by its encoder; ``advance`` is called with the number of texts done."""
     from unimoe.models.encoder import load_encoder
 
     device = choose_device(config.device)

@@ -105,7 +105,7 @@ class TestBatches:
 @pytest.mark.parametrize(("keys", "words"), [
     ({"learning_rate": 0.0}, "greater than 0"),
     ({"freeze_base": True, "out_dim": None}, "leaves nothing to train"),
-    ({"freeze_base": True, "frozen_layers": 1}, "says nothing beside freeze_base"),
+    ({"freeze_base": True, "frozen_layers": 1}, "has no effect with freeze_base"),
     ({"negatives": {"per_query": 5, "depth": 6, "skip": 2}}, "leaves fewer than 5"),
     ({"dev": {"metric": "recal@10"}}, "did you mean 'recall@10'"),
     ({"batch_size": 1}, "greater than or equal to 2"),

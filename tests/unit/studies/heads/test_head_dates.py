@@ -69,7 +69,7 @@ def test_freshness_asks_for_dates_and_trains_with_them(tmp_path: Path) -> None:
         pooled.fit()
     give_dates(folder, {ids[0]: "2001"})
     trainer = HeadTrainer(config, data)
-    assert trainer.fingerprint != pooled.fingerprint
+    assert trainer.state.fingerprint != pooled.state.fingerprint
     trainer.fit()
-    logged = [json.loads(line) for line in trainer.log_path.read_text(encoding="utf-8").splitlines()]
+    logged = [json.loads(line) for line in trainer.state.log_path.read_text(encoding="utf-8").splitlines()]
     assert all(0 < line["freshness"] < 1 for line in logged)

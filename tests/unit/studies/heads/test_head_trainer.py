@@ -76,12 +76,12 @@ def test_a_killed_training_goes_on_to_the_same_bits(
     for steps in (6, 11):  # between two saved states each
         with pytest.raises(KilledError):
             HeadTrainer(killed.config, data).fit(kill_after(steps))
-        assert killed.state_path.exists()
+        assert killed.state.path.exists()
         assert not killed.is_finished()
     killed.fit()
     assert torch.equal(killed.head()[0], whole.head()[0])
-    assert not killed.state_path.exists()
-    logs = [[without_time(line) for line in t.log_path.read_text().splitlines()] for t in (whole, killed)]
+    assert not killed.state.path.exists()
+    logs = [[without_time(line) for line in t.state.log_path.read_text().splitlines()] for t in (whole, killed)]
     assert logs[0] == logs[1]
     assert len(logs[0]) == config.num_steps
 
@@ -106,7 +106,7 @@ def test_the_head_that_is_kept_is_the_best_on_dev(config: TrainConfig, data: Hea
     trainer = HeadTrainer(changed(config, num_steps=20, eval_every=2), data)
     facts = trainer.fit()
     seen = {0: facts["start"]} | {
-        r["step"]: r["val"] for r in map(json.loads, trainer.log_path.read_text().splitlines()) if "val" in r
+        r["step"]: r["val"] for r in map(json.loads, trainer.state.log_path.read_text().splitlines()) if "val" in r
     }
     assert facts["val"] == max(seen.values()) == seen[facts["best_step"]]
     assert facts["best_step"] == min(step for step, value in seen.items() if value == facts["val"])
@@ -147,7 +147,10 @@ def test_batches_hang_on_the_seed_alone_and_an_epoch_sees_every_query_once(confi
 class TestRefused:
     def test_another_config_in_the_folder(self, config: TrainConfig, data: HeadData) -> None:
         HeadTrainer(config, data).fit()
-        with pytest.raises(DataError, match=r"head\.safetensors is of another training .* choose another output_dir"):
+        with pytest.raises(
+            DataError,
+            match=r"head\.safetensors is of another training: config\.learning_rate was .* choose another output_dir",
+        ):
             HeadTrainer(changed(config, learning_rate=1e-4), data).fit()
 
     def test_another_encoder(self, config: TrainConfig, data: HeadData) -> None:
@@ -166,7 +169,7 @@ class TestRefused:
         trainer = HeadTrainer(config, data)
         with pytest.raises(KilledError):
             trainer.fit(kill_after(6))
-        trainer.state_path.write_bytes(content)
+        trainer.state.path.write_bytes(content)
         with pytest.raises(DataError, match=r"damaged training state .* delete it to start over"):
             HeadTrainer(config, data).fit()
 
@@ -220,7 +223,7 @@ def test_seeds_differ_and_repeat(config: TrainConfig, data: HeadData, tmp_path: 
     def head(seed: int, place: str) -> torch.Tensor:
         trainer = HeadTrainer(changed(config, method="eggroll", seed=seed, output_dir=str(tmp_path / place)), data)
         trainer.fit()
-        return torch.tensor([json.loads(line)["fitness"] for line in trainer.log_path.read_text().splitlines()])
+        return torch.tensor([json.loads(line)["fitness"] for line in trainer.state.log_path.read_text().splitlines()])
 
     assert torch.equal(head(0, "a"), head(0, "b"))
     assert not torch.equal(head(1, "a"), head(0, "a"))

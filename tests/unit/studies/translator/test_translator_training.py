@@ -229,14 +229,14 @@ class TestTraining:
         for batches in (2 * per_epoch + 3, 4 * per_epoch + 1):
             with pytest.raises(KilledError):
                 trainer(killed.config).fit(kill_after(batches))
-            assert killed.state_path.exists()
+            assert killed.state.path.exists()
             assert not killed.is_finished()
         facts = killed.fit()
         for folder, other in ((whole.checkpoint, killed.checkpoint), (whole.last, killed.last)):
             one, two = tensors(folder), tensors(other)
             assert all(np.array_equal(one[name], two[name]) for name in one)
-        assert not killed.state_path.exists()
-        logs = [[without_time(line) for line in t.log_path.read_text().splitlines()] for t in (whole, killed)]
+        assert not killed.state.path.exists()
+        logs = [[without_time(line) for line in t.state.log_path.read_text().splitlines()] for t in (whole, killed)]
         assert logs[0] == logs[1]
         assert len(logs[0]) == 5
         assert {**whole.fit(), "seconds": 0} == {**facts, "seconds": 0}
@@ -244,7 +244,7 @@ class TestTraining:
     def test_the_epoch_that_is_kept_is_the_best_on_validation_images(self, tmp_path: Path) -> None:
         done = trainer(small_config(tmp_path, model="mlp1", epochs=8, learning_rate=0.02))
         facts = done.fit()
-        seen = [facts["start"], *(json.loads(line)["val/mrr"] for line in done.log_path.read_text().splitlines())]
+        seen = [facts["start"], *(json.loads(line)["val/mrr"] for line in done.state.log_path.read_text().splitlines())]
         assert facts["val"] == max(seen)
         assert facts["best_epoch"] == seen.index(max(seen))
         assert evaluate(done.translator(), VALIDATION, CPU)["mrr"] == facts["val"]
@@ -259,7 +259,7 @@ class TestTraining:
         start = linear_map("geometry", TRAIN, frozen.config)
         np.testing.assert_array_equal(tensors(frozen.last)["base.weight"], start.weight.astype(np.float32))
         assert not np.array_equal(tensors(early.last)["base.weight"], start.weight.astype(np.float32))
-        flags = [json.loads(line)["closed_form_trained"] for line in early.log_path.read_text().splitlines()]
+        flags = [json.loads(line)["closed_form_trained"] for line in early.state.log_path.read_text().splitlines()]
         assert flags == [False, True]
 
     @pytest.mark.parametrize("model", CLOSED_FORMS)
@@ -291,7 +291,7 @@ class TestTraining:
             bad.fit()
         assert not bad.is_finished()
         kept = evaluate(bad.translator(), VALIDATION, CPU)["mrr"]
-        first = [json.loads(line)["val/mrr"] for line in good.log_path.read_text().splitlines()][:3]
+        first = [json.loads(line)["val/mrr"] for line in good.state.log_path.read_text().splitlines()][:3]
         assert kept == max(first)
 
     def test_a_diverging_training_says_so_in_one_line(self, tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ class TestTraining:
         half = trainer(small_config(tmp_path))
         with pytest.raises(KilledError):
             half.fit(kill_after(half.batches - 1))
-        half.state_path.write_bytes(half.state_path.read_bytes()[:100])
+        half.state.path.write_bytes(half.state.path.read_bytes()[:100])
         with pytest.raises(DataError, match="damaged training state"):
             half.fit()
 

@@ -1,1 +1,1 @@
-"""Training data without judgments: queries worth labels, a deep first stage, and a reranker that grades pairs."""
+"""Training data without judgments: a reranker grades candidates of sampled queries."""

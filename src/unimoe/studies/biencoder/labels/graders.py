@@ -1,4 +1,4 @@
-"""What grades pairs: the yes/no question to a causal language model, adapted or not, or a cross-encoder."""
+"""Models that grade pairs: a causal language model that answers yes or no, adapted or not, or a cross-encoder."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ CROSS_ENCODER = "cross-encoder:"
 
 
 class Grader(Protocol):
-    """Gives pairs of texts a probability of relevance."""
+    """Estimates the relevance of pairs of texts."""
 
     @property
     def identity(self) -> str:
-        """Content hash of everything its scores depend on besides the texts."""
+        """Content hash of everything that the scores depend on besides the texts."""
 
     def probabilities(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
-        """P(relevant) of each ``(query, document)``, ``(N,)``.
+        """Return P(relevant) of each ``(query, document)``, ``(N,)``.
 
         Raises:
             InputError: a pair cannot be scored; carries its index.
@@ -41,10 +41,10 @@ class Grader(Protocol):
 
 
 def load_grader(config: LabelConfig, device: torch.device) -> Grader:
-    """The grader that a config names.
+    """Load the grader that a config names.
 
     Raises:
-        DataError: it cannot be had, or is no reranker.
+        DataError: it cannot be loaded, or is not a reranker.
     """
     name = config.reranker
     if name.startswith(CROSS_ENCODER):
@@ -60,7 +60,7 @@ def load_grader(config: LabelConfig, device: torch.device) -> Grader:
 
 @dataclass
 class _YesNo:
-    """P(yes) after the question."""
+    """Takes P(yes) of a causal language model."""
 
     model: UnimodelForExp1
     adapter: str | None
@@ -74,7 +74,7 @@ class _YesNo:
 
 
 class _CrossEncoder:
-    """The sigmoid of a sequence classifier's one label."""
+    """Takes the sigmoid of a sequence classifier's one label."""
 
     def __init__(self, base: str, max_length: int, device: torch.device) -> None:
         from sentence_transformers import CrossEncoder

@@ -1,4 +1,4 @@
-"""Pairs of sampled queries and what the first stage found for them, graded shard by shard into pseudo-judgments."""
+"""Grades the candidates of sampled queries, shard by shard, and writes them as the judgments of a new collection."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
 
+import torch
+
+from unimoe.console import Steps, stderr, stdout
+from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection
 from unimoe.data.sources.beir_layout import write_parts
 from unimoe.errors import DataError, InputError, UsageError
@@ -14,7 +18,8 @@ from unimoe.io import atomic_dir, hash_json, hash_parts, read_json, write_json
 from unimoe.models.embedder import Advance
 from unimoe.retrieval.bm25 import cached_bm25_run
 from unimoe.studies.biencoder.config import LabelConfig
-from unimoe.studies.biencoder.labels.graders import Grader
+from unimoe.studies.biencoder.labels.graders import Grader, load_grader
+from unimoe.studies.biencoder.labels.queries import sample_queries
 from unimoe.trec import Qrels, Run
 
 MANIFEST = "labels.json"
@@ -22,14 +27,14 @@ MANIFEST = "labels.json"
 
 @dataclass(frozen=True)
 class Agreement:
-    """Pseudo-positives against real judgments, over the labelled queries that have any.
+    """Agreement of pseudo-positives with real judgments, over the labelled queries that have real judgments.
 
     Attributes:
-        queries: how many.
+        queries: their number.
         pseudo: pseudo-positives.
-        real: real positives, found by the first stage or not.
-        found: real positives among the candidates: no grader could confirm more.
-        both: pseudo-positives that are real ones. A pair without a judgment counts as not relevant.
+        real: real positives, among the candidates or not.
+        found: real positives among the candidates, the most that a grader can confirm.
+        both: pseudo-positives that are real positives. A pair without a judgment counts as not relevant.
     """
 
     queries: int
@@ -40,17 +45,49 @@ class Agreement:
 
     @property
     def precision(self) -> float:
-        """Of the pseudo-positives; 0 without any."""
+        """Share of the pseudo-positives that are real; 0 without any."""
         return self.both / self.pseudo if self.pseudo else 0.0
 
     @property
     def recall(self) -> float:
-        """Of the real positives; 0 without any."""
+        """Share of the real positives that are pseudo-positives; 0 without any."""
         return self.both / self.real if self.real else 0.0
 
 
+def label_pairs(config: LabelConfig, folder: Path, device: torch.device) -> None:
+    """Sample queries, find and grade candidates, write a collection, and print its size and agreement.
+
+    Raises:
+        UnimoeError: the collection or the reranker cannot be loaded, or no label is left to write.
+    """
+    collection = load_collection(config.collection, config.split)
+    test = load_collection(config.collection, config.test_split) if config.test_split else None
+    sampled = sample_queries(collection.queries, config.sampling)
+    reasons = "".join(f"; {reason}: {count:,}" for reason, count in sorted(sampled.rejected.items()))
+    stderr.print(f"{len(sampled.queries):,} of {sampled.passed:,} queries that pass{reasons}", soft_wrap=True)
+    grader, shards = load_grader(config, device), folder.with_name(f".{folder.name}.shards")
+    fingerprint = _labels_fingerprint(config, collection, grader)
+    done = _is_written(folder, fingerprint)
+    steps = Steps(2)
+    with steps.step(f"{config.collection}: BM25, {config.depth:,} deep", None) as step:
+        run = candidates_of(collection, sampled.queries, config)
+        pairs = sum(map(len, run.values()))
+        step.outcome = f"{pairs:,} pairs"
+    with steps.step(f"{config.reranker}: pairs graded", pairs) as step:
+        if done:
+            kept = load_collection(f"path:{folder}", "train").qrels
+            qrels = {key: dict.fromkeys(found, 0) | kept.get(key, {}) for key, found in run.items() if found}
+            step.outcome = "already done"
+        else:
+            scores = probabilities(grader, collection, sampled.queries, run, shards, config.shard_queries, step.advance)
+            qrels = grades_of(scores, config.thresholds)
+            _write_labels(folder, collection, sampled.queries, qrels, test, fingerprint)
+            rmtree(shards, ignore_errors=True)
+    _print_labels(qrels, len(config.thresholds), agreement(qrels, collection.qrels), folder)
+
+
 def candidates_of(collection: Collection, queries: Mapping[str, str], config: LabelConfig) -> Run:
-    """What the first stage finds for the queries, to the depth of the config.
+    """Return the candidates that the first stage finds for the queries, to the depth of the config.
 
     Raises:
         DataError: it finds nothing at all.
@@ -70,15 +107,15 @@ def probabilities(
     shard_queries: int,
     advance: Advance | None = None,
 ) -> Run:
-    """P(relevant) of every candidate, in shards of queries that a killed run finds again.
+    """Return P(relevant) of every candidate, computed in shards of queries that a killed run does not repeat.
 
     Args:
-        grader: what scores pairs.
+        grader: scores the pairs.
         collection: holds the documents.
         queries: id to text.
-        run: the candidates of each.
+        run: the candidates of each query.
         folder: of the shards.
-        shard_queries: queries of one.
+        shard_queries: queries of one shard.
         advance: called with the number of pairs done.
 
     Raises:
@@ -102,7 +139,7 @@ def probabilities(
 
 
 def grades_of(scores: Run, thresholds: Sequence[float]) -> Qrels:
-    """How many thresholds each pair reaches; pairs that reach none are judged 0.
+    """Grade each pair by the number of thresholds that it reaches.
 
     Raises:
         DataError: no pair reaches the lowest threshold.
@@ -122,7 +159,7 @@ def grades_of(scores: Run, thresholds: Sequence[float]) -> Qrels:
 
 
 def agreement(pseudo: Qrels, real: Qrels) -> Agreement | None:
-    """Pseudo-positives against real judgments; null where no labelled query has any."""
+    """Compare pseudo-positives with real judgments; None where no labelled query has any."""
     shared = pseudo.keys() & real.keys()
     if not shared:
         return None
@@ -135,12 +172,8 @@ def agreement(pseudo: Qrels, real: Qrels) -> Agreement | None:
     return Agreement(len(shared), *counts)
 
 
-def is_written(folder: Path, fingerprint: str) -> bool:
-    """Whether these very labels are in a folder.
-
-    Raises:
-        UsageError: the folder holds something else.
-    """
+def _is_written(folder: Path, fingerprint: str) -> bool:
+    """Return whether a folder already holds these labels; refuse one that holds other files."""
     if not folder.exists() or not any(folder.iterdir()):
         return False
     path = folder / MANIFEST
@@ -149,12 +182,11 @@ def is_written(folder: Path, fingerprint: str) -> bool:
     return True
 
 
-def labels_fingerprint(config: LabelConfig, collection: Collection, grader: Grader) -> str:
-    """Content hash of all that the labels depend on."""
+def _labels_fingerprint(config: LabelConfig, collection: Collection, grader: Grader) -> str:
     return hash_json([config.model_dump(exclude={"shard_queries"}), collection.content_hash, grader.identity])
 
 
-def write_labels(
+def _write_labels(
     folder: Path,
     collection: Collection,
     queries: Mapping[str, str],
@@ -162,11 +194,7 @@ def write_labels(
     test: Collection | None,
     fingerprint: str,
 ) -> None:
-    """Write a new collection in BEIR layout: the corpus, the labels as split ``train``, real judgments as ``test``.
-
-    Raises:
-        DataError: a labelled query is a query of the test split.
-    """
+    """Write a new collection in BEIR layout: the corpus, the labels as split ``train``, real judgments as ``test``."""
     splits = {"train": {key: {d: g for d, g in grades.items() if g > 0} for key, grades in qrels.items()}}
     texts = dict(queries)
     if test is not None:
@@ -179,13 +207,8 @@ def write_labels(
         write_json(temporary / MANIFEST, {"fingerprint": fingerprint})
 
 
-def clear_shards(folder: Path) -> None:
-    """Remove the shards: what they held stands in the labels now."""
-    rmtree(folder, ignore_errors=True)
-
-
 def _kept(path: Path, shard: Sequence[str], run: Run) -> Run | None:
-    """The scores of a shard that is done; null where it is not, or its file is damaged."""
+    """Read the scores of a finished shard; None where it is missing or its file is damaged."""
     try:
         kept: Run = read_json(path)
     except DataError:
@@ -206,3 +229,22 @@ def _graded(
     for (query_id, document_id), value in zip(pairs, values, strict=True):
         scores[query_id][document_id] = value
     return scores
+
+
+def _print_labels(qrels: Qrels, highest: int, found: Agreement | None, folder: Path) -> None:
+    grades = [grade for judged in qrels.values() for grade in judged.values()]
+    for grade in range(highest, 0, -1):
+        stdout.print(f"{f'grade {grade}':<16}{grades.count(grade):,} pairs")
+    queries = sum(any(judged.values()) for judged in qrels.values())
+    stdout.print(f"{'queries':<16}{queries:,} with a pseudo-positive")
+    if found is None:
+        stdout.print("agreement       no labelled query has real judgments")
+    else:
+        stdout.print(
+            f"{'precision':<16}{found.precision:.4f} ({found.both:,} of {found.pseudo:,} pseudo-positives are judged "
+            f"relevant, {found.queries:,} queries; what is not judged counts as not relevant)\n"
+            f"{'recall':<16}{found.recall:.4f} (of {found.real:,} judged relevant, {found.found:,} of which are "
+            "candidates)",
+            soft_wrap=True,
+        )
+    stdout.print(f"{'collection':<16}path:{folder}", soft_wrap=True)

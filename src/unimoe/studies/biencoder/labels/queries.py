@@ -1,4 +1,4 @@
-"""Which queries of a stream are worth labels: simple heuristics, then a seeded sample."""
+"""Chooses the queries to label: simple rules, then a seeded sample."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from unimoe.studies.biencoder.config import SamplingConfig
 
 @dataclass(frozen=True)
 class SampledQueries:
-    """What passed.
+    """A sample of the queries that passed the rules.
 
     Attributes:
         queries: id to text, by ascending id.
-        rejected: queries that did not pass, by reason; those that passed and were not sampled are not among them.
-        passed: queries that did.
+        rejected: number of queries that did not pass, by reason.
+        passed: number of queries that passed, sampled or not.
     """
 
     queries: dict[str, str]
@@ -28,13 +28,13 @@ class SampledQueries:
 
 
 def sample_queries(queries: Mapping[str, str], config: SamplingConfig) -> SampledQueries:
-    """Sample among the queries that look like queries.
+    """Sample among the queries that pass the rules.
 
     A query's place depends on its id and the seed alone: a larger sample adds queries and removes none.
 
     Args:
         queries: id to text.
-        config: what passes, and how many are wanted.
+        config: the rules, and the number wanted.
 
     Raises:
         DataError: none passes.
@@ -60,7 +60,7 @@ def sample_queries(queries: Mapping[str, str], config: SamplingConfig) -> Sample
 
 
 def _flaw(text: str, config: SamplingConfig) -> str | None:
-    """Why a query is not worth labels; null where it is."""
+    """Return the rule that a query breaks; None where it passes."""
     words = text.split()
     if len(words) < config.min_words:
         return "too few words"

@@ -1,1 +1,1 @@
-"""The candidate generator: a bi-encoder trained by contrast, which finds what a reranker then orders."""
+"""Training of a bi-encoder, which finds the candidates for a reranker."""

@@ -1,4 +1,4 @@
-"""What the training of a bi-encoder leaves behind: a folder of sentence-transformers with a manifest and a model card.
+"""Writes and reads the checkpoint of a bi-encoder: a folder of sentence-transformers, a manifest and a model card.
 
 ``sentence_transformers.SentenceTransformer(FOLDER)`` and ``load_encoder(EncoderConfig(base=FOLDER))`` give the same
 vectors.
@@ -19,26 +19,30 @@ from unimoe.io import atomic_dir, ensure_dir, hash_file, hash_parts, read_model,
 from unimoe.models.quiet import quiet_loading
 from unimoe.results import TrainingBudget
 from unimoe.studies.biencoder.config import BiEncoderConfig
-from unimoe.studies.biencoder.training.card import model_card
 from unimoe.studies.biencoder.training.model import BiEncoder
+from unimoe.training.model_card import INFO_NCE_CITATION, code_block, front_matter, json_block, plain
 
 _MANIFEST = "unimoe.json"
 _MODULES = "sentence_transformers.models."
-_DENSE = "2_Dense"
+DENSE = "2_Dense"
+"""Folder of the linear layer in a checkpoint."""
+_USE = """from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("FOLDER")"""
 _POOLING = {"mean": "mean", "cls": "cls", "last": "lasttoken"}
 
 
 class BiEncoderManifest(BaseModel):
-    """Where a checkpoint came from.
+    """The origin of a checkpoint.
 
     Attributes:
-        kind: tells it from an adapter's manifest.
+        kind: distinguishes it from an adapter's manifest.
         which: the best epoch on dev, or the last.
         base_model: identity of the base, ``id@hash``.
-        fingerprint: content hash of all that determines the training.
+        fingerprint: content hash of everything that determines the training.
         weights_hash: content hash of the weights in the folder.
-        facts: epoch and dev scores.
-        training: what was seen.
+        facts: epoch, dev scores and seconds.
+        training: steps, pairs and tokens.
         config: of the training.
     """
 
@@ -64,11 +68,11 @@ class BiEncoderManifest(BaseModel):
 
 
 def save_checkpoint(folder: Path, model: BiEncoder, manifest: Mapping[str, Any]) -> None:
-    """Write a checkpoint folder, whole or not at all; one that is there is replaced.
+    """Write a checkpoint folder atomically, in place of an earlier one.
 
     Args:
-        folder: where to.
-        model: its weights as they are now.
+        folder: of the checkpoint.
+        model: with its current weights.
         manifest: the manifest's fields, without ``weights_hash``.
     """
     with atomic_dir(folder) as temporary, quiet_loading():
@@ -76,7 +80,7 @@ def save_checkpoint(folder: Path, model: BiEncoder, manifest: Mapping[str, Any])
         model.tokenizer.save_pretrained(temporary)
         width = _write_modules(temporary, model)
         whole = BiEncoderManifest(**manifest, weights_hash=_weights_hash(temporary))
-        write_text(temporary / "README.md", model_card(whole.model_dump(), width))
+        write_text(temporary / "README.md", _model_card(whole, width))
         write_json(temporary / _MANIFEST, whole.model_dump())
 
 
@@ -84,38 +88,33 @@ def read_biencoder(folder: Path) -> BiEncoderManifest:
     """Read and verify the manifest of a checkpoint folder.
 
     Raises:
-        DataError: the folder is missing, half-written, damaged, or no bi-encoder.
+        DataError: the folder is missing, incomplete, damaged, or not a bi-encoder.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: no such checkpoint folder; train the bi-encoder first (unimoe train-biencoder)")
     path = folder / _MANIFEST
     if not path.is_file():
-        raise DataError(f"{folder}: no bi-encoder of a training here, {_MANIFEST} is missing; train it again")
+        raise DataError(f"{folder}: not a trained bi-encoder, {_MANIFEST} is missing; train it again")
     manifest = read_model(path, BiEncoderManifest, "give the checkpoint of a bi-encoder")
     if _weights_hash(folder) != manifest.weights_hash:
         raise DataError(f"{folder}: weights differ from the manifest (damaged or replaced); train it again")
     return manifest
 
 
-def dense_folder(folder: Path) -> Path:
-    """Where a checkpoint keeps its linear layer."""
-    return folder / _DENSE
-
-
 def _write_modules(folder: Path, model: BiEncoder) -> int:
-    """The files of sentence-transformers; returns the dimensions of a vector."""
+    """Write the files of sentence-transformers; return the dimensions of a vector."""
     hidden = width = int(model.transformer.config.hidden_size)
     kinds = [("Transformer", ""), ("Pooling", "1_Pooling")]
     pooling = {"word_embedding_dimension": hidden, "pooling_mode": _POOLING[model.files.pooling]}
     write_json(folder / "1_Pooling" / "config.json", pooling | {"include_prompt": True})
     if model.head is not None:
         width = model.head.out_features
-        kinds.append(("Dense", _DENSE))
+        kinds.append(("Dense", DENSE))
         dense: dict[str, Any] = {"in_features": hidden, "out_features": width, "bias": False}
         dense["activation_function"] = "torch.nn.modules.linear.Identity"
-        write_json(folder / _DENSE / "config.json", dense)
+        write_json(folder / DENSE / "config.json", dense)
         weight = model.head.weight.detach().cpu().contiguous()
-        safetensors.torch.save_file({"linear.weight": weight}, folder / _DENSE / "model.safetensors")
+        safetensors.torch.save_file({"linear.weight": weight}, folder / DENSE / "model.safetensors")
     kinds.append(("Normalize", f"{len(kinds)}_Normalize"))
     ensure_dir(folder / kinds[-1][1])
     modules = [
@@ -133,3 +132,31 @@ def _write_modules(folder: Path, model: BiEncoder) -> int:
 
 def _weights_hash(folder: Path) -> str:
     return hash_parts(hash_file(file) for file in sorted(folder.rglob("*.safetensors")))
+
+
+def _model_card(manifest: BiEncoderManifest, width: int) -> str:
+    config, facts, seen = manifest.config, manifest.facts, manifest.training
+    base = manifest.base_model.rpartition("@")[0]
+    query_length, document_length = (
+        "the model's limit of" if config[name] is None else config[name] for name in ("query_length", "document_length")
+    )
+    named = {"base_model": base} if "/" in base and not base.startswith("bundled:") else {}
+    tags = ["sentence-transformers", "sentence-similarity", "feature-extraction", "unimoe"]
+    head = front_matter(library_name="sentence-transformers", pipeline_tag="sentence-similarity", **named, tags=tags)
+    sections = [
+        f"# {plain(manifest.arm)}, seed {manifest.seed}",
+        f"A bi-encoder for dense retrieval: {plain(base)} trained by contrast on {plain(config['collection'])} "
+        f"({width} dimensions, unit length). It is the {manifest.which} epoch.",
+        f"- {config['dev']['metric']} on dev: {facts['start']:.4f} before training, {facts['val']:.4f} here "
+        f"(epoch {facts['epoch']:g})\n"
+        f"- {seen.embedding_examples:,} training pairs, {seen.steps:,} steps, {seen.tokens:,} tokens\n"
+        f"- queries are cut to {query_length} tokens, documents to {document_length}\n"
+        "- licence: that of the base model and of the training data",
+        code_block("python", _USE),
+        "## Settings",
+        json_block(config),
+        "## Loss",
+        "InfoNCE over the documents of a batch, with an additive margin before the temperature.",
+        code_block("bibtex", INFO_NCE_CITATION),
+    ]
+    return head + "\n\n".join(sections) + "\n"

@@ -1,4 +1,4 @@
-"""The model in training: an encoder of transformers, pooling, a linear layer without bias, unit length."""
+"""The bi-encoder in training: an encoder of transformers, pooling, a linear layer without bias, unit length."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class BiEncoder(nn.Module):
     """Embeds texts with gradients; weights are float32.
 
     Args:
-        config: the training.
-        files: what the base's folder says.
-        tokenizer: the base's.
-        transformer: the base's transformers model.
+        config: of the training.
+        files: settings in the folder of the base.
+        tokenizer: of the base.
+        transformer: of the base, a model of transformers.
     """
 
     def __init__(self, config: BiEncoderConfig, files: EncoderFiles, tokenizer: Any, transformer: Any) -> None:
@@ -46,12 +46,12 @@ class BiEncoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Of the weights."""
         device: torch.device = self.transformer.device
         return device
 
     def embedder(self) -> SentenceEncoder:
-        """The model as evaluation embeds with it, on the same weights; puts the model into eval mode."""
+        """Return the model as evaluation embeds with it, on the same weights; this sets eval mode."""
         self.eval()
         head = self.head
         heads: list[Head] = [] if head is None else [lambda pooled: head(pooled).float()]
@@ -59,12 +59,12 @@ class BiEncoder(nn.Module):
 
     @cached_property
     def base(self) -> SentenceEncoder:
-        """The base without the linear layer; embed with it in eval mode alone."""
+        """The base without the linear layer; use it in eval mode only."""
         self.eval()
         return SentenceEncoder(self.encoder_config, self.files, self.tokenizer, self.transformer, [])
 
     def forward(self, sequences: Sequence[list[int]]) -> Tensor:
-        """Unit vectors ``(N, D)`` float32 of token ids, in one padded forward pass."""
+        """Return unit vectors ``(N, D)`` float32 of token ids, from one padded forward pass."""
         lengths = torch.tensor([len(ids) for ids in sequences], device=self.device)
         ids = pad_ids(sequences, self.device)
         mask = torch.arange(ids.shape[1], device=self.device) < lengths[:, None]
@@ -73,24 +73,24 @@ class BiEncoder(nn.Module):
         return self.projected(_pooled(output.last_hidden_state.float(), mask, lengths, self.files.pooling))
 
     def projected(self, pooled: Tensor) -> Tensor:
-        """Unit vectors of pooled states ``(N, H)``, whatever their length: the linear layer has no bias."""
+        """Return unit vectors of pooled states ``(N, H)``; their length does not matter, as the layer has no bias."""
         return nn.functional.normalize(pooled if self.head is None else self.head(pooled).float(), dim=-1)
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """What is trained, by name."""
+        """Return the trainable weights by name."""
         return {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
 
     def token_ids(self, texts: Sequence[str], kind: TextKind) -> list[list[int]]:
-        """Token ids as evaluation makes them: the prefix of the kind, cut to its length, special tokens added."""
+        """Return token ids as evaluation does: with the prefix of the kind, cut to its length, with special tokens."""
         prefix = self.files.prefixes[kind]
         return self.base.token_ids([prefix + text for text in texts], self.lengths[kind])
 
 
 def load_biencoder(config: BiEncoderConfig, device: torch.device) -> BiEncoder:
-    """The base of a config with a fresh linear layer, on a device.
+    """Load the base of a config, with a new linear layer, on a device.
 
     Raises:
-        DataError: the base cannot be had, is no encoder, or has a linear layer already.
+        DataError: the base cannot be loaded, is not an encoder, or has a linear layer already.
         UsageError: ``out_dim`` is above the base's hidden size, or a length above its positions.
     """
     files = read_encoder_files(config.encoder)
@@ -116,7 +116,7 @@ def _linear(inputs: int, outputs: int, init: str, seed: int) -> nn.Linear:
 
 
 def _freeze(transformer: Any, config: BiEncoderConfig) -> None:
-    """Leave weights out of the training; the pooler's too, which the embedding does not pass through."""
+    """Freeze weights as the config says, and those of the pooler, which the embedding does not use."""
     if config.freeze_base:
         transformer.requires_grad_(False)
     if config.frozen_layers:
@@ -135,7 +135,7 @@ def _freeze(transformer: Any, config: BiEncoderConfig) -> None:
 
 
 def _pooled(states: Tensor, mask: Tensor, lengths: Tensor, pooling: str) -> Tensor:
-    """One vector of each text, ``(N, H)``, out of right-padded states ``(N, L, H)``."""
+    """Return one vector for each text, ``(N, H)``, from right-padded states ``(N, L, H)``."""
     if pooling == "mean":
         return (states * mask.unsqueeze(-1)).sum(dim=1) / lengths[:, None]
     rows = torch.arange(len(lengths), device=states.device)

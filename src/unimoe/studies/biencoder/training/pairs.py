@@ -1,28 +1,30 @@
-"""Training queries with their positives, and the batches of an epoch, which hang on the seed alone."""
+"""The data of a training: its splits, the queries with their positives, and the batches of every epoch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from unimoe.data.collection import Collection
-from unimoe.errors import DataError
-from unimoe.studies.biencoder.config import BiEncoderConfig
+from unimoe.errors import DataError, UsageError
+from unimoe.metrics import from_grade
+from unimoe.studies.biencoder.config import BiEncoderConfig, DevConfig
+from unimoe.studies.common.splits import Splits, load_splits
 
 
 @dataclass(frozen=True)
 class TrainingPairs:
-    """What is trained on.
+    """The training queries with their relevant documents.
 
     Attributes:
         query_ids: ascending.
         texts: of the queries.
-        relevant: for each query, the documents of the corpus that are relevant to any query of its text, ascending.
-        own: for each query, those relevant to itself, one of which is drawn.
+        relevant: for each query, the documents of the corpus that are relevant to any query of equal text, ascending.
+        own: for each query, the documents relevant to itself, of which one is drawn.
         same_text: for each query, a number that queries of equal text share.
         dropped: queries left out because they have no positive.
     """
@@ -40,7 +42,7 @@ class TrainingPairs:
 
 @dataclass(frozen=True)
 class Batch:
-    """Some queries and all their documents.
+    """Queries and all their documents.
 
     Attributes:
         queries: their places among the training queries, Q of them.
@@ -55,8 +57,45 @@ class Batch:
     excluded: Tensor
 
 
+def biencoder_splits(config: BiEncoderConfig) -> Splits:
+    """Load the train, dev and test queries of a training, over its sample of the corpus.
+
+    Raises:
+        UsageError: no such collection or split, or the sample cannot hold the relevant documents.
+        DataError: a part has no query.
+    """
+    splits = load_splits(config.collection, config.splits)
+    if config.corpus_sample is None:
+        return splits
+    qrels = {key: grades for part in splits for key, grades in part.qrels.items()}
+    try:
+        corpus = replace(splits.train, qrels=qrels).pool(config.corpus_sample).corpus
+    except UsageError as error:
+        raise UsageError(f"corpus_sample: {error}") from None
+    return Splits(*(replace(part, corpus=corpus) for part in splits))
+
+
+def dev_collection(dev: Collection, config: DevConfig, threshold: int) -> Collection:
+    """Return the dev queries that are scored, over the documents that are searched.
+
+    Raises:
+        UsageError: the pool cannot hold the relevant documents.
+        DataError: no judgment reaches the threshold.
+    """
+    if config.queries is not None:
+        dev = dev.sample_queries(config.queries)
+    if config.pool is not None:
+        try:
+            dev = dev.pool(config.pool)
+        except UsageError as error:
+            raise UsageError(f"dev.pool: {error}") from None
+    qrels = from_grade(dev.qrels, threshold)
+    judged = {key: text for key, text in dev.queries.items() if key in qrels}
+    return replace(dev, queries=judged, qrels=qrels)
+
+
 def training_pairs(collection: Collection, threshold: int) -> TrainingPairs:
-    """The queries of a split that have a positive in the corpus.
+    """Return the queries of a split that have a positive in the corpus.
 
     Args:
         collection: its judged queries.
@@ -91,20 +130,20 @@ def training_pairs(collection: Collection, threshold: int) -> TrainingPairs:
 
 
 def batches_per_epoch(pairs: TrainingPairs, config: BiEncoderConfig) -> int:
-    """Whole batches of one epoch; queries that fill none sit out the epoch, others each time."""
+    """Return the number of full batches in an epoch; the queries left over differ from epoch to epoch."""
     return max(1, len(pairs) // config.batch_size)
 
 
 def epoch_batches(
     pairs: TrainingPairs, config: BiEncoderConfig, epoch: int, negatives: Mapping[str, Sequence[str]] | None = None
 ) -> list[Batch]:
-    """The batches of an epoch: an order of its own, a positive for each query, hard negatives.
+    """Draw the batches of an epoch, which depend on the seed alone: order, one positive a query, hard negatives.
 
     Args:
-        pairs: what is trained on.
+        pairs: the training queries.
         config: batch size, seed, hard negatives per query, and what known positives count as.
         epoch: from 0.
-        negatives: by query id, what hard negatives are drawn from; null for none.
+        negatives: by query id, the documents that hard negatives are drawn from; None for no hard negatives.
     """
     random = np.random.default_rng([config.seed, epoch])
     order = random.permutation(len(pairs)).tolist()
@@ -130,7 +169,7 @@ def _batch(
     config: BiEncoderConfig,
 ) -> Batch:
     drawn: dict[int, set[str]] = {}
-    for query in queries:  # queries of one text share their positives
+    for query in queries:  # queries of equal text share their positives
         drawn.setdefault(pairs.same_text[query], set()).add(positive[query])
     documents = [positive[query] for query in queries]
     documents += [key for query in queries for key in hard[query]] if hard else []

@@ -1,62 +1,28 @@
-"""The splits of a training, and dense retrieval with the current model while it runs."""
+"""Dense retrieval with the model in training: its score on dev, and the hard negatives that it or BM25 finds."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from pathlib import Path
+from shutil import rmtree
 
 from unimoe.data.collection import Collection
-from unimoe.errors import UsageError
-from unimoe.metrics import from_grade, score_run
+from unimoe.errors import DataError
+from unimoe.io import read_json, write_json
+from unimoe.metrics import score_run
 from unimoe.models.embedder import Advance
+from unimoe.retrieval.bm25 import cached_bm25_run
 from unimoe.retrieval.dense import search
-from unimoe.studies.biencoder.config import BiEncoderConfig, DevConfig
+from unimoe.studies.biencoder.config import BiEncoderConfig
+from unimoe.studies.biencoder.training.pairs import TrainingPairs
 from unimoe.studies.biencoder.training.sources import Source
-from unimoe.studies.common.splits import Splits, load_splits
-from unimoe.trec import Run
+from unimoe.trec import Run, ranked
 
 _DEPTH = 100
-_UNIT = 1.001  # length of an embedding, and a little for rounding
-
-
-def biencoder_splits(config: BiEncoderConfig) -> Splits:
-    """The collection of a training in three parts, over its sample of the corpus.
-
-    Raises:
-        UsageError: no such collection or split, or the sample cannot hold the relevant documents.
-        DataError: a part has no query.
-    """
-    splits = load_splits(config.collection, config.splits)
-    if config.corpus_sample is None:
-        return splits
-    qrels = {key: grades for part in splits for key, grades in part.qrels.items()}
-    try:
-        corpus = replace(splits.train, qrels=qrels).pool(config.corpus_sample).corpus
-    except UsageError as error:
-        raise UsageError(f"corpus_sample: {error}") from None
-    return Splits(*(replace(part, corpus=corpus) for part in splits))
-
-
-def dev_collection(dev: Collection, config: DevConfig, threshold: int) -> Collection:
-    """The dev queries that are looked at, over the documents that are searched.
-
-    Raises:
-        UsageError: the pool cannot hold the relevant documents.
-        DataError: no judgment reaches the threshold.
-    """
-    if config.queries is not None:
-        dev = dev.sample_queries(config.queries)
-    if config.pool is not None:
-        try:
-            dev = dev.pool(config.pool)
-        except UsageError as error:
-            raise UsageError(f"dev.pool: {error}") from None
-    qrels = from_grade(dev.qrels, threshold)
-    judged = {key: text for key, text in dev.queries.items() if key in qrels}
-    return replace(dev, queries=judged, qrels=qrels)
+_LONGEST = 1.001  # length of an embedding, and a little for rounding
 
 
 def dev_score(source: Source, dev: Collection, metric: str, advance: Advance | None = None) -> float:
-    """The mean of a metric on dev, by the search and the measures of evaluation."""
+    """Return the mean of a metric on dev, with the search and the measures of evaluation."""
     run = found_by(source, dev.queries, dev, _DEPTH, advance)
     return score_run(dev.qrels, run, [metric], dev.relevance_level).aggregate[metric]
 
@@ -64,7 +30,7 @@ def dev_score(source: Source, dev: Collection, metric: str, advance: Advance | N
 def found_by(
     source: Source, queries: dict[str, str], collection: Collection, depth: int, advance: Advance | None = None
 ) -> Run:
-    """The ``depth`` nearest documents of a collection for each query, best first."""
+    """Return the ``depth`` nearest documents of a collection for each query."""
     ids = sorted(collection.corpus)
     documents = {key: collection.corpus[key].full_text for key in ids}
     return search(
@@ -73,5 +39,70 @@ def found_by(
         source.all_vectors("document", documents, advance),
         ids,
         depth,
-        longest=_UNIT,
+        longest=_LONGEST,
     )
+
+
+class HardNegatives:
+    """Finds the documents that hard negatives are drawn from: the best of BM25 or the model that are not relevant.
+
+    They are kept in files, so that a resumed training draws from the same documents.
+
+    Args:
+        config: of the training.
+        train: the training queries and the corpus.
+        pairs: the relevant documents of each query.
+        folder: of the files.
+        fingerprint: of the training; files of another training are replaced.
+    """
+
+    def __init__(
+        self, config: BiEncoderConfig, train: Collection, pairs: TrainingPairs, folder: Path, fingerprint: str
+    ) -> None:
+        self._config, self._train, self._pairs = config, train, pairs
+        self._folder, self._fingerprint = folder, fingerprint
+
+    def of_epoch(self, epoch: int, source: Source, begun: bool) -> dict[str, list[str]] | None:
+        """Return the documents that an epoch draws from, best first, by query id; None without hard negatives.
+
+        Args:
+            epoch: from 0.
+            source: of vectors; the model as it is at the beginning of the epoch.
+            begun: whether steps of the epoch have been taken already.
+
+        Raises:
+            DataError: the file of an epoch that has begun is missing.
+        """
+        config = self._config.negatives
+        if config.per_query == 0:
+            return None
+        generation = epoch // config.refresh_every if config.refresh_every else 0
+        path = self._folder / f"{generation}.json"
+        if path.exists() and (kept := read_json(path))["fingerprint"] == self._fingerprint:
+            negatives: dict[str, list[str]] = kept["negatives"]
+            return negatives
+        if begun or epoch != generation * (config.refresh_every or 0):
+            raise DataError(f"{path}: missing; delete {self._folder.parent} to start over")
+        negatives = self._search(source if generation or config.source == "model" else None)
+        write_json(path, {"fingerprint": self._fingerprint, "negatives": negatives}, indent=None)
+        return negatives
+
+    def clear(self) -> None:
+        """Remove the files: the training is finished."""
+        rmtree(self._folder, ignore_errors=True)
+
+    def _search(self, source: Source | None) -> dict[str, list[str]]:
+        wanted, pairs = self._config.negatives, self._pairs
+        most = wanted.depth + max(map(len, pairs.relevant))  # so that enough are left without the relevant ones
+        texts = dict(zip(pairs.query_ids, pairs.texts, strict=True))
+        if source is None:
+            run = cached_bm25_run(self._train, most, wanted.bm25)
+        else:
+            run = found_by(source, texts, self._train, most)
+        relevant = dict(zip(pairs.query_ids, map(set, pairs.relevant), strict=True))
+        return {
+            key: [document for document in ranked(run[key]) if document not in relevant[key]][
+                wanted.skip : wanted.depth
+            ]
+            for key in pairs.query_ids
+        }

@@ -1,8 +1,9 @@
-"""Where the vectors of a training come from: the whole encoder, or a frozen one whose work is done once."""
+"""Sources of vectors: the encoder in training, or a frozen base whose embeddings are computed once and cached."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,8 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unimoe.errors import DataError, InputError
-from unimoe.models.embedder import Advance, TextKind
+from unimoe.models.embedder import Advance, TextKind, Vectors
+from unimoe.models.encoder import SentenceEncoder, dense, normalize
 from unimoe.retrieval.embeddings import cached_embeddings
+from unimoe.studies.biencoder.training.checkpoint import DENSE
 from unimoe.studies.biencoder.training.model import BiEncoder
 from unimoe.studies.common.splits import Splits
 
@@ -21,22 +24,22 @@ Texts = Mapping[str, str]
 
 
 def cached_texts(splits: Splits) -> dict[TextKind, Texts]:
-    """What a frozen base embeds: the corpus and the judged queries of all parts, so that the cache serves them all."""
+    """Return the texts that a frozen base embeds: the corpus, and the judged queries of train, dev and test."""
     queries = {key: part.queries[key] for part in splits for key in part.qrels}
     return {"query": queries, "document": {key: text.full_text for key, text in splits.train.corpus.items()}}
 
 
 class Source(Protocol):
-    """Vectors of texts: with gradients for a batch, without for a whole corpus."""
+    """Embeds texts: with gradients for a batch, without for a whole corpus."""
 
     def inputs(self, kind: TextKind, texts: Texts) -> list[Any]:
-        """What ``embed`` takes, for each text; its ``len`` orders texts by length."""
+        """Return the input of ``embed`` for each text; its ``len`` orders texts by length."""
 
     def embed(self, inputs: Sequence[Any]) -> Tensor:
-        """Unit vectors ``(N, D)`` in one forward pass; gradients flow if enabled."""
+        """Return unit vectors ``(N, D)`` from one forward pass; gradients flow if enabled."""
 
     def all_vectors(self, kind: TextKind, texts: Texts, advance: Advance | None = None) -> NDArray[np.float32]:
-        """Unit vectors ``(N, D)`` as evaluation makes them, in the order of ``texts``."""
+        """Return unit vectors ``(N, D)`` as evaluation computes them, in the order of ``texts``."""
 
 
 class EncoderSource:
@@ -51,21 +54,21 @@ class EncoderSource:
         self._model, self._dtype = model, dtype
 
     def inputs(self, kind: TextKind, texts: Texts) -> list[Any]:
-        """Token ids."""
+        """Return token ids."""
         try:
             return self._model.token_ids(list(texts.values()), kind)
         except InputError as error:
             raise DataError(f"{kind} {list(texts)[error.index]!r}: {error.reason}") from None
 
     def embed(self, inputs: Sequence[Any]) -> Tensor:
-        """A forward pass over padded token ids."""
+        """Run a forward pass over padded token ids."""
         self._model.train()
         with self._autocast():
             vectors: Tensor = self._model(inputs)
         return vectors
 
     def all_vectors(self, kind: TextKind, texts: Texts, advance: Advance | None = None) -> NDArray[np.float32]:
-        """Embedded with the current weights."""
+        """Embed with the current weights."""
         embedder = self._model.embedder()
         try:
             with self._autocast():
@@ -84,12 +87,12 @@ class FrozenSource:
     """Embeds all texts with the frozen base once, in the user's cache, and applies the linear layer.
 
     Args:
-        model: whose base is frozen.
-        texts: of each kind, all that will be asked for.
+        model: with a frozen base.
+        texts: of each kind, all that will be used.
         advance: called with the number of texts done.
 
     Raises:
-        DataError: an embedding is not finite or zero, which names the id.
+        DataError: an embedding is not finite or zero; names the id.
     """
 
     def __init__(self, model: BiEncoder, texts: Mapping[TextKind, Texts], advance: Advance | None = None) -> None:
@@ -101,18 +104,83 @@ class FrozenSource:
         }
 
     def inputs(self, kind: TextKind, texts: Texts) -> list[Any]:
-        """The base's vectors."""
+        """Return the vectors of the base."""
         return list(torch.from_numpy(self._base[kind].of(list(texts))))
 
     def embed(self, inputs: Sequence[Any]) -> Tensor:
-        """The linear layer over what the base gave."""
+        """Apply the linear layer to vectors of the base."""
         return self._model.projected(torch.stack(list(inputs)).to(self._model.device))
 
     @torch.no_grad()
     def all_vectors(self, kind: TextKind, texts: Texts, advance: Advance | None = None) -> NDArray[np.float32]:
-        """Likewise, for many."""
+        """Apply the linear layer to the cached vectors."""
         base = torch.from_numpy(self._base[kind].of(list(texts)))
         vectors: NDArray[np.float32] = self._model.projected(base.to(self._model.device)).cpu().numpy()
+        if advance:
+            advance(len(texts))
+        return vectors
+
+
+class CachedEmbedder:
+    """An ``Embedder`` for evaluation: the cached vectors of a frozen base, and the linear layer trained over it.
+
+    Up to rounding, its vectors are those of the checkpoint: the linear layer has no bias, so it does not matter that
+    the cached vectors have unit length.
+
+    Args:
+        base: the frozen encoder.
+        texts: id to text of each kind; those that the cache lacks are embedded now.
+        lengths: tokens of a text, by kind.
+        checkpoint: of the linear layer; None for the base alone.
+    """
+
+    def __init__(
+        self,
+        base: SentenceEncoder,
+        texts: Mapping[TextKind, Mapping[str, str]],
+        lengths: Mapping[TextKind, int | None],
+        checkpoint: Path | None = None,
+    ) -> None:
+        self._base = base
+        self._head = None if checkpoint is None else dense(checkpoint / DENSE, base.device)
+        self.base_identity, self.prompt_name = base.base_identity, base.prompt_name
+        self._known: dict[TextKind, dict[str, Vectors]] = {}
+        for kind, some in texts.items():
+            rows = cached_embeddings(base, some, kind, max_length=lengths[kind]).of(list(some))
+            self._known[kind] = dict(zip(some.values(), rows, strict=True))
+
+    @property
+    def device(self) -> torch.device:
+        """Of the base."""
+        return self._base.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the base."""
+        return self._base.dtype
+
+    @torch.no_grad()
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        kind: TextKind = "plain",
+        prefix: str | None = None,
+        max_length: int | None = None,
+        token_budget: int | None = None,
+        batch_size: int | None = None,
+        advance: Advance | None = None,
+    ) -> Vectors:
+        """Embed texts; arguments, result and errors as in ``Embedder``. The base runs for unknown texts alone."""
+        known = {} if prefix is not None else self._known.get(kind, {})
+        new = list(dict.fromkeys(text for text in texts if text not in known))
+        rows = self._base.encode(
+            new, kind=kind, prefix=prefix, max_length=max_length, token_budget=token_budget, batch_size=batch_size
+        )
+        here = dict(zip(new, rows, strict=True))
+        vectors = np.stack([known[text] if text in known else here[text] for text in texts])
+        if self._head is not None:
+            vectors = normalize(self._head(torch.from_numpy(vectors).to(self.device))).cpu().numpy()
         if advance:
             advance(len(texts))
         return vectors

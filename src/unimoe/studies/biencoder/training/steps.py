@@ -1,4 +1,4 @@
-"""Forward and backward of one batch: all at once, or in chunks with the same gradient."""
+"""Forward and backward pass of one batch, at once or in chunks with the same gradient."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from unimoe.studies.biencoder.training.sources import Source
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""Of query vectors ``(Q, D)`` and document vectors ``(N, D)``."""
+"""Takes query vectors ``(Q, D)`` and document vectors ``(N, D)``."""
 
 
 def batch_backward(
@@ -26,8 +26,8 @@ def batch_backward(
 ) -> float:
     """Add the gradient of ``weight`` x the loss of a batch.
 
-    With ``chunk_size``, every chunk is run twice: without gradients, to get the loss and its gradient at the vectors,
-    then with gradients. Both runs, and the run without chunks over the same parts, draw the same dropout.
+    With ``chunk_size``, every chunk runs twice: without gradients, to get the loss and its gradient at the vectors,
+    then with gradients. Both runs draw the same dropout.
 
     Args:
         source: of vectors.
@@ -35,7 +35,7 @@ def batch_backward(
         documents: its inputs for N documents.
         loss_of: the loss.
         weight: of this batch in the optimizer step.
-        chunk_size: texts of one forward pass; null for two passes, queries and documents.
+        chunk_size: texts of one forward pass; None for two passes, queries and documents.
         seed: of dropout.
 
     Returns:
@@ -44,10 +44,7 @@ def batch_backward(
     Source: gradient caching, Gao et al. 2021.
     """
     inputs = [*queries, *documents]
-    parts = [
-        *_parts(queries, 0, chunk_size),
-        *_parts(documents, len(queries), chunk_size),
-    ]
+    parts = _parts(queries, 0, chunk_size) + _parts(documents, len(queries), chunk_size)
 
     def vectors(number: int) -> Tensor:
         torch.manual_seed(seed + number)
@@ -71,7 +68,7 @@ def batch_backward(
 
 
 def _parts(inputs: Sequence[Any], first: int, chunk_size: int | None) -> list[list[int]]:
-    """Places of the inputs in chunks of similar length, longest first."""
+    """Return the places of the inputs in chunks of similar length, longest first."""
     order = sorted(range(len(inputs)), key=lambda place: -len(inputs[place]))
     size = chunk_size or max(1, len(inputs))
     return [[first + place for place in order[begin : begin + size]] for begin in range(0, len(order), size)]

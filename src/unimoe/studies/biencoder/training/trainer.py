@@ -1,18 +1,19 @@
-"""Trains a bi-encoder, chooses the best epoch on dev, and leaves two checkpoints: the best and the last.
+"""Trains a bi-encoder, chooses the best epoch on dev, and writes two checkpoints: the best and the last.
 
     trainer = BiEncoderTrainer(load_config(BiEncoderConfig, Path("biencoder/default")), torch.device("cpu"))
     facts = trainer.fit()
     trainer.best_dir
 
-The state is saved after every epoch, and every few steps where asked; a resumed training takes the same steps as an
-undisturbed one, to the last bit on a CPU.
+The state is saved after every epoch, and every ``save_every`` steps. On a CPU, a resumed training takes the same steps
+as an undisturbed one, bit for bit.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NoReturn
 
@@ -21,7 +22,7 @@ from torch import nn
 
 from unimoe.checkpoint import folder_name
 from unimoe.errors import DataError
-from unimoe.io import append_jsonl, hash_json, write_text
+from unimoe.io import hash_json
 from unimoe.models.device import choose_dtype
 from unimoe.models.embedder import Advance
 from unimoe.results import TrainingBudget, arm_dir
@@ -29,48 +30,71 @@ from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.training.checkpoint import read_biencoder, save_checkpoint
 from unimoe.studies.biencoder.training.losses import contrastive_loss
 from unimoe.studies.biencoder.training.model import load_biencoder
-from unimoe.studies.biencoder.training.negatives import HardNegatives
-from unimoe.studies.biencoder.training.pairs import Batch, batches_per_epoch, epoch_batches, training_pairs
-from unimoe.studies.biencoder.training.search import biencoder_splits, dev_collection, dev_score
-from unimoe.studies.biencoder.training.sources import EncoderSource, FrozenSource, Source, cached_texts
-from unimoe.studies.biencoder.training.state import (
-    Progress,
-    load_state,
-    load_tensors,
-    save_state,
-    state_tensors,
+from unimoe.studies.biencoder.training.pairs import (
+    Batch,
+    batches_per_epoch,
+    biencoder_splits,
+    dev_collection,
+    epoch_batches,
+    training_pairs,
 )
+from unimoe.studies.biencoder.training.search import HardNegatives, dev_score
+from unimoe.studies.biencoder.training.sources import EncoderSource, FrozenSource, Source, cached_texts
 from unimoe.studies.biencoder.training.steps import batch_backward
 from unimoe.studies.common.splits import Splits
-from unimoe.training.optimizer import learning_rate_at
-from unimoe.training.state_files import refuse_other_settings
+from unimoe.training.optimizer import learning_rate_at, optimizer_tensors, restore_optimizer
+from unimoe.training.run_state import RunState
 
 OnStep = Callable[[int, dict[str, float]], None]
-"""Told the number of optimizer steps taken and what is logged of the last one."""
+"""Called with the number of optimizer steps taken and the log record of the last one."""
 
-_NOT_DECISIVE = {"save_every", "output_dir", "caveats"}
+_WITHOUT_EFFECT = {"save_every", "output_dir", "caveats"}
 _CHUNKS = 10_000  # more than a batch has: each chunk of each step draws its own dropout
 
 
-class BiEncoderTrainer:
-    """One training of a bi-encoder.
-
-    Args:
-        config: what to train, on what, and how.
-        device: where to compute.
-        splits: the collection in three parts; loaded by the config when absent.
+@dataclass
+class Progress:
+    """How far the training of a bi-encoder is.
 
     Attributes:
-        pairs: what is trained on.
-        dev: what chooses the epoch.
+        step: optimizer steps taken.
+        pairs: training pairs seen.
+        tokens: tokens seen, padding not counted; 0 where the base is frozen.
+        start: the metric on dev before training.
+        val: the best since then.
+        epoch: the epoch after which it was seen; 0 is before training.
+        seconds: of the steps, without evaluations on dev.
+        dtype: of the forward passes; a resumed training keeps it, whatever the probe of the machine then says.
+    """
+
+    step: int = 0
+    pairs: int = 0
+    tokens: int = 0
+    start: float = 0.0
+    val: float = 0.0
+    epoch: int = 0
+    seconds: float = 0.0
+    dtype: str = "float32"
+
+
+class BiEncoderTrainer:
+    """Trains one bi-encoder.
+
+    Args:
+        config: of the training.
+        device: of the forward and backward passes.
+        splits: train, dev and test; loaded as the config says when absent.
+
+    Attributes:
+        pairs: the training queries with their positives.
+        dev: the collection that chooses the epoch.
         best_dir: the checkpoint of the best epoch on dev, of epoch 0 until there is a better one.
-        last_dir: the checkpoint of the last epoch; there once the training is finished.
-        log_path: a line for every optimizer step.
-        fingerprint: content hash of all that determines the training.
+        last_dir: the checkpoint of the last epoch, written when the training is finished.
+        state: the training under way.
 
     Raises:
-        DataError: the collection or the base cannot be had, or no query has a positive.
-        UsageError: a split that does not exist, or a setting that the base does not allow.
+        DataError: the collection or the base cannot be loaded, or no query has a positive.
+        UsageError: a split does not exist, or the base does not allow a setting.
     """
 
     def __init__(self, config: BiEncoderConfig, device: torch.device, splits: Splits | None = None) -> None:
@@ -83,17 +107,16 @@ class BiEncoderTrainer:
         self.dev = dev_collection(self.splits.dev, config.dev, config.relevance_threshold)
         folder = arm_dir(Path(config.output_dir), config.arm, config.seed)
         self.best_dir, self.last_dir = (folder / folder_name(which) for which in ("best", "last"))
-        self.log_path, self.state_path = folder / "logs" / "train.jsonl", folder / "state.safetensors"
         self.model = load_biencoder(config, device)
         self.base_model = self.model.files.identity
-        self._settings = {
-            "config": config.model_dump(mode="json", exclude=_NOT_DECISIVE),
+        settings = {
+            "config": config.model_dump(mode="json", exclude=_WITHOUT_EFFECT),
             "base": self.base_model,
             "train": self.train.content_hash,
             "dev": self.dev.content_hash,
         }
-        self.fingerprint = hash_json(self._settings)
-        self._negatives = HardNegatives(config, self.train, self.pairs, folder / "negatives", self.fingerprint)
+        self.state = RunState(folder, settings, hash_json(settings), Progress)
+        self._negatives = HardNegatives(config, self.train, self.pairs, folder / "negatives", self.state.fingerprint)
         self._per_epoch = -(-batches_per_epoch(self.pairs, config) // config.accumulation)
 
     @property
@@ -102,36 +125,28 @@ class BiEncoderTrainer:
         return self.config.epochs * self._per_epoch
 
     def is_finished(self) -> bool:
-        """Whether both checkpoints of this very training are there.
+        """Return whether both checkpoints of this training exist.
 
         Raises:
-            DataError: one is of another training, which names the setting that differs, or damaged.
+            DataError: one is damaged, or of another training; names the setting that differs.
         """
         for folder in (self.best_dir, self.last_dir):
             if folder.exists():
-                self._refuse_stranger(folder)
+                there = read_biencoder(folder)
+                config = there.settings.model_dump(mode="json", exclude=_WITHOUT_EFFECT)
+                self.state.refuse_other(folder, there.fingerprint, {"config": config})
         return self.last_dir.exists()
 
-    def _refuse_stranger(self, folder: Path) -> None:
-        there = read_biencoder(folder)
-        settings = there.settings.model_dump(mode="json", exclude=_NOT_DECISIVE)
-        refuse_other_settings(folder, {"config": settings}, {"config": self._settings["config"]})
-        if there.fingerprint != self.fingerprint:
-            raise DataError(
-                f"{folder} is of another training (the data or the base model differ); choose another output_dir, or "
-                f"delete {folder.parent} to start over"
-            )
-
     def fit(self, on_step: OnStep | None = None, advance: Advance | None = None) -> dict[str, float]:
-        """Train, or find it trained.
+        """Train unless that is done.
 
         Args:
-            on_step: told after every optimizer step.
+            on_step: called after every optimizer step.
             advance: called with the number of texts that a frozen base has embedded.
 
         Returns:
-            ``start`` and ``val``, the metric on dev before training and at its best; ``epoch``, where that was; and
-            ``seconds``, without looks at dev.
+            ``start`` and ``val``, the metric on dev before training and at its best; ``epoch``, when it was at its
+            best; and ``seconds``, without evaluations on dev.
 
         Raises:
             DataError: a state or checkpoint in the folder is of another training; the loss is not finite.
@@ -142,14 +157,14 @@ class BiEncoderTrainer:
 
     def _train(self, on_step: OnStep | None, advance: Advance | None) -> None:
         config = self.config
-        weights = self.model.trainable()
-        self._optimizer = torch.optim.AdamW(weights.values(), lr=0.0, weight_decay=config.weight_decay)
-        self.progress = self._begin()
+        self._weights = self.model.trainable()
+        self._optimizer = torch.optim.AdamW(self._weights.values(), lr=0.0, weight_decay=config.weight_decay)
+        self.progress = self._resume()
         self._source = self._make_source(advance)
         if self.progress.step == 0:
             self.progress.start = self.progress.val = dev_score(self._source, self.dev, config.dev.metric)
             self._save(self.best_dir, "best")
-        self._cut_log()
+        self.state.cut_logs(self.progress.step)
         for epoch in range(self.progress.step // self._per_epoch, config.epochs):
             if config.dev.patience is not None and epoch - self.progress.epoch >= config.dev.patience:
                 break
@@ -162,18 +177,20 @@ class BiEncoderTrainer:
                 if on_step:
                     on_step(self.progress.step, facts)
                 if self._is_saved_now():
-                    self._save_state(weights)
+                    self.state.save(self.progress, weights=self._weights, optimizer=optimizer_tensors(self._optimizer))
         self._save(self.last_dir, "last")
-        self.state_path.unlink(missing_ok=True)
+        self.state.delete()
         self._negatives.clear()
 
-    def _begin(self) -> Progress:
-        """Where the training stands: at its beginning, or where the saved state says."""
-        if not self.state_path.exists():
+    def _resume(self) -> Progress:
+        saved = self.state.load()
+        if saved is None:
             dtype = choose_dtype(self.device, self.config.precision)
             return Progress(dtype=str(dtype).removeprefix("torch."))
-        progress, tensors = load_state(self.state_path, self._settings, self.device)
-        load_tensors(tensors, self.model.trainable(), self._optimizer)
+        progress, parts = saved
+        for name, weight in self._weights.items():
+            weight.data.copy_(parts["weights"][name])
+        restore_optimizer(self._optimizer, parts.get("optimizer", {}))
         return progress
 
     def _make_source(self, advance: Advance | None) -> Source:
@@ -188,7 +205,7 @@ class BiEncoderTrainer:
             step, self.steps, min(round(config.warmup * self.steps), self.steps - 1), config.learning_rate,
             config.schedule,
         )  # fmt: skip
-        norm = float(nn.utils.clip_grad_norm_(self.model.trainable().values(), config.max_grad_norm))
+        norm = float(nn.utils.clip_grad_norm_(self._weights.values(), config.max_grad_norm))
         if not math.isfinite(norm):
             self._refuse_not_finite("gradient's norm", norm, batches)
         self._optimizer.param_groups[0]["lr"] = rate
@@ -207,12 +224,12 @@ class BiEncoderTrainer:
             "seconds": self.progress.seconds,
         }
         if self.progress.step % self._per_epoch == 0:
-            facts["val"] = self._look_at_dev(step // self._per_epoch + 1)
-        append_jsonl(self.log_path, facts)
+            facts["val"] = self._evaluate(step // self._per_epoch + 1)
+        self.state.log(facts)
         return facts
 
     def _backward(self, batch: Batch, number: int, count: int) -> float:
-        """Add a batch's part of the step's gradient; returns its loss."""
+        """Add a batch's part of the step's gradient and return the loss of the batch."""
         config = self.config
         queries = {self.pairs.query_ids[place]: self.pairs.texts[place] for place in batch.queries}
         documents = {key: self.train.corpus[key].full_text for key in batch.documents}
@@ -233,7 +250,7 @@ class BiEncoderTrainer:
             self.progress.tokens += sum(map(len, [*inputs[0], *inputs[1]]))
         return loss
 
-    def _look_at_dev(self, epoch: int) -> float:
+    def _evaluate(self, epoch: int) -> float:
         value = dev_score(self._source, self.dev, self.config.dev.metric)
         if value > self.progress.val:
             self.progress.val, self.progress.epoch = value, epoch
@@ -253,9 +270,6 @@ class BiEncoderTrainer:
         step, every = self.progress.step, self.config.save_every
         return step < self.steps and (step % self._per_epoch == 0 or (every is not None and step % every == 0))
 
-    def _save_state(self, weights: Mapping[str, nn.Parameter]) -> None:
-        save_state(self.state_path, self._settings, self.progress, state_tensors(weights, self._optimizer))
-
     def _save(self, folder: Path, which: Literal["best", "last"]) -> None:
         progress = self.progress
         manifest = {
@@ -264,7 +278,7 @@ class BiEncoderTrainer:
             "which": which,
             "base_model": self.base_model,
             "dtype": progress.dtype,
-            "fingerprint": self.fingerprint,
+            "fingerprint": self.state.fingerprint,
             "facts": {
                 "start": progress.start, "val": progress.val, "epoch": progress.epoch, "seconds": progress.seconds,
             },
@@ -274,8 +288,3 @@ class BiEncoderTrainer:
             "config": self.config.model_dump(mode="json"),
         }  # fmt: skip
         save_checkpoint(folder, self.model, manifest)
-
-    def _cut_log(self) -> None:
-        """Keep the log of the steps already taken: those after the saved state are taken again."""
-        lines = self.log_path.read_text(encoding="utf-8").splitlines() if self.log_path.exists() else []
-        write_text(self.log_path, "".join(f"{line}\n" for line in lines[: self.progress.step]))

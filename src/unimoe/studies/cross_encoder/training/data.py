@@ -1,18 +1,21 @@
-"""What a cross-encoder is trained on and chosen by: a collection's parts, or MS MARCO's lists of the hub."""
+"""Loads the data of a training: lists, and dev and test sets with their BM25 candidates."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from unimoe.config import BM25Config
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.errors import DataError
+from unimoe.evaluation.dataset_names import collections_of, refuse_equal_names
+from unimoe.evaluation.tiers import Dataset, LoadedDataset
 from unimoe.io import hash_parts
 from unimoe.models.quiet import first_line
 from unimoe.retrieval.bm25 import cached_bm25_run, first_stage_name
 from unimoe.studies.common.splits import load_splits
-from unimoe.studies.cross_encoder.config import MS_MARCO_LISTS, ListsConfig, RerankingConfig
+from unimoe.studies.cross_encoder.config import MS_MARCO_LISTS, CrossEncoderConfig, ListsConfig, RerankingConfig
 from unimoe.studies.cross_encoder.reranking_set import RerankingSet
 from unimoe.studies.cross_encoder.training.lists import LabelledList, Lists, collection_lists, ms_marco_lists
 from unimoe.trec import Run
@@ -20,17 +23,39 @@ from unimoe.trec import Run
 _HELD_OUT_SEED = 12
 
 
-def own_parts(config: ListsConfig, evaluation: RerankingConfig) -> tuple[Lists, RerankingSet, RerankingSet | None]:
-    """The lists of a source, its dev part, and its test part where it has one.
+@dataclass(frozen=True)
+class CrossEncoderData:
+    """The data of one training.
 
-    Args:
-        config: the source.
-        evaluation: how deep the candidates of dev and test queries go, and how many queries are scored.
+    Attributes:
+        lists: to train on, before they are made fit for a loss.
+        dev: these choose the checkpoint.
+        test: these are reported.
+    """
+
+    lists: Lists
+    dev: tuple[RerankingSet, ...]
+    test: tuple[RerankingSet, ...]
+
+
+def load_cross_encoder_data(config: CrossEncoderConfig) -> CrossEncoderData:
+    """Load lists, dev and test sets with their BM25 candidates.
 
     Raises:
         UsageError: no such collection or split.
-        DataError: the source cannot be had or is malformed, or a part of it has no query.
+        DataError: the source cannot be loaded or is malformed, or a part of it has no query.
     """
+    evaluation = config.evaluation
+    lists, dev, test = _own_parts(config.lists, evaluation)
+    return CrossEncoderData(
+        lists,
+        _named(config, evaluation.dev, evaluation.dev_queries) or (dev,),
+        _named(config, evaluation.test, evaluation.test_queries) or ((test,) if test is not None else ()),
+    )
+
+
+def _own_parts(config: ListsConfig, evaluation: RerankingConfig) -> tuple[Lists, RerankingSet, RerankingSet | None]:
+    """Return the lists of a source, its dev part, and its test part where it has one."""
     if config.source == MS_MARCO_LISTS:
         lists, held_out = ms_marco_lists(ms_marco_rows(), config.max_docs).split(config.held_out, _HELD_OUT_SEED)
         return lists.sample(config.queries), held_out_set(held_out.sample(evaluation.dev_queries).lists), None
@@ -51,10 +76,22 @@ def _bm25_set(name: str, collection: Collection, queries: int | None, depth: int
     return RerankingSet(name, collection, cached_bm25_run(collection, depth, params), first_stage_name(params))
 
 
-def held_out_set(lists: Sequence[LabelledList]) -> RerankingSet:
-    """Lists as a collection whose queries each have their own documents as candidates, in no order.
+def _named(config: CrossEncoderConfig, names: Sequence[str], queries: int | None) -> tuple[RerankingSet, ...]:
+    sets = []
+    chosen = [pair for given in names for pair in collections_of(given)]
+    refuse_equal_names(name for name, _ in chosen)
+    for name, split in chosen:
+        loaded = LoadedDataset(
+            Dataset(name, split, config.evaluation.depth, queries, pool=None, bm25=config.lists.bm25)
+        )
+        sets.append(RerankingSet(name, loaded.collection, loaded.candidates, loaded.first_stage))
+    return tuple(sets)
 
-    Documents are named by a hash, so that nothing of their order in the list is left where scores tie.
+
+def held_out_set(lists: Sequence[LabelledList]) -> RerankingSet:
+    """Turn lists into a collection whose queries each have their own documents as candidates, in no order.
+
+    Documents are named by a hash, so that ties in score do not fall back to the order of the list.
     """
     documents: dict[str, Document] = {}
     run: Run = {}
@@ -70,17 +107,13 @@ def held_out_set(lists: Sequence[LabelledList]) -> RerankingSet:
 
 
 def ms_marco_rows() -> Any:
-    """The training rows of ``microsoft/ms_marco``, v1.1, from the hub or its cache.
-
-    Raises:
-        DataError: they cannot be had.
-    """
+    """Load the training rows of ``microsoft/ms_marco``, v1.1, from the hub or its cache."""
     from datasets import load_dataset
 
     try:
         return load_dataset("microsoft/ms_marco", "v1.1", split="train")
     except Exception as error:  # the hub's client ends in errors of many kinds
         raise DataError(
-            f"lists.source {MS_MARCO_LISTS}: microsoft/ms_marco cannot be had ({first_line(error)}); connect to the "
+            f"lists.source {MS_MARCO_LISTS}: microsoft/ms_marco cannot be loaded ({first_line(error)}); connect to the "
             "hub, or set lists.source to a collection such as apidocs"
         ) from None

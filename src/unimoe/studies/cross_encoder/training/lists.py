@@ -1,6 +1,6 @@
-"""Lists to train on: a query, its documents and a label for each, the best first.
+"""Makes lists to train on: a query, its documents, and a label for each document, the best first.
 
-From rows as the hub's MS MARCO v1.1 has them, or from a collection, whose BM25 candidates are the negatives.
+They come from rows of MS MARCO v1.1, or from a collection, whose BM25 candidates are the negatives.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class LabelledList:
     Attributes:
         query_id: of the query.
         query: its text.
-        documents: their texts, labels never rising.
-        labels: as many.
+        documents: their texts, by descending label.
+        labels: one for each document.
     """
 
     query_id: str
@@ -46,17 +46,17 @@ class LabelledList:
 
     @property
     def pairs(self) -> int:
-        """How many documents."""
+        """Number of documents."""
         return len(self.documents)
 
 
 @dataclass(frozen=True)
 class Lists:
-    """Lists, and how many were left out for what reason.
+    """Lists, and the number of queries left out, by reason.
 
     Attributes:
-        lists: those kept.
-        dropped: reason to count.
+        lists: the lists kept.
+        dropped: number of queries by reason.
     """
 
     lists: tuple[LabelledList, ...]
@@ -73,11 +73,11 @@ class Lists:
 
     @property
     def notes(self) -> list[str]:
-        """What was left out, a line each."""
+        """One line for each reason for which queries were left out."""
         return [f"{count:,} queries left out: {reason}" for reason, count in self.dropped.items() if count]
 
     def split(self, held_out: int, seed: int) -> tuple[Lists, Lists]:
-        """A seeded sample of ``held_out`` lists, and the others before it.
+        """Split into the lists to train on and a seeded sample of ``held_out`` others.
 
         Raises:
             DataError: no list is left to train on.
@@ -92,7 +92,7 @@ class Lists:
         return Lists(tuple(self.lists[i] for i in kept), self.dropped), Lists(tuple(self.lists[i] for i in chosen))
 
     def sample(self, count: int | None) -> Lists:
-        """At most ``count`` lists; a query's place hangs on its id alone, so a larger sample holds the smaller."""
+        """Sample at most ``count`` lists by the hash of their query id, so that a larger sample holds the smaller."""
         if count is None or count >= len(self.lists):
             return self
         chosen = set(sorted(self.lists, key=lambda one: hash_parts(["lists", one.query_id]))[:count])
@@ -100,14 +100,14 @@ class Lists:
 
 
 def ms_marco_lists(rows: Iterable[Mapping[str, Any]], max_docs: int | None) -> Lists:
-    """Lists from rows of MS MARCO v1.1: passages sorted by label stably, cut, queries without a positive left out.
+    """Make lists from rows of MS MARCO v1.1: sort passages stably by label, cut, leave out queries without a positive.
 
     Args:
         rows: ``{"query_id", "query", "passages": {"is_selected": [..], "passage_text": [..]}}``; the id may be absent.
-        max_docs: passages of a list, at most; null for all.
+        max_docs: at most this many passages in a list; None for all.
 
     Raises:
-        DataError: a row of another shape, or as many labels as not passages.
+        DataError: a row has another shape, or not one label for each passage.
     """
     kept, dropped = [], 0
     for number, row in enumerate(rows):
@@ -136,17 +136,17 @@ def ms_marco_lists(rows: Iterable[Mapping[str, Any]], max_docs: int | None) -> L
 
 
 def collection_lists(collection: Collection, candidates: Run, max_docs: int | None, max_positives: int | None) -> Lists:
-    """Lists from a collection: relevant documents with their grades, then the first stage's candidates as negatives.
+    """Make lists from a collection: relevant documents with their grades, then candidates as negatives.
 
-    Relevant documents stand first, the best grades first, those of one grade in the first stage's order and after it
-    those it did not find, by id. The negatives that fill up the list are the first candidates without a grade above 0,
-    in their order: a loss that respects the input order learns that order too.
+    Relevant documents are ordered by grade, then by the first stage's rank, then by id where it did not find them. The
+    best candidates without a grade above 0 fill up the list in their order: a loss that respects the input order
+    learns that order too.
 
     Args:
         collection: the training queries.
         candidates: the first stage's run.
-        max_docs: documents of a list, at most; null for all candidates.
-        max_positives: relevant documents of a list, at most; null for half of ``max_docs``.
+        max_docs: at most this many documents in a list; None for all candidates.
+        max_positives: at most this many relevant documents in a list; None for half of ``max_docs``.
     """
     if max_positives is None and max_docs is not None:
         max_positives = max(1, max_docs // 2)
@@ -173,11 +173,10 @@ def collection_lists(collection: Collection, candidates: Run, max_docs: int | No
 
 
 def fit_for(loss: LossConfig, lists: Lists) -> Lists:
-    """The lists that a loss can learn from, their labels in the form it takes.
+    """Return the lists that a loss can learn from, with labels in the form that it takes.
 
-    Lists of one document, and those whose labels are all equal, teach no order and are left out and counted; equal
-    labels stay where the order of the input is what is taught, and for pairs that are judged alone. The loss ``yes_no``
-    gets 1 for every label above 0.
+    Lists of one document, and lists of equal labels, teach no order: they are left out and counted. Lists of equal
+    labels stay where the loss learns the input order, or judges pairs alone. ``yes_no`` gets 1 for labels above 0.
 
     Raises:
         DataError: no list is left, or the loss needs graded labels and there are only 0 and 1.
@@ -198,7 +197,7 @@ def fit_for(loss: LossConfig, lists: Lists) -> Lists:
 
 
 def warnings_for(loss: LossConfig, lists: Lists) -> list[str]:
-    """What to know before training on these lists, a line each."""
+    """Return warnings about training on these lists, a line each."""
     if loss.name == "adrmse" and are_binary(label for one in lists.lists for label in one.labels):
         return ["loss adrmse is made for graded labels; of 0 and 1 it learns that the rest share one rank"]
     return []
@@ -220,7 +219,7 @@ def _binary(one: LabelledList) -> LabelledList:
 
 
 def as_columns(lists: Sequence[LabelledList]) -> dict[str, list[Any]]:
-    """The columns of a data set of ``datasets``, in the order that the loss takes them."""
+    """Return the columns of a data set of ``datasets``, in the order that the loss takes them."""
     return {
         "query_id": [one.query_id for one in lists],
         "query": [one.query for one in lists],

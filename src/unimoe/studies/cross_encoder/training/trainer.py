@@ -1,4 +1,4 @@
-"""Trains a cross-encoder through sentence-transformers' trainer, resumes it, and leaves a folder with a manifest."""
+"""Trains a cross-encoder with sentence-transformers' trainer, resumes it, and writes a folder with a manifest."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ from typing import Any
 import torch
 from datasets import Dataset
 from sentence_transformers import CrossEncoder
+from sentence_transformers.base.evaluation import BaseEvaluator
 from sentence_transformers.cross_encoder import CrossEncoderTrainer, CrossEncoderTrainingArguments
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from unimoe.errors import DataError
-from unimoe.io import append_jsonl, atomic_dir, write_text
+from unimoe.io import atomic_dir, hash_json, read_json, write_json
+from unimoe.metrics import score_run
 from unimoe.models.quiet import quiet_loading
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 from unimoe.studies.cross_encoder.model import find_cross_encoder, new_cross_encoder, weights_hash
-from unimoe.studies.cross_encoder.reranking_set import RerankingSet
+from unimoe.studies.cross_encoder.reranking_set import RerankingSet, rerank
 from unimoe.studies.cross_encoder.training.checkpoint import (
     CrossEncoderManifest,
     determining,
-    fingerprint_of,
     read_manifest,
-    refuse_other_training,
     write_manifest,
 )
-from unimoe.studies.cross_encoder.training.evaluator import MEAN, DevEvaluator
 from unimoe.studies.cross_encoder.training.lists import Lists, as_columns
 from unimoe.studies.cross_encoder.training.loss import CrossEncoderListLoss
+from unimoe.training.run_state import RunState
 
 OnStep = Callable[[int, int], None]
 """Called with the step taken and their total."""
 
-TRAIN_LOG, DEV_LOG = "train.jsonl", "dev.jsonl"
-"""A line per step, and a line per evaluation on dev."""
+_MEAN = "mean_ndcg@10"
+"""The score that chooses the checkpoint."""
 
+_METRICS = ("ndcg@10", "mrr@10", "map")
 _STATE = "trainer_state.json"
 
 
 class CrossEncoderTraining:
-    """One training: where it writes, and whether it is done.
+    """Trains one cross-encoder.
 
     Args:
-        config: what to train and how.
-        lists: what to train on, fit for the loss.
-        dev: what chooses the checkpoint; none takes the last.
-        device: where to train.
+        config: of the training.
+        lists: to train on, fit for the loss.
+        dev: these choose the checkpoint; without any it is the last.
+        device: of the training.
 
     Raises:
-        DataError: the base cannot be had.
+        DataError: the base cannot be loaded.
     """
 
     def __init__(
@@ -63,14 +63,15 @@ class CrossEncoderTraining:
         self._base = find_cross_encoder(config.model)
         folder = arm_dir(Path(config.output_dir), config.arm, config.seed)
         self.checkpoint_dir, self._work = folder / "checkpoint", folder / "trainer"
-        self._logs = folder / "logs"
-        self._content = {
+        content = {
             "lists": lists.content_hash,
             "dev": " ".join(one.content_hash for one in self._dev),
             "base": self._base.identity,
             "dtype": "bfloat16" if self._bfloat16 else "float32",
         }
-        self.fingerprint = fingerprint_of(config, **self._content)
+        settings = {"config": determining(config.model_dump()), "content": content}
+        # No progress of ours: sentence-transformers' trainer saves its own in self._work.
+        self._state = RunState(folder, settings, hash_json(list(settings.values())), type(None))
 
     @property
     def steps(self) -> int:
@@ -79,23 +80,19 @@ class CrossEncoderTraining:
         return self.config.max_steps or max(1, round(self.config.epochs * per_epoch))
 
     def finished(self) -> CrossEncoderManifest | None:
-        """The manifest, where this very training is done.
+        """Return the manifest of this training; None before it is finished.
 
         Raises:
-            DataError: the folder is of another training, or damaged.
+            DataError: the folder is damaged, or of another training.
         """
         if not self.checkpoint_dir.exists():
             return None
         manifest = read_manifest(self.checkpoint_dir)
-        if manifest.fingerprint != self.fingerprint:
-            raise DataError(
-                f"{self.checkpoint_dir} is of another training (config, lists or base model differ); "
-                "choose another output_dir or arm, or delete it to start over"
-            )
+        self._state.refuse_other(self.checkpoint_dir, manifest.fingerprint, {"config": determining(manifest.config)})
         return manifest
 
     def fit(self, on_step: OnStep | None = None) -> CrossEncoderManifest:
-        """Train, or go on from the last saved state, or keep what is done.
+        """Train, from the last saved state where there is one, unless the training is finished.
 
         Raises:
             DataError: a saved state is of another training, a list cannot be used, or the loss is not finite.
@@ -103,16 +100,24 @@ class CrossEncoderTraining:
         done = self.finished()
         if done is not None:
             return done
-        self._work.mkdir(parents=True, exist_ok=True)
-        refuse_other_training(self._work / "training.json", determining(self.config), self._content)
+        self._claim_folder()
         start = time.perf_counter()
         model = new_cross_encoder(self.config.model, self._base, self.config.seed, self.device)
         trainer, loss = self._trainer(model, on_step)
         state = self._last_state()
-        self._cut_logs(0 if state is None else _step_of(state))
+        self._state.cut_logs(0 if state is None else _step_of(state))
         with quiet_loading():
             trainer.train(resume_from_checkpoint=str(state) if state else None)
         return self._finish(model, trainer.state, loss, time.perf_counter() - start)
+
+    def _claim_folder(self) -> None:
+        """Refuse the saved states of another training; note in their folder that they are of this one."""
+        note = self._work / "training.json"
+        if note.exists():
+            there = read_json(note)
+            self._state.refuse_other(self._work, there.get("fingerprint"), there["settings"])
+        else:
+            write_json(note, {"fingerprint": self._state.fingerprint, "settings": self._state.settings})
 
     @property
     def _bfloat16(self) -> bool:
@@ -140,7 +145,7 @@ class CrossEncoderTraining:
             save_steps=config.eval_every,
             save_total_limit=config.keep,
             load_best_model_at_end=has_dev,
-            metric_for_best_model=f"eval_{MEAN}" if has_dev else None,
+            metric_for_best_model=f"eval_{_MEAN}" if has_dev else None,
             greater_is_better=True if has_dev else None,
             logging_steps=1,
             logging_nan_inf_filter=False,
@@ -154,14 +159,14 @@ class CrossEncoderTraining:
             args=arguments,
             train_dataset=Dataset.from_dict(as_columns(self._lists.lists)),
             loss=loss,
-            evaluator=DevEvaluator(self._dev, config.evaluation.batch_size) if has_dev else None,
-            callbacks=[_Watch(loss, self._logs, on_step)],
+            evaluator=_DevEvaluator(self._dev, config.evaluation.batch_size) if has_dev else None,
+            callbacks=[_Watch(loss, self._state, on_step)],
         )
         trainer.remove_callback(PrinterCallback)  # it would print every line of the log on stdout
         return trainer, loss
 
     def _last_state(self) -> Path | None:
-        """The newest whole state; what a kill left half-written is removed."""
+        """Return the newest complete state; incomplete ones, which a killed run may leave, are removed."""
         whole = []
         for folder in self._work.glob("checkpoint-*"):
             try:
@@ -170,12 +175,6 @@ class CrossEncoderTraining:
             except (OSError, ValueError):
                 shutil.rmtree(folder, ignore_errors=True)
         return max(whole, key=_step_of, default=None)
-
-    def _cut_logs(self, step: int) -> None:
-        """Keep the lines of the steps that the saved state has seen."""
-        for path in (self._logs / TRAIN_LOG, self._logs / DEV_LOG):
-            lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-            write_text(path, "".join(f"{line}\n" for line in lines if json.loads(line)["step"] <= step))
 
     def _finish(
         self, model: CrossEncoder, state: TrainerState, loss: CrossEncoderListLoss, seconds: float
@@ -188,7 +187,7 @@ class CrossEncoderTraining:
                 seed=self.config.seed,
                 which="best" if self._dev else "last",
                 base_model=self._base.identity,
-                fingerprint=self.fingerprint,
+                fingerprint=self._state.fingerprint,
                 weights_hash=weights_hash(temporary),
                 dev=state.best_metric if self._dev else None,
                 training=TrainingBudget(
@@ -205,17 +204,37 @@ class CrossEncoderTraining:
         return manifest
 
     def _examples(self, state: TrainerState) -> int:
-        """Lists seen: the last batch of an epoch may be smaller."""
+        """Return the number of lists seen; the last batch of an epoch may be smaller."""
         per_epoch = -(-len(self._lists.lists) // self.config.batch_size)
         epochs, rest = divmod(state.global_step, per_epoch)
         return epochs * len(self._lists.lists) + rest * self.config.batch_size
 
 
-class _Watch(TrainerCallback):
-    """Writes the logs, tells of steps, and keeps the count of tokens in the saved state."""
+class _DevEvaluator(BaseEvaluator):
+    """Reranks dev sets as evaluation does; scores nDCG@10, MRR@10 and MAP of each, and their mean nDCG@10."""
 
-    def __init__(self, loss: CrossEncoderListLoss, logs: Path, on_step: OnStep | None) -> None:
-        self._loss, self._logs, self._on_step = loss, logs, on_step
+    def __init__(self, sets: Sequence[RerankingSet], batch_size: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._sets, self._batch_size = tuple(sets), batch_size
+        self.primary_metric = _MEAN
+
+    def __call__(self, model: Any, *_: Any, **__: Any) -> dict[str, float]:
+        """``{"scifact_ndcg@10": .., ..., "mean_ndcg@10": ..}``."""
+        found: dict[str, float] = {}
+        means = []
+        for data in self._sets:
+            run, level = rerank(model, data, self._batch_size), data.collection.relevance_level
+            scores = score_run(data.collection.qrels, run, _METRICS, level).aggregate
+            found |= {f"{data.name}_{metric}": scores[metric] for metric in _METRICS}
+            means.append(scores["ndcg@10"])
+        return found | {_MEAN: sum(means) / len(means)}
+
+
+class _Watch(TrainerCallback):
+    """Writes the logs, reports steps, and keeps the count of tokens in the saved state."""
+
+    def __init__(self, loss: CrossEncoderListLoss, state: RunState[Any], on_step: OnStep | None) -> None:
+        self._loss, self._state, self._on_step = loss, state, on_step
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._loss.tokens = state.num_input_tokens_seen
@@ -231,10 +250,10 @@ class _Watch(TrainerCallback):
         numbers = {key: value for key, value in given["logs"].items() if _is_number(value)}
         if "loss" in numbers:
             record = {"step": state.global_step, "loss": numbers["loss"], "lr": numbers["learning_rate"]}
-            append_jsonl(self._logs / TRAIN_LOG, record | {"grad_norm": numbers.get("grad_norm")})
+            self._state.log(record | {"grad_norm": numbers.get("grad_norm")})
         scores = {key.removeprefix("eval_"): value for key, value in numbers.items() if "@" in key or "_map" in key}
         if scores:
-            append_jsonl(self._logs / DEV_LOG, {"step": state.global_step, **scores})
+            self._state.log({"step": state.global_step, **scores}, "dev")
 
 
 def _step_of(state: Path) -> int:

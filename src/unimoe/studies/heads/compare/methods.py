@@ -126,13 +126,13 @@ class MethodComparison:
         path = arm_dir(*place) / TRAINING_FILE
         if result_path(*place, "reranking", self.dataset).exists() and path.exists():
             there = read_json(path)
-            if there["fingerprint"] == trainer.fingerprint:
+            if there["fingerprint"] == trainer.state.fingerprint:
                 return float(there["test"])
         result = write_head_result(self.output_dir, measurement_of(trainer, self.comparison), self._given)
         facts, (weight, _) = trainer.fit(), trainer.head()
         train = evaluate_head(weight.to(trainer.device), trainer.train_pools, trainer.config)
         record = {
-            "fingerprint": trainer.fingerprint,
+            "fingerprint": trainer.state.fingerprint,
             "train": train.aggregate[metric],
             "test": result.aggregate[metric],
             "peak_bytes": self._peak_bytes(trainer),

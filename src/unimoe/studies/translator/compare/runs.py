@@ -153,9 +153,9 @@ class TranslatorRun:
             self._given,
         )
         path = arm_dir(self.output_dir, trainer.arm, config.seed) / TRAINING_FILE
-        if not path.exists() or read_json(path)["fingerprint"] != trainer.fingerprint:
+        if not path.exists() or read_json(path)["fingerprint"] != trainer.state.fingerprint:
             speed = {"ms_per_query": milliseconds_per_query(translator), "device": describe_device(trainer.device)}
-            write_json(path, {"fingerprint": trainer.fingerprint, **facts, **speed})
+            write_json(path, {"fingerprint": trainer.state.fingerprint, **facts, **speed})
         return result.aggregate["mrr"]
 
     def _split(self, seed: int) -> tuple[CaptionPairs, CaptionPairs]:

@@ -1,4 +1,4 @@
-"""A trained translator on disk, and how good one is."""
+"""Loads a trained translator and evaluates it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from unimoe.studies.translator.models.networks import network_from
 from unimoe.studies.translator.models.ranking import image_ranks, rank_metrics
 
 NETWORK = "network"
-"""The kind of a checkpoint that holds a network."""
+"""Kind of a checkpoint that holds a network."""
 
 
 def load_translator(folder: Path, device: torch.device | None = None) -> Translator:
-    """A translator of any kind from its checkpoint.
+    """Load a translator of any kind from its checkpoint.
 
     Args:
         folder: the checkpoint.
@@ -39,7 +39,7 @@ def load_translator(folder: Path, device: torch.device | None = None) -> Transla
 
 
 def evaluate(translator: Translator, pairs: CaptionPairs, device: torch.device) -> dict[str, float]:
-    """MRR, Recall@K, ranks and gallery size of some pairs among their own unique images."""
+    """Return MRR, Recall@K, ranks and gallery size of some pairs among their own unique images."""
     translated, gallery = translator.translate(pairs.captions), translator.gallery(pairs.images)
     ranks = image_ranks(translated, gallery, pairs.image_of, image_ids=pairs.image_ids, device=device)
     return rank_metrics(ranks, len(pairs.image_ids))

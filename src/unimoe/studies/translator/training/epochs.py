@@ -1,11 +1,13 @@
-"""The epochs of a training: what is there while it runs, and what it leaves after each of them."""
+"""Trains the network of a translator epoch by epoch, and saves its state and its best epoch."""
 
 from __future__ import annotations
 
 import copy
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,8 +16,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from unimoe.errors import DataError, InputError, UnimoeError
-from unimoe.io import append_jsonl, write_text
-from unimoe.studies.translator.config import BASES
+from unimoe.io import hash_json
+from unimoe.models.device import choose_device
+from unimoe.results import arm_dir
+from unimoe.studies.translator.config import BASES, TranslatorConfig
+from unimoe.studies.translator.data.caption_pairs import CaptionPairs
 from unimoe.studies.translator.models.files import save_translator
 from unimoe.studies.translator.models.interface import LinearMap
 from unimoe.studies.translator.models.networks import (
@@ -30,17 +35,76 @@ from unimoe.studies.translator.training.closed_forms import linear_map
 from unimoe.studies.translator.training.objectives import Batch, Objective
 from unimoe.studies.translator.training.sampler import epoch_batches
 from unimoe.studies.translator.training.schedule import is_unfrozen, make_optimizer, recent_of, temperature_of, unfreeze
-from unimoe.studies.translator.training.state import (
-    Progress,
-    load_state,
-    optimizer_tensors,
-    restore_optimizer,
-    save_state,
-)
-from unimoe.studies.translator.training.training import TranslatorTraining
+from unimoe.training.optimizer import optimizer_tensors, restore_optimizer
+from unimoe.training.run_state import RunState
 
 OnBatch = Callable[[int, float], None]
-"""Told the number of batches done in all, and the loss of the last one."""
+"""Called with the number of batches done in all, and the loss of the last one."""
+
+WITHOUT_EFFECT = {"save_every", "device", "output_dir", "validation"}
+"""Keys of the config that the trained weights do not depend on, or not beyond the pairs that a trainer is given."""
+
+
+@dataclass
+class Progress:
+    """How far the training of a translator is.
+
+    Attributes:
+        start_value: MRR on the validation images before the first step.
+        best_value: the best so far.
+        best_epoch: the epoch after which it was seen; 0 is before the first step.
+        epoch: epochs done.
+        steps: steps taken.
+        seconds: time of the steps, without evaluations on the validation images.
+        fired: how often each component of the loss was active.
+    """
+
+    start_value: float
+    best_value: float
+    best_epoch: int = 0
+    epoch: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    fired: dict[str, int] = field(default_factory=dict)
+
+
+class TranslatorTraining:
+    """Settings, data and folder of one training.
+
+    Args:
+        config: of the training.
+        train: pairs to learn from.
+        validation: pairs of other images, which choose the epoch.
+        arm: its name in results; by default the model's.
+
+    Attributes:
+        checkpoint: folder of the best epoch.
+        last: folder of the last epoch.
+        state: the training under way.
+    """
+
+    def __init__(
+        self, config: TranslatorConfig, train: CaptionPairs, validation: CaptionPairs, arm: str | None = None
+    ) -> None:
+        self.config, self.train, self.validation = config, train, validation
+        self.arm, self.device = arm or config.model, choose_device(config.device)
+        folder = arm_dir(Path(config.output_dir), self.arm, config.seed)
+        self.checkpoint, self.last = folder / "checkpoint", folder / "last"
+        settings = {
+            "config": config.model_dump(exclude=WITHOUT_EFFECT),
+            "data": [train.content_hash, validation.content_hash],
+        }
+        self.state = RunState(folder, settings, hash_json(list(settings.values())), Progress)
+
+    def settings(self, facts: dict[str, Any], *, finished: bool) -> dict[str, Any]:
+        """Return what is written beside the weights."""
+        return {
+            "fingerprint": self.state.fingerprint,
+            "finished": finished,
+            "arm": self.arm,
+            "config": self.config.model_dump(),
+            "facts": facts,
+        }
 
 
 def train_epochs(trainer: TranslatorTraining, on_batch: OnBatch | None) -> None:
@@ -49,7 +113,7 @@ def train_epochs(trainer: TranslatorTraining, on_batch: OnBatch | None) -> None:
 
 
 class _Run:
-    """A network in training, with its data on the device."""
+    """Holds a network in training, and its data on the device."""
 
     def __init__(self, trainer: TranslatorTraining, on_batch: OnBatch | None) -> None:
         self._trainer, self._on_batch = trainer, on_batch
@@ -75,8 +139,8 @@ class _Run:
     def epochs(self) -> None:
         """Train to the last epoch, from the saved state where there is one."""
         trainer, config = self._trainer, self._trainer.config
-        progress = self._resume() if trainer.state_path.exists() else self._begin()
-        _cut_log(trainer.log_path, progress.epoch)
+        progress = self._resume() or self._begin()
+        trainer.state.cut_logs(progress.steps)
         while progress.epoch < config.epochs:
             try:
                 self._epoch(progress)
@@ -84,22 +148,28 @@ class _Run:
                 self._keep(progress, finished=False)
                 raise
             if progress.epoch < config.epochs and progress.epoch % config.save_every == 0:
-                parts = {"network": self._network.state_dict(), "best": self._best}
-                parts |= {"optimizer": optimizer_tensors(self._optimizer), "objective": self._objective.state()}
-                save_state(trainer.state_path, trainer.fingerprint, progress, parts)
+                trainer.state.save(
+                    progress,
+                    network=self._network.state_dict(),
+                    best=self._best,
+                    optimizer=optimizer_tensors(self._optimizer),
+                    objective=self._objective.state(),
+                )
         self._keep(progress, finished=True)
         save_translator(trainer.last, NETWORK, self._as_translator(self._network).tensors(), {"epoch": config.epochs})
-        trainer.state_path.unlink(missing_ok=True)
+        trainer.state.delete()
 
     def _begin(self) -> Progress:
         value = self._validate()["mrr"]
         return Progress(start_value=value, best_value=value)
 
-    def _resume(self) -> Progress:
-        trainer = self._trainer
-        progress, parts = load_state(trainer.state_path, trainer.fingerprint)
+    def _resume(self) -> Progress | None:
+        saved = self._trainer.state.load()
+        if saved is None:
+            return None
+        progress, parts = saved
         self._network.load_state_dict(parts["network"])
-        self._best = {name: tensor.to(trainer.device) for name, tensor in parts["best"].items()}
+        self._best = {name: tensor.to(self._trainer.device) for name, tensor in parts["best"].items()}
         if progress.epoch:
             self._prepare(progress.epoch - 1)
         restore_optimizer(self._optimizer, parts["optimizer"])
@@ -107,7 +177,7 @@ class _Run:
         return progress
 
     def _prepare(self, epoch: int) -> None:
-        """Unfreeze the closed form when its epoch has come."""
+        """Unfreeze the closed form from its epoch on."""
         base, config = self._network.base, self._trainer.config
         if base is not None and not self._unfrozen and is_unfrozen(config.geometry, epoch):
             unfreeze(base, self._optimizer, config)
@@ -146,10 +216,10 @@ class _Run:
         record |= {f"val/{name}": value for name, value in found.items()}
         record |= {"temperature": temperature, "recent": recent, "closed_form_trained": self._unfrozen}
         head = {"step": progress.steps, "epoch": epoch + 1, "batches": len(batches)}
-        append_jsonl(trainer.log_path, {**head, **record, "seconds": progress.seconds})
+        trainer.state.log({**head, **record, "seconds": progress.seconds})
 
     def _step(self, rows: Tensor, temperature: float, recent: int) -> dict[str, float]:
-        """One step; the weighted terms of its loss. Weights are left alone where the loss is not finite."""
+        """Take one step and return the weighted terms of its loss; a loss that is not finite changes no weight."""
         batch = Batch(rows.to(self._captions.device), self._image_of[rows])
         predicted = self._network(self._captions[batch.captions]) - self._offset
         terms = self._objective(predicted, batch, temperature, recent)
@@ -191,9 +261,3 @@ class _Run:
         }
         settings = trainer.settings(facts, finished=finished)
         save_translator(trainer.checkpoint, NETWORK, self._as_translator(best).tensors(), settings, self._notes)
-
-
-def _cut_log(path: Path, epochs: int) -> None:
-    """Keep the log of the epochs already done: those after the saved state are done again."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    write_text(path, "".join(f"{line}\n" for line in lines[:epochs]))

@@ -1,4 +1,4 @@
-"""Settings that change from epoch to epoch: temperature, the part of the queue in use, and the trained weights."""
+"""Settings that change from epoch to epoch: temperature, the part of the queue in use, the trained parameters."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def temperature_of(config: TemperatureConfig, epoch: int, epochs: int) -> float:
 
 
 def recent_of(config: BankConfig, epoch: int) -> int:
-    """Return how many images of the queue count in an epoch counted from 0; none in the warm-up."""
+    """Return how many images of the queue an epoch counted from 0 uses; none in the warm-up."""
     after = epoch - config.warmup_epochs
     return 0 if after < 0 else config.recent[min(after, len(config.recent) - 1)]
 
 
 def make_optimizer(network: TranslatorNetwork, config: TranslatorConfig) -> torch.optim.AdamW:
-    """Return AdamW over the layers learnt from random weights; biases do not decay."""
+    """Return AdamW over the layers that start from random weights; biases have no decay."""
     layers = dict(network.layers.named_parameters())
     weights = [parameter for name, parameter in layers.items() if name.endswith("weight")]
     biases = [parameter for name, parameter in layers.items() if name.endswith("bias")]
@@ -40,9 +40,9 @@ def is_unfrozen(config: GeometryConfig, epoch: int) -> bool:
 
 
 def unfreeze(base: nn.Linear, optimizer: torch.optim.Optimizer, config: TranslatorConfig) -> None:
-    """Add the closed form to an optimizer, at a scaled learning rate.
+    """Let an optimizer train the closed form as well, at its own learning rate.
 
-    It does not decay: decay would pull it towards zero, away from the closed form.
+    Without decay, which would pull the closed form towards zero.
     """
     chosen = [base.weight] if config.geometry.freeze_bias else [base.weight, base.bias]
     for parameter in chosen:

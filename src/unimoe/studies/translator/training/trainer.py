@@ -1,11 +1,11 @@
-"""Trains a translator, keeps the best epoch by MRR on the validation images, and leaves a checkpoint.
+"""Trains a translator and writes a checkpoint of its best epoch by MRR on the validation images.
 
     trainer = TranslatorTrainer(TranslatorConfig(model="bigjump"), train, validation)
     trainer.fit()
     ranks = image_ranks(trainer.translator().translate(captions), ...)
 
-The state is saved every few epochs; a resumed training takes the same steps as an undisturbed one, to the last bit on
-a CPU. Closed forms are computed and kept in the same way.
+The state is saved every few epochs. On a CPU, a resumed training takes the same steps as an undisturbed one.
+Closed forms are computed and written in the same way.
 """
 
 from __future__ import annotations
@@ -20,26 +20,24 @@ from unimoe.studies.translator.models.files import MANIFEST_FILE, read_translato
 from unimoe.studies.translator.models.interface import Translator
 from unimoe.studies.translator.training.checkpoints import evaluate, load_translator
 from unimoe.studies.translator.training.closed_forms import fit_closed_form
-from unimoe.studies.translator.training.epochs import OnBatch, train_epochs
+from unimoe.studies.translator.training.epochs import WITHOUT_EFFECT, OnBatch, TranslatorTraining, train_epochs
 from unimoe.studies.translator.training.sampler import epoch_batches
-from unimoe.studies.translator.training.training import TranslatorTraining
-from unimoe.training.state_files import refuse_other_fingerprint
 
 
 class TranslatorTrainer(TranslatorTraining):
-    """A training that can be run: to its end, from wherever its saved state is."""
+    """Trains to the end, from the saved state where there is one."""
 
     def fit(self, on_batch: OnBatch | None = None) -> dict[str, Any]:
-        """Train, or find it trained.
+        """Train unless that is done.
 
         Returns:
             ``val``, MRR on the validation images of the best epoch, and ``start``, that before the first step;
             ``best_epoch``, ``epochs``, ``steps``, ``seconds``; ``parameters`` and ``weight_bytes``; ``fired``, how
-            often each component of the loss had something to do.
+            often each component of the loss was active.
 
         Raises:
-            DataError: what is in the folder is of another training; or the loss is not finite, and then the best epoch
-                so far is kept.
+            DataError: the folder holds another training; or the loss is not finite, and then the best epoch so far is
+                kept.
         """
         if not self.is_finished():
             if self.config.model in CLOSED_FORMS:
@@ -50,24 +48,25 @@ class TranslatorTrainer(TranslatorTraining):
         return facts
 
     def is_finished(self) -> bool:
-        """Whether the checkpoint of this very training is there, and whole.
+        """Return whether the checkpoint of this training exists and is complete.
 
         Raises:
-            DataError: there is one of another training.
+            DataError: there is a checkpoint of another training.
         """
         if not (self.checkpoint / MANIFEST_FILE).exists():
             return False
         settings = read_translator(self.checkpoint).settings
-        refuse_other_fingerprint(self.checkpoint, self.fingerprint, settings.get("fingerprint"))
+        config = {key: value for key, value in settings.get("config", {}).items() if key not in WITHOUT_EFFECT}
+        self.state.refuse_other(self.checkpoint, settings.get("fingerprint"), {"config": config})
         return bool(settings["finished"])
 
     def translator(self) -> Translator:
-        """The best epoch's translator."""
+        """Load the translator of the best epoch."""
         return load_translator(self.checkpoint, self.device)
 
     @property
     def batches(self) -> int:
-        """Of the whole training; 0 for closed forms."""
+        """Batches of the whole training; 0 for closed forms."""
         config = self.config
         if config.model in CLOSED_FORMS:
             return 0
