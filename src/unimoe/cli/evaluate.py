@@ -65,7 +65,7 @@ def evaluate(
     the others still run, and the exit code is 4. Results that are already there and up to date are kept; a killed
     evaluation goes on where it was. Under torchrun the processes share the reranking.
     """
-    from unimoe.evaluation.commands import EvaluationRequest, plan_evaluation, run_evaluation
+    from unimoe.evaluation.evaluate import EvaluationRequest, plan_evaluation, run_evaluation
     from unimoe.evaluation.mteb.names import split_names
     from unimoe.processes import joined_processes
 

@@ -10,8 +10,7 @@ import torch
 
 from unimoe.console import Step, Steps, stderr, stdout
 from unimoe.errors import MissingPartError
-from unimoe.evaluation.dataset_names import collections_of, refuse_equal_names
-from unimoe.evaluation.tiers import Dataset, LoadedDataset
+from unimoe.evaluation.tiers import Dataset, LoadedDataset, collections_of, refuse_equal_names
 from unimoe.models.quiet import first_line
 from unimoe.results import EvalResult
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig

@@ -7,8 +7,9 @@ from typing import Any
 
 from sentence_transformers.base.evaluation import BaseEvaluator
 
+from unimoe.evaluation.reranking_eval import rerank_run
 from unimoe.metrics import score_run
-from unimoe.studies.cross_encoder.reranking_set import RerankingSet, rerank
+from unimoe.studies.cross_encoder.reranking_set import CrossEncoderReranker, RerankingSet
 
 MEAN = "mean_ndcg@10"
 """What a checkpoint is chosen by."""
@@ -32,10 +33,10 @@ class DevEvaluator(BaseEvaluator):
     def __call__(self, model: Any, *_: Any, **__: Any) -> dict[str, float]:
         """``{"scifact_ndcg@10": .., ..., "mean_ndcg@10": ..}``."""
         found: dict[str, float] = {}
-        means = []
+        means, reranker = [], CrossEncoderReranker(model, self._batch_size)
         for data in self._sets:
-            run, level = rerank(model, data, self._batch_size), data.collection.relevance_level
-            scores = score_run(data.collection.qrels, run, _METRICS, level).aggregate
+            run, _scored = rerank_run(reranker, data.collection, data.candidates)
+            scores = score_run(data.collection.qrels, run, _METRICS, data.collection.relevance_level).aggregate
             found |= {f"{data.name}_{metric}": scores[metric] for metric in _METRICS}
             means.append(scores["ndcg@10"])
         return found | {MEAN: sum(means) / len(means)}
