@@ -184,7 +184,7 @@ class TestIsDone:
         other = system_of(with_evaluation(experiment, mteb=MTEBConfig(task_instruction=None)))
         evaluator = Evaluator(outputs)
         evaluation = evaluator.on_mteb_task(other, "embedding", mteb_tasks.loaded(mteb_tasks.InventedSTS))
-        with pytest.raises(DataError, match="holds another measurement"):
+        with pytest.raises(DataError, match="holds another evaluation"):
             evaluator.evaluate(evaluation)
 
     def test_nor_another_length_dtype_or_data(self, outputs: Path, experiment: Experiment) -> None:

@@ -207,7 +207,7 @@ def _default_split(collection: str) -> str:
 
 
 class LoadedDataset:
-    """A dataset in memory: what is scored, and the first stage's candidates.
+    """A dataset in memory: the queries scored, the documents, and the first stage's candidates.
 
     Raises:
         UnavailableError: the collection cannot be had here.
@@ -229,7 +229,7 @@ class LoadedDataset:
 
     @property
     def problems(self) -> str:
-        """What is odd about the collection, in one line; empty when nothing is."""
+        """The oddities of the collection, in one line; empty when there are none."""
         return self._whole.problems.summary()
 
     @cached_property
@@ -250,22 +250,22 @@ class LoadedDataset:
 
     @property
     def first_stage(self) -> str:
-        """The first stage by name, with its parameters or the content hash of its file."""
+        """The name of the first stage, with its parameters or the content hash of its file."""
         return self._found.source
 
     @property
     def first_stage_run(self) -> Run:
-        """What the first stage found in the whole corpus, to the depth that recall is reported at or deeper."""
+        """What the first stage found in the whole corpus, at least as deep as recall is reported."""
         return self._found.run
 
     @property
     def first_stage_is_ordered(self) -> bool:
-        """Whether the first stage ranks; where it does not, its scores on this dataset mean nothing."""
+        """Whether the first stage ranks; where it does not, its scores mean nothing."""
         return self._found.ordered
 
     @cached_property
     def candidates(self) -> Run:
-        """What is reranked: the first stage's best ``depth`` of every query."""
+        """The candidates to rerank: the first stage's best ``depth`` of every query."""
         return {query_id: head(scores, self.dataset.depth) for query_id, scores in self.first_stage_run.items()}
 
     @property
@@ -275,7 +275,7 @@ class LoadedDataset:
 
     @cached_property
     def hashes(self) -> dict[str, str]:
-        """Content hashes of what is scored."""
+        """Content hashes of the collection, of the pool of dense retrieval, and of the candidates."""
         return {
             "collection": self.collection.content_hash,
             "pool": self.pooled.corpus_hash,

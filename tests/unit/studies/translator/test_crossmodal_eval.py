@@ -147,7 +147,7 @@ class TestResult:
         assert ridge().evaluate(tmp_path) == first
         again = ridge().evaluate(tmp_path, translator_hash="cdef")
         assert again.provenance.hashes["checkpoint"] == "cdef"
-        with pytest.raises(DataError, match="holds another measurement"):
+        with pytest.raises(DataError, match="holds another evaluation"):
             ridge().evaluate(tmp_path, split="dev")
 
     def test_a_caption_or_an_image_without_direction_is_named(self, tmp_path: Path) -> None:
