@@ -28,8 +28,7 @@ from memory import forget_peak, memory_mib
 from unimoe.config import BM25Config
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.collection import Collection, Document
-from unimoe.retrieval.analyzer import Analyzer
-from unimoe.retrieval.bm25_index import BM25Index
+from unimoe.retrieval.bm25_index import Analyzer, BM25Index
 
 ROUNDS, DEPTH, PARAMS = 7, 100, BM25Config()
 SIZES, PROJECTED, QUERIES = (10_000, 100_000, 1_000_000), 5_000_000, 200

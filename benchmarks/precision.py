@@ -20,17 +20,19 @@ from unimoe.checkpoint import read_checkpoint
 from unimoe.config import BM25Config
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.collection import Collection
-from unimoe.evaluation.reranking_eval import RerankingOutcome, rerank_collection
+from unimoe.evaluation.rerankers import UnimodelReranker
+from unimoe.evaluation.reranking_eval import rerank_collection
+from unimoe.evaluation.spec import Outcome
 from unimoe.models.device import choose_device, describe_device, release_memory
 from unimoe.models.loader import ModelLoader
 from unimoe.retrieval.bm25 import cached_bm25_run
 from unimoe.trec import Run, head
 
 
-def reranked(checkpoint: Path, dtype: torch.dtype, collection: Collection, candidates: Run) -> RerankingOutcome:
+def reranked(checkpoint: Path, dtype: torch.dtype, collection: Collection, candidates: Run) -> Outcome:
     """The checkpoint's reranking in one dtype."""
     loader = ModelLoader(read_checkpoint(checkpoint).experiment, choose_device(), dtype)
-    outcome = rerank_collection(loader.trained(checkpoint), collection, candidates)
+    outcome = rerank_collection(UnimodelReranker(loader.trained(checkpoint)), collection, candidates)
     release_memory()
     return outcome
 
@@ -59,7 +61,7 @@ def main() -> None:
     candidates = {query_id: head(found[query_id], options.depth) for query_id in collection.queries}
     low = reranked(options.checkpoint, torch.bfloat16, collection, candidates)
     full = reranked(options.checkpoint, torch.float32, collection, candidates)
-    print(f"{describe_device(choose_device())}, {name}, {len(collection.queries)} queries, {low.pairs} pairs")
+    print(f"{describe_device(choose_device())}, {name}, {len(collection.queries)} queries, {low.items} pairs")
     result = {
         "ndcg@10_bfloat16": round(low.scores.aggregate["ndcg@10"], 4),
         "ndcg@10_float32": round(full.scores.aggregate["ndcg@10"], 4),

@@ -25,8 +25,7 @@ from unimoe.config.dense import BUNDLED_ENCODER, EncoderConfig
 from unimoe.data import catalog
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UsageError, did_you_mean
-from unimoe.evaluation.dataset_names import collections_of
-from unimoe.evaluation.tiers import Dataset
+from unimoe.evaluation.tiers import Dataset, collections_of
 from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.results import Task
@@ -346,12 +345,12 @@ def _trained(folder: Path, device: torch.device) -> UnimodelForExp1:
     """Load a trained arm in the dtype that it was trained in, unless its config sets another."""
     import torch
 
-    from unimoe.evaluation.subjects import trained_subject
+    from unimoe.evaluation.systems import trained_system
     from unimoe.models.loader import ModelLoader
 
     checkpoint = read_checkpoint(folder)
     experiment = checkpoint.experiment
     dtype = checkpoint.dtype if experiment.model.dtype == "auto" else experiment.model.dtype
     loader = ModelLoader(experiment, device, getattr(torch, dtype))
-    trained_subject(experiment, loader, folder)  # refuses an adapter of another base model
+    trained_system(experiment, loader, folder)  # refuses an adapter of another base model
     return loader.trained(folder)

@@ -20,10 +20,10 @@ from unimoe.config.base import Dtype
 from unimoe.console import Steps, stderr
 from unimoe.errors import DataError
 from unimoe.evaluation.dev_eval import DevEvaluation
-from unimoe.evaluation.evaluator import Evaluator
+from unimoe.evaluation.loading import load_reporting
 from unimoe.evaluation.mteb.names import mteb_name
-from unimoe.evaluation.subjects import ZERO_SHOT_ARM, Subject, first_stage_subject, trained_subject, zero_shot_subject
-from unimoe.evaluation.suite import load_reporting, measurements, take
+from unimoe.evaluation.runner import Evaluator
+from unimoe.evaluation.systems import ZERO_SHOT_ARM, System, first_stage_system, trained_system, zero_shot_system
 from unimoe.evaluation.tiers import LoadedDataset, TierName, tier_datasets
 from unimoe.io import lock, read_json, write_json
 from unimoe.models.device import choose_dtype, release_memory
@@ -69,21 +69,21 @@ class ExperimentRun:
             UnimoeError: before any training, if the bundled tier's collection is not available.
         """
         datasets = [load_reporting(dataset) for dataset in tier_datasets(self.experiment, "bundled")]
-        baselines = [first_stage_subject(self.experiment), zero_shot_subject(self.experiment, self.loader)]
+        baselines = [first_stage_system(self.experiment), zero_shot_system(self.experiment, self.loader)]
         self._steps = Steps(self._count(baselines, datasets))
-        for subject in baselines:
-            self._evaluate(subject, datasets)
+        for system in baselines:
+            self._evaluate(system, datasets)
         for seed in self.experiment.seeds:
             for arm in self.experiment.arms:
                 self._train_and_evaluate_arm(arm, seed, datasets)
 
     def _train_and_evaluate_arm(self, arm: str, seed: int, datasets: Sequence[LoadedDataset]) -> None:
-        self._evaluate(trained_subject(self.experiment, self.loader, self._train(arm, seed)), datasets)
+        self._evaluate(trained_system(self.experiment, self.loader, self._train(arm, seed)), datasets)
 
-    def _evaluate(self, subject: Subject, datasets: Sequence[LoadedDataset]) -> None:
+    def _evaluate(self, system: System, datasets: Sequence[LoadedDataset]) -> None:
         for data in datasets:
-            for measurement in measurements([subject], data):
-                take(self._evaluator, measurement, self._steps)
+            for evaluation in self._evaluator.evaluations([system], data):
+                self._evaluator.take(evaluation, self._steps)
 
     @cached_property
     def _training_data(self) -> TrainingData:
@@ -115,10 +115,10 @@ class ExperimentRun:
         release_memory()
         return folder
 
-    def _count(self, baselines: Sequence[Subject], datasets: Sequence[LoadedDataset]) -> int:
+    def _count(self, baselines: Sequence[System], datasets: Sequence[LoadedDataset]) -> int:
         per_arm = {"rank_only": 1, "emb_only": 2, "joint": 2}
         trained = sum(1 + per_arm[arm.task] * len(datasets) for arm in self.experiment.arms.values())
-        return sum(len(subject.tasks) for subject in baselines) * len(datasets) + trained * len(self.experiment.seeds)
+        return sum(len(system.tasks) for system in baselines) * len(datasets) + trained * len(self.experiment.seeds)
 
 
 def matching_gates(experiment: Experiment) -> Registration:

@@ -1,7 +1,7 @@
-"""What an evaluation leaves behind: one JSON file per arm, seed, task and dataset.
+"""Result files: one JSON file per arm, seed, task and dataset.
 
-The only room that evaluation and analysis both know. A file is written atomically, read back strictly, and never
-overwritten by a result of another identity.
+Evaluation writes them and analysis reads them; neither imports the other. A file is written atomically, read strictly,
+and never overwritten by a result of another identity.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ class _Strict(BaseModel):
 
 
 class Identity(_Strict):
-    """What was measured. Two results are the same measurement exactly when their identities, arms and seeds are equal.
+    """What was evaluated. Two results are of the same evaluation when identity, arm and seed are equal.
 
     Attributes:
         experiment: name of the experiment the arm belongs to.
-        base_model: logical id and content hash of the base weights, ``id@hash``; null for arms without a model.
+        base_model: logical id and content hash of the base weights, ``id@hash``; None for arms without a model.
         checkpoint: which checkpoint of the arm; ``none`` for arms that are not trained.
         split: the collection's split that was scored.
         first_stage: where the candidates come from, with its parameters, for example ``bm25s(k1=0.9,b=0.4)``.
-        depth: candidates per query; null where the whole corpus or pool is ranked.
-        pool: documents ranked, where that is a sample of the collection; null for the whole.
+        depth: candidates per query; None where the whole corpus or pool is ranked.
+        pool: documents ranked, where that is a sample of the collection; None for the whole.
         prompt: name and content hash of the prompt.
-        max_queries: queries scored where the set was cut; null for all of them.
+        max_queries: queries scored where the set was cut; None for all of them.
     """
 
     experiment: str
@@ -63,7 +63,7 @@ class Identity(_Strict):
 
 
 class TrainingBudget(_Strict):
-    """What an arm saw in training; equal budgets are what makes arms comparable."""
+    """What an arm saw in training; arms are comparable only with equal budgets."""
 
     steps: int
     ranking_examples: int
@@ -72,7 +72,7 @@ class TrainingBudget(_Strict):
 
 
 class FirstStageScores(_Strict):
-    """How good the candidates were in the order of the first stage, beside the scores of their reranking.
+    """The scores of the candidates in the order of the first stage, to compare with their reranking.
 
     Attributes:
         aggregate: mean over judged queries, by metric; empty where the first stage gives no order.
@@ -86,13 +86,13 @@ class FirstStageScores(_Strict):
 
 
 class Provenance(_Strict):
-    """Where a result came from, complete enough to find it again.
+    """Where a result came from, complete enough to produce it again.
 
     Attributes:
         hashes: content hashes by name: checkpoint, collection, candidates, prompt.
-        token_budget: tokens of one forward pass; null without a model. Smaller than the config's where memory ran out.
+        token_budget: tokens of one forward pass; None without a model. Smaller than the config's where memory ran out.
         wall_time_s: seconds of scoring, model loading excluded.
-        items_per_s: pairs (reranking) or texts (embedding) scored per second; null where nothing was scored by a model.
+        items_per_s: pairs (reranking) or texts (embedding) scored per second; None where no model scored anything.
         given: the options and config keys given by hand; all others have their default.
     """
 
@@ -116,17 +116,17 @@ class EvalResult(_Strict):
 
     Attributes:
         config_name: the arm, for example ``joint_r8``, ``zero_shot`` or ``bm25``.
-        seed: the training seed; null for arms that have none.
-        task_type: MTEB's type of the task (Retrieval, Reranking, STS, Classification, ...); null outside MTEB.
+        seed: the training seed; None for arms that have none.
+        task_type: MTEB's type of the task (Retrieval, Reranking, STS, Classification, ...); None outside MTEB.
         per_query: main metric by query id, judged queries only. Empty where MTEB's task has no queries, as in STS or
             classification: then there are no ``per_query_metrics`` either, and the result takes part in no paired
             comparison.
         per_query_metrics: the other metrics, each a list of values by ascending query id (``by_query_id``): the ids
             are most of a file of dictionaries, and of the time to read it.
-        aggregate: mean over judged queries, by metric; without queries, what MTEB measured. ``main_score`` is MTEB's
+        aggregate: mean over judged queries, by metric; without queries, MTEB's main score. ``main_score`` is MTEB's
             own main score, where the main metric is another.
         unjudged_queries: queries without judgments; they count in no mean.
-        first_stage: scores of the candidates before reranking; null for other tasks.
+        first_stage: scores of the candidates before reranking; None for other tasks.
         relevance_level: the lowest grade that binary metrics counted as relevant, where their name fixes none.
         caveats: why the result is unfit for decisions, in words (smoke run, cut queries); empty when it is fit.
         config: the experiment's configuration as it was resolved.
@@ -197,7 +197,7 @@ class EvalResult(_Strict):
 
 
 class QueryDetail(_Strict):
-    """What a drill-down shows of one query: its text and where its relevant documents were ranked."""
+    """One query of a drill-down: its text and the ranks of its relevant documents."""
 
     text: str
     relevant: dict[str, int]
@@ -212,37 +212,37 @@ class DrillDown(_Strict):
 
 
 def by_query_id(values: Mapping[str, float]) -> list[float]:
-    """The values of ``{query id: value}`` by ascending query id, as ``per_query_metrics`` holds them."""
+    """Return the values of ``{query id: value}`` by ascending query id, as ``per_query_metrics`` holds them."""
     return [values[query_id] for query_id in sorted(values)]
 
 
 def seed_name(seed: int | None) -> str:
-    """Folder name of a seed: ``seed_3``, or ``seed_none`` for arms that have none."""
+    """Return the folder name of a seed: ``seed_3``, or ``seed_none`` for arms that have none."""
     return "seed_none" if seed is None else f"seed_{seed}"
 
 
 def arm_dir(output_dir: Path, config_name: str, seed: int | None) -> Path:
-    """Everything one arm and seed leaves behind: checkpoint, results, runs, logs."""
+    """Return the folder of one arm and seed, with checkpoint, results, runs and logs."""
     return output_dir / config_name / seed_name(seed)
 
 
 def result_path(output_dir: Path, config_name: str, seed: int | None, task: str, dataset: str) -> Path:
-    """Where the result of one arm, seed, task and dataset lives."""
+    """Return the path of the result of one arm, seed, task and dataset."""
     return arm_dir(output_dir, config_name, seed) / "results" / task / f"{safe_name(dataset)}.json"
 
 
 def run_path(output_dir: Path, config_name: str, seed: int | None, task: str, dataset: str) -> Path:
-    """Where the TREC run behind a result lives."""
+    """Return the path of the TREC run of a result."""
     return arm_dir(output_dir, config_name, seed) / "runs" / task / f"{safe_name(dataset)}.trec"
 
 
 def drilldown_path(path: Path) -> Path:
-    """The sidecar of a result file."""
+    """Return the path of the drill-down sidecar of a result file."""
     return path.with_suffix(".queries.json")
 
 
 def safe_name(name: str) -> str:
-    """A dataset's name as a file name: separators become ``-``."""
+    """Return a dataset's name as a file name: separators become ``-``."""
     return re.sub(r"[^\w.\-]+", "-", name).strip("-.") or "unnamed"
 
 
@@ -264,16 +264,19 @@ def write_result(output_dir: Path, result: EvalResult, detail: DrillDown | None 
 
 
 def refuse_other_identity(path: Path, identity: Identity, dataset: str | None = None) -> None:
-    """Raise a data error when the result at ``path`` measures something else than ``identity``, or another ``dataset``.
+    """Refuse to overwrite the result at ``path`` by one of another identity or dataset.
 
     Two datasets can share a path where ``safe_name`` makes their names equal.
+
+    Raises:
+        DataError: identity or dataset differ, or the file is damaged.
     """
     existing = read_result(path)
     there = {**existing.identity.model_dump(), "dataset": existing.dataset}
     here = {**identity.model_dump(), "dataset": existing.dataset if dataset is None else dataset}
     different = [f"{name} {there[name]!r} there, {here[name]!r} here" for name in here if there[name] != here[name]]
     if different:
-        raise DataError(f"{path} holds another measurement ({'; '.join(different)}); choose another --output-dir")
+        raise DataError(f"{path} holds another evaluation ({'; '.join(different)}); choose another --output-dir")
 
 
 def read_result(path: Path) -> EvalResult:
@@ -291,7 +294,7 @@ def read_drilldown(path: Path) -> DrillDown:
 
 
 def read_query_details(path: Path, query_ids: Iterable[str]) -> dict[str, QueryDetail]:
-    """Some queries of the drill-down sidecar of the result file ``path``; the lines of all others are not parsed.
+    """Read some queries of the drill-down sidecar of the result file ``path``; the other lines are not parsed.
 
     Raises:
         DataError: the sidecar is missing, broken or of another schema version, or lacks one of the queries.
@@ -303,7 +306,7 @@ def read_query_details(path: Path, query_ids: Iterable[str]) -> dict[str, QueryD
             return {query_id: QueryDetail.model_validate_json(_detail_of(query_id, by_id)) for query_id in query_ids}
     except (KeyError, ValidationError):
         pass
-    queries = read_drilldown(path).queries  # written otherwise, or broken: then it says how
+    queries = read_drilldown(path).queries  # another layout, or broken: then this raises
     lacking = [query_id for query_id in query_ids if query_id not in queries]
     if lacking:
         raise DataError(
@@ -332,7 +335,7 @@ def _text(value: Any) -> str:
 
 
 def _read(model: type[M], path: Path) -> M:
-    """Parsed and checked in one pass; why a file is refused is worked out only when it is."""
+    """Parse and check in one pass; the reason of a refusal is worked out only then."""
     content = read_bytes(path)
     try:
         read = model.model_validate_json(content)

@@ -68,7 +68,7 @@ def test_real_collections_score_the_same(
     assert 0.1 < expected["main_score"] < 1
     assert found.main_score == pytest.approx(expected["main_score"], abs=1e-3)
     for metric, key in (("ndcg@10", "ndcg_at_10"), ("map", "map_at_1000"), ("recall@100", "recall_at_100")):
-        assert found.ranked_scores.aggregate[metric] == pytest.approx(expected[key], abs=1e-3)
+        assert found.scores.aggregate[metric] == pytest.approx(expected[key], abs=1e-3)
     assert found.run.keys() == rankings.run.keys()
     for query, scores in rankings.run.items():
         assert found.run[query] == pytest.approx(scores, abs=1e-4)

@@ -120,7 +120,7 @@ class TestEvaluate:
         options = ("--checkpoint", checkpoint, "--output-dir", tmp_path)
         assert call_script("evaluate.py", *options, "--max-queries", "3").returncode == 0
         before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-        assert_refused(call_script("evaluate.py", *options), 3, "holds another measurement", "max_queries 3 there")
+        assert_refused(call_script("evaluate.py", *options), 3, "holds another evaluation", "max_queries 3 there")
         assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
     def test_zero_shot_is_one_more_arm(self, config: Path, tmp_path: Path) -> None:

@@ -17,22 +17,27 @@ from unimoe.config.dense import BUNDLED_ENCODER
 from unimoe.config.files import config_root, load_config, parse_config
 from unimoe.data.names import result_name
 from unimoe.errors import DataError, MissingPartError, UsageError
+from unimoe.evaluation.reranking_eval import rerank_run
 from unimoe.metrics import score_run
 from unimoe.results import read_result, result_path, run_path
 from unimoe.studies.cross_encoder import compare_losses as losses
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig, CrossEncoderModelConfig
 from unimoe.studies.cross_encoder.jobs import train_and_evaluate, training_of
 from unimoe.studies.cross_encoder.model import find_cross_encoder, load_cross_encoder, new_cross_encoder, score_pairs
-from unimoe.studies.cross_encoder.reranking_set import rerank
+from unimoe.studies.cross_encoder.reranking_set import CrossEncoderReranker, RerankingSet
 from unimoe.studies.cross_encoder.training.checkpoint import read_manifest
 from unimoe.studies.cross_encoder.training.data import CrossEncoderData, load_cross_encoder_data
 from unimoe.studies.cross_encoder.training.lists import fit_for
 from unimoe.studies.cross_encoder.training.trainer import CrossEncoderTraining
-from unimoe.trec import read_run
+from unimoe.trec import Run, read_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
 STEPS = 6
+
+
+def reranked(model: Any, data: RerankingSet, batch_size: int) -> Run:
+    return rerank_run(CrossEncoderReranker(model, batch_size), data.collection, data.candidates)[0]
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +107,7 @@ class TestTraining:
         data = load_cross_encoder_data(done).test[0]
         assert score_run(data.collection.qrels, run).aggregate["ndcg@10"] == pytest.approx(result.aggregate["ndcg@10"])
         folder = Path(done.output_dir) / "cross_encoder" / "seed_3" / "checkpoint"
-        again = rerank(load_cross_encoder(folder, CPU), data, done.evaluation.batch_size)
+        again = reranked(load_cross_encoder(folder, CPU), data, done.evaluation.batch_size)
         assert {q: sorted(s, key=s.__getitem__) for q, s in again.items()} == {
             q: sorted(s, key=s.__getitem__) for q, s in run.items()
         }
@@ -122,7 +127,7 @@ class TestTraining:
         best = max(line["mean_ndcg@10"] for line in read_lines(folder / "logs" / "dev.jsonl"))
         assert read_manifest(folder / "checkpoint").dev == pytest.approx(best)
         dev = load_cross_encoder_data(done).dev[0]
-        run = rerank(load_cross_encoder(folder / "checkpoint", CPU), dev, done.evaluation.batch_size)
+        run = reranked(load_cross_encoder(folder / "checkpoint", CPU), dev, done.evaluation.batch_size)
         assert score_run(dev.collection.qrels, run).aggregate["ndcg@10"] == pytest.approx(best)
 
     def test_what_is_done_is_skipped(self, done: CrossEncoderConfig, capsys: pytest.CaptureFixture[str]) -> None:

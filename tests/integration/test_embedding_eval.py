@@ -18,7 +18,7 @@ from unimoe.config import PromptConfig
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.errors import DataError
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
-from unimoe.evaluation.mteb.run import TaskOutcome
+from unimoe.evaluation.spec import Outcome
 from unimoe.io import write_json
 from unimoe.models.unimodel import UnimodelForExp1
 
@@ -46,14 +46,14 @@ def collection() -> Collection:
     return assemble("topics", "dev", documents, queries, qrels)
 
 
-def evaluate(model: UnimodelForExp1, collection: Collection, **settings: Any) -> TaskOutcome:
+def evaluate(model: UnimodelForExp1, collection: Collection, **settings: Any) -> Outcome:
     return evaluate_embedding_collection(
         model, collection, **({"name": "emb_only_r8", "identity": IDENTITY} | settings)
     )
 
 
 @pytest.fixture(scope="module")
-def outcome(model: UnimodelForExp1, collection: Collection) -> TaskOutcome:
+def outcome(model: UnimodelForExp1, collection: Collection) -> Outcome:
     return evaluate(model, collection)
 
 
@@ -75,14 +75,14 @@ def brute_force(collection: Collection) -> dict[str, dict[str, float]]:
     return run
 
 
-def mteb_scores(outcome: TaskOutcome, split: str = "dev") -> dict[str, Any]:
+def mteb_scores(outcome: Outcome, split: str = "dev") -> dict[str, Any]:
     (scores,) = outcome.mteb_json["scores"][split]
     assert isinstance(scores, dict)
     return scores
 
 
 class TestScores:
-    def test_run_and_scores_equal_brute_force(self, collection: Collection, outcome: TaskOutcome) -> None:
+    def test_run_and_scores_equal_brute_force(self, collection: Collection, outcome: Outcome) -> None:
         expected = brute_force(collection)
         assert outcome.run.keys() == expected.keys()
         for query, cosines in expected.items():
@@ -91,11 +91,11 @@ class TestScores:
         evaluated = pytrec_eval.RelevanceEvaluator(collection.qrels, measures).evaluate(expected)
         for ours, theirs in (("ndcg@10", "ndcg_cut_10"), ("map", "map"), ("recall@100", "recall_100")):
             per_query = {query: values[theirs] for query, values in evaluated.items()}
-            assert outcome.ranked_scores.per_query[ours] == pytest.approx(per_query, abs=1e-6)
-            assert outcome.ranked_scores.aggregate[ours] == pytest.approx(sum(per_query.values()) / 8, abs=1e-6)
+            assert outcome.scores.per_query[ours] == pytest.approx(per_query, abs=1e-6)
+            assert outcome.scores.aggregate[ours] == pytest.approx(sum(per_query.values()) / 8, abs=1e-6)
 
-    def test_mteb_itself_agrees(self, outcome: TaskOutcome) -> None:
-        theirs, ours = mteb_scores(outcome), outcome.ranked_scores.aggregate
+    def test_mteb_itself_agrees(self, outcome: Outcome) -> None:
+        theirs, ours = mteb_scores(outcome), outcome.scores.aggregate
         assert ours["ndcg@10"] > 0
         assert theirs["main_score"] == pytest.approx(ours["ndcg@10"], abs=1e-5)
         assert theirs["ndcg_at_10"] == pytest.approx(ours["ndcg@10"], abs=1e-5)
@@ -103,16 +103,16 @@ class TestScores:
         assert theirs["map_at_1000"] == pytest.approx(ours["map"], abs=1e-5)
         assert theirs["recall_at_100"] == pytest.approx(ours["recall@100"], abs=1e-5)
 
-    def test_queries_count_as_in_trec_eval(self, collection: Collection, outcome: TaskOutcome) -> None:
-        assert outcome.ranked_scores.per_query["ndcg@10"].keys() == collection.qrels.keys()
-        assert outcome.ranked_scores.per_query["ndcg@10"]["q7"] == 0
-        assert outcome.ranked_scores.unjudged_queries == ["q8"]
+    def test_queries_count_as_in_trec_eval(self, collection: Collection, outcome: Outcome) -> None:
+        assert outcome.scores.per_query["ndcg@10"].keys() == collection.qrels.keys()
+        assert outcome.scores.per_query["ndcg@10"]["q7"] == 0
+        assert outcome.scores.unjudged_queries == ["q8"]
 
     def test_negative_grades_count_zero(self, model: UnimodelForExp1, collection: Collection) -> None:
         qrels = collection.qrels | {"q7": {"d7": -1}}
         graded = evaluate(model, replace(collection, qrels=qrels))
-        assert graded.ranked_scores.per_query["ndcg@10"]["q7"] == 0
-        assert mteb_scores(graded)["ndcg_at_10"] == pytest.approx(graded.ranked_scores.aggregate["ndcg@10"], abs=1e-5)
+        assert graded.scores.per_query["ndcg@10"]["q7"] == 0
+        assert mteb_scores(graded)["ndcg_at_10"] == pytest.approx(graded.scores.aggregate["ndcg@10"], abs=1e-5)
 
     def test_the_query_itself_can_be_left_out(self, model: UnimodelForExp1, collection: Collection) -> None:
         renamed = {f"d{n}": collection.queries[f"q{n}"] for n in range(8)}
@@ -121,22 +121,22 @@ class TestScores:
         without, with_it = evaluate(model, itself, exclude_self=True), evaluate(model, itself)
         for query in renamed:
             assert with_it.run[query].keys() - without.run[query].keys() == {query}
-        assert mteb_scores(without)["ndcg_at_10"] == pytest.approx(without.ranked_scores.aggregate["ndcg@10"], abs=1e-5)
+        assert mteb_scores(without)["ndcg_at_10"] == pytest.approx(without.scores.aggregate["ndcg@10"], abs=1e-5)
 
     def test_one_query_and_one_document_are_enough(self, model: UnimodelForExp1) -> None:
         smallest = assemble("one", "test", [("d", Document("", ""))], [("q", "what?")], {"q": {"d": 1}})
         only = evaluate(model, smallest)
-        assert only.ranked_scores.aggregate["ndcg@10"] == mteb_scores(only, "test")["ndcg_at_10"] == 1
+        assert only.scores.aggregate["ndcg@10"] == mteb_scores(only, "test")["ndcg_at_10"] == 1
         assert list(only.run["q"]) == ["d"]
 
 
 class TestOutcome:
     def test_it_says_what_was_encoded_and_for_how_long(
-        self, model: UnimodelForExp1, collection: Collection, outcome: TaskOutcome
+        self, model: UnimodelForExp1, collection: Collection, outcome: Outcome
     ) -> None:
         done: list[int] = []
         again = evaluate(model, collection, batch_size=6, advance=done.append)
-        assert outcome.dataset == "topics"
+        assert outcome.mteb_json["task_name"] == "topics"
         assert sum(done) == again.items == outcome.items == 20 + 8
         assert max(done) == 6
         assert outcome.seconds > 0
@@ -158,23 +158,23 @@ class TestOutcome:
             ("document", [document.full_text for document in collection.corpus.values()]),
         ]
 
-    def test_mteb_json_is_json_that_mteb_reads_back(self, outcome: TaskOutcome, tmp_path: Path) -> None:
+    def test_mteb_json_is_json_that_mteb_reads_back(self, outcome: Outcome, tmp_path: Path) -> None:
         import mteb
 
         write_json(tmp_path / "mteb.json", outcome.mteb_json)
         read = mteb.TaskResult.model_validate(outcome.mteb_json)
         assert read.task_name == "topics"
-        assert read.get_score() == pytest.approx(outcome.ranked_scores.aggregate["ndcg@10"], abs=1e-5)
+        assert read.get_score() == pytest.approx(outcome.scores.aggregate["ndcg@10"], abs=1e-5)
 
     def test_equal_runs_are_equal_to_the_last_bit(
-        self, model: UnimodelForExp1, collection: Collection, outcome: TaskOutcome
+        self, model: UnimodelForExp1, collection: Collection, outcome: Outcome
     ) -> None:
         assert evaluate(model, collection).run == outcome.run
 
 
 class TestNeverStale:
     def test_other_weights_have_other_scores_under_the_same_name(
-        self, collection: Collection, outcome: TaskOutcome
+        self, collection: Collection, outcome: Outcome
     ) -> None:
         other = make_model(seed=1)
         assert evaluate(other, collection).run != outcome.run
@@ -187,7 +187,7 @@ class TestNeverStale:
                 weight.mul_(-1.5)
         after = evaluate(model, collection)
         assert after.run != before.run
-        assert mteb_scores(after)["ndcg_at_10"] == pytest.approx(after.ranked_scores.aggregate["ndcg@10"], abs=1e-5)
+        assert mteb_scores(after)["ndcg_at_10"] == pytest.approx(after.scores.aggregate["ndcg@10"], abs=1e-5)
 
 
 class TestSideEffects:

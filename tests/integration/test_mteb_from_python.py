@@ -110,7 +110,7 @@ class TestEvaluateMTEB:
         expected = cosines(model, scifact, f"Instruct: {instruction}\nQuery:")
         for query, cosine in expected.items():
             assert found.run[query] == pytest.approx(cosine, abs=1e-5)
-        assert outcome.mean == found.main_score == pytest.approx(found.ranked_scores.aggregate["ndcg@10"], abs=1e-5)
+        assert outcome.mean == found.main_score == pytest.approx(found.scores.aggregate["ndcg@10"], abs=1e-5)
         assert outcome.mean_by_type == {"Retrieval": found.main_score}
         assert sum(done) == found.items == 14 + 4
 

@@ -1,4 +1,4 @@
-"""``TaskRunner``: what it writes of each type of task, what it takes for done, and what fails beside what does not."""
+"""``MTEBSuite``: what it writes of each type of task, what it takes for done, and what fails beside what does not."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from support.reranking import with_evaluation
 from unimoe.config import Experiment, MTEBConfig
 from unimoe.console import Steps
 from unimoe.errors import DataError
-from unimoe.evaluation.evaluator import Evaluator
-from unimoe.evaluation.mteb.measurement import TaskMeasurement
-from unimoe.evaluation.mteb.suite import TaskRunner
-from unimoe.evaluation.subjects import Subject, zero_shot_subject
+from unimoe.evaluation.mteb.suite import MTEBSuite
+from unimoe.evaluation.runner import Evaluator
+from unimoe.evaluation.spec import mteb_spec
+from unimoe.evaluation.systems import System, zero_shot_system
 from unimoe.metrics import score_run
 from unimoe.models.loader import ModelLoader
 from unimoe.results import EvalResult, Task, read_result
@@ -42,30 +42,30 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
     return tiny_experiment(tmp_path_factory.mktemp("experiment"))
 
 
-def subject_of(experiment: Experiment, dtype: torch.dtype = torch.float32) -> Subject:
-    return zero_shot_subject(experiment, ModelLoader(experiment, torch.device("cpu"), dtype))
+def system_of(experiment: Experiment, dtype: torch.dtype = torch.float32) -> System:
+    return zero_shot_system(experiment, ModelLoader(experiment, torch.device("cpu"), dtype))
 
 
 @pytest.fixture(scope="module")
-def subject(experiment: Experiment) -> Subject:
-    return subject_of(experiment)
+def system(experiment: Experiment) -> System:
+    return system_of(experiment)
 
 
-def runner(output_dir: Path, subject: Subject, wanted: tuple[Task, ...] = ("reranking", "embedding")) -> TaskRunner:
-    return TaskRunner(Evaluator(output_dir), subject, wanted)
+def runner(output_dir: Path, system: System, wanted: tuple[Task, ...] = ("reranking", "embedding")) -> MTEBSuite:
+    return MTEBSuite(Evaluator(output_dir), system, wanted)
 
 
-class TestTaskRunner:
+class TestMTEBSuite:
     @pytest.fixture(scope="class")
     def done(
-        self, subject: Subject, tmp_path_factory: pytest.TempPathFactory
-    ) -> tuple[Path, TaskRunner, list[TaskMeasurement]]:
+        self, system: System, tmp_path_factory: pytest.TempPathFactory
+    ) -> tuple[Path, MTEBSuite, list[EvalResult]]:
         output_dir = tmp_path_factory.mktemp("outputs")
-        one = runner(output_dir, subject)
+        one = runner(output_dir, system)
         kinds = (mteb_tasks.InventedSTS, mteb_tasks.InventedReranking, mteb_tasks.InventedParts)
         return output_dir, one, one.run([kind() for kind in kinds], Steps(4))
 
-    def test_it_measures_what_each_task_allows(self, done: tuple[Path, TaskRunner, list[TaskMeasurement]]) -> None:
+    def test_it_measures_what_each_task_allows(self, done: tuple[Path, MTEBSuite, list[EvalResult]]) -> None:
         _, one, measurements = done
         assert one.failures == []
         assert [(m.task, m.dataset) for m in measurements] == [
@@ -76,7 +76,7 @@ class TestTaskRunner:
         ]
 
     def test_a_task_without_queries_has_a_result_without_queries(
-        self, done: tuple[Path, TaskRunner, list[TaskMeasurement]]
+        self, done: tuple[Path, MTEBSuite, list[EvalResult]]
     ) -> None:
         output_dir, _, _ = done
         found = result(output_dir, "InventedSTS")
@@ -88,7 +88,7 @@ class TestTaskRunner:
         assert (output_dir / "zero_shot/seed_none/results/embedding/InventedSTS.mteb.json").exists()
 
     def test_a_cross_encoders_result_has_the_candidates_as_first_stage(
-        self, done: tuple[Path, TaskRunner, list[TaskMeasurement]], subject: Subject
+        self, done: tuple[Path, MTEBSuite, list[EvalResult]], system: System
     ) -> None:
         output_dir, _, _ = done
         reranked = result(output_dir, "InventedReranking", "reranking")
@@ -99,10 +99,10 @@ class TestTaskRunner:
         assert embedded.first_stage is None
         assert reranked.per_query.keys() == embedded.per_query.keys() == RANKED.qrels.keys()
         assert reranked.per_query != embedded.per_query
-        assert reranked.identity.prompt == subject.prompt
-        assert (embedded.identity.prompt or "").partition("@")[0] == (subject.prompt or "").partition("@")[0]
+        assert reranked.identity.prompt == system.prompt
+        assert (embedded.identity.prompt or "").partition("@")[0] == (system.prompt or "").partition("@")[0]
 
-    def test_parts_are_told_apart(self, done: tuple[Path, TaskRunner, list[TaskMeasurement]]) -> None:
+    def test_parts_are_told_apart(self, done: tuple[Path, MTEBSuite, list[EvalResult]]) -> None:
         output_dir, _, _ = done
         found = result(output_dir, "InventedParts")
         assert found.identity.split == "dev+test"
@@ -114,26 +114,26 @@ class TestTaskRunner:
         assert found.aggregate["main_score"] != pytest.approx(found.aggregate["ndcg@10"], abs=1e-9)
 
     def test_what_is_done_is_skipped_without_loading_its_data(
-        self, done: tuple[Path, TaskRunner, list[TaskMeasurement]], subject: Subject
+        self, done: tuple[Path, MTEBSuite, list[EvalResult]], system: System
     ) -> None:
         class NowhereToBeHad(mteb_tasks.InventedSTS):
             def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
                 raise ConnectionError("no network")
 
-        again = runner(done[0], subject)
+        again = runner(done[0], system)
         assert len(again.run([NowhereToBeHad()], Steps(1))) == 1
         assert again.failures == []
 
-    def test_the_data_of_a_task_is_let_go(self, subject: Subject, tmp_path: Path) -> None:
+    def test_the_data_of_a_task_is_let_go(self, system: System, tmp_path: Path) -> None:
         ours, given = mteb_tasks.InventedSTS(), mteb_tasks.loaded(mteb_tasks.InventedPairs)
-        runner(tmp_path, subject).run([ours, given], Steps(2))
+        runner(tmp_path, system).run([ours, given], Steps(2))
         assert (ours.data_loaded, given.data_loaded) == (False, True)
 
     @pytest.mark.parametrize("kind", SYMMETRIC, ids=lambda kind: kind.__name__)
     def test_every_type_without_queries_is_written_and_read_back(
-        self, subject: Subject, tmp_path: Path, kind: type[Any]
+        self, system: System, tmp_path: Path, kind: type[Any]
     ) -> None:
-        one = runner(tmp_path, subject)
+        one = runner(tmp_path, system)
         one.run([kind()], Steps(1))
         assert one.failures == []
         found = result(tmp_path, kind.__name__)
@@ -145,20 +145,20 @@ class TestIsDone:
     """A result on disk counts only for the measurement it was made by."""
 
     @pytest.fixture(scope="class")
-    def outputs(self, subject: Subject, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def outputs(self, system: System, tmp_path_factory: pytest.TempPathFactory) -> Path:
         output_dir = tmp_path_factory.mktemp("outputs")
-        runner(output_dir, subject).run([mteb_tasks.InventedSTS(), mteb_tasks.InventedReranking()], Steps(3))
+        runner(output_dir, system).run([mteb_tasks.InventedSTS(), mteb_tasks.InventedReranking()], Steps(3))
         return output_dir
 
-    def is_done(self, outputs: Path, subject: Subject, task: Task = "embedding", **card: Any) -> bool:
+    def is_done(self, outputs: Path, system: System, task: Task = "embedding", **card: Any) -> bool:
         mteb_task = mteb_tasks.InventedReranking() if task == "reranking" else mteb_tasks.InventedSTS()
         if card:
             mteb_task.metadata = mteb_task.metadata.model_copy(update=card)
-        return Evaluator(outputs).is_done(TaskMeasurement(subject, task, mteb_task))
+        return Evaluator(outputs).is_done(mteb_spec(system, task, mteb_task))
 
     def test_the_same_is_done(self, outputs: Path, experiment: Experiment) -> None:
-        assert self.is_done(outputs, subject_of(experiment))
-        assert self.is_done(outputs, subject_of(experiment), "reranking")
+        assert self.is_done(outputs, system_of(experiment))
+        assert self.is_done(outputs, system_of(experiment), "reranking")
 
     @pytest.mark.parametrize(
         ("mteb", "done"),
@@ -174,24 +174,25 @@ class TestIsDone:
     def test_other_prefixes_are_not(
         self, outputs: Path, experiment: Experiment, mteb: dict[str, Any], done: bool
     ) -> None:
-        subject = subject_of(with_evaluation(experiment, mteb=MTEBConfig(**mteb)))
-        assert self.is_done(outputs, subject) is done
-        assert self.is_done(outputs, subject, "reranking")  # no prefix of this kind is in a question
+        system = system_of(with_evaluation(experiment, mteb=MTEBConfig(**mteb)))
+        assert self.is_done(outputs, system) is done
+        assert self.is_done(outputs, system, "reranking")  # no prefix of this kind is in a question
 
     def test_a_result_is_never_overwritten_by_one_with_other_prefixes(
         self, outputs: Path, experiment: Experiment
     ) -> None:
-        other = subject_of(with_evaluation(experiment, mteb=MTEBConfig(task_instruction=None)))
-        measurement = TaskMeasurement(other, "embedding", mteb_tasks.loaded(mteb_tasks.InventedSTS))
-        with pytest.raises(DataError, match="holds another measurement"):
-            Evaluator(outputs).evaluate(measurement)
+        other = system_of(with_evaluation(experiment, mteb=MTEBConfig(task_instruction=None)))
+        evaluator = Evaluator(outputs)
+        evaluation = evaluator.on_mteb_task(other, "embedding", mteb_tasks.loaded(mteb_tasks.InventedSTS))
+        with pytest.raises(DataError, match="holds another evaluation"):
+            evaluator.evaluate(evaluation)
 
     def test_nor_another_length_dtype_or_data(self, outputs: Path, experiment: Experiment) -> None:
         longer = experiment.model_copy(update={"model": experiment.model.model_copy(update={"max_length": 300})})
-        assert not self.is_done(outputs, subject_of(longer))
-        assert not self.is_done(outputs, subject_of(experiment, torch.bfloat16))
+        assert not self.is_done(outputs, system_of(longer))
+        assert not self.is_done(outputs, system_of(experiment, torch.bfloat16))
         newer = {"path": "invented/InventedSTS", "revision": "2"}
-        assert not self.is_done(outputs, subject_of(experiment), dataset=newer)
+        assert not self.is_done(outputs, system_of(experiment), dataset=newer)
 
 
 class Broken(mteb_tasks.InventedRetrieval):
@@ -208,9 +209,9 @@ class Broken(mteb_tasks.InventedRetrieval):
 
 class TestFailures:
     def test_one_bad_task_is_named_and_the_others_go_on(
-        self, subject: Subject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, system: System, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        one = runner(tmp_path, subject)
+        one = runner(tmp_path, system)
         done = one.run([Broken(), mteb_tasks.InventedSTS()], Steps(2))
         assert [m.dataset for m in done] == ["InventedSTS"]
         (line,) = one.failures
@@ -221,9 +222,9 @@ class TestFailures:
     def test_an_embedding_that_is_not_finite_is_named_by_id_and_leaves_nothing(
         self, experiment: Experiment, tmp_path: Path
     ) -> None:
-        subject = subject_of(experiment)
-        assert subject.load is not None
-        model = subject.load()
+        system = system_of(experiment)
+        assert system.load is not None
+        model = system.load()
         encode = model.encode
 
         def spoilt(texts: list[str], *, kind: Any = "plain", **options: Any) -> Any:
@@ -234,18 +235,18 @@ class TestFailures:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(model, "encode", spoilt)
-            one = runner(tmp_path, subject, ("embedding",))
+            one = runner(tmp_path, system, ("embedding",))
             done = one.run([mteb_tasks.InventedSTS(), mteb_tasks.InventedRetrieval()], Steps(2))
         assert [m.dataset for m in done] == ["InventedSTS"]
         (line,) = one.failures
         assert re.match(r"InventedRetrieval, document 'd\d\d': the score is not finite", line)
         assert {Path(name).name for name in files(tmp_path)} == {"InventedSTS.json", "InventedSTS.mteb.json"}
 
-    def test_a_damaged_result_is_that_tasks_failure_alone(self, subject: Subject, tmp_path: Path) -> None:
-        runner(tmp_path, subject).run([mteb_tasks.InventedSTS()], Steps(1))
+    def test_a_damaged_result_is_that_tasks_failure_alone(self, system: System, tmp_path: Path) -> None:
+        runner(tmp_path, system).run([mteb_tasks.InventedSTS()], Steps(1))
         path = tmp_path / "zero_shot/seed_none/results/embedding/InventedSTS.json"
         path.write_text("{", encoding="utf-8")
-        one = runner(tmp_path, subject)
+        one = runner(tmp_path, system)
         done = one.run([mteb_tasks.InventedSTS(), mteb_tasks.InventedPairs()], Steps(2))
         assert [m.dataset for m in done] == ["InventedPairs"]
         assert "InventedSTS.json" in one.failures[0]

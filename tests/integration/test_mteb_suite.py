@@ -117,7 +117,7 @@ class TestCommand:
         done = evaluate(data, output_dir, "--mteb", "SciFact", "--set", "evaluation.mteb.prompts={query: 'Claim: '}")
         assert done.returncode == 4
         assert "already done" not in done.stderr
-        assert "SciFact.json holds another measurement (prompt" in done.stderr
+        assert "SciFact.json holds another evaluation (prompt" in done.stderr
         assert "choose another --output-dir" in done.stderr
         assert path.read_bytes() == before
 

@@ -88,7 +88,7 @@ def crash_before_the_result(data: Path, output_dir: Path) -> None:
         return write_result(folder, result, detail)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unimoe.evaluation.writing.write_result", dies)
+        patch.setattr("unimoe.evaluation.store.write_result", dies)
         with pytest.raises(MemoryError):
             evaluate(data, output_dir)
 

@@ -287,7 +287,7 @@ class TestBadInput:
         retrieve(data, tmp_path)
         before = [written(tmp_path / arm) for arm in ARMS]
         pool = retrieve(data, tmp_path, "--set", "retrieval.corpus_sample=20")
-        assert_refused(pool, 3, "holds another measurement (pool None there, 20 here)", "choose another --output-dir")
+        assert_refused(pool, 3, "holds another evaluation (pool None there, 20 here)", "choose another --output-dir")
         prompt = retrieve(data, tmp_path, "--set", "retrieval.query_length=8", "--name", "short")
         assert_refused(prompt, 3, "prompt", "choose another --output-dir")
         experiment = retrieve(data, tmp_path, "--set", "name=elsewhere")

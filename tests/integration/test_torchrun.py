@@ -14,9 +14,8 @@ from support.experiments import tiny_experiment, write_tiny_experiment
 from support.reranking import long_collection, write_invented, written
 from support.scripts import SCRIPTS, assert_refused, call_script
 
-from unimoe.evaluation.evaluator import Evaluator
-from unimoe.evaluation.measurement import Measurement
-from unimoe.evaluation.subjects import Subject, first_stage_subject
+from unimoe.evaluation.runner import Evaluator
+from unimoe.evaluation.systems import System, first_stage_system
 from unimoe.evaluation.tiers import LoadedDataset, chosen_datasets
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.processes import Processes
@@ -112,8 +111,9 @@ def test_what_is_not_shared_is_left_to_the_leader(data: Path, tmp_path: Path, mo
     experiment = tiny_experiment(data)
     loaded = LoadedDataset(chosen_datasets(experiment, ["long"])[0])
     follower = Evaluator(tmp_path / "outputs", processes=Processes(1, 2))
-    assert follower.evaluate(Measurement(first_stage_subject(experiment), "reranking", loaded)) is None
-    assert follower.evaluate(Measurement(Subject("zero_shot", experiment, load), "embedding", loaded)) is None
+    first_stage, zero_shot = first_stage_system(experiment), System("zero_shot", experiment, load)
+    assert follower.evaluate(follower.on_collection(first_stage, "reranking", loaded)) is None
+    assert follower.evaluate(follower.on_collection(zero_shot, "embedding", loaded)) is None
     assert not (tmp_path / "outputs").exists()
 
 

@@ -332,7 +332,7 @@ class TestScripts:
         assert result["identity"]["checkpoint"] == "best"
         other = call_script("evaluate.py", "--checkpoint", folder / "checkpoint", "--task", "reranking")
         assert other.returncode == 3  # the first stage's own result has been printed by then
-        assert "holds another measurement (checkpoint 'best' there, 'last' here)" in other.stderr
+        assert "holds another evaluation (checkpoint 'best' there, 'last' here)" in other.stderr
         elsewhere = ["--output-dir", str(tmp_path / "last")]
         last = call_script("evaluate.py", "--checkpoint", folder / "checkpoint", "--task", "reranking", *elsewhere)
         assert last.returncode == 0, last.stderr

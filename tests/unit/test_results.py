@@ -1,4 +1,4 @@
-"""Result files are read strictly, and none takes the place of another measurement."""
+"""Result files are read strictly, and none takes the place of another evaluation."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ class TestIdentity:
         with pytest.raises(DataError) as caught:
             write_result(tmp_path, result_with(identity={**IDENTITY, field: other}))
         assert str(caught.value) == (
-            f"{path} holds another measurement ({field} {IDENTITY[field]!r} there, {other!r} here); "
+            f"{path} holds another evaluation ({field} {IDENTITY[field]!r} there, {other!r} here); "
             "choose another --output-dir"
         )
         assert path.read_bytes() == before

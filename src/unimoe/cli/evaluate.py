@@ -64,7 +64,7 @@ def evaluate(
     Under torchrun the processes share the reranking.
     """
     from unimoe.config.files import load_experiment
-    from unimoe.evaluation.commands import EvaluationRequest, plan_evaluation, run_evaluation
+    from unimoe.evaluation.evaluate import EvaluationRequest, plan_evaluation, run_evaluation
     from unimoe.evaluation.mteb.names import split_names
     from unimoe.processes import joined_processes
 

@@ -54,10 +54,10 @@ def retrieve(
     from unimoe.analysis.before_after import print_before_after, refuse_unknown_arm
     from unimoe.config.dense import DenseExperiment
     from unimoe.config.files import load_config
+    from unimoe.evaluation.loading import refuse_missing
     from unimoe.evaluation.mteb.names import split_names
-    from unimoe.evaluation.retrieve_command import RetrievalRequest, run_retrieval
-    from unimoe.evaluation.retrievers import BM25, arm_names
-    from unimoe.evaluation.suite import refuse_silence
+    from unimoe.evaluation.retrieve import RetrievalRequest, run_retrieval
+    from unimoe.evaluation.systems import BM25, fused_name, retriever_name
 
     if encoder is not None and checkpoint is not None:
         raise UsageError("give --encoder or --checkpoint, not both")
@@ -68,13 +68,13 @@ def retrieve(
         experiment = experiment.model_copy(update={"encoder": changed})
     experiment = placed(experiment, output_dir)
     folder = Path(experiment.output_dir)
-    names = arm_names(experiment, checkpoint, name)
-    refuse_unknown_arm(folder, before, [BM25, *names])
+    arm = retriever_name(experiment, checkpoint, name)
+    refuse_unknown_arm(folder, before, [BM25, arm, fused_name(arm)])
     quiet_libraries()
     request = RetrievalRequest(
         config=experiment,
         checkpoint=checkpoint,
-        names=names,
+        name=arm,
         datasets=tuple(split_names(datasets)),
         max_queries=max_queries,
         given=given_options(
@@ -84,4 +84,4 @@ def retrieve(
     )  # fmt: skip
     report = run_retrieval(request, chosen_device(device))
     print_before_after(folder, before, report.arms, report.keys)
-    refuse_silence(report.missing)
+    refuse_missing(report.missing)

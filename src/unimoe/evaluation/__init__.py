@@ -1,1 +1,1 @@
-"""How trained models are scored on standard collections, and what they are scored through."""
+"""Evaluates systems on standard collections and tasks, and stores what comes out."""

@@ -1,4 +1,4 @@
-"""Scores an arm in training on dev, as evaluation scores it on test: what early stopping and the best one go by."""
+"""Scores an arm in training on dev, as it is later scored on test, for early stopping and the best checkpoint."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from unimoe.config import Experiment
 from unimoe.errors import DataError, UsageError
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
 from unimoe.evaluation.mteb.prompts import TaskPrompts
+from unimoe.evaluation.rerankers import UnimodelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.tiers import Dataset, LoadedDataset
 from unimoe.models.unimodel import UnimodelForExp1
@@ -16,7 +17,7 @@ _METRIC = "ndcg@10"
 
 
 class DevEvaluation:
-    """Scores models on the queries of ``training.dev``: what an arm is trained for, and nothing else.
+    """Scores models on the queries of ``training.dev``, on the tasks that an arm is trained for.
 
     Args:
         experiment: its ``training.dev`` says what is scored.
@@ -27,7 +28,7 @@ class DevEvaluation:
         self._experiment, self._arm, self._task = experiment, arm, experiment.arm(arm).task
 
     def prepare(self) -> None:
-        """Bring queries, documents and candidates.
+        """Load queries, documents and candidates.
 
         Raises:
             UnimoeError: the collection has no such split, or too few documents for the pool.
@@ -38,7 +39,7 @@ class DevEvaluation:
             _ = self._data.pooled
 
     def __call__(self, model: UnimodelForExp1) -> dict[str, float]:
-        """``{"reranking/ndcg@10": .., "embedding/ndcg@10": ..}``, without what the arm is not trained for.
+        """Return ``{"reranking/ndcg@10": .., "embedding/ndcg@10": ..}``, only the tasks that the arm is trained for.
 
         Raises:
             UnimoeError: as in ``prepare``, or a score is not finite.
@@ -71,13 +72,11 @@ class DevEvaluation:
     def _reranking(self, model: UnimodelForExp1) -> float:
         evaluation = self._experiment.evaluation
         outcome = rerank_collection(
-            model,
+            UnimodelReranker(model, token_budget=evaluation.token_budget, batch_size=evaluation.batch_size),
             self._data.collection,
             self._data.candidates,
-            token_budget=evaluation.token_budget,
-            batch_size=evaluation.batch_size,
         )
-        return outcome.scores.aggregate[_METRIC]
+        return outcome.aggregate[_METRIC]
 
     def _embedding(self, model: UnimodelForExp1) -> float:
         evaluation = self._experiment.evaluation
@@ -91,4 +90,4 @@ class DevEvaluation:
             batch_size=evaluation.batch_size,
             exclude_self=self._data.dataset.exclude_self,
         )
-        return outcome.ranked_scores.aggregate[_METRIC]
+        return outcome.scores.aggregate[_METRIC]

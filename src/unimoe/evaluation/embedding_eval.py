@@ -1,7 +1,7 @@
 """Models evaluated by MTEB: on its own tasks, and on collections made into tasks.
 
-``evaluate_mteb`` scores any model from Python and writes nothing; ``scripts/evaluate.py`` and ``unimoe mteb`` do the
-same and leave result files behind.
+``evaluate_mteb`` scores any model from Python and writes nothing; ``scripts/evaluate.py`` does the same for checkpoints
+and writes result files.
 """
 
 from __future__ import annotations
@@ -14,18 +14,12 @@ from typing import TYPE_CHECKING, Any
 from unimoe.config import Experiment
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UnimoeError, UsageError
-from unimoe.evaluation.as_model import as_embedder, as_unimodel
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
-from unimoe.evaluation.mteb.names import find_tasks, mteb_name
+from unimoe.evaluation.mteb.names import find_tasks, mteb_name, random_state_kept
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.mteb.run import (
-    Counted,
-    TaskOutcome,
-    evaluate_task,
-    load_from_hub,
-    random_state_kept,
-    task_at_hand,
-)
+from unimoe.evaluation.mteb.run import Counted, evaluate_task, load_from_hub, task_at_hand
+from unimoe.evaluation.rerankers import as_unimodel
+from unimoe.evaluation.spec import Outcome
 from unimoe.metrics import score_run
 from unimoe.models.embedder import Advance, Embedder
 
@@ -41,25 +35,30 @@ class MTEBOutcome:
     """What MTEB found on several tasks.
 
     Attributes:
-        tasks: by name.
-        failures: task name to why there is no score; they are part of no mean.
+        tasks: outcomes by the task's name.
+        failures: the task's name to why there is no score; these tasks are part of no mean.
     """
 
-    tasks: dict[str, TaskOutcome]
+    tasks: dict[str, Outcome]
     failures: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def main_scores(self) -> dict[str, float]:
+        """MTEB's main score of each task, by name."""
+        return {name: task.main_score for name, task in self.tasks.items() if task.main_score is not None}
 
     @property
     def mean_by_type(self) -> dict[str, float]:
         """Mean main score of each type of tasks."""
         by_type: dict[str, list[float]] = {}
-        for task in self.tasks.values():
-            by_type.setdefault(task.task_type, []).append(task.main_score)
+        for name, score in self.main_scores.items():
+            by_type.setdefault(str(self.tasks[name].task_type), []).append(score)
         return {kind: math.fsum(scores) / len(scores) for kind, scores in by_type.items()}
 
     @property
     def mean(self) -> float:
         """Mean main score over tasks, MTEB's ``Mean (Task)``; NaN without tasks."""
-        scores = [task.main_score for task in self.tasks.values()]
+        scores = self.main_scores.values()
         return math.fsum(scores) / len(scores) if scores else math.nan
 
 
@@ -97,8 +96,8 @@ def evaluate_mteb(
     """
     evaluation = config.evaluation
     prompts = TaskPrompts(evaluation.mteb)
+    chosen = find_tasks(tasks)
     with random_state_kept():
-        chosen = find_tasks(tasks)
         prompts.refuse_unknown_keys()
     options: dict[str, Any] = {"token_budget": evaluation.token_budget, "batch_size": evaluation.batch_size}
     wrapped: MTEBEncoderWrapper | MTEBCrossEncoderWrapper
@@ -108,7 +107,7 @@ def evaluate_mteb(
         unimodel = as_unimodel(model, tokenizer, config)
         wrapped = MTEBCrossEncoderWrapper(unimodel, name=name, advance=counted, **options)
     else:
-        embedder = as_embedder(model, tokenizer, config)
+        embedder = _as_embedder(model, tokenizer, config)
         wrapped = MTEBEncoderWrapper(embedder, name=name, prompts=prompts, advance=counted, **options)
     outcome = MTEBOutcome({})
     for task in chosen:
@@ -116,8 +115,8 @@ def evaluate_mteb(
             ready = task_at_hand(task) or task
             load_from_hub(ready)
             outcome.tasks[task.metadata.name] = evaluate_task(wrapped, ready, counted)
-        except Exception as error:  # whatever befalls one task, the others are still worth having
-            outcome.failures[task.metadata.name] = why(error)
+        except Exception as error:  # the other tasks are still worth having
+            outcome.failures[task.metadata.name] = failure_reason(error)
     return outcome
 
 
@@ -132,11 +131,11 @@ def evaluate_embedding_collection(
     batch_size: int | None = None,
     exclude_self: bool = False,
     advance: Advance | None = None,
-) -> TaskOutcome:
+) -> Outcome:
     """Rank a collection by the cosine of embeddings, through ``mteb.evaluate``.
 
-    A BEIR set is evaluated as the task that MTEB has for it, under that task's name and instruction. Documents are
-    encoded 50,000 at a time, MTEB's chunk: a smaller corpus in one call of the model.
+    A BEIR set is evaluated as MTEB's task of it, with that task's name and instruction. Documents are encoded
+    50,000 at a time, MTEB's chunk; a smaller corpus in one call of the model.
 
     Args:
         model: the model.
@@ -165,7 +164,7 @@ def evaluate_embedding_collection(
     options: dict[str, Any] = {"token_budget": token_budget, "batch_size": batch_size, "advance": counted}
     encoder = MTEBEncoderWrapper(model, name=name, identity=identity, prompts=prompts, **options)
     outcome = evaluate_task(encoder, task, counted)
-    # by the judgments as they are, MTEB has its own form of them
+    # By the collection's own judgments: MTEB's copy has no negative grades.
     scores = score_run(collection.qrels, outcome.run, relevance_level=collection.relevance_level)
     return replace(outcome, scores=replace(scores, unjudged_queries=collection.unjudged_queries))
 
@@ -184,7 +183,15 @@ def refuse_without_candidates(tasks: Sequence[AbsTask]) -> None:
             )
 
 
-def why(error: Exception) -> str:
-    """Why a task has no score, in one line."""
+def failure_reason(error: Exception) -> str:
+    """Return why a task has no score, in one line."""
     message = " ".join(str(error).split())[:300]
     return message if isinstance(error, UnimoeError) else f"{type(error).__name__}: {message}"
+
+
+def _as_embedder(model: Any, tokenizer: Any, config: Experiment) -> Embedder:
+    """A model that embeds as it is, or a causal language model as the encoder that a config describes."""
+    if callable(getattr(model, "encode", None)) and hasattr(model, "base_identity"):
+        embedder: Embedder = model
+        return embedder
+    return as_unimodel(model, tokenizer, config)

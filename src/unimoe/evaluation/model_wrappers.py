@@ -1,7 +1,7 @@
-"""Our models behind MTEB's two interfaces.
+"""Adapters that give our models MTEB's two interfaces, encoder and cross-encoder.
 
-Two adapters on purpose: MTEB silently takes one object that can both encode and predict for an encoder, also in
-reranking tasks.
+They are two classes on purpose: MTEB uses an object that can both encode and predict as an encoder, even in reranking
+tasks, without a warning.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NO_PROMPTS = TaskPrompts(MTEBConfig(task_instruction=None))
 
 
 class MTEBEncoderWrapper:
-    r"""Embeds texts for MTEB; cosine similarity.
+    """Embeds texts for MTEB, which compares them by cosine.
 
     A text gets the prefix that ``prompts`` has for its task and role, else the model's own: queries and documents those
     of the model's prompt, the texts of symmetric tasks (STS, classification, clustering) none.
@@ -41,9 +41,8 @@ class MTEBEncoderWrapper:
     Args:
         model: the model.
         name: the arm; MTEB knows the model as ``unimoe/{name}``.
-        identity: what changes scores beyond what the model itself tells (base weights, prompt, length, dtype): above
-            all the content hash of the checkpoint. MTEB serves stored scores to whatever has the same revision, so
-            without it the weights in memory are hashed, which reads them once.
+        identity: what changes scores besides base weights, prompt, length and dtype, above all the content hash of the
+            checkpoint. MTEB reuses stored scores of the same revision, so without it the weights in memory are hashed.
         prompts: prefixes by task; none by default.
         token_budget: padded tokens of one forward pass; by default what suits the device.
         batch_size: texts of one forward pass, instead of the budget.
@@ -82,7 +81,7 @@ class MTEBEncoderWrapper:
             ``(N, D)`` float32 of unit length, in the loader's order.
 
         Raises:
-            DataError: an embedding is not finite or zero; names the task and the text's id.
+            DataError: an embedding is not finite or zero; the message names the task and the text's id.
         """
         texts, ids = _texts(inputs)
         role = None if prompt_type is None else str(prompt_type.value)
@@ -104,9 +103,9 @@ class MTEBEncoderWrapper:
 
 
 class MTEBCrossEncoderWrapper:
-    """Scores query-document pairs for MTEB's reranking tasks by the gap between the logits of yes and no.
+    """Scores query-document pairs for MTEB's reranking tasks by the margin between the logits of yes and no.
 
-    The gap, not P(yes): float32 rounds P(yes) to 1 from a gap of 18 on, and ties are broken by document id.
+    The margin and not P(yes), which float32 rounds to 1 from a margin of 18 on: ties are broken by document id.
 
     Args:
         model: the model.
@@ -145,7 +144,7 @@ class MTEBCrossEncoderWrapper:
         """Score the pairs of two data loaders of equal length, queries and documents.
 
         Returns:
-            Logit gaps ``(N,)``, float32, in the loaders' order.
+            Margins ``(N,)``, float32, in the loaders' order.
 
         Raises:
             DataError: a query fills the whole length, or a score is not finite; names the task and both ids.
@@ -159,7 +158,7 @@ class MTEBCrossEncoderWrapper:
 
 
 def _texts(inputs: DataLoader[BatchedInput]) -> tuple[list[str], list[str]]:
-    """All texts, and their ids: MTEB's own in retrieval, else the place in the list, from 1."""
+    """All texts, and their ids: MTEB's own in retrieval, else the position in the list, from 1."""
     texts: list[str] = []
     ids: list[str] = []
     for batch in inputs:
@@ -171,7 +170,7 @@ def _texts(inputs: DataLoader[BatchedInput]) -> tuple[list[str], list[str]]:
 
 @contextmanager
 def _named(task: str, role: str, ids: Sequence[str]) -> Iterator[None]:
-    """Errors about one of the texts name its id."""
+    """Name the id in errors about one of the texts."""
     try:
         yield
     except InputError as error:
@@ -187,9 +186,9 @@ def _meta(
 ) -> ModelMeta:
     """The model's card for MTEB, whose revision is the content hash of everything that changes scores.
 
-    The kind is part of it: an encoder and a cross-encoder of the same weights score a reranking task differently.
+    The kind is part of it: an encoder and a cross-encoder with the same weights score a reranking task differently.
     """
-    from unimoe.evaluation.mteb.model_meta import model_meta
+    from unimoe.evaluation.mteb.tasks import model_meta
 
     own = [model.base_identity, model.prompt_name, str(model.dtype)]
     identity = {"weights": _weights_hash(model)} if identity is None else dict(identity)
@@ -198,7 +197,7 @@ def _meta(
 
 
 def _weights_hash(model: object) -> str:
-    """Content hash of the weights in memory; of models that are none of PyTorch's, what they say of themselves."""
+    """Content hash of the weights in memory; other models than PyTorch's are known by their identity alone."""
     if not isinstance(model, nn.Module):
         return "as named"
     weights = sorted(model.state_dict().items())

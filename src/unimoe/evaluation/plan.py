@@ -1,4 +1,4 @@
-"""What an evaluation would take: counted where it can be, sampled and probed where it cannot."""
+"""Estimates what an evaluation would take: counts pairs and disk, samples tokens, and probes the speed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from unimoe.console import stdout
-from unimoe.evaluation.measurement import Measurement
-from unimoe.evaluation.shards import Pair, cut_shards, question_ids
-from unimoe.evaluation.subjects import Subject
-from unimoe.evaluation.suite import measurements
+from unimoe.evaluation.rerankers import UnimodelReranker
+from unimoe.evaluation.shards import Pair, cut_shards, prepare
+from unimoe.evaluation.spec import result_dataset
+from unimoe.evaluation.systems import System
 from unimoe.evaluation.tiers import LoadedDataset
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
@@ -20,21 +20,21 @@ from unimoe.results import Task
 T = TypeVar("T")
 
 _SAMPLES, _SAMPLE_CHARACTERS = 4, 2**16
-"""Whole prefix groups are tokenised at so many places of a dataset, so much text at each."""
+"""Tokens are counted in whole prefix groups at this many places of a dataset, with this much text at each."""
 
-_PROBE_SECONDS, _PROBE_QUESTIONS = 5.0, 32
+_PROBE_SECONDS, _PROBE_PROMPTS = 5.0, 32
 _LINE_BYTES = 40  # of a run's line besides its ids; a shard's entry is shorter
 _QUERY_BYTES = 600  # of a query's scores and drill-down
 
 
 @dataclass(frozen=True)
 class Work:
-    """One task on one dataset.
+    """What one task on one dataset takes.
 
     Attributes:
         items: pairs to rerank, or texts to embed.
-        tokens: that pass through the model, shared beginnings once; from a sample.
-        disk: bytes that run, result and shards take.
+        tokens: that pass through the model, shared beginnings once; estimated from a sample.
+        disk: bytes of run, result and shards.
     """
 
     task: Task
@@ -45,24 +45,24 @@ class Work:
     disk: int
 
 
-def print_plan(subject: Subject, datasets: Iterable[LoadedDataset], tasks: Sequence[Task], price: float | None) -> None:
-    """Print datasets, queries, pairs, tokens, disk, and the time and cost that a short probe lets expect.
+def print_plan(system: System, datasets: Iterable[LoadedDataset], tasks: Sequence[Task], price: float | None) -> None:
+    """Print datasets, queries, pairs, tokens, disk, and the expected time and cost.
 
     Args:
-        subject: what would be evaluated.
+        system: what would be evaluated.
         datasets: on which collections.
-        tasks: those of the subject's that are wanted.
-        price: of an hour of this machine, in any currency; null prints hours alone.
+        tasks: the tasks wanted.
+        price: of an hour of this machine, in any currency; None prints hours alone.
     """
-    if subject.load is None:
+    if system.load is None:
         raise ValueError("the first stage alone needs no plan")
-    model, works, probe = subject.load(), list[Work](), list[list[int]]()
+    model, works, probe = system.load(), list[Work](), list[list[int]]()
     header = f"{'task':<10} {'dataset':<26} {'queries':>8} {'pairs/texts':>12} {'tokens':>14} {'disk':>9}"
     stdout.print(header, soft_wrap=True)
     for data in datasets:
-        for measurement in measurements([subject], data):
-            if measurement.task in tasks:
-                work, sample = _work(measurement, model)
+        for task in system.tasks:
+            if task in tasks:
+                work, sample = _work(task, data, model)
                 works.append(work)
                 probe = probe or sample
                 _print_work(work)
@@ -71,11 +71,11 @@ def print_plan(subject: Subject, datasets: Iterable[LoadedDataset], tasks: Seque
 
 
 def probe_speed(model: UnimodelForExp1, sequences: Sequence[list[int]]) -> float:
-    """Tokens per second of this model on this machine, measured for some seconds on a dataset's own questions.
+    """Return the tokens per second of this model on this machine, measured for some seconds on a dataset's own prompts.
 
-    Each question is scored once: what is kept from a first pass would make a second one quicker.
+    Each prompt is scored once: what is kept from a first pass would make a second one quicker.
     """
-    parts = [sequences[begin : begin + _PROBE_QUESTIONS] for begin in range(0, len(sequences), _PROBE_QUESTIONS)]
+    parts = [sequences[begin : begin + _PROBE_PROMPTS] for begin in range(0, len(sequences), _PROBE_PROMPTS)]
     if len(parts) > 1:
         model.rerank_ids(parts.pop())  # a warm-up
     tokens, start = 0, time.perf_counter()
@@ -87,11 +87,10 @@ def probe_speed(model: UnimodelForExp1, sequences: Sequence[list[int]]) -> float
     return tokens / (time.perf_counter() - start)
 
 
-def _work(measurement: Measurement, model: UnimodelForExp1) -> tuple[Work, list[list[int]]]:
-    data, task = measurement.data, measurement.task
+def _work(task: Task, data: LoadedDataset, model: UnimodelForExp1) -> tuple[Work, list[list[int]]]:
     if task == "reranking":
         items = sum(map(len, data.candidates.values()))
-        tokens, sample = _question_tokens(data, model, items)
+        tokens, sample = _prompt_tokens(data, model, items)
         lines = sum(len(q) + len(d) + _LINE_BYTES for q, found in data.candidates.items() for d in found)
         disk = 2 * lines  # the run, and the shards until it is written
     else:
@@ -100,17 +99,17 @@ def _work(measurement: Measurement, model: UnimodelForExp1) -> tuple[Work, list[
         tokens, sample = _text_tokens(texts, model, items)
         disk = len(data.pooled.queries) * min(1000, len(texts)) * _LINE_BYTES
     queries = len(data.collection.queries)
-    return Work(task, measurement.dataset, queries, items, tokens, disk + queries * _QUERY_BYTES), sample
+    return Work(task, result_dataset(task, data.dataset), queries, items, tokens, disk + queries * _QUERY_BYTES), sample
 
 
-def _question_tokens(data: LoadedDataset, model: UnimodelForExp1, items: int) -> tuple[int, list[list[int]]]:
-    """Tokens of all questions, from whole prefix groups spread over the dataset, and the token ids of those."""
+def _prompt_tokens(data: LoadedDataset, model: UnimodelForExp1, items: int) -> tuple[int, list[list[int]]]:
+    """Tokens of all prompts, from whole prefix groups spread over the dataset, and the token ids of those."""
     collection = data.collection
     shards = cut_shards(collection, data.candidates, model.pair_ids.order, _SAMPLE_CHARACTERS)
     pairs: list[Pair] = [pair for shard in _spread(shards) for pair in shard]
     if not pairs:
         return 0, []
-    sample = question_ids(model, collection, pairs)
+    sample = list(map(list, prepare(UnimodelReranker(model), collection, pairs)))
     return round(tree_tokens(sample) * items / len(pairs)), sample
 
 

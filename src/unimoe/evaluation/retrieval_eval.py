@@ -1,7 +1,7 @@
 """Dense retrieval: every document of a corpus embedded once, the nearest to each query found exactly, and scored.
 
-``dense_collection`` says what of a collection is searched and scored; ``evaluate_retrieval`` does it and writes nothing
-but the vectors.
+``dense_collection`` chooses the documents and queries of a collection; ``evaluate_retrieval`` searches and scores them,
+and writes only the vectors.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from unimoe.config.dense import DenseConfig
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import PASSAGES, TOP1000
 from unimoe.errors import DataError, InputError, UsageError
+from unimoe.evaluation.spec import Outcome
 from unimoe.io import hash_json
-from unimoe.metrics import DEFAULT_METRICS, Scores, from_grade, score_run
+from unimoe.metrics import DEFAULT_METRICS, from_grade, score_run
 from unimoe.models.embedder import Advance, Embedder, TextKind
 from unimoe.retrieval.dense import search
 from unimoe.retrieval.embeddings import embedding_fingerprint
@@ -32,13 +33,13 @@ _UNIT = 1.001
 
 @dataclass(frozen=True)
 class DenseCollection:
-    """A collection as dense retrieval is measured on it.
+    """A collection as dense retrieval is evaluated on it.
 
     Attributes:
         test: the queries that are scored, over the documents that are searched; grades below the threshold are 0.
-        train: the other queries over the sampled corpus, so that a training can keep to the same split; null where all
+        train: the other queries over the sampled corpus, so that a training can keep to the same split; None where all
             queries are scored.
-        pool: documents searched, where they are a sample; null for the whole corpus.
+        pool: documents searched, where they are a sample; None for the whole corpus.
         caveats: why scores are unfit for decisions; empty when they are fit.
     """
 
@@ -48,35 +49,16 @@ class DenseCollection:
     caveats: list[str]
 
 
-@dataclass(frozen=True)
-class RetrievalOutcome:
-    """What dense retrieval found on one collection.
-
-    Attributes:
-        run: query id to ``{document id: cosine}``, ``depth`` documents at most, best first.
-        scores: by query and on average: nDCG@10, MRR@10, MAP, recall@100, and recall_cap@K for every cutoff.
-        texts: those that were embedded now; vectors found on disk are not among them.
-        seconds: time of embedding and searching.
-        notes: what to know before the scores are believed, in sentences.
-    """
-
-    run: Run
-    scores: Scores
-    texts: int
-    seconds: float
-    notes: list[str]
-
-
 def dense_collection(collection: Collection, config: DenseConfig, max_queries: int | None = None) -> DenseCollection:
-    """What of a collection is searched and scored.
+    """Choose what of a collection is searched and scored.
 
     In this order: grades below ``relevance_threshold`` become 0; ``corpus_sample`` cuts the corpus, which keeps the
     documents that are relevant to any query; ``test_size`` splits the queries; ``max_queries`` cuts those that are
     scored; ``use_small_eval_set`` cuts the corpus once more, to what is relevant to the scored queries and some others.
 
     Args:
-        collection: whole.
-        config: how.
+        collection: the whole collection.
+        config: settings of the search.
         max_queries: score at most this many queries, a fixed sample.
 
     Raises:
@@ -117,17 +99,17 @@ def evaluate_retrieval(
     token_budget: int | None = None,
     batch_size: int | None = None,
     advance: Advance | None = None,
-) -> RetrievalOutcome:
+) -> Outcome:
     """Embed a corpus and its queries, search it, and score what is found.
 
     Args:
         model: embeds queries and documents.
         collection: as ``dense_collection`` cuts it.
         config: lengths, depth, cutoffs, backend and storage.
-        store_dir: vectors are kept below it, in a folder that is named by everything they depend on: a killed run goes
-            on there, and another collection of queries finds the corpus embedded.
-        weights: content hash of an adapter or a head, of which ``model.base_identity`` does not tell; null where there
-            is neither. Without it, vectors of other weights would be taken for these.
+        store_dir: vectors are kept below it, in a folder named by everything they depend on: a killed run is resumed
+            there, and other queries over the same corpus find it embedded.
+        weights: content hash of an adapter or a head, which is no part of ``model.base_identity``; None where there is
+            neither. Without it, vectors of other weights would be reused.
         exclude_self: leave out the document whose id is the query's; right for ArguAna and Quora, wrong elsewhere.
         token_budget: padded tokens of one forward pass; by default what suits the device.
         batch_size: texts of one forward pass, instead of the budget.
@@ -148,7 +130,7 @@ def evaluate_retrieval(
         return vectors
 
     query_ids = list(collection.queries)
-    try:  # first: a broken model is found out in seconds
+    try:  # first, so that a broken model is noticed in seconds
         queries = encode(list(collection.queries.values()), "query")
     except InputError as error:
         raise DataError(f"{collection.name}, query {query_ids[error.index]!r}: {error.reason}") from None
@@ -175,32 +157,38 @@ def evaluate_retrieval(
         exclude_self=exclude_self,
         longest=_UNIT,
     )
-    return RetrievalOutcome(
-        run=run,
-        scores=score_retrieval(collection, run, config),
-        texts=embedded,
+    return replace(
+        retrieval_outcome(collection, run, config),
+        items=embedded,
         seconds=time.perf_counter() - start,
         notes=retrieval_notes(collection, config.depth),
     )
 
 
-def score_retrieval(collection: Collection, run: Run, config: DenseConfig) -> Scores:
-    """The measures of a run over a collection, whoever made the run; see ``RetrievalOutcome``."""
-    return score_run(collection.qrels, run, retrieval_metrics(config), collection.relevance_level)
+def retrieval_outcome(collection: Collection, run: Run, config: DenseConfig) -> Outcome:
+    """Score a run over a collection by nDCG@10, MRR@10, MAP, recall@100, and recall_cap@K for every cutoff."""
+    return Outcome(
+        main_metric="ndcg@10",
+        run=run,
+        qrels=collection.qrels,
+        queries=collection.queries,
+        scores=score_run(collection.qrels, run, retrieval_metrics(config), collection.relevance_level),
+        relevance_level=collection.relevance_level,
+    )
 
 
 def retrieval_metrics(config: DenseConfig) -> tuple[str, ...]:
-    """What a retrieval is judged by."""
+    """Return the metrics of a retrieval."""
     return (*DEFAULT_METRICS, *(f"recall_cap@{cutoff}" for cutoff in sorted(set(config.cutoffs))))
 
 
 def cut_run(run: Run, depth: int) -> Run:
-    """The first documents of every query."""
+    """Keep the first ``depth`` documents of every query."""
     return {query_id: head(scores, depth) for query_id, scores in run.items()}
 
 
 def retrieval_notes(collection: Collection, depth: int) -> list[str]:
-    """What to know before the scores of a run of this depth are believed, in sentences."""
+    """Return what to know before the scores of a run of this depth are believed, in sentences."""
     documents, name = len(collection.corpus), collection.name
     notes = []
     if depth > documents:

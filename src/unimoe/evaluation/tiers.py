@@ -1,18 +1,21 @@
-"""Which collections a tier holds, and how much of each is scored."""
+"""The collections of a tier, or those named by hand, and how much of each is scored."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Literal, get_args
 
 from unimoe.config import BM25Config, Experiment
-from unimoe.data.catalog import BEIR_NAMES, CQADUPSTACK, NANOBEIR, load_collection, refuse_unknown
+from unimoe.data.catalog import BEIR_NAMES, CQADUPSTACK, NANOBEIR, load_collection, members, refuse_unknown
 from unimoe.data.collection import Collection
 from unimoe.data.names import result_name, set_name
+from unimoe.data.sources.beir_sets import SHORT_NAMES, canonical_name
+from unimoe.description import COLLECTION_FILE
 from unimoe.errors import UsageError, did_you_mean
-from unimoe.evaluation.dataset_names import collections_of, refuse_equal_names
 from unimoe.io import hash_json
 from unimoe.retrieval.first_stage import Candidates, FirstStage
 from unimoe.trec import Run, head
@@ -26,7 +29,7 @@ _TIERS = {
 }
 
 _OWN_IDS = frozenset({"arguana", "quora", "quoraretrieval"})
-"""Sets whose queries are documents too: the document named like the query is no answer."""
+"""Sets whose queries are documents too: the document with the query's id is no answer."""
 
 _POOL_SEED = 0
 
@@ -39,10 +42,10 @@ class Dataset:
         collection: its name in the catalogue.
         split: the split scored.
         depth: first-stage candidates reranked per query.
-        queries: judged queries scored, a fixed sample; null for all.
-        pool: documents of dense retrieval, a fixed sample that holds every relevant one; null for the whole corpus.
+        queries: judged queries scored, a fixed sample; None for all.
+        pool: documents of dense retrieval, a fixed sample that holds every relevant one; None for the whole corpus.
         bm25: BM25's parameters.
-        max_queries: the cut asked for by hand; null without one.
+        max_queries: the cut asked for by hand; None without one.
         first_stage: where candidates come from, as in the config.
     """
 
@@ -57,12 +60,12 @@ class Dataset:
 
     @cached_property
     def name(self) -> str:
-        """What results, captions and file names call it."""
+        """Its name in results, captions and file names."""
         return result_name(self.collection)
 
     @property
     def exclude_self(self) -> bool:
-        """Whether a document named like the query is left out."""
+        """Whether the document with the query's id is left out."""
         return set_name(self.collection) in _OWN_IDS
 
     @property
@@ -79,10 +82,10 @@ class Dataset:
 
 
 def known_tier(name: str) -> TierName:
-    """The tier called ``name``.
+    """Return the tier of a name.
 
     Raises:
-        UsageError: there is none; names the closest.
+        UsageError: there is none; the message names the closest.
     """
     for tier in get_args(TierName):
         if name == tier:
@@ -93,7 +96,7 @@ def known_tier(name: str) -> TierName:
 
 
 def tier_datasets(experiment: Experiment, tier: TierName, max_queries: int | None = None) -> list[Dataset]:
-    """The datasets of a tier.
+    """Return the datasets of a tier.
 
     Args:
         experiment: its ``evaluation`` section sets the bundled tier, first stage, depth and BM25.
@@ -118,28 +121,17 @@ def tier_datasets(experiment: Experiment, tier: TierName, max_queries: int | Non
 
 
 def chosen_datasets(experiment: Experiment, names: Iterable[str], max_queries: int | None = None) -> list[Dataset]:
-    """Datasets by name, each once.
+    """Return datasets by name, each once.
 
     Args:
         experiment: its ``evaluation`` section sets first stage, depth and BM25.
-        names: as in the catalogue, ``cqadupstack`` for its twelve. ``@dev`` at the end chooses a split; without it the
-            split is test, for MS MARCO dev.
+        names: as for ``splits_by_name``.
         max_queries: score at most this many queries of each.
 
     Raises:
-        UsageError: no such collection, one is named with two splits, or two have one name in results, where they would
-            take each other's place.
+        UsageError: as in ``splits_by_name``.
     """
     evaluation = experiment.evaluation
-    splits: dict[str, str] = {}
-    for collection, split in (pair for name in names for pair in collections_of(name)):
-        refuse_unknown(collection)  # now, not after hours of the others
-        if splits.setdefault(collection, split) != split:
-            raise UsageError(
-                f"{collection} is named with the splits {splits[collection]} and {split}; "
-                "evaluate them one after the other, into two output folders"
-            )
-    refuse_equal_names(splits)
     return [
         Dataset(
             collection=collection,
@@ -151,16 +143,75 @@ def chosen_datasets(experiment: Experiment, names: Iterable[str], max_queries: i
             max_queries=max_queries,
             first_stage=evaluation.first_stage,
         )
-        for collection, split in splits.items()
+        for collection, split in splits_by_name(names).items()
     ]
 
 
+def splits_by_name(names: Iterable[str]) -> dict[str, str]:
+    """Return the collections that names stand for, each once in the catalogue's spelling, with the split to score.
+
+    Args:
+        names: as in the catalogue, ``cqadupstack`` for its twelve. ``@dev`` at the end chooses a split; without it the
+            split is test, for MS MARCO dev.
+
+    Raises:
+        UsageError: no such collection, one is named with two splits, or two have one name in results.
+    """
+    splits: dict[str, str] = {}
+    for collection, split in (pair for name in names for pair in collections_of(name)):
+        refuse_unknown(collection)  # now, not after hours of the others
+        if splits.setdefault(collection, split) != split:
+            raise UsageError(
+                f"{collection} is named with the splits {splits[collection]} and {split}; "
+                "evaluate them one after the other, into two output folders"
+            )
+    refuse_equal_names(splits)
+    return splits
+
+
+def collections_of(name: str) -> list[tuple[str, str]]:
+    """Return the collections that one name stands for, with the split to score; see ``splits_by_name``."""
+    match = re.fullmatch(r"(.+)@([\w.-]+)", name)
+    name, split = match.groups() if match else (name, None)
+    published = {known.lower(): known for known in (*SHORT_NAMES, *NANOBEIR)}
+    spelled = (published.get(canonical_name(member), member) for member in members(name))
+    return [(collection, split or _default_split(collection)) for collection in spelled]
+
+
+def refuse_equal_names(collections: Iterable[str]) -> None:
+    """Refuse collections whose results would overwrite each other.
+
+    Args:
+        collections: names in the catalogue.
+
+    Raises:
+        UsageError: two have one name in results, whatever its case, or one is named twice.
+    """
+    seen: dict[str, str] = {}
+    for collection in collections:
+        name = result_name(collection)
+        other = seen.get(name.casefold())
+        seen[name.casefold()] = collection
+        if other == collection:
+            raise UsageError(f"{collection} is named twice; its results would take each other's place, name it once")
+        if other is not None:
+            folder = next((c for c in (collection, other) if c.startswith("path:")), other).removeprefix("path:")
+            raise UsageError(
+                f"{other} and {collection} would both be {name!r} in results; "
+                f"state another name in {Path(folder, COLLECTION_FILE)}"
+            )
+
+
+def _default_split(collection: str) -> str:
+    return "dev" if set_name(collection) == "msmarco" and not collection.startswith("nanobeir:") else "test"
+
+
 class LoadedDataset:
-    """A dataset in memory: what is scored, and the first stage's candidates.
+    """A dataset in memory: the queries scored, the documents, and the first stage's candidates.
 
     Raises:
         UnavailableError: the collection cannot be had here.
-        UsageError: its first stage does not go with the collection.
+        UsageError: its first stage does not fit the collection.
         DataError: the collection is malformed, or the run file of its first stage is missing.
     """
 
@@ -178,7 +229,7 @@ class LoadedDataset:
 
     @property
     def problems(self) -> str:
-        """What is odd about the collection, in one line; empty when nothing is."""
+        """The oddities of the collection, in one line; empty when there are none."""
         return self._whole.problems.summary()
 
     @cached_property
@@ -199,22 +250,22 @@ class LoadedDataset:
 
     @property
     def first_stage(self) -> str:
-        """The first stage by name, with its parameters or the content hash of its file."""
+        """The name of the first stage, with its parameters or the content hash of its file."""
         return self._found.source
 
     @property
     def first_stage_run(self) -> Run:
-        """What the first stage found in the whole corpus, to the depth that recall is reported at or deeper."""
+        """What the first stage found in the whole corpus, at least as deep as recall is reported."""
         return self._found.run
 
     @property
     def first_stage_is_ordered(self) -> bool:
-        """Whether the first stage ranks; where it does not, its scores on this dataset mean nothing."""
+        """Whether the first stage ranks; where it does not, its scores mean nothing."""
         return self._found.ordered
 
     @cached_property
     def candidates(self) -> Run:
-        """What is reranked: the first stage's best ``depth`` of every query."""
+        """The candidates to rerank: the first stage's best ``depth`` of every query."""
         return {query_id: head(scores, self.dataset.depth) for query_id, scores in self.first_stage_run.items()}
 
     @property
@@ -224,7 +275,7 @@ class LoadedDataset:
 
     @cached_property
     def hashes(self) -> dict[str, str]:
-        """Content hashes of what is scored."""
+        """Content hashes of the collection, of the pool of dense retrieval, and of the candidates."""
         return {
             "collection": self.collection.content_hash,
             "pool": self.pooled.corpus_hash,

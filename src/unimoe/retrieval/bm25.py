@@ -16,8 +16,7 @@ from unimoe.config import BM25Config
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UsageError
 from unimoe.io import cache_dir, hash_file, hash_parts, lock, read_json, write_json
-from unimoe.retrieval.bm25_index import BM25Index
-from unimoe.retrieval.okapi import OkapiIndex
+from unimoe.retrieval.bm25_index import BM25Index, OkapiIndex
 from unimoe.trec import Run, read_run, write_run
 
 Engine = Literal["bm25s", "rank_bm25"]
@@ -28,7 +27,7 @@ Progress = Callable[[int, int], None]
 
 
 def first_stage_name(params: BM25Config, engine: Engine = "bm25s") -> str:
-    """How results and tables name this first stage, for example ``bm25s(k1=0.9,b=0.4,stemmer=english)``."""
+    """Return this first stage's name in results and tables, for example ``bm25s(k1=0.9,b=0.4,stemmer=english)``."""
     variant = "BM25Okapi," if engine == "rank_bm25" else ""
     return f"{engine}({variant}k1={params.k1:g},b={params.b:g},stemmer={params.stemmer})"
 
@@ -48,7 +47,7 @@ def bm25_run(
         collection: its judged and unjudged queries are ranked alike.
         depth: documents kept per query, at most; only documents that share a word with the query are kept.
         params: BM25's parameters.
-        engine: whose BM25.
+        engine: whose implementation of BM25.
         exclude_self: leave out the document whose id is the query's, before the cut. Right where queries and
             documents share ids (ArguAna, Quora), wrong elsewhere: equal numbers would drop real documents.
         progress: called after every query.
@@ -80,10 +79,10 @@ def cached_bm25_run(
     exclude_self: bool = False,
     progress: Progress | None = None,
 ) -> Run:
-    """``bm25_run``, kept as a TREC run in the user's cache.
+    """Read ``bm25_run``'s result from the user's cache, or compute it and write it there as a TREC run.
 
-    The file's name is a content hash of everything the scores depend on, so a run is never served for other data or
-    parameters. Beside it stands the hash of its content: a file that was cut or changed is made anew.
+    The file's name is a content hash of everything the scores depend on, so a run is never used for other data or
+    parameters. A second file holds the hash of its content: a run that was cut short or changed is computed again.
     """
     path = cached_run_path(collection, depth, params, engine=engine, exclude_self=exclude_self)
     with lock(path):
@@ -99,7 +98,7 @@ def cached_bm25_run(
 def cached_run_path(
     collection: Collection, depth: int, params: BM25Config, *, engine: Engine = "bm25s", exclude_self: bool = False
 ) -> Path:
-    """Where ``cached_bm25_run`` keeps this run, whether it exists yet or not."""
+    """Return where ``cached_bm25_run`` keeps this run, whether it exists yet or not."""
     libraries = ("bm25s", "PyStemmer") if engine == "bm25s" else ("bm25s", "PyStemmer", "rank-bm25")
     versions = (f"{name} {version(name)}" for name in libraries)
     settings = (first_stage_name(params, engine), repr(params.k1), repr(params.b), str(depth), str(exclude_self))

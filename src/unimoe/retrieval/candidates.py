@@ -1,8 +1,8 @@
-"""The best documents of some queries, decided by exact scores whatever computed the first ones.
+"""Chooses the best documents of some queries by exact scores, whatever computed the first, approximate ones.
 
-Float32 products depend in their last bits on the shape of a block, the number of threads and the device. So whoever
-searches hands over every document whose float32 score could still belong to the best, and what stands in a run is
-computed again, in float64 and rounded once. Equal documents tie, and ties break by id descending as in trec_eval.
+Float32 products depend in their last bits on the shape of a block, the number of threads and the device. So a search
+adds every document whose float32 score could still be among the best, and the scores of a run are computed again, in
+float64 and rounded once. Equal documents tie, and ties break by id descending as in trec_eval.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class CandidatePool:
         self._longest = 0.0
 
     def widen(self, length: float) -> None:
-        """Allow for documents as long as this: the error of a score grows with both vectors' lengths."""
+        """Allow for documents of this vector length: the error of a score grows with both vectors' lengths."""
         self._longest = max(self._longest, length)
 
     def raise_kth(self, scores: NDArray[np.float32]) -> None:
-        """Learn, for each query, a score that k documents reach, before they are added."""
+        """Raise, for each query, the score that k documents are known to reach, before they are added."""
         self._kth = np.maximum(self._kth, scores)
 
     @property
@@ -77,18 +77,18 @@ class CandidatePool:
         wanted = self._k * len(self._queries)
         if len(self._query) > 2 * wanted:
             self.tighten()
-            # So many within the error of each other: embeddings that have collapsed.
+            # This many within the error of each other: the embeddings have collapsed.
             if len(self._query) > 1.5 * wanted:
                 self._settle()
 
     def tighten(self) -> None:
-        """Learn the k-th best scores and drop what cannot be among the best."""
+        """Update the k-th best scores and drop what cannot be among the best."""
         self._keep(np.lexsort((-self._score, self._query)))
         self._learn_kth()
         self._keep(np.flatnonzero(self._score >= self.bounds[self._query]))
 
     def best(self) -> list[tuple[Rows, NDArray[np.float32]]]:
-        """Rows and exact scores of the k best documents of each query, best first.
+        """Return rows and exact scores of the k best documents of each query, best first.
 
         Raises:
             DataError: a score is not finite in float32.
@@ -101,7 +101,7 @@ class CandidatePool:
         return list(zip(np.split(self._row, cuts), np.split(self._score, cuts), strict=True))
 
     def _settle(self) -> None:
-        """Put exact scores in place of the first ones, and keep the k best of each query."""
+        """Replace the first scores by exact ones, and keep the k best of each query."""
         self._keep(np.argsort(self._row, kind="stable"))  # rows in the order of the file
         self._score = self._exact_scores()
         place = self._row if self._places is None else self._places[self._row]
@@ -111,7 +111,7 @@ class CandidatePool:
         self._learn_kth()
 
     def _exact_scores(self) -> NDArray[np.float32]:
-        """Float64 inner products rounded to float32. Each is a sum over one row, so that nothing beside it counts."""
+        """Float64 inner products rounded to float32, each summed over its own row alone."""
         scores = np.empty(len(self._row), dtype=np.float32)
         step = max(1, EXACT_BYTES // (8 * max(1, self._queries.shape[1])))
         for begin in range(0, len(scores), step):

@@ -1,9 +1,9 @@
-"""Dense search: the documents whose vectors have the highest inner products with a query's, exactly.
+"""Exact dense search: the documents whose vectors have the highest inner products with a query's.
 
 torch           blocks of the corpus times all queries; memory does not grow with the corpus, which may be a mapped file
 faiss           FAISS's IndexFlatIP, which holds the whole corpus in memory as float32
 
-Both end with the same run to the last bit: they find candidates, ``CandidatePool`` decides.
+Both give the same run to the last bit: they find candidates, and ``CandidatePool`` ranks them by exact scores.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ def search(
     query_block: int | None = None,
     advance: Advance | None = None,
 ) -> Run:
-    """The ``k`` documents of highest inner product for every query.
+    """Find the ``k`` documents of highest inner product for every query.
 
     Args:
         queries: ``(Q, D)`` float32.
-        query_ids: theirs, Q different ones.
+        query_ids: the queries' ids, Q different ones.
         vectors: ``(N, D)`` float32 or float16, in memory or mapped.
         ids: the documents' ids by row, N different ones in any order; ascending ones need no sorting.
         k: documents wanted per query; all N where there are fewer.
-        backend: who finds the candidates.
-        device: where torch does.
+        backend: what finds the candidates.
+        device: where torch computes.
         exclude_self: leave out the document whose id is the query's, before the cut. Right where queries and
             documents share ids (ArguAna, Quora), wrong elsewhere: equal numbers would drop real documents.
-        longest: no document's vector is longer than this (1 for unit vectors, and a little for rounding). Where it is
-            not known it is found out, which reads the corpus once more: felt with a query or two at a time.
+        longest: no document's vector is longer than this (1 for unit vectors, and a little for rounding). Without it
+            the corpus is read once more to find it, which is slow for a query or two at a time.
         block_bytes: float32 size of a block of the corpus; by default what suits the device.
         query_block: queries multiplied with a block at a time; by default what suits the device.
         advance: called after each block.
@@ -71,7 +71,7 @@ def search(
 
     Raises:
         UsageError: ``k`` is below 1, the backend is unknown, or FAISS is not installed.
-        DataError: there are no documents, an id stands twice, shapes do not fit, or a vector is not finite; names it.
+        DataError: there are no documents, an id occurs twice, shapes do not fit, or a vector is not finite.
     """
     if k < 1:
         raise UsageError(f"dense search for the best {k} documents finds none; ask for at least 1")
@@ -129,7 +129,7 @@ def _fill_by_torch(
         for pool, part, (_, own) in zip(pools, held, queries, strict=True):
             pool.widen(length)
             out = scores[: len(rows) * len(part)].view(len(rows), len(part))
-            # Documents first: this way round the product is up to twice as fast for a few dozen queries.
+            # Documents first: in this order the product is up to twice as fast for a few dozen queries.
             out = matmul_nt(rows, part, out=out)
             if longest is not None and not bool(out.sum().isfinite()):
                 _longest_row(rows, block, ids, longest_query)  # names the document
@@ -193,7 +193,7 @@ def _as_tensor(vectors: Corpus) -> torch.Tensor:
 
 
 def _to_device(rows: torch.Tensor, pinned: torch.Tensor | None, device: torch.device) -> torch.Tensor:
-    """A block as float32 on the device; on a CPU float32 rows are used where they are."""
+    """A block as float32 on the device; on a CPU float32 rows are not copied."""
     if pinned is None:
         return rows.to(device, torch.float32)
     return pinned[: len(rows)].copy_(rows).to(device, non_blocking=True)
@@ -204,7 +204,7 @@ def _longest(queries: _Queries) -> float:
 
 
 def _longest_row(rows: torch.Tensor, block: slice, ids: Sequence[str], longest_query: float) -> float:
-    """The greatest length of a block's vectors, once it is seen that no product can be but finite."""
+    """The greatest length of a block's vectors; refuse a block whose products may not be finite."""
     lengths = torch.linalg.vector_norm(rows, dim=1)
     longest = float(lengths.max())
     with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""Texts embedded once: vectors in the user's cache, under a name that hashes everything they depend on."""
+"""Embeds texts once: vectors are kept in the user's cache, under a hash of everything they depend on."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Embedded:
     vectors: NDArray[np.floating]
 
     def of(self, ids: Sequence[str]) -> NDArray[np.float32]:
-        """The vectors of some ids, ``(n, D)`` float32, in memory.
+        """Return the vectors of some ids, ``(n, D)`` float32, in memory.
 
         Raises:
-            DataError: there is none of an id.
+            DataError: an id has none.
         """
         try:
             rows = [self._row[key] for key in ids]
@@ -56,13 +56,13 @@ def cached_embeddings(
     max_length: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Embedded:
-    """Embed texts, or find them embedded; a killed run goes on where it was.
+    """Embed texts, or read them from the cache; a killed run is resumed.
 
     Args:
-        embedder: a frozen encoder; ``base_identity`` does not tell adapters apart, so it must have none.
+        embedder: a frozen encoder without adapters, which ``base_identity`` would not tell apart.
         texts: id to text.
         kind: which of the encoder's prefixes goes before them.
-        max_length: tokens of one text; null for the encoder's own limit.
+        max_length: tokens of one text; None for the encoder's own limit.
         advance: called with the number of texts done.
 
     Raises:
@@ -81,7 +81,7 @@ def cached_embeddings(
 
 
 def embedding_fingerprint(embedder: Embedder, kind: TextKind, max_length: int | None = None) -> str:
-    """Content hash of everything that vectors depend on besides the texts."""
+    """Return the hash of everything that vectors depend on besides the texts."""
     versions = package_versions()
     return hash_json(
         [

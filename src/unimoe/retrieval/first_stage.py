@@ -1,4 +1,4 @@
-"""The first stage: where the candidates come from that models rerank.
+"""The first stage, which finds the candidates that models rerank.
 
 bm25s           Lucene's BM25
 rank_bm25       rank_bm25's BM25Okapi, over the same tokens
@@ -23,7 +23,7 @@ from unimoe.retrieval.bm25 import Engine, cached_bm25_run, first_stage_name
 from unimoe.trec import Run, head, is_unordered, read_run
 
 RECALL_DEPTH = 100
-"""A first stage is judged by its recall@100, however few of its candidates are reranked."""
+"""Recall@100 is reported of every first stage, however few of its candidates are reranked."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Candidates:
     """What a first stage found for some queries.
 
     Attributes:
-        source: the first stage by name, as results have it: with its parameters, or the content hash of its file.
+        source: the first stage's name in results, with its parameters or the content hash of its file.
         run: for every query ``{document id: score}``, best first; empty where nothing was found.
         ordered: whether the scores rank. Where they are all equal the first stage has no effectiveness of its own.
     """
@@ -46,10 +46,10 @@ class FirstStage:
     """A way to find candidates for the queries of one collection.
 
     Attributes:
-        setting: what the config says, see the module's top.
+        setting: as in the config; see the head of this module.
         dataset: the collection's name in the catalogue.
         depth: candidates that are to be reranked per query, at most.
-        params: for the two BM25 engines.
+        params: of the two BM25 engines.
         exclude_self: leave out the document whose id is the query's, before any cut.
     """
 
@@ -61,7 +61,7 @@ class FirstStage:
 
     @property
     def file(self) -> Path | None:
-        """The file that holds the candidates; None where BM25 is to find them.
+        """The file that holds the candidates; None where BM25 finds them.
 
         Raises:
             UsageError: ``official``, and the collection has no ``top1000.dev``.
@@ -71,10 +71,10 @@ class FirstStage:
         return self._official_file() if self.setting == "official" else None
 
     def refuse_impossible(self, collection: Collection) -> None:
-        """Refuse, before any work is done, what can give no candidates.
+        """Refuse, before any work is done, a setting that can give no candidates.
 
         Raises:
-            UsageError: the setting does not go with the collection.
+            UsageError: the setting does not fit the collection.
             DataError: there is no such run file.
         """
         file = self.file
@@ -124,7 +124,7 @@ class FirstStage:
         return read_run(file)
 
     def _fitting(self, file: Path, run: Run, scored: Collection) -> Run:
-        """The part of a run that is about the scored queries, self-matches removed, once it is seen to fit."""
+        """Check that a run fits the scored queries; return their part of it without self-matches."""
         _refuse_other_queries(file, run, scored)
         fitting: Run = {}
         for query_id in scored.queries:

@@ -1,4 +1,4 @@
-"""Several rankings made into one."""
+"""Fuses several rankings into one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unimoe.trec import Run, head, ranked
 
 
 def reciprocal_rank_fusion(runs: Sequence[Mapping[str, Mapping[str, float]]], *, depth: int, k: int = 60) -> Run:
-    """Reciprocal rank fusion: a document's score is the sum of ``1 / (k + rank)`` over the runs that found it.
+    """Fuse runs by reciprocal rank: a document's score is the sum of ``1 / (k + rank)`` over the runs that found it.
 
     Ranks count from 1, in trec_eval's order: by score, ties by document id descending. The order of the runs does not
     matter. From Cormack, Clarke and Buettcher, "Reciprocal Rank Fusion outperforms Condorcet and individual rank
@@ -19,14 +19,14 @@ def reciprocal_rank_fusion(runs: Sequence[Mapping[str, Mapping[str, float]]], *,
     Args:
         runs: at least one.
         depth: documents kept per query, at most; the runs are read whole.
-        k: how little the first ranks stand out; at least 0.
+        k: the larger, the less the first ranks count; at least 0.
 
     Returns:
         For every query of any run ``{document id: score}``, best first; empty where no run found anything.
 
     Raises:
         UsageError: there are no runs, ``depth`` is below 1 or ``k`` below 0.
-        DataError: a score is not finite; names query and document.
+        DataError: a score is not finite; the message names query and document.
     """
     if not runs:
         raise UsageError("fusion needs runs to fuse; give at least one")
@@ -40,7 +40,7 @@ def reciprocal_rank_fusion(runs: Sequence[Mapping[str, Mapping[str, float]]], *,
         for run in runs:
             for rank, document_id in enumerate(_ranking(query_id, run.get(query_id, {})), start=1):
                 shares.setdefault(document_id, []).append(1 / (k + rank))
-        # fsum rounds once, so that the order of the runs cannot show in the last bit.
+        # fsum rounds once, so that the order of the runs cannot change the last bit.
         fused[query_id] = head({document_id: math.fsum(parts) for document_id, parts in shares.items()}, depth)
     return fused
 

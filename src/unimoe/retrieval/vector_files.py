@@ -1,4 +1,4 @@
-"""Files of vectors: ``.npy``, mapped rather than read, with a checksum that grows row by row."""
+"""Files of vectors: ``.npy``, mapped instead of read, with a checksum that can be extended row by row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHECKED_BYTES = 2**24
 
 
 def allocate_vectors(path: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> MappedVectors:
-    """A new file of zeros, whose room on the disk is taken now rather than missing at hour three."""
+    """Make a file of zeros and reserve its room on the disk now, so that it is not missing hours later."""
     try:
         with atomic_path(path) as temporary:
             np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
@@ -61,14 +61,14 @@ def map_vectors(
 
 
 def checksum_of_rows(vectors: Vectors, rows: NDArray[np.int64]) -> int:
-    """``checksum`` of some rows of a file, read a part at a time; ascending rows are read fastest."""
+    """Return the ``checksum`` of some rows of a file, read a part at a time; ascending rows are read fastest."""
     step = max(1, _CHECKED_BYTES // (vectors.shape[1] * vectors.itemsize))
     parts: Iterator[NDArray[np.int64]] = (rows[begin : begin + step] for begin in range(0, len(rows), step))
     return sum(checksum(np.asarray(vectors[part]), part) for part in parts) % 2**64
 
 
 def checksum(vectors: Vectors, rows: NDArray[np.int64]) -> int:
-    """A sum over rows, so that it grows unit by unit whatever the order. Odd weights let no changed value vanish."""
+    """Return a sum over rows, which can be extended in any order. Odd weights let every changed value change it."""
     bits = np.ascontiguousarray(vectors).view(f"u{vectors.itemsize}").astype(np.uint64)
     weights = np.arange(vectors.shape[1], dtype=np.uint64) * 2 + 1
     return int(((bits @ weights) * (rows.astype(np.uint64) * 2 + 1)).sum())

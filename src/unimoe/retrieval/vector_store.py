@@ -1,7 +1,7 @@
-"""The vectors of a corpus on disk: made in units that a killed run finds again, read as a mapped file.
+"""The vectors of a corpus on disk: computed in units that a killed run finds again, and read as a mapped file.
 
 A folder holds ``vectors.npy``, one row per document by ascending id, ``ids.json``, the ids by row, and ``store.json``,
-which says what the vectors were made from and how many units are done. A unit's rows are on disk before it counts.
+which records what the vectors were made from and how many units are done. A unit counts once its rows are on disk.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 """From N texts to ``(N, D)``."""
 
 UNIT_CHARACTERS = 2**20
-"""Text of one unit: what a killed run loses at most, some ten seconds of a small model on two cores."""
+"""Text of one unit, the most that a killed run loses: some ten seconds of a small model on two cores."""
 
 _VERSION = 1
 
@@ -48,7 +48,7 @@ class VectorStore(NamedTuple):
 
 @dataclass(frozen=True)
 class _Progress:
-    """``store.json``. All but the last three say what the vectors are made from, and how the work is cut."""
+    """``store.json``: what the vectors are made from, how the work is cut, and in the last three how far it is."""
 
     version: int
     fingerprint: str
@@ -80,7 +80,7 @@ def encode_corpus(
     characters: int = UNIT_CHARACTERS,
     advance: Callable[[int], None] | None = None,
 ) -> VectorStore:
-    """Embed a corpus, or finish embedding it; what the folder holds already is read.
+    """Embed a corpus, or finish embedding it; the units already in the folder are read.
 
     A unit is a run of documents by falling length, so that little is padded and memory peaks in the first.
 
@@ -88,13 +88,12 @@ def encode_corpus(
         encode: embeds the texts of one unit. Its vectors may depend on the unit's other texts, as batches do in the
             last bits: units depend on the corpus alone, and a resumed run ends with the same bits.
         corpus: document id to document.
-        folder: theirs alone; made when needed.
+        folder: holds nothing else; made when needed.
         fingerprint: of everything vectors depend on besides the texts: weights, prompt, dtype, device, lengths,
-            libraries. What another fingerprint, corpus, storage or unit size left in the folder is made anew, which
-            is logged.
+            libraries. Vectors of another fingerprint, corpus, storage or unit size are replaced, which is logged.
         storage: float16 takes half the space and keeps three digits.
         characters: a unit ends with the document that brings it to this size.
-        advance: called with the number of documents done; at once for those of units found done.
+        advance: called with the number of documents done; at once for units that are done.
 
     Raises:
         DataError: the corpus is empty; a vector is not finite or zero, which names the document; the number of
@@ -131,7 +130,7 @@ def encode_corpus(
 
 
 def read_store(folder: Path) -> VectorStore:
-    """Read finished vectors, once their checksum is seen to be right.
+    """Read finished vectors and check their checksum.
 
     Raises:
         DataError: a file is missing, damaged, or the work is not finished.
@@ -151,12 +150,12 @@ def read_store(folder: Path) -> VectorStore:
 
 
 def read_foreign(path: Path, corpus_ids: Sequence[str], ids: Sequence[str] | None = None) -> VectorStore:
-    """Read vectors that something else has made.
+    """Read vectors that another program made.
 
     Args:
         path: a ``.npy`` file, ``(N, D)`` float32 or float16.
         corpus_ids: the N documents of the corpus, in the order the vectors were made in.
-        ids: the ids by row, where they are known. Where they are not, or one stands twice, rows are taken to be in the
+        ids: the ids by row, where they are known. Where they are not, or one occurs twice, rows are taken to be in the
             order of ``corpus_ids``, which is logged.
 
     Raises:

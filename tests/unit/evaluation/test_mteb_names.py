@@ -20,11 +20,11 @@ from unimoe.evaluation.mteb.names import (
     beir_name,
     find_tasks,
     mteb_name,
+    random_state_kept,
     split_names,
     task_names,
     task_types,
 )
-from unimoe.evaluation.mteb.run import random_state_kept
 
 
 @pytest.fixture(scope="module")

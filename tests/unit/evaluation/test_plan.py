@@ -17,7 +17,7 @@ from unimoe.data.collection import Collection
 from unimoe.errors import DataError
 from unimoe.evaluation import plan
 from unimoe.evaluation.plan import print_plan, probe_speed
-from unimoe.evaluation.subjects import Subject, zero_shot_subject
+from unimoe.evaluation.systems import System, zero_shot_system
 from unimoe.evaluation.tiers import LoadedDataset, chosen_datasets
 from unimoe.models.loader import ModelLoader
 from unimoe.models.token_tree import tree_tokens
@@ -35,14 +35,14 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
 
 
 @pytest.fixture(scope="module")
-def subject(experiment: Experiment) -> Subject:
-    return zero_shot_subject(experiment, ModelLoader(experiment, torch.device("cpu"), torch.float32))
+def system(experiment: Experiment) -> System:
+    return zero_shot_system(experiment, ModelLoader(experiment, torch.device("cpu"), torch.float32))
 
 
 @pytest.fixture(scope="module")
-def model(subject: Subject) -> UnimodelForExp1:
-    assert subject.load is not None
-    return subject.load()
+def model(system: System) -> UnimodelForExp1:
+    assert system.load is not None
+    return system.load()
 
 
 @pytest.fixture
@@ -59,13 +59,13 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def planned(
     capsys: pytest.CaptureFixture[str],
-    subject: Subject,
+    system: System,
     datasets: Sequence[LoadedDataset],
     tasks: Sequence[Task] = ("reranking",),
     price: float | None = None,
 ) -> list[str]:
     """The lines of a plan but for the header."""
-    print_plan(subject, datasets, tasks, price)
+    print_plan(system, datasets, tasks, price)
     return capsys.readouterr().out.splitlines()[1:]
 
 
@@ -82,9 +82,9 @@ def tokens_of(line: str) -> int:
 @pytest.mark.usefixtures("slow")
 class TestWork:
     def test_tokens_are_exact_where_the_sample_is_all(
-        self, capsys: pytest.CaptureFixture[str], subject: Subject, model: UnimodelForExp1, data: LoadedDataset
+        self, capsys: pytest.CaptureFixture[str], system: System, model: UnimodelForExp1, data: LoadedDataset
     ) -> None:
-        line, _ = planned(capsys, subject, [data])
+        line, _ = planned(capsys, system, [data])
         asked = questions(model, data)
         tokens = tree_tokens(asked)
         assert tokens < sum(map(len, asked))
@@ -93,7 +93,7 @@ class TestWork:
     def test_a_sample_comes_close(
         self,
         capsys: pytest.CaptureFixture[str],
-        subject: Subject,
+        system: System,
         model: UnimodelForExp1,
         data: LoadedDataset,
         monkeypatch: pytest.MonkeyPatch,
@@ -108,36 +108,36 @@ class TestWork:
         counted.order = pair_ids.order  # type: ignore[attr-defined]
         monkeypatch.setattr(plan, "_SAMPLE_CHARACTERS", 300)
         monkeypatch.setattr(model, "pair_ids", counted)
-        line, _ = planned(capsys, subject, [data])
+        line, _ = planned(capsys, system, [data])
         asked = questions(model, data)
         assert sampled[0] < len(asked) / 2
         assert tokens_of(line) == pytest.approx(tree_tokens(asked), rel=0.1)
 
     def test_every_task_and_dataset_has_a_line_unless_one_is_asked_for(
-        self, capsys: pytest.CaptureFixture[str], subject: Subject, data: LoadedDataset
+        self, capsys: pytest.CaptureFixture[str], system: System, data: LoadedDataset
     ) -> None:
-        *both, total = planned(capsys, subject, [data, data], tasks=("reranking", "embedding"))
+        *both, total = planned(capsys, system, [data, data], tasks=("reranking", "embedding"))
         assert [line.split()[0] for line in both] == ["reranking", "embedding"] * 2
         assert total.startswith(f"total: {sum(map(tokens_of, both)):,} tokens, ")
-        line, _ = planned(capsys, subject, [data], tasks=("embedding",))
+        line, _ = planned(capsys, system, [data], tasks=("embedding",))
         assert line.split()[3] == str(len(COLLECTION.corpus) + len(COLLECTION.queries))
         assert tokens_of(line) == tokens_of(both[1])
 
     def test_hours_and_cost_follow_from_the_speed(
-        self, capsys: pytest.CaptureFixture[str], subject: Subject, data: LoadedDataset
+        self, capsys: pytest.CaptureFixture[str], system: System, data: LoadedDataset
     ) -> None:
-        line, total = planned(capsys, subject, [data], price=30)
+        line, total = planned(capsys, system, [data], price=30)
         hours = tokens_of(line) / 3600 / 0.1
         found = re.search(r"MiB, ([\d.]+) hours, ([\d.,]+) at 30 an hour \(probe: 0 tokens a second\)$", total)
         assert found is not None
         assert float(found[1]) == pytest.approx(hours, abs=0.05)
         assert float(found[2].replace(",", "")) == pytest.approx(30 * hours, abs=0.005)
-        assert "an hour" not in planned(capsys, subject, [data])[-1]
+        assert "an hour" not in planned(capsys, system, [data])[-1]
 
     def test_where_nothing_can_be_had_there_is_no_total(
-        self, capsys: pytest.CaptureFixture[str], subject: Subject
+        self, capsys: pytest.CaptureFixture[str], system: System
     ) -> None:
-        assert planned(capsys, subject, []) == []
+        assert planned(capsys, system, []) == []
 
 
 class TestProbe:
@@ -161,20 +161,18 @@ class TestProbe:
         assert speed == pytest.approx(sum(map(tree_tokens, timed)) / (seconds * len(timed)))
 
     def test_queries_without_any_candidate_need_no_time(
-        self, capsys: pytest.CaptureFixture[str], experiment: Experiment, subject: Subject, tmp_path: Path
+        self, capsys: pytest.CaptureFixture[str], experiment: Experiment, system: System, tmp_path: Path
     ) -> None:
         folder = write_invented(tmp_path / "strange", with_queries("zebra"))
         data = LoadedDataset(chosen_datasets(experiment, [f"path:{folder}"])[0])
-        (line,) = planned(capsys, subject, [data])
+        (line,) = planned(capsys, system, [data])
         assert line.split()[2:5] == ["7", "0", "0"]
 
-    def test_a_query_that_leaves_no_room_is_named(
-        self, experiment: Experiment, subject: Subject, tmp_path: Path
-    ) -> None:
+    def test_a_query_that_leaves_no_room_is_named(self, experiment: Experiment, system: System, tmp_path: Path) -> None:
         folder = write_invented(tmp_path / "wordy", with_queries("baba keke " * 200))
         data = LoadedDataset(chosen_datasets(experiment, [f"path:{folder}"])[0])
-        with pytest.raises(DataError, match=r"^query 'q\d', document 'd\d\d': query 'baba"):
-            print_plan(subject, [data], ("reranking",), None)
+        with pytest.raises(DataError, match=r"^wordy, query 'q\d', document 'd\d\d': query 'baba"):
+            print_plan(system, [data], ("reranking",), None)
 
 
 def with_queries(text: str) -> Collection:

@@ -15,12 +15,9 @@ from torch import nn
 
 from unimoe.config import Experiment
 from unimoe.errors import DataError, UsageError
-from unimoe.evaluation.as_model import as_unimodel
-from unimoe.evaluation.reranking_eval import (
-    RerankingOutcome,
-    evaluate_beir,
-    rerank_collection,
-)
+from unimoe.evaluation.rerankers import UnimodelReranker, as_unimodel
+from unimoe.evaluation.reranking_eval import evaluate_beir, rerank_collection
+from unimoe.evaluation.spec import Outcome
 from unimoe.metrics import score_run
 from unimoe.models.base import BaseModel
 from unimoe.models.unimodel import UnimodelForExp1
@@ -46,7 +43,7 @@ def folder(tmp_path: Path, tmp_cache: Path) -> Path:
     return write_invented(tmp_path / "toy", COLLECTION)
 
 
-def assert_same_scores(found: RerankingOutcome, expected: RerankingOutcome, tolerance: float = 1e-4) -> None:
+def assert_same_scores(found: Outcome, expected: Outcome, tolerance: float = 1e-4) -> None:
     assert found.run.keys() == expected.run.keys()
     for query_id, gaps in expected.run.items():
         assert found.run[query_id].keys() == gaps.keys()
@@ -64,7 +61,7 @@ class TestModels:
         texts = [(COLLECTION.queries[q], COLLECTION.corpus[d].full_text) for q, gaps in raw.run.items() for d in gaps]
         gaps = [gap for gaps in raw.run.values() for gap in gaps.values()]
         np.testing.assert_allclose(gaps, unimodel.rerank(texts, output="gap"), atol=1e-4)
-        assert raw.pairs == len(gaps) > 20
+        assert raw.items == len(gaps) > 20
         assert raw.seconds > 0
 
     @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # PEFT's, when it merges
@@ -129,10 +126,10 @@ class TestOutcome:
     def test_a_query_without_candidates_counts_zero(self, base: BaseModel, config: Experiment) -> None:
         model, (first, *others) = as_unimodel(base.model, base.tokenizer, config), COLLECTION.qrels
         relevant: Run = {query_id: dict.fromkeys(COLLECTION.qrels[query_id], 1.0) for query_id in others}
-        found = rerank_collection(model, COLLECTION, {**relevant, first: {}})
+        found = rerank_collection(UnimodelReranker(model), COLLECTION, {**relevant, first: {}})
         assert found.run[first] == {}
         assert found.scores.aggregate["recall@100"] == len(others) / 4
-        assert found.pairs == 2 * len(others)
+        assert found.items == 2 * len(others)
 
     def test_a_sample_holds_the_scores_of_the_whole(self, base: BaseModel, config: Experiment, folder: Path) -> None:
         whole = evaluate_beir(base.model, base.tokenizer, config, f"path:{folder}")
@@ -144,7 +141,7 @@ class TestOutcome:
     def test_a_candidate_that_is_no_document_is_refused(self, base: BaseModel, config: Experiment) -> None:
         model = as_unimodel(base.model, base.tokenizer, config)
         with pytest.raises(DataError, match="candidate 'x9' of query 'q1' is no document of invented"):
-            rerank_collection(model, COLLECTION, {"q0": {"d00": 1.0}, "q1": {"x9": 1.0}})
+            rerank_collection(UnimodelReranker(model), COLLECTION, {"q0": {"d00": 1.0}, "q1": {"x9": 1.0}})
 
     def test_twelve_collections_are_a_suite(self, base: BaseModel, config: Experiment) -> None:
         with pytest.raises(UsageError, match="cqadupstack is 12 collections; use evaluate_reranking_suite"):

@@ -134,13 +134,14 @@ class TestRealCollections:
         found = evaluate_beir(model, None, with_evaluation(config, depth=2), "cisi")
         assert len(found.scores.unjudged_queries) == 36
         assert len(found.scores.per_query["ndcg@10"]) == 76
-        assert found.pairs == 224
+        assert found.items == 224
 
     def test_msmarco_dev_runs_whole(self, base: BaseModel, config: Experiment, unimoe_data: Path) -> None:
         shallow = with_evaluation(config, depth=1)
         found = evaluate_msmarco_dev(base.model, base.tokenizer, shallow, collection="msmarco-dev-positives")
         assert len(found.run) == len(found.scores.per_query["mrr@10"]) == 6980
-        assert 6_900 < found.pairs == sum(map(len, found.run.values())) <= 6980
+        assert 6_900 < sum(map(len, found.run.values())) <= 6980
+        assert found.items == sum(map(len, found.run.values()))
         assert found.first_stage is not None
         assert found.first_stage.aggregate["mrr@10"] > 0.8  # an easy corpus: each passage is somebody's answer
         assert found.first_stage.aggregate["recall@100"] == found.scores.aggregate["recall@100"]

@@ -16,7 +16,7 @@ from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.errors import DataError, UsageError
 from unimoe.evaluation.retrieval_eval import dense_collection, evaluate_retrieval, retrieval_metrics, retrieval_notes
-from unimoe.evaluation.retrievers import arm_names
+from unimoe.evaluation.systems import fused_name, retriever_name
 
 WORDS = ("heron", "tide", "moon", "rain")
 DOCUMENTS = {
@@ -71,7 +71,7 @@ class TestScores:
         assert found.scores.per_query["recall_cap@3"] == {"q1": 1.0, "q2": 1.0}
         assert found.scores.per_query["mrr@10"] == {"q1": 1.0, "q2": 1.0}
         assert found.scores.unjudged_queries == ["u"]
-        assert found.texts == 3 + 5
+        assert found.items == 3 + 5
 
     def test_metrics_are_the_usual_ones_and_capped_recall_at_every_cutoff(self) -> None:
         metrics = retrieval_metrics(DenseConfig(cutoffs=[10, 5, 5]))
@@ -125,7 +125,7 @@ class TestVectors:
         first = retrieve(tmp_path, toy(), model)
         second = retrieve(tmp_path, toy({"q1": {"b": 1}}), model, depth=2, cutoffs=[1])
         assert model.embedded == {"query": 6, "document": 5, "plain": 0}
-        assert second.texts == 3
+        assert second.items == 3
         assert list(second.run["q1"].items()) == list(first.run["q1"].items())[:2]
 
     @pytest.mark.parametrize("change", ["weights", "prompt", "base", "corpus", "storage", "length"])
@@ -147,7 +147,7 @@ class TestVectors:
             given = {"document_length": 2}
         found = retrieve(tmp_path, collection, model, **given)
         assert model.embedded["document"] == 10
-        assert found.texts == 8
+        assert found.items == 8
         retrieve(tmp_path, toy(), WordEmbedder(WORDS))
         assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 2  # the first vectors are still there
 
@@ -283,13 +283,14 @@ class TestBadInput:
 )
 def test_an_arm_is_called_like_its_encoder_unless_told_otherwise(base: str, given: str | None, name: str) -> None:
     experiment = DenseExperiment(encoder=EncoderConfig(base=base))
-    assert arm_names(experiment, None, given) == (name, f"{name}+bm25")
+    assert retriever_name(experiment, None, given) == name
+    assert fused_name(name) == f"{name}+bm25"
 
 
 @pytest.mark.parametrize("name", ["bm25", "a/b", "..", "a b", "-a", "ab+bm25"])
 def test_a_name_that_cannot_be_an_arms_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="no name for this arm"):
-        arm_names(DenseExperiment(), None, name)
+        retriever_name(DenseExperiment(), None, name)
 
 
 def test_vectors_on_disk_have_unit_length(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from torch import distributed
 from unimoe.config import PromptConfig
 from unimoe.data.collection import Collection, Document
 from unimoe.errors import DataError
+from unimoe.evaluation.rerankers import UnimodelReranker
 from unimoe.evaluation.shards import Pair, ShardScores, ShardStore, cut_shards, score_shards
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.processes import Processes
@@ -154,16 +155,16 @@ class TestScore:
     def test_gaps_are_those_of_the_pairs_in_the_order_of_the_shards(self, order: str) -> None:
         model, shards = tiny_unimodel(order), cut_shards(COLLECTION, CANDIDATES, order, SMALL)
         texts = [(COLLECTION.queries[q], COLLECTION.corpus[d].full_text) for shard in shards for q, d in shard]
-        found = score_shards(model, COLLECTION, shards)
-        np.testing.assert_allclose(found.gaps, model.rerank(texts, output="gap"), atol=1e-4)
+        found = score_shards(UnimodelReranker(model), COLLECTION, shards)
+        np.testing.assert_allclose(found.scores, model.rerank(texts, output="gap"), atol=1e-4)
         assert found.seconds > 0
-        assert score_shards(model, COLLECTION, []).gaps == []
+        assert score_shards(UnimodelReranker(model), COLLECTION, []).scores == []
 
     def test_an_interrupted_run_goes_on_where_it_was_and_ends_the_same(
         self, model: UnimodelForExp1, scored: list[int], tmp_path: Path
     ) -> None:
         shards = cut_shards(COLLECTION, CANDIDATES, "document_first", SMALL)
-        undisturbed = score_shards(model, COLLECTION, shards)
+        undisturbed = score_shards(UnimodelReranker(model), COLLECTION, shards)
         store, done = ShardStore(tmp_path, "one"), list[int]()
 
         def interrupted(pairs: int) -> None:
@@ -172,49 +173,50 @@ class TestScore:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            score_shards(model, COLLECTION, shards, store=store, advance=interrupted)
+            score_shards(UnimodelReranker(model), COLLECTION, shards, store=store, advance=interrupted)
         scored.clear()
         done.clear()
-        resumed = score_shards(model, COLLECTION, shards, store=store, advance=done.append)
+        resumed = score_shards(UnimodelReranker(model), COLLECTION, shards, store=store, advance=done.append)
         assert scored == [len(shard) for shard in shards[2:]]  # the third was under way
-        assert resumed.gaps == undisturbed.gaps
+        assert resumed.scores == undisturbed.scores
         assert sum(done) == len(PAIRS)
-        assert score_shards(model, COLLECTION, shards, store=store) == resumed
+        assert score_shards(UnimodelReranker(model), COLLECTION, shards, store=store) == resumed
 
     def test_a_damaged_shard_alone_is_computed_again(
         self, model: UnimodelForExp1, scored: list[int], tmp_path: Path
     ) -> None:
         shards, store = cut_shards(COLLECTION, CANDIDATES, "document_first", SMALL), ShardStore(tmp_path, "one")
-        first = score_shards(model, COLLECTION, shards, store=store)
+        first = score_shards(UnimodelReranker(model), COLLECTION, shards, store=store)
         scored.clear()
         damaged = min(tmp_path.iterdir())
         damaged.write_text(damaged.read_text(encoding="utf-8")[:-9], encoding="utf-8")
-        assert score_shards(model, COLLECTION, shards, store=store).gaps == first.gaps
+        assert score_shards(UnimodelReranker(model), COLLECTION, shards, store=store).scores == first.scores
         assert len(scored) == 1
 
     def test_a_changed_text_meets_no_old_shard(self, model: UnimodelForExp1, scored: list[int], tmp_path: Path) -> None:
         shards, store = cut_shards(COLLECTION, CANDIDATES, "document_first", SMALL), ShardStore(tmp_path, "one")
-        score_shards(model, COLLECTION, shards, store=store)
+        score_shards(UnimodelReranker(model), COLLECTION, shards, store=store)
         scored.clear()
         corpus = {**COLLECTION.corpus, "d00": Document("", "another text")}
         changed = Collection("changed", "test", corpus, COLLECTION.queries, COLLECTION.qrels)
-        found = score_shards(model, changed, shards, store=store)
+        found = score_shards(UnimodelReranker(model), changed, shards, store=store)
         assert scored == [len(shards[0])]
-        assert found.gaps == score_shards(model, changed, shards).gaps
+        assert found.scores == score_shards(UnimodelReranker(model), changed, shards).scores
         scored.clear()
-        score_shards(model, COLLECTION, shards, store=ShardStore(tmp_path, "another"))
+        score_shards(UnimodelReranker(model), COLLECTION, shards, store=ShardStore(tmp_path, "another"))
         assert scored == [len(shard) for shard in shards]
 
     def test_two_processes_score_each_shard_once_and_together_all(
         self, model: UnimodelForExp1, scored: list[int], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         shards = cut_shards(COLLECTION, CANDIDATES, "document_first", SMALL)
-        alone = score_shards(model, COLLECTION, shards)
+        alone = score_shards(UnimodelReranker(model), COLLECTION, shards)
         scored.clear()
         monkeypatch.setattr(distributed, "all_reduce", lambda values: None)  # each keeps its own part
-        parts = [score_shards(model, COLLECTION, shards, processes=Processes(rank, 2)) for rank in (0, 1)]
+        two = [Processes(rank, 2) for rank in (0, 1)]
+        parts = [score_shards(UnimodelReranker(model), COLLECTION, shards, processes=own) for own in two]
         assert sorted(scored) == sorted(len(shard) for shard in shards)
-        assert torch.tensor([part.gaps for part in parts]).sum(0).tolist() == alone.gaps
+        assert torch.tensor([part.scores for part in parts]).sum(0).tolist() == alone.scores
 
 
 class TestErrors:
@@ -229,11 +231,11 @@ class TestErrors:
         spoilt = Collection("spoilt", "test", corpus, COLLECTION.queries, COLLECTION.qrels)
         shards = cut_shards(spoilt, CANDIDATES, model.pair_ids.order)
         with pytest.raises(DataError, match=r"query 'q\d', document 'd05': the score is not finite"):
-            score_shards(model, spoilt, shards)
+            score_shards(UnimodelReranker(model), spoilt, shards)
 
     def test_a_query_that_leaves_no_room_is_named(self, model: UnimodelForExp1) -> None:
         queries = {**COLLECTION.queries, "q2": "word " * 200}
         wordy = Collection("wordy", "test", COLLECTION.corpus, queries, COLLECTION.qrels)
         shards = cut_shards(wordy, CANDIDATES, model.pair_ids.order)
         with pytest.raises(DataError, match=r"query 'q2', document 'd\d\d': query 'word .* raise model.max_length"):
-            score_shards(model, wordy, shards)
+            score_shards(UnimodelReranker(model), wordy, shards)

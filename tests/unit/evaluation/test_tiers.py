@@ -11,7 +11,7 @@ from support.sources import SMALL, write_msmarco
 from unimoe.config import BM25Config, Experiment
 from unimoe.data.catalog import CQADUPSTACK, NANOBEIR, UnavailableError
 from unimoe.errors import DataError, MissingPartError, UsageError
-from unimoe.evaluation.suite import Loader, refuse_silence
+from unimoe.evaluation.loading import Loader, refuse_missing
 from unimoe.evaluation.tiers import Dataset, LoadedDataset, TierName, chosen_datasets, tier_datasets
 from unimoe.metrics import dataset_group
 from unimoe.retrieval.bm25 import first_stage_name
@@ -94,15 +94,15 @@ class TestTiers:
         assert len(loader.missing) == 3
         assert "fiqa: not here" in capsys.readouterr().err
         with pytest.raises(MissingPartError, match="done, without 3 of the collections asked for"):
-            refuse_silence(len(loader.missing))
+            refuse_missing(len(loader.missing))
 
 
 def test_what_is_missing_is_counted_by_kind() -> None:
-    refuse_silence(0)
+    refuse_missing(0)
     with pytest.raises(MissingPartError, match=r"^done, without 2 of the MTEB tasks asked for"):
-        refuse_silence(0, 2)
+        refuse_missing(0, 2)
     with pytest.raises(MissingPartError, match="without 1 of the collections asked for and 2 of the MTEB tasks asked"):
-        refuse_silence(1, 2)
+        refuse_missing(1, 2)
 
 
 class TestDataset:

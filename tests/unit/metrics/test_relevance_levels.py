@@ -24,12 +24,11 @@ from unimoe.data.names import result_name
 from unimoe.data.sources.beir_layout import read_beir, write_beir
 from unimoe.description import Description, describe_qrels
 from unimoe.errors import DataError, UsageError
-from unimoe.evaluation.level_notes import collection_note
-from unimoe.evaluation.measuring import Found
+from unimoe.evaluation.loading import load_reporting, relevance_level_note
 from unimoe.evaluation.retrieval_eval import dense_collection
-from unimoe.evaluation.suite import load_reporting
+from unimoe.evaluation.spec import EvaluationSpec, Outcome
+from unimoe.evaluation.store import ResultStore
 from unimoe.evaluation.tiers import chosen_datasets
-from unimoe.evaluation.writing import write_found
 from unimoe.metrics import score_run
 from unimoe.results import EvalResult, read_result, write_result
 
@@ -227,18 +226,18 @@ class TestNote:
     @pytest.mark.parametrize(("name", "stated"), [("toy", {"relevance_level": 1}), ("nfcorpus", {})])
     def test_silent_where_the_level_is_stated_or_known(self, tmp_path: Path, name: str, stated: dict[str, Any]) -> None:
         source = f"path:{written(tmp_path / name, **stated)}"
-        assert collection_note(source, load_collection(source, "test")) is None
+        assert relevance_level_note(source, load_collection(source, "test")) is None
 
     def test_silent_on_the_bundled_collection(self) -> None:
-        assert collection_note("apidocs", load_collection("apidocs", "test")) is None
+        assert relevance_level_note("apidocs", load_collection("apidocs", "test")) is None
 
 
 RUN = {"q1": {"a": 2.0, "b": 1.0}, "q2": {"a": 2.0, "b": 1.0}}
 
 
-def found(level: int) -> Found:
+def found(level: int) -> Outcome:
     scores = score_run(GRADED.qrels, RUN, ("ndcg@10", "mrr"), level)
-    return Found("ndcg@10", scores.aggregate, GRADED.qrels, GRADED.queries, RUN, scores, relevance_level=level)
+    return Outcome("ndcg@10", RUN, GRADED.qrels, GRADED.queries, scores, relevance_level=level)
 
 
 class TestResults:
@@ -247,10 +246,11 @@ class TestResults:
         assert EvalResult.model_validate(raw).relevance_level == 1
 
     def test_exported_judgments_carry_a_level_other_than_1(self, tmp_path: Path) -> None:
-        result = make_result("joint_r8", 0, [0.5, 0.5], dataset="toy")
-        write_found(tmp_path, result, found(2))
+        identity, store = make_result("joint_r8", 0, [0.5, 0.5], dataset="toy").identity, ResultStore(tmp_path)
+        spec = EvaluationSpec("joint_r8", 0, "retrieval", "toy", identity, hashes={}, config={})
+        assert store.write(spec, found(2)).relevance_level == 2
         assert json.loads((tmp_path / "qrels" / "toy-test.qrels.json").read_text()) == {"relevance_level": 2}
-        write_found(tmp_path, result, found(1))
+        store.write(spec, found(1))
         assert [path.name for path in (tmp_path / "qrels").iterdir()] == ["toy-test.qrels"]
 
     def test_results_of_different_levels_are_not_compared(self, tmp_path: Path) -> None:
@@ -264,10 +264,10 @@ class TestResults:
 
 def test_dense_retrieval_keeps_the_level(tmp_path: Path) -> None:
     from unimoe.config.dense import DenseConfig
-    from unimoe.evaluation.retrieval_eval import score_retrieval
+    from unimoe.evaluation.retrieval_eval import retrieval_outcome
 
     stated = replace(GRADED, relevance_level=2, level_stated=True)
     data = dense_collection(stated, DenseConfig())
-    scores = score_retrieval(data.test, RUN, DenseConfig())
+    scores = retrieval_outcome(data.test, RUN, DenseConfig()).scores
     assert scores.per_query["map"] == {"q1": 0.0, "q2": 0.5}
     assert scores.per_query["recall_cap@10"] == {"q1": 0.0, "q2": 1.0}

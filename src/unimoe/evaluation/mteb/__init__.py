@@ -1,1 +1,1 @@
-"""Evaluation through MTEB: names, prompts, tasks and the run of each."""
+"""Evaluation by MTEB: names of tasks, prefixes of texts, and the run of one or several tasks."""

@@ -1,12 +1,17 @@
-"""Tasks and benchmarks of MTEB by name, and where a task's data is at hand without the hub."""
+"""Tasks and benchmarks of MTEB by name, and the BEIR sets that some of them are made from."""
 
 from __future__ import annotations
 
 import copy
+import random
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+import torch
 
 from unimoe.data.sources.beir_sets import BEIR_NAMES, CQADUPSTACK, canonical_name
 from unimoe.data.sources.mteb_library import import_mteb
@@ -38,37 +43,51 @@ _MTEB_NAMES = {
 _BEIR_NAMES = {task: name for name, task in _MTEB_NAMES.items()}
 
 
+@contextmanager
+def random_state_kept() -> Iterator[None]:
+    """Restore every global random generator after the block: MTEB seeds them all when imported and with each task."""
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+
+
 def mteb_name(collection: str) -> str | None:
-    """What MTEB calls a BEIR set, whatever folder it is read from; None for any other collection."""
+    """Return MTEB's name of a BEIR set, whatever folder it is read from; None for any other collection."""
     canonical = canonical_name(collection)
     return _MTEB_NAMES.get(canonical) if canonical in (*BEIR_NAMES, *CQADUPSTACK) else None
 
 
 def beir_name(task: str) -> str | None:
-    """The BEIR set that a task of MTEB is made from, text for text; None for any other task."""
+    """Return the BEIR set that a task of MTEB is made from, text for text; None for any other task."""
     return _BEIR_NAMES.get(task)
 
 
 def split_names(text: str) -> list[str]:
-    """The names in a list parted by commas; those inside brackets part nothing, as in ``MTEB(eng, v2)``."""
+    """Split a list of names at its commas, except those in brackets, as in ``MTEB(eng, v2)``."""
     return [name.strip() for name in re.split(r",(?![^()]*\))", text) if name.strip()]
 
 
 def find_tasks(names: Iterable[str]) -> list[AbsTask]:
-    """Tasks by name, each once, without their data; a task that is the mean of others is those others.
+    """Return tasks by name, each once, without their data; a task that is the mean of others becomes those others.
 
     Args:
         names: of tasks (``SciFact``), of benchmarks (``MTEB(eng, v2)``), or ``fast`` and ``full``.
 
     Raises:
-        UsageError: no such name, with the closest; a task is about more than text, such as images; no name at all.
+        UsageError: no such name (the message names the closest); a task is about more than text, such as images; no
+            name at all.
     """
     tasks: dict[str, AbsTask] = {}
-    for name in names:
-        for task in _named(name):
-            for part in _parts(task):
-                # MTEB hands out the same objects again and again, and loading and evaluating draw from their generator.
-                tasks.setdefault(part.metadata.name, copy.deepcopy(part))
+    with random_state_kept():
+        for name in names:
+            for task in _named(name):
+                for part in _parts(task):
+                    # MTEB returns the same objects each time, and loading and evaluating draw from their generator.
+                    tasks.setdefault(part.metadata.name, copy.deepcopy(part))
     if not tasks:
         raise UsageError(f"no task of MTEB was named; write task names, {FULL_BENCHMARK!r}, fast or full")
     for task in tasks.values():
@@ -78,7 +97,7 @@ def find_tasks(names: Iterable[str]) -> list[AbsTask]:
 
 @cache
 def task_names() -> tuple[str, ...]:
-    """Every task that the installed MTEB knows, sorted."""
+    """Return every task that the installed MTEB knows, sorted."""
     import_mteb()
     from mteb.get_tasks import TASK_LIST
 
@@ -86,7 +105,7 @@ def task_names() -> tuple[str, ...]:
 
 
 def task_types() -> tuple[str, ...]:
-    """Every type of tasks, such as ``STS``."""
+    """Return every type of tasks, such as ``STS``."""
     from mteb.abstasks.task_metadata import TaskType
 
     types: tuple[str, ...] = get_args(TaskType)

@@ -1,4 +1,4 @@
-"""What goes before a text in a task of MTEB: a prefix by hand, the task's instruction, or the model's own prefix."""
+"""The prefix of a text in a task of MTEB: from the config, from the task's instruction, or the model's own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unimoe.errors import UsageError, did_you_mean
 
 
 class TaskCard(Protocol):
-    """What the choice of a prefix asks of a task; MTEB's own ``TaskMetadata`` answers it."""
+    """What a prefix is chosen by; MTEB's ``TaskMetadata`` is one."""
 
     @property
     def name(self) -> str:
@@ -22,7 +22,7 @@ class TaskCard(Protocol):
 
     @property
     def prompt(self) -> Any:
-        """Its instruction: a text, a text for each role, or None."""
+        """Its instruction: a text, one text for each role, or None."""
 
 
 _ROLES = ("query", "document")
@@ -33,14 +33,14 @@ class TaskPrompts:
     """Chooses the prefix of a text by its task and its role in it.
 
     Args:
-        config: the prefixes by hand, and how a task's instruction becomes a prefix.
+        config: prefixes by task, and the template that makes a prefix of a task's instruction.
     """
 
     def __init__(self, config: MTEBConfig) -> None:
         self._config = config
 
     def prefix(self, task: TaskCard, role: str | None) -> str | None:
-        """The prefix of a text; None leaves the choice to the model.
+        """Return the prefix of a text; None means the model's own.
 
         Args:
             task: MTEB's card of the task.
@@ -55,21 +55,21 @@ class TaskPrompts:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that decides the prefixes, for content hashes."""
+        """The settings that decide the prefixes, for content hashes."""
         return self._config.model_dump()
 
     def of_task(self, task: TaskCard) -> list[str | None]:
-        """Every prefix of a task, for content hashes: a query's, a document's, and that of a text without role."""
+        """Return the prefixes of a task for queries, documents and texts without a role, for content hashes."""
         return [self.prefix(task, role) for role in (*_ROLES, None)]
 
     def refuse_unknown_keys(self, known: Iterable[str] = ()) -> None:
-        """Refuse a prefix by hand that no task would ever get.
+        """Refuse a prefix in the config that no task would ever use.
 
         Args:
-            known: names of tasks beside MTEB's own.
+            known: names of tasks besides MTEB's own.
 
         Raises:
-            UsageError: a key is neither a task nor a type of tasks nor a role; names the closest.
+            UsageError: a key is neither a task nor a type of tasks nor a role; the message names the closest.
         """
         from unimoe.evaluation.mteb.names import task_names, task_types
 
@@ -84,7 +84,7 @@ class TaskPrompts:
 
 
 def _keys(task: TaskCard, role: str | None) -> Iterator[str]:
-    """MTEB's order, but that documents have a prefix only where one is written for documents."""
+    """The keys in MTEB's order, except that a key without a role applies to no documents."""
     for head in (task.name, task.type):
         if role is not None:
             yield f"{head}-{role}"
@@ -95,7 +95,7 @@ def _keys(task: TaskCard, role: str | None) -> Iterator[str]:
 
 
 def _instruction(task: TaskCard, role: str | None) -> str | None:
-    """MTEB's instruction for a task, or for its type where the texts have no roles; as Qwen3-Embedding is scored."""
+    """MTEB's instruction for a task, or for its type where texts have no roles; Qwen3-Embedding is scored this way."""
     written: Any = task.prompt
     if isinstance(written, dict):
         written = written.get(role or "")

@@ -1,27 +1,22 @@
-"""Runs one task of MTEB, quietly and without touching anybody's random state, and says what came out."""
+"""Runs one task of MTEB without its output and without changing the random state around it."""
 
 from __future__ import annotations
 
 import json
 import logging
 import math
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING
 
 from unimoe.data.availability import not_at_hand
 from unimoe.data.catalog import available, load_collection
 from unimoe.errors import DataError
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
-from unimoe.evaluation.mteb.names import beir_name
+from unimoe.evaluation.mteb.names import beir_name, random_state_kept
+from unimoe.evaluation.spec import Outcome
 from unimoe.metrics import Scores, score_run
 from unimoe.models.embedder import Advance
-from unimoe.trec import Qrels, Run
 
 if TYPE_CHECKING:
     from mteb import AbsTask
@@ -29,62 +24,22 @@ if TYPE_CHECKING:
 _OUR_NAMES = {"ndcg_at_10": "ndcg@10", "map_at_1000": "map", "mrr_at_10": "mrr@10", "recall_at_100": "recall@100"}
 
 
-@dataclass(frozen=True)
-class TaskOutcome:
-    """What MTEB found on one task.
-
-    Attributes:
-        dataset: the task's name.
-        task_type: MTEB's type of the task.
-        main_metric: the main score by our name where we have it by query (``ndcg@10``), else by MTEB's.
-        main_score: MTEB's main score, the mean over splits and subsets.
-        scores: nDCG@10, MRR@10, MAP and recall@100, per query and on average; null for tasks without queries.
-        run: query id to ``{document id: score}``, the best 1000 of each judged query; empty for tasks without queries.
-        qrels: the judgments; likewise.
-        queries: their texts; likewise.
-        mteb_json: MTEB's own result, as JSON values; what is not a number (nAUC of equal scores) is null.
-        items: texts encoded, or pairs scored.
-        seconds: MTEB's evaluation time: scoring by the model, ranking, measuring.
-        relevance_level: the lowest grade that binary metrics of ``scores`` counted as relevant.
-    """
-
-    dataset: str
-    task_type: str
-    main_metric: str
-    main_score: float
-    scores: Scores | None
-    run: Run
-    qrels: Qrels
-    queries: dict[str, str]
-    mteb_json: dict[str, Any]
-    items: int
-    seconds: float
-    relevance_level: int = 1
-
-    @property
-    def ranked_scores(self) -> Scores:
-        """The scores of a task that has queries, as every collection has."""
-        if self.scores is None:
-            raise ValueError(f"{self.dataset} has no queries")
-        return self.scores
-
-
 class Counted:
-    """Counts the items done, and passes the news on."""
+    """Counts the items done, and reports them to another callback."""
 
     def __init__(self, advance: Advance | None) -> None:
         self.done = 0
         self._advance = advance
 
     def __call__(self, done: int) -> None:
-        """``done`` more items."""
+        """Count ``done`` more items."""
         self.done += done
         if self._advance:
             self._advance(done)
 
 
 def task_at_hand(task: AbsTask) -> AbsTask | None:
-    """A task with the data of the user's folder, where it is a BEIR set that is there; None otherwise.
+    """Return a task with data from the user's folder, where it is a BEIR set found there; None otherwise.
 
     Raises:
         DataError: the folder's data is malformed.
@@ -101,7 +56,7 @@ def task_at_hand(task: AbsTask) -> AbsTask | None:
 
 
 def load_from_hub(task: AbsTask) -> None:
-    """Load a task's data, where it is not loaded yet, by MTEB's own loader.
+    """Load a task's data by MTEB's own loader, unless it is loaded.
 
     Raises:
         UnavailableError: it cannot be had; says what to do.
@@ -120,13 +75,13 @@ def load_from_hub(task: AbsTask) -> None:
 
 def evaluate_task(
     model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, task: AbsTask, counted: Counted | None = None
-) -> TaskOutcome:
+) -> Outcome:
     """Run one task, whose data is loaded, through ``mteb.evaluate``.
 
     Args:
         model: the adapter.
         task: the task.
-        counted: what the adapter tells its progress to.
+        counted: the adapter's progress callback.
 
     Raises:
         DataError: an embedding or a score is not finite; the task has no data or no judged query.
@@ -144,11 +99,10 @@ def evaluate_task(
             )
         run, qrels = rankings.run, rankings.qrels
         level = task.relevance_level if isinstance(task, CollectionTask) else 1  # MTEB knows no other
-        scores = score_run(qrels, run, relevance_level=level) if qrels else None
-        return TaskOutcome(
-            dataset=task.metadata.name,
+        scores = score_run(qrels, run, relevance_level=level) if qrels else Scores({}, {}, [])
+        return Outcome(
             task_type=str(task.metadata.type),
-            main_metric=_OUR_NAMES.get(main, "ndcg@10") if scores else main,
+            main_metric=_OUR_NAMES.get(main, "ndcg@10") if qrels else main,
             main_score=main_score,
             scores=scores,
             run=run,
@@ -163,7 +117,7 @@ def evaluate_task(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bars and no chatter: the caller shows one bar for the whole."""
+    """Silence progress bars and log messages: the caller shows one bar for the whole."""
     import datasets
 
     logger = logging.getLogger("mteb")
@@ -176,15 +130,3 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
         if bars:
             datasets.enable_progress_bars()
-
-
-@contextmanager
-def random_state_kept() -> Iterator[None]:
-    """MTEB seeds every global generator, when imported and with each task; a training around it must not notice."""
-    python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)

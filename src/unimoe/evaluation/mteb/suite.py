@@ -1,4 +1,4 @@
-"""Takes tasks of MTEB one after the other: what one of them lacks does not keep the others from being done."""
+"""Evaluates a system on tasks of MTEB one after the other; a task that fails does not stop the others."""
 
 from __future__ import annotations
 
@@ -6,79 +6,73 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from unimoe.console import Steps, stderr
-from unimoe.evaluation.embedding_eval import RERANKING_TYPES, why
-from unimoe.evaluation.evaluator import Evaluator
-from unimoe.evaluation.mteb.measurement import TaskMeasurement
+from unimoe.evaluation.embedding_eval import RERANKING_TYPES, failure_reason
 from unimoe.evaluation.mteb.run import load_from_hub, task_at_hand
-from unimoe.evaluation.subjects import Subject
-from unimoe.evaluation.suite import take
-from unimoe.results import Task
+from unimoe.evaluation.runner import Evaluation, Evaluator
+from unimoe.evaluation.systems import System
+from unimoe.results import EvalResult, Task
 
 if TYPE_CHECKING:
     from mteb import AbsTask
 
 
-class TaskRunner:
-    """Measures one subject on tasks of MTEB.
+class MTEBSuite:
+    """Evaluates one system on tasks of MTEB.
 
     Args:
-        evaluator: takes the measurements and writes results; of this process alone.
-        subject: what is evaluated.
+        evaluator: runs the evaluations and writes results; of this process alone.
+        system: what is evaluated.
         wanted: the tasks of ours that were asked for.
 
     Attributes:
-        failures: a line for each measurement that could not be taken.
+        failures: a line for each evaluation that failed.
     """
 
-    def __init__(self, evaluator: Evaluator, subject: Subject, wanted: Sequence[Task]) -> None:
-        self._evaluator, self._subject, self._wanted = evaluator, subject, wanted
+    def __init__(self, evaluator: Evaluator, system: System, wanted: Sequence[Task]) -> None:
+        self._evaluator, self._system, self._wanted = evaluator, system, wanted
         self.failures: list[str] = []
 
-    def measurements(self, task: AbsTask) -> list[TaskMeasurement]:
-        """What is measured on a task: embeddings, and where its candidates are given also their reranking."""
-        return [
-            TaskMeasurement(self._subject, ours, task)
-            for ours in self._wanted
-            if ours == "embedding" or (ours == "reranking" and task.metadata.type in RERANKING_TYPES)
-        ]
+    def tasks_on(self, mteb_task: AbsTask) -> list[Task]:
+        """Return what is evaluated on a task: embedding, and where its candidates are given also reranking."""
+        reranks = mteb_task.metadata.type in RERANKING_TYPES
+        return [task for task in self._wanted if task == "embedding" or (task == "reranking" and reranks)]
 
-    def run(self, tasks: Sequence[AbsTask], steps: Steps) -> list[TaskMeasurement]:
-        """Take every measurement whose result is not there yet; what fails is named on stderr and listed.
+    def run(self, mteb_tasks: Sequence[AbsTask], steps: Steps) -> list[EvalResult]:
+        """Run every evaluation whose result does not exist yet; what fails is named on stderr and listed.
 
         Args:
-            tasks: one after the other, so that one at a time is in memory.
-            steps: numbers the measurements on stderr.
+            mteb_tasks: one after the other, so that one at a time is in memory.
+            steps: numbers the evaluations on stderr.
 
         Returns:
-            The measurements that have a result now.
+            The results of all evaluations that did not fail.
         """
-        done = []
-        for task in tasks:
-            given = task.data_loaded
-            for measurement in self._ready(task):
+        results = []
+        for mteb_task in mteb_tasks:
+            given = mteb_task.data_loaded
+            for evaluation in self._ready(mteb_task):
                 try:
-                    take(self._evaluator, measurement, steps)
-                    done.append(measurement)
-                except Exception as error:  # whatever befalls one task, the others are still worth having
-                    self._fail(measurement.dataset, error)
-            if task.data_loaded and not given:
-                task.unload_data()  # the next one may need the memory
-        return done
+                    results.append(self._evaluator.take(evaluation, steps))
+                except Exception as error:  # the other tasks are still worth having
+                    self._fail(evaluation.spec.dataset, error)
+            if mteb_task.data_loaded and not given:
+                mteb_task.unload_data()  # the next one may need the memory
+        return [result for result in results if result is not None]
 
-    def _ready(self, task: AbsTask) -> list[TaskMeasurement]:
-        """The measurements on a task, with its data where one of them has to be taken."""
+    def _ready(self, mteb_task: AbsTask) -> list[Evaluation]:
+        """The evaluations on a task, with its data loaded where one of them has to be run."""
         try:
-            measurements = self.measurements(task_at_hand(task) or task)
-            if not all(map(self._evaluator.is_done, measurements)):
-                for measurement in measurements[:1]:
-                    load_from_hub(measurement.mteb_task)
-        except Exception as error:
-            self._fail(task.metadata.name, error)
+            ready = task_at_hand(mteb_task) or mteb_task
+            evaluations = [self._evaluator.on_mteb_task(self._system, task, ready) for task in self.tasks_on(mteb_task)]
+            if not all(self._evaluator.is_done(evaluation.spec) for evaluation in evaluations):
+                load_from_hub(ready)
+        except Exception as error:  # as above
+            self._fail(mteb_task.metadata.name, error)
             return []
-        return measurements
+        return evaluations
 
     def _fail(self, name: str, error: Exception) -> None:
-        reason = why(error)
+        reason = failure_reason(error)
         line = reason if reason.startswith(f"{name}, ") else f"{name}: {reason}"  # errors about a text name both
         self.failures.append(line)
         stderr.print(f"failed: {line}", style="yellow", soft_wrap=True)

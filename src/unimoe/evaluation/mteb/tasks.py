@@ -1,13 +1,13 @@
-"""The one module that imports MTEB when it is imported, which takes seconds: import it inside functions.
+"""Collections as retrieval tasks of MTEB, evaluated without the hub, and the run of any task.
 
-Makes retrieval tasks out of collections, so that MTEB evaluates them without reaching for the hub, and runs tasks.
+This module alone imports MTEB at its top, which takes seconds: import it inside functions.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from unimoe.data.collection import Collection
 from unimoe.data.sources.mteb_library import import_mteb
@@ -20,6 +20,7 @@ from mteb import AbsTask, TaskResult, evaluate  # noqa: E402
 from mteb.abstasks import AbsTaskRetrieval  # noqa: E402
 from mteb.abstasks.retrieval_dataset_loaders import RetrievalSplitData  # noqa: E402
 from mteb.abstasks.task_metadata import TaskMetadata  # noqa: E402
+from mteb.models.model_meta import ModelMeta, ScoringFunction  # noqa: E402
 
 if TYPE_CHECKING:
     from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
@@ -53,10 +54,10 @@ class CollectionTask(AbsTaskRetrieval):
 
 
 class Rankings:
-    """What MTEB scored of a retrieval or reranking task while it ran: runs and judgments.
+    """Records the runs and judgments that MTEB scores while it runs a retrieval or reranking task.
 
-    MTEB's prediction files hold the documents named like their query still; here they are gone already. Where a task
-    has several splits or subsets, query ids begin with theirs.
+    MTEB's prediction files still hold documents with their query's id; these runs do not. Where a task has several
+    splits or subsets, query ids begin with theirs.
 
     Args:
         task: the task that will run.
@@ -96,14 +97,14 @@ class Rankings:
 
 
 def for_one_run(task: AbsTask) -> AbsTask:
-    """The task with the same data, to be run once: clustering draws its samples from the task's own generator."""
+    """Copy a task for one run, with the same data: clustering draws its samples from the task's own generator."""
     own = copy.copy(task)
     own.rng_state, own.np_rng = copy.deepcopy((task.rng_state, task.np_rng))
     return own
 
 
 def run_task(model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, task: AbsTask) -> TaskResult:
-    """MTEB's result for one task, computed anew: nothing is read from its result cache, or written there."""
+    """Run one task; nothing is read from MTEB's result cache or written to it."""
     results = evaluate(
         model,
         task,
@@ -116,8 +117,26 @@ def run_task(model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, task: AbsTask)
     return results.task_results[0]
 
 
+def model_meta(name: str, revision: str, kind: Literal["dense", "cross-encoder"]) -> ModelMeta:
+    """Return the card that MTEB files a model's results under, by name and revision.
+
+    Args:
+        name: with a ``/`` in it.
+        revision: a hash of everything that changes scores.
+        kind: what the model is.
+    """
+    facts = {
+        "name": name,
+        "revision": revision,
+        "model_type": [kind],
+        "modalities": ["text"],
+        "similarity_fn_name": ScoringFunction.COSINE if kind == "dense" else None,
+    }
+    return ModelMeta.create_empty(overwrites=facts)
+
+
 def query_texts(task: AbsTask) -> dict[str, str]:
-    """The queries of a loaded retrieval or reranking task, by the ids that ``Rankings`` gives them."""
+    """Return the queries of a loaded retrieval or reranking task, by the ids that ``Rankings`` gives them."""
     splits = [(split, subset) for split in task.eval_splits for subset in task.hf_subsets]
     texts: dict[str, str] = {}
     data: Any = task.dataset
@@ -146,7 +165,7 @@ def _split_data(collection: Collection) -> RetrievalSplitData:
 
 
 def _metadata(collection: Collection, published: TaskMetadata | None) -> TaskMetadata:
-    """MTEB's card of the task, but for the data: its text is the collection's, known by its content hash."""
+    """MTEB's card of the task, with the collection as its data, by content hash."""
     data: Any = {"path": collection.name, "revision": collection.content_hash}
     if published is not None:
         return published.model_copy(update={"dataset": data, "eval_splits": [collection.split]})

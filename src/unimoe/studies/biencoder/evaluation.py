@@ -1,4 +1,4 @@
-"""What the base and a trained bi-encoder find on the test split, beside BM25 and their fusions with it."""
+"""Evaluates the base and a trained bi-encoder on the test split, beside BM25 and their fusions with it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from unimoe.analysis.before_after import print_before_after
 from unimoe.checkpoint import Checkpoint
 from unimoe.config.dense import DenseConfig, DenseExperiment, EncoderConfig
-from unimoe.console import Steps, stderr, stdout
-from unimoe.evaluation.retrieval_arms import DatasetArms
+from unimoe.console import Steps, stdout
 from unimoe.evaluation.retrieval_eval import dense_collection
-from unimoe.evaluation.retrieval_results import TASK, RetrievalResults
-from unimoe.evaluation.retrievers import BM25, Retriever, arm_names, encoder_retriever
+from unimoe.evaluation.retrieve import TASK, DatasetArms
+from unimoe.evaluation.runner import Evaluator
+from unimoe.evaluation.systems import Retriever, encoder_retriever, fused_name, retriever_name
 from unimoe.evaluation.tiers import Dataset
 from unimoe.models.device import choose_dtype
 from unimoe.models.embedder import Embedder, TextKind
@@ -30,7 +30,7 @@ EXPERIMENT = "biencoder"
 
 
 def retrieval_experiment(config: BiEncoderConfig) -> DenseExperiment:
-    """The evaluation of dense retrieval that goes with a training: its lengths, threshold and folder."""
+    """Return the experiment that evaluates a training: its lengths, threshold and folder."""
     length = config.encoder.max_length if config.max_length is None else config.max_length
     changes: dict[str, object] = {"max_length": length}
     if config.freeze_base:  # as the vectors in the cache
@@ -50,16 +50,16 @@ def retrieval_experiment(config: BiEncoderConfig) -> DenseExperiment:
 
 
 def base_retriever(config: BiEncoderConfig, splits: Splits, device: torch.device) -> Retriever:
-    """The encoder before training, under its own name; a frozen one takes its vectors from the cache."""
+    """Return the encoder before training, under its own name; a frozen one takes its vectors from the cache."""
     experiment = retrieval_experiment(config)
-    retriever = encoder_retriever(experiment, arm_names(experiment, None, None), device)
+    retriever = encoder_retriever(experiment, retriever_name(experiment, None, None), device)
     if not config.freeze_base:
         return retriever
     return replace(retriever, load=cache(lambda: _cached(retriever, config, splits, None)))
 
 
 def trained_retriever(folder: Path, base: Retriever, splits: Splits, device: torch.device) -> Retriever:
-    """The bi-encoder of a checkpoint folder; ``base`` is what it was trained from.
+    """Return the bi-encoder of a checkpoint folder; ``base`` is what it was trained from.
 
     Its tokenizer, prefixes and lengths are the base's, and so is the prompt in its results.
 
@@ -83,13 +83,12 @@ def trained_retriever(folder: Path, base: Retriever, splits: Splits, device: tor
 
     def load() -> Embedder:
         if config.freeze_base:
-            return _cached(encoder_retriever(retrieval_experiment(config), ("", ""), device), config, splits, folder)
+            return _cached(encoder_retriever(retrieval_experiment(config), "", device), config, splits, folder)
         return load_encoder(EncoderConfig(base=str(folder)), device, dtype)
 
     return replace(
         base,
         name=manifest.arm,
-        fused_name=f"{manifest.arm}+{BM25}",
         load=cache(load),
         base_identity=manifest.base_model,
         dtype=str(dtype).removeprefix("torch."),
@@ -104,8 +103,8 @@ def _cached(base: Retriever, config: BiEncoderConfig, splits: Splits, checkpoint
     return CachedEmbedder(encoder, cached_texts(splits), lengths, checkpoint)
 
 
-def measure(config: BiEncoderConfig, splits: Splits, retrievers: Sequence[Retriever], given: list[str]) -> str:
-    """Search the test split with each of several retrievers; what is measured already is kept.
+def evaluate(config: BiEncoderConfig, splits: Splits, retrievers: Sequence[Retriever], given: list[str]) -> str:
+    """Search the test split with each of several retrievers; results that exist are kept.
 
     Args:
         config: of the training.
@@ -114,13 +113,13 @@ def measure(config: BiEncoderConfig, splits: Splits, retrievers: Sequence[Retrie
         given: for provenance.
 
     Returns:
-        ``task/dataset``, under which the results stand.
+        ``task/dataset`` of the results.
 
     Raises:
-        DataError: a result's place is taken by another measurement.
+        DataError: a result's place is taken by another evaluation.
     """
     experiment = retrieval_experiment(config)
-    results = RetrievalResults(Path(config.output_dir), given)
+    evaluator = Evaluator(Path(config.output_dir), given)
     data = dense_collection(splits.test, experiment.retrieval)
     if config.corpus_sample is not None:
         data = replace(data, pool=len(splits.test.corpus))
@@ -132,26 +131,17 @@ def measure(config: BiEncoderConfig, splits: Splits, retrievers: Sequence[Retrie
         pool=None,
         bm25=experiment.evaluation.bm25,
     )
-    results.refuse_strangers(experiment.name, retrievers[0].base_identity, retrievers[0].prompt)
+    evaluator.store.refuse_other_experiments(experiment.name, retrievers[0].base_identity, retrievers[0].prompt)
     arms = [arm for retriever in retrievers for arm in DatasetArms(experiment, dataset, data, retriever)]
     steps = Steps(len(arms))
-    for measured, size, search in arms:
-        seed = "" if measured.seed is None else f", seed {measured.seed}"
-        name = f"{TASK} {measured.dataset}: {measured.arm}{seed}"
-        if results.is_done(measured):
-            steps.skip(name)
-            continue
-        with steps.step(name, size) as step:
-            outcome = search(step.advance)
-            result = results.write(measured, data.test, outcome)
-            step.outcome = f"recall_cap@10 {result.aggregate['recall_cap@10']:.4f}"
-        for note in outcome.notes:
-            stderr.print(note, style="dim", soft_wrap=True)
+    for arm in arms:
+        evaluator.store.refuse_taken(arm.spec)
+        evaluator.take(arm, steps, metric="recall_cap@10")
     return f"{TASK}/{dataset.name}"
 
 
 def report(config: BiEncoderConfig, before: Retriever, key: str) -> None:
-    """Print what training has changed, over all seeds of the arm that the folder holds."""
+    """Print what training changed, over all seeds of the arm in the folder."""
     folder = Path(config.output_dir)
-    print_before_after(folder, before.name, [config.arm, f"{config.arm}+{BM25}"], [key])
+    print_before_after(folder, before.name, [config.arm, fused_name(config.arm)], [key])
     stdout.print(f"\nMore:   unimoe analyze --output-dir {folder}", soft_wrap=True)

@@ -6,7 +6,7 @@ import torch
 
 from unimoe.console import Steps, stderr, stdout
 from unimoe.studies.biencoder.config import BiEncoderConfig
-from unimoe.studies.biencoder.evaluation import base_retriever, measure, report, trained_retriever
+from unimoe.studies.biencoder.evaluation import base_retriever, evaluate, report, trained_retriever
 from unimoe.studies.biencoder.training.pairs import biencoder_splits
 from unimoe.studies.biencoder.training.trainer import BiEncoderTrainer
 from unimoe.studies.common.splits import Splits
@@ -16,12 +16,12 @@ def train_and_report(config: BiEncoderConfig, device: torch.device, given: list[
     """Train one bi-encoder, search the test split before and after, and print both scores.
 
     Raises:
-        UnimoeError: see ``BiEncoderTrainer`` and ``measure``.
+        UnimoeError: see ``BiEncoderTrainer`` and ``evaluate``.
     """
     trainer = train(config, device, biencoder_splits(config))
     before = base_retriever(config, trainer.splits, device)
     after = trained_retriever(trainer.best_dir, before, trainer.splits, device)
-    key = measure(config, trainer.splits, [before, after], given)
+    key = evaluate(config, trainer.splits, [before, after], given)
     report(config, before, key)
     stdout.print(f"Best:   {trainer.best_dir}\nLast:   {trainer.last_dir}", soft_wrap=True)
 

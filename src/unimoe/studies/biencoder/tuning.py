@@ -20,7 +20,7 @@ from unimoe.errors import UsageError, did_you_mean
 from unimoe.metrics import score_run
 from unimoe.results import run_path
 from unimoe.studies.biencoder.config import BiEncoderConfig
-from unimoe.studies.biencoder.evaluation import base_retriever, measure, trained_retriever
+from unimoe.studies.biencoder.evaluation import base_retriever, evaluate, trained_retriever
 from unimoe.studies.biencoder.jobs import train
 from unimoe.studies.biencoder.training.pairs import biencoder_splits
 from unimoe.studies.common.splits import Splits
@@ -88,7 +88,7 @@ def tune(
     trainings = [train(config.model_copy(update={"seed": seed}), device, splits) for seed in range(seeds)]
     before = base_retriever(config, splits, device)
     after = [trained_retriever(training.best_dir, before, splits, device) for training in trainings]
-    key = measure(config, splits, [before, *after], given)
+    key = evaluate(config, splits, [before, *after], given)
     tables = dev_table(base, tried, best), _test_table(config, splits, key, before.name, seeds)
     for table in tables:
         table.write(Path(base.output_dir) / "analysis")

@@ -1,27 +1,29 @@
-"""A trained cross-encoder as an arm: its reranking of a first stage's candidates as an ordinary result."""
+"""The reranking of a first stage's candidates by a trained cross-encoder, as an ordinary result."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from unimoe.data.names import set_name
+from unimoe.evaluation.reranking_eval import rerank_run
+from unimoe.evaluation.spec import Outcome
+from unimoe.evaluation.store import ResultStore
 from unimoe.io import hash_json
 from unimoe.models.device import describe_device
 from unimoe.results import EvalResult, TrainingBudget
-from unimoe.studies.common.pool_results import HeadMeasurement, result_there, write_head_result
+from unimoe.studies.common.pool_results import PoolSet
 from unimoe.studies.cross_encoder.model import load_cross_encoder
-from unimoe.studies.cross_encoder.reranking_set import RerankingSet, rerank
+from unimoe.studies.cross_encoder.reranking_set import CrossEncoderReranker, RerankingSet
 
 
 @dataclass(frozen=True)
 class TrainedCrossEncoder:
-    """What is scored.
+    """A trained cross-encoder that is evaluated.
 
     Attributes:
         folder: of the model.
@@ -48,7 +50,7 @@ class TrainedCrossEncoder:
 
 @dataclass(frozen=True)
 class Reporting:
-    """Where results go, and what all of them say.
+    """Where results are written, and what they have in common.
 
     Attributes:
         output_dir: the experiment's folder.
@@ -76,61 +78,63 @@ def evaluate_cross_encoder(
     device: torch.device,
     advance: Callable[[int], None] | None = None,
 ) -> EvalResult:
-    """Rerank a collection's candidates and write the result, unless it is there.
+    """Rerank a collection's candidates and write the result, unless it exists; a killed run is resumed.
 
     Args:
         model: what is scored.
         data: what is reranked.
-        reporting: where the result goes.
+        reporting: where the result is written.
         device: where to compute.
         advance: called with the number of pairs done.
 
     Raises:
-        DataError: the place of the result is taken by another measurement, or a score is not finite.
+        DataError: the place of the result is taken by another evaluation, or a score is not finite.
     """
     prompt = {"pair": "query, document", "max_length": model.max_length}
-    measurement = replace(
-        _first_stage(data, reporting, model.config),
-        arm=model.arm,
-        seed=model.seed,
-        device=describe_device(device),
+    pools, store = _pools(data, reporting), ResultStore(reporting.output_dir, reporting.given)
+    spec = pools.spec(
+        model.arm,
+        model.seed,
+        experiment=reporting.experiment,
+        config=model.config,
         encoder=model.base_model,
         prompt=f"cross_encoder(max_length={model.max_length})@{hash_json(prompt)}",
-        head_hash=model.weights_hash,
+        trained_hash=model.weights_hash,
         checkpoint=model.which,
         training=model.training,
+        caveats=reporting.caveats,
     )
-    there = result_there(reporting.output_dir, measurement)
-    if there is not None:
-        if advance is not None:
-            advance(data.pairs)
-        return there
-    start = time.perf_counter()
-    run = rerank(load_cross_encoder(model.folder, device), data, reporting.batch_size, advance)
-    measurement = replace(measurement, run=run, seconds=time.perf_counter() - start)
-    return write_head_result(reporting.output_dir, measurement, reporting.given)
+
+    def evaluate() -> Outcome:
+        run, found = rerank_run(
+            CrossEncoderReranker(load_cross_encoder(model.folder, device), reporting.batch_size),
+            data.collection,
+            data.candidates,
+            store=store.shards(spec, spec.fingerprint(device, None, reporting.batch_size)),
+            advance=advance,
+        )
+        return pools.outcome(run, items=len(found.scores), seconds=found.seconds, device=describe_device(device))
+
+    if advance is not None and store.is_done(spec):
+        advance(data.pairs)
+    return store.evaluated(spec, evaluate)
 
 
 def write_first_stage(data: RerankingSet, reporting: Reporting, config: dict[str, Any]) -> EvalResult:
-    """The candidates in the first stage's order, as the arm ``bm25``."""
-    return write_head_result(reporting.output_dir, _first_stage(data, reporting, config), reporting.given)
+    """Write the result of the candidates in the first stage's order, as the arm ``bm25``, unless it exists."""
+    pools = _pools(data, reporting)
+    spec = pools.spec("bm25", None, experiment=reporting.experiment, config=config, caveats=reporting.caveats)
+    store = ResultStore(reporting.output_dir, reporting.given)
+    return store.evaluated(spec, lambda: pools.outcome(data.candidates))
 
 
-def _first_stage(data: RerankingSet, reporting: Reporting, config: dict[str, Any]) -> HeadMeasurement:
-    return HeadMeasurement(
-        arm="bm25",
-        seed=None,
-        experiment=reporting.experiment,
+def _pools(data: RerankingSet, reporting: Reporting) -> PoolSet:
+    return PoolSet(
         dataset=data.dataset,
         collection=data.collection,
         candidates=data.candidates,
-        run=data.candidates,
         metric="mrr@10" if set_name(data.name) == "msmarco" and data.collection.split == "dev" else "ndcg@10",
         first_stage=data.first_stage,
         depth=reporting.depth,
         max_queries=reporting.max_queries,
-        config=config,
-        device="cpu",
-        seconds=0.0,
-        caveats=tuple(reporting.caveats),
     )

@@ -1,21 +1,25 @@
-"""Candidates of a first stage, and their reranking by a cross-encoder."""
+"""Candidates of a first stage, and the classic cross-encoder that reranks them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from unimoe.data.collection import Collection
 from unimoe.data.names import result_name
-from unimoe.errors import DataError, InputError
+from unimoe.evaluation.shards import Candidates, Pair, TextPair, candidate_pairs, pair_texts
 from unimoe.io import hash_json
+from unimoe.models.embedder import Advance
 from unimoe.studies.cross_encoder.model import score_pairs
 from unimoe.trec import Run
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
+
+_SHARD_BATCHES = 64
+"""Batches of a shard; a multiple of the 16 that ``score_pairs`` sorts at a time, so that shards change no batch."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class RerankingSet:
 
     @cached_property
     def dataset(self) -> str:
-        """What results call it."""
+        """Its name in results."""
         return result_name(self.name)
 
     @property
@@ -50,28 +54,31 @@ class RerankingSet:
         return hash_json([self.collection.content_hash, self.candidates])
 
 
-def rerank(
-    model: CrossEncoder, data: RerankingSet, batch_size: int, advance: Callable[[int], None] | None = None
-) -> Run:
-    """The candidates of every query with the model's logits.
+class CrossEncoderReranker:
+    """Scores pairs by a cross-encoder's logit; a ``Reranker``.
 
     Args:
         model: a cross-encoder of one label.
-        data: what is reranked.
         batch_size: pairs of one forward pass.
-        advance: called with the number of pairs done.
-
-    Raises:
-        DataError: a score is not finite; names query and document.
     """
-    places = [(query, document) for query in data.collection.queries for document in data.candidates.get(query, {})]
-    pairs = [(data.collection.queries[q], data.collection.corpus[d].full_text) for q, d in places]
-    try:
-        scores = score_pairs(model, pairs, batch_size, advance)
-    except InputError as error:
-        query, document = places[error.index]
-        raise DataError(f"{data.name}, query {query!r}, document {document!r}: {error.reason}") from None
-    run: Run = {query: {} for query in data.collection.queries}
-    for (query, document), score in zip(places, scores, strict=True):
-        run[query][document] = score
-    return run
+
+    token_budget = None
+
+    def __init__(self, model: CrossEncoder, batch_size: int) -> None:
+        self._model, self._batch_size = model, batch_size
+
+    def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
+        """Cut by falling length, so that pairs of similar length share a batch."""
+        pairs = list(candidate_pairs(collection, candidates))
+        lengths = [sum(map(len, texts)) for texts in pair_texts(collection, pairs)]
+        order = sorted(range(len(pairs)), key=lambda index: -lengths[index])
+        size = _SHARD_BATCHES * self._batch_size
+        return [[pairs[index] for index in order[begin : begin + size]] for begin in range(0, len(order), size)]
+
+    def prepare(self, pairs: Sequence[TextPair]) -> Sequence[TextPair]:
+        """Return the pairs as they are: sentence-transformers tokenises them batch by batch."""
+        return pairs
+
+    def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:
+        """Return the logit of each pair."""
+        return score_pairs(self._model, prepared, self._batch_size, advance)

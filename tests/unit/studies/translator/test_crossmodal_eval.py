@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,10 @@ from support.caption_pairs import latent_pairs, pairs_of
 
 from unimoe.analysis.compare import load_all_results
 from unimoe.errors import DataError, InputError
-from unimoe.results import read_drilldown, read_result, result_path, run_path
+from unimoe.results import EvalResult, read_drilldown, read_result, result_path, run_path
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, split_by_image
-from unimoe.studies.translator.evaluation import CrossmodalMeasurement, evaluate_crossmodal
-from unimoe.studies.translator.models.interface import LinearMap
+from unimoe.studies.translator.evaluation import crossmodal_spec, evaluate_crossmodal
+from unimoe.studies.translator.models.interface import LinearMap, Translator
 from unimoe.studies.translator.models.ranking import image_ranks, rank_metrics
 from unimoe.studies.translator.models.ridge import fit_ridge
 from unimoe.studies.translator.models.statistics import pair_statistics
@@ -24,43 +24,52 @@ from unimoe.trec import read_qrels, read_run
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def measured(**changes: Any) -> CrossmodalMeasurement:
+@dataclass(frozen=True)
+class Case:
+    """A translator and the pairs that it is evaluated on."""
+
+    pairs: CaptionPairs
+    translator: Translator
+
+    def ranks(self, **options: Any) -> list[int]:
+        pairs = self.pairs
+        captions, images = self.translator.translate(pairs.captions), self.translator.gallery(pairs.images)
+        ranks: list[int] = image_ranks(captions, images, pairs.image_of, image_ids=pairs.image_ids, **options).tolist()
+        return ranks
+
+    def evaluate(
+        self, folder: Path, arm: str = "ridge", seed: int | None = None, texts: Any = None, **changes: Any
+    ) -> EvalResult:
+        facts: dict[str, Any] = {
+            "experiment": "translator",
+            "dataset": "generated",
+            "split": "test",
+            "config": {"alpha": 1.0},
+            "encoder": "words@0123",
+            "prompt": "mean@4567",
+            "translator_hash": "89ab",
+        }
+        spec = crossmodal_spec(arm, seed, pairs=self.pairs, **(facts | changes))
+        return evaluate_crossmodal(folder, spec, self.translator, self.pairs, texts=texts)
+
+
+def ridge() -> Case:
     train, test = split_by_image(latent_pairs(images=160, noise=3.0), 0.75, 0)
-    measurement = CrossmodalMeasurement(
-        arm="ridge",
-        seed=None,
-        experiment="translator",
-        dataset="generated",
-        split="test",
-        pairs=test,
-        translator=fit_ridge(pair_statistics(train), 1.0),
-        config={"alpha": 1.0},
-        encoder="words@0123",
-        prompt="mean@4567",
-        translator_hash="89ab",
-    )
-    return replace(measurement, **changes)
-
-
-def ranks_of(measurement: CrossmodalMeasurement, **options: Any) -> list[int]:
-    pairs, translator = measurement.pairs, measurement.translator
-    captions, images = translator.translate(pairs.captions), translator.gallery(pairs.images)
-    ranks: list[int] = image_ranks(captions, images, pairs.image_of, image_ids=pairs.image_ids, **options).tolist()
-    return ranks
+    return Case(test, fit_ridge(pair_statistics(train), 1.0))
 
 
 class TestRanks:
     @pytest.mark.parametrize("block", [1, 17, 4096])
     def test_they_are_those_of_sorting_everything(self, block: int) -> None:
-        measurement = measured()
-        pairs, translator = measurement.pairs, measurement.translator
+        case = ridge()
+        pairs, translator = case.pairs, case.translator
         captions, images = translator.translate(pairs.captions), translator.gallery(pairs.images)
         scores = (captions.astype(np.float64) @ images.T.astype(np.float64)).astype(np.float32)
         expected = []
         for row, target in zip(scores.tolist(), pairs.image_of.tolist(), strict=True):
             order = sorted(zip(row, pairs.image_ids, strict=True), reverse=True)
             expected.append(1 + [key for _, key in order].index(pairs.image_ids[target]))
-        assert ranks_of(measurement, block=block) == expected
+        assert case.ranks(block=block) == expected
 
     def test_vectors_of_any_length(self) -> None:
         rng = np.random.default_rng(0)
@@ -71,8 +80,7 @@ class TestRanks:
 
     def test_progress_is_told_by_captions(self) -> None:
         seen: list[int] = []
-        measurement = measured()
-        ranks_of(measurement, block=256, advance=seen.append)
+        ridge().ranks(block=256, advance=seen.append)
         assert seen == [256, 256, 88]
 
     def test_metrics_by_hand(self) -> None:
@@ -101,24 +109,23 @@ class TestRanks:
 
 class TestResult:
     def test_it_holds_every_rank_and_the_size_of_the_gallery(self, tmp_path: Path) -> None:
-        measurement = measured()
-        result = evaluate_crossmodal(tmp_path, measurement)
+        case = ridge()
+        result = case.evaluate(tmp_path)
         assert result == read_result(result_path(tmp_path, "ridge", None, "crossmodal", "generated"))
-        ranks = dict(zip(measurement.pairs.caption_ids, ranks_of(measurement), strict=True))
+        ranks = dict(zip(case.pairs.caption_ids, case.ranks(), strict=True))
         assert max(ranks.values()) > 100
         assert {key: round(value) for key, value in result.metric("rank").items()} == ranks
         assert result.per_query == {key: 1 / rank for key, rank in ranks.items()}
         assert result.aggregate["gallery_size"] == 120
         assert result.aggregate["recall@10"] == pytest.approx(np.mean([rank <= 10 for rank in ranks.values()]))
-        assert result.provenance.hashes["collection"] == measurement.pairs.content_hash
+        assert result.provenance.hashes["collection"] == case.pairs.content_hash
 
     def test_run_judgments_and_texts_stand_beside_it(self, tmp_path: Path) -> None:
-        measurement = measured()
-        pairs = measurement.pairs
-        measurement = replace(measurement, texts={key: f"text of {key}" for key in pairs.caption_ids})
-        evaluate_crossmodal(tmp_path, measurement)
+        case = ridge()
+        pairs = case.pairs
+        case.evaluate(tmp_path, texts={key: f"text of {key}" for key in pairs.caption_ids})
         run = read_run(run_path(tmp_path, "ridge", None, "crossmodal", "generated"))
-        ranks = ranks_of(measurement)
+        ranks = case.ranks()
         details = read_drilldown(result_path(tmp_path, "ridge", None, "crossmodal", "generated")).queries
         for key, row, rank in zip(pairs.caption_ids, pairs.image_of.tolist(), ranks, strict=True):
             image = pairs.image_ids[row]
@@ -129,27 +136,27 @@ class TestResult:
         assert len(read_qrels(tmp_path / "qrels" / "generated-test.qrels")) == len(pairs)
 
     def test_the_analysis_reads_it(self, tmp_path: Path) -> None:
-        evaluate_crossmodal(tmp_path, measured())
-        evaluate_crossmodal(tmp_path, measured(arm="adapter", seed=3, checkpoint="best"))
+        ridge().evaluate(tmp_path)
+        ridge().evaluate(tmp_path, arm="adapter", seed=3, checkpoint="best")
         results = load_all_results(tmp_path)
         assert results["ridge"][None]["crossmodal/generated"]["mrr"] > 0.06
         assert results["adapter"][3]["crossmodal/generated"]["gallery_size"] == 120
 
     def test_what_is_done_is_not_done_again_unless_content_changed(self, tmp_path: Path) -> None:
-        first = evaluate_crossmodal(tmp_path, measured())
-        assert evaluate_crossmodal(tmp_path, measured()) == first
-        again = evaluate_crossmodal(tmp_path, measured(translator_hash="cdef"))
+        first = ridge().evaluate(tmp_path)
+        assert ridge().evaluate(tmp_path) == first
+        again = ridge().evaluate(tmp_path, translator_hash="cdef")
         assert again.provenance.hashes["checkpoint"] == "cdef"
-        with pytest.raises(DataError, match="holds another measurement"):
-            evaluate_crossmodal(tmp_path, measured(split="dev"))
+        with pytest.raises(DataError, match="holds another evaluation"):
+            ridge().evaluate(tmp_path, split="dev")
 
     def test_a_caption_or_an_image_without_direction_is_named(self, tmp_path: Path) -> None:
         still = LinearMap(np.zeros((2, 2)), np.zeros(2), None)
         with pytest.raises(DataError, match=r"generated, caption 'c00000': the vector is zero"):
-            evaluate_crossmodal(tmp_path, measured(translator=still, pairs=squares()))
+            Case(squares(), still).evaluate(tmp_path)
         at_centre = LinearMap(np.eye(2), np.zeros(2), np.array([4.0, 1.0]))
         with pytest.raises(DataError, match=r"generated, image 'i00001': the vector is zero"):
-            evaluate_crossmodal(tmp_path, measured(translator=at_centre, pairs=squares()))
+            Case(squares(), at_centre).evaluate(tmp_path)
         assert not list(tmp_path.iterdir())
 
 

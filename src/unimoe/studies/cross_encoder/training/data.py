@@ -9,8 +9,7 @@ from typing import Any
 from unimoe.config import BM25Config
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.errors import DataError
-from unimoe.evaluation.dataset_names import collections_of, refuse_equal_names
-from unimoe.evaluation.tiers import Dataset, LoadedDataset
+from unimoe.evaluation.tiers import Dataset, LoadedDataset, collections_of, refuse_equal_names
 from unimoe.io import hash_parts
 from unimoe.models.quiet import first_line
 from unimoe.retrieval.bm25 import cached_bm25_run, first_stage_name

@@ -16,13 +16,14 @@ from sentence_transformers.base.evaluation import BaseEvaluator
 from sentence_transformers.cross_encoder import CrossEncoderTrainer, CrossEncoderTrainingArguments
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from unimoe.evaluation.reranking_eval import rerank_run
 from unimoe.io import atomic_dir, hash_json, read_json, write_json
 from unimoe.metrics import score_run
 from unimoe.models.quiet import quiet_loading
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 from unimoe.studies.cross_encoder.model import find_cross_encoder, new_cross_encoder, weights_hash
-from unimoe.studies.cross_encoder.reranking_set import RerankingSet, rerank
+from unimoe.studies.cross_encoder.reranking_set import CrossEncoderReranker, RerankingSet
 from unimoe.studies.cross_encoder.training.checkpoint import (
     CrossEncoderManifest,
     determining,
@@ -221,10 +222,10 @@ class _DevEvaluator(BaseEvaluator):
     def __call__(self, model: Any, *_: Any, **__: Any) -> dict[str, float]:
         """``{"scifact_ndcg@10": .., ..., "mean_ndcg@10": ..}``."""
         found: dict[str, float] = {}
-        means = []
+        means, reranker = [], CrossEncoderReranker(model, self._batch_size)
         for data in self._sets:
-            run, level = rerank(model, data, self._batch_size), data.collection.relevance_level
-            scores = score_run(data.collection.qrels, run, _METRICS, level).aggregate
+            run, _ = rerank_run(reranker, data.collection, data.candidates)
+            scores = score_run(data.collection.qrels, run, _METRICS, data.collection.relevance_level).aggregate
             found |= {f"{data.name}_{metric}": scores[metric] for metric in _METRICS}
             means.append(scores["ndcg@10"])
         return found | {_MEAN: sum(means) / len(means)}

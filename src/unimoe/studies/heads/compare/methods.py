@@ -13,10 +13,12 @@ from typing import Any
 
 from unimoe.console import Step, Steps
 from unimoe.data.names import result_name
+from unimoe.evaluation.spec import EvaluationSpec, Outcome
+from unimoe.evaluation.store import ResultStore
 from unimoe.io import hash_file, read_json, write_json
 from unimoe.models.device import describe_device
 from unimoe.results import TrainingBudget, arm_dir, result_path
-from unimoe.studies.common.pool_results import HeadMeasurement, write_head_result
+from unimoe.studies.common.pool_results import PoolSet
 from unimoe.studies.heads.compare.arms import ARMS, Comparison
 from unimoe.studies.heads.compare.gate import register_gate
 from unimoe.studies.heads.compare.memory import step_peak_bytes
@@ -128,7 +130,8 @@ class MethodComparison:
             there = read_json(path)
             if there["fingerprint"] == trainer.state.fingerprint:
                 return float(there["test"])
-        result = write_head_result(self.output_dir, measurement_of(trainer, self.comparison), self._given)
+        store = ResultStore(self.output_dir, self._given)
+        result = store.evaluated(spec_of(trainer, self.comparison), lambda: test_outcome(trainer))
         facts, (weight, _) = trainer.fit(), trainer.head()
         train = evaluate_head(weight.to(trainer.device), trainer.train_pools, trainer.config)
         record = {
@@ -154,23 +157,15 @@ class MethodComparison:
         base, data = self.comparison.base, self.data
         if base.pools.source != "bm25":  # the encoder's own order is zero-shot
             return
-        measurement = HeadMeasurement(
-            arm="bm25",
-            seed=None,
+        pools = test_pools(data, base)
+        spec = pools.spec(
+            "bm25",
+            None,
             experiment=self.comparison.name,
-            dataset=self.dataset,
-            collection=data.splits.test,
-            candidates=data.candidates,
-            run=data.candidates,
-            metric=main_metric(base),
-            first_stage=data.first_stage,
-            depth=base.pools.depth,
             config=self.comparison.model_dump(),
-            device="cpu",
-            seconds=0.0,
-            caveats=tuple(self.comparison.caveats),
+            caveats=self.comparison.caveats,
         )
-        write_head_result(self.output_dir, measurement, self._given)
+        ResultStore(self.output_dir, self._given).evaluated(spec, lambda: pools.outcome(data.candidates))
 
     def _data_of(self, config: TrainConfig) -> HeadData:
         if config.soft_labels is None:
@@ -180,38 +175,50 @@ class MethodComparison:
         return self._softened
 
 
-def measurement_of(trainer: HeadTrainer, comparison: Comparison) -> HeadMeasurement:
-    """A finished training, scored on the test pools."""
-    data, config, start = trainer.data, trainer.config, time.perf_counter()
-    weight, _ = trainer.head()
-    run = data.test.run(pool_scores(weight, data.test, config))
+def test_pools(data: HeadData, config: TrainConfig) -> PoolSet:
+    """Return the test pools of the heads."""
+    return PoolSet(
+        dataset=result_name(config.task),
+        collection=data.splits.test,
+        candidates=data.candidates,
+        metric=main_metric(config),
+        first_stage=data.first_stage,
+        depth=config.pools.depth,
+    )
+
+
+def spec_of(trainer: HeadTrainer, comparison: Comparison) -> EvaluationSpec:
+    """Return the evaluation of a finished training on the test pools."""
+    data, config = trainer.data, trainer.config
     facts, untrained = trainer.fit(), trainer.seed is None
     steps = int(facts["steps"])
     seen = steps * min(config.batch_size, len(data.train))
     budget = TrainingBudget(steps=steps, ranking_examples=seen, embedding_examples=0, tokens=0)
-    return HeadMeasurement(
-        arm=trainer.arm,
-        seed=trainer.seed,
+    return test_pools(data, config).spec(
+        trainer.arm,
+        trainer.seed,
         experiment=comparison.name,
-        dataset=result_name(config.task),
-        collection=data.splits.test,
-        candidates=data.candidates,
-        run=run,
-        metric=main_metric(config),
-        first_stage=data.first_stage,
-        depth=config.pools.depth,
         config={
             "comparison": comparison.model_dump(),
             "training": config.model_dump(),
             "paired_seeds": shares_seeds(config, comparison.base),
         },
-        device=describe_device(trainer.device),
-        seconds=time.perf_counter() - start,
         encoder=data.encoder,
         prompt=data.prompt,
-        head_hash=None if untrained else hash_file(trainer.head_path),
+        trained_hash=None if untrained else hash_file(trainer.head_path),
         training=None if untrained else budget,
-        caveats=tuple(comparison.caveats),
+        caveats=comparison.caveats,
+    )
+
+
+def test_outcome(trainer: HeadTrainer) -> Outcome:
+    """Score a finished training on the test pools."""
+    data, start = trainer.data, time.perf_counter()
+    weight, _ = trainer.head()
+    run = data.test.run(pool_scores(weight, data.test, trainer.config))
+    seconds, device = time.perf_counter() - start, describe_device(trainer.device)
+    return test_pools(data, trainer.config).outcome(
+        run, items=sum(map(len, run.values())), seconds=seconds, device=device
     )
 
 

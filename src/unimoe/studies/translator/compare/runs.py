@@ -26,7 +26,7 @@ from unimoe.studies.translator.compare.arms import (
 from unimoe.studies.translator.config import CLOSED_FORMS, TranslatorConfig
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, split_by_image
 from unimoe.studies.translator.data.sources import Source
-from unimoe.studies.translator.evaluation import CrossmodalMeasurement, evaluate_crossmodal
+from unimoe.studies.translator.evaluation import crossmodal_spec, evaluate_crossmodal
 from unimoe.studies.translator.models.files import read_translator
 from unimoe.studies.translator.models.interface import milliseconds_per_query
 from unimoe.studies.translator.training.trainer import TranslatorTrainer
@@ -126,31 +126,33 @@ class TranslatorRun:
         seen = int(facts["steps"]) * config.sampler.batch
         budget = TrainingBudget(steps=int(facts["steps"]), ranking_examples=0, embedding_examples=seen, tokens=0)
         translator = trainer.translator()
+        spec = crossmodal_spec(
+            trainer.arm,
+            config.seed,
+            experiment=comparison.name,
+            dataset=comparison.dataset,
+            split="test",
+            pairs=self.test,
+            config={
+                "comparison": comparison.model_dump(),
+                "training": config.model_dump(),
+                "paired_seeds": True,  # a seed decides which images every arm is trained on
+            },
+            encoder=source.encoder,
+            prompt=source.prompt,
+            translator_hash=read_translator(trainer.checkpoint).content_hash,
+            checkpoint="none" if closed_form else "best",
+            training=None if closed_form else budget,
+            caveats=comparison.caveats,
+        )
         result = evaluate_crossmodal(
             self.output_dir,
-            CrossmodalMeasurement(
-                arm=trainer.arm,
-                seed=config.seed,
-                experiment=comparison.name,
-                dataset=comparison.dataset,
-                split="test",
-                pairs=self.test,
-                translator=translator,
-                config={
-                    "comparison": comparison.model_dump(),
-                    "training": config.model_dump(),
-                    "paired_seeds": True,  # a seed decides which images every arm is trained on
-                },
-                device=trainer.device.type,
-                encoder=source.encoder,
-                prompt=source.prompt,
-                texts=None if source.texts is None else {key: source.texts[key] for key in self.test.caption_ids},
-                translator_hash=read_translator(trainer.checkpoint).content_hash,
-                checkpoint="none" if closed_form else "best",
-                training=None if closed_form else budget,
-                caveats=tuple(comparison.caveats),
-            ),
-            self._given,
+            spec,
+            translator,
+            self.test,
+            texts=None if source.texts is None else {key: source.texts[key] for key in self.test.caption_ids},
+            device=trainer.device.type,
+            given=self._given,
         )
         path = arm_dir(self.output_dir, trainer.arm, config.seed) / TRAINING_FILE
         if not path.exists() or read_json(path)["fingerprint"] != trainer.state.fingerprint:

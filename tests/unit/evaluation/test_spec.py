@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -14,21 +13,18 @@ from support.tiny_models import save_tiny_model
 
 from unimoe.checkpoint import Checkpoint
 from unimoe.config.files import parse_experiment
-from unimoe.evaluation import measurement
-from unimoe.evaluation.measurement import Measurement
-from unimoe.evaluation.subjects import Subject, zero_shot_subject
+from unimoe.evaluation import spec
+from unimoe.evaluation.spec import collection_spec
+from unimoe.evaluation.systems import System, zero_shot_system
 from unimoe.evaluation.tiers import LoadedDataset, chosen_datasets
 from unimoe.models.loader import ModelLoader
-from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.provenance import package_versions
 from unimoe.results import TrainingBudget
-
-MODEL = cast(UnimodelForExp1, SimpleNamespace(device=torch.device("cpu")))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("measurement")
+    folder = tmp_path_factory.mktemp("spec")
     write_invented(folder / "toy", invented())
     save_tiny_model(folder / "other", seed=5)
     return folder
@@ -40,13 +36,14 @@ def fingerprint(folder: Path, dtype: torch.dtype = torch.float32, adapter: str |
     for section, values in changes.items():
         config[section] = {**config[section], **values}
     experiment = parse_experiment(config, source="tiny")
-    subject = zero_shot_subject(experiment, ModelLoader(experiment, torch.device("cpu"), dtype))
+    system = zero_shot_system(experiment, ModelLoader(experiment, torch.device("cpu"), dtype))
     if adapter is not None:
-        subject = Subject(
-            "joint_r8", experiment, None, subject.base_identity, subject.prompt, subject.dtype, checkpoint(adapter)
+        system = System(
+            "joint_r8", experiment, None, system.base_identity, system.prompt, system.dtype, checkpoint(adapter)
         )
     (dataset,) = chosen_datasets(experiment, [f"path:{folder / 'toy'}"])
-    return Measurement(subject, "reranking", LoadedDataset(dataset)).fingerprint(MODEL)
+    found = collection_spec(system, "reranking", LoadedDataset(dataset))
+    return found.fingerprint(torch.device("cpu"), experiment.evaluation.token_budget, experiment.evaluation.batch_size)
 
 
 def checkpoint(adapter_hash: str) -> Checkpoint:
@@ -71,9 +68,9 @@ def test_what_changes_the_bits_of_a_score_changes_it(folder: Path, monkeypatch: 
         fingerprint(folder, adapter="two"),
     ]
     others = {**package_versions(), "torch": "0"}
-    monkeypatch.setattr(measurement, "package_versions", lambda: others)
+    monkeypatch.setattr(spec, "package_versions", lambda: others)
     found.append(fingerprint(folder))
-    monkeypatch.setattr(measurement, "describe_device", lambda device: "another machine")
+    monkeypatch.setattr(spec, "describe_device", lambda device: "another machine")
     found.append(fingerprint(folder))
     assert len(set(found)) == len(found)
 

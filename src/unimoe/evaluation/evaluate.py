@@ -1,0 +1,218 @@
+"""Evaluates a checkpoint and the first stage beside it, as the command ``evaluate`` asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from unimoe.checkpoint import Checkpoint, folder_name, read_checkpoint
+from unimoe.config import Experiment
+from unimoe.config.files import apply_overrides
+from unimoe.console import Steps, stdout
+from unimoe.errors import UsageError
+from unimoe.evaluation.loading import Loader, refuse_missing
+from unimoe.evaluation.mteb.names import find_tasks, random_state_kept
+from unimoe.evaluation.mteb.prompts import TaskPrompts
+from unimoe.evaluation.mteb.suite import MTEBSuite
+from unimoe.evaluation.plan import print_plan
+from unimoe.evaluation.runner import Evaluator
+from unimoe.evaluation.systems import System, evaluation_config, first_stage_system, trained_system, zero_shot_system
+from unimoe.evaluation.tiers import Dataset, chosen_datasets, known_tier, tier_datasets
+from unimoe.metrics import dataset_group, suite_averages
+from unimoe.models.device import choose_dtype
+from unimoe.models.loader import ModelLoader
+from unimoe.processes import Processes
+from unimoe.results import EvalResult, Task, result_path
+
+if TYPE_CHECKING:
+    from mteb import AbsTask
+
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """What the command was asked to evaluate.
+
+    Attributes:
+        checkpoint: a checkpoint folder; None for the base model as it is.
+        config: evaluation settings in place of the checkpoint's; required without a checkpoint.
+        overrides: ``key=value`` strings, for the checkpoint's config where no other is given.
+        tier: ``bundled``, ``fast``, ``nano`` or ``full``.
+        datasets: collections by name, in place of the tier.
+        mteb: tasks and benchmarks of MTEB by name, in place of the tier or beside ``datasets``.
+        task: the one task wanted; None for all that the arm is evaluated on.
+        max_queries: queries of each dataset, at most.
+        output_dir: where results go; by default beside the checkpoint.
+        given: options given by hand, for provenance.
+    """
+
+    checkpoint: Path | None
+    config: Experiment | None
+    overrides: tuple[str, ...]
+    tier: str
+    datasets: tuple[str, ...]
+    mteb: tuple[str, ...]
+    task: Task | None
+    max_queries: int | None
+    output_dir: Path | None
+    given: list[str]
+
+
+def run_evaluation(request: EvaluationRequest, device: torch.device, processes: Processes) -> None:
+    """Evaluate the arm and the first stage; print scores and result files on stdout.
+
+    Raises:
+        MissingPartError: everything is done except collections that cannot be had.
+        UnimoeError: the checkpoint or config cannot be used.
+    """
+    experiment, output_dir, load_system = _resolved(request, device)
+    datasets, mteb_tasks = _datasets(request, experiment), _mteb_tasks(request, experiment)
+    evaluator, loader = Evaluator(output_dir, request.given, processes), Loader()
+    systems = [first_stage_system(experiment), load_system()]
+    arm = systems[1]
+    _refuse_untrained_task(arm, request.task)
+    # The leader's alone: nothing of MTEB is shared between processes.
+    suite = MTEBSuite(Evaluator(output_dir, request.given), arm, _wanted(arm, request.task))
+    in_mteb = _count_in_mteb(suite, mteb_tasks, arm)
+    steps = Steps(sum(len(_on_collections(system, request)) for system in systems) * len(datasets) + in_mteb)
+    results: list[EvalResult | None] = []
+    for data in loader.available(datasets):
+        for system in systems:
+            for evaluation in evaluator.evaluations([system], data, _on_collections(system, request)):
+                result = evaluator.take(evaluation, steps)
+                _print_result(result, output_dir, system)
+                results.append(result)
+    if processes.leads:
+        for result in suite.run(mteb_tasks, steps):
+            _print_result(result, output_dir, arm)
+            results.append(result)
+    _print_averages([result for result in results if result and result.config_name == arm.name])
+    refuse_missing(len(loader.missing), len(suite.failures))
+
+
+def plan_evaluation(request: EvaluationRequest, device: torch.device, price_per_hour: float | None) -> None:
+    """Print what ``run_evaluation`` would do and take; run only a short probe of the model.
+
+    Raises:
+        MissingPartError: the plan leaves out collections that cannot be had.
+        UnimoeError: the checkpoint or config cannot be used.
+    """
+    experiment, _, load_system = _resolved(request, device)
+    loader, system = Loader(), load_system()
+    _refuse_untrained_task(system, request.task)
+    mteb_tasks = _mteb_tasks(request, experiment)
+    datasets = loader.available(_datasets(request, experiment))
+    print_plan(system, datasets, _on_collections(system, request), price_per_hour)
+    if mteb_tasks and "embedding" in _wanted(system, request.task):
+        stdout.print(f"not counted: {len(mteb_tasks)} tasks of MTEB, whose sizes only its hub knows", soft_wrap=True)
+    refuse_missing(len(loader.missing))
+
+
+def _datasets(request: EvaluationRequest, experiment: Experiment) -> list[Dataset]:
+    if request.datasets:
+        return chosen_datasets(experiment, request.datasets, request.max_queries)
+    return [] if request.mteb else tier_datasets(experiment, known_tier(request.tier), request.max_queries)
+
+
+def _in_full_tier(request: EvaluationRequest) -> bool:
+    return request.tier == "full" and not request.datasets and not request.mteb
+
+
+def _mteb_tasks(request: EvaluationRequest, experiment: Experiment) -> list[AbsTask]:
+    """The tasks of MTEB that were asked for by name, or with the full tier."""
+    names = request.mteb or (("full",) if _in_full_tier(request) and request.task != "reranking" else ())
+    if not names:
+        return []
+    if request.max_queries is not None and request.mteb:
+        raise UsageError("--max-queries cuts collections, not tasks of MTEB; leave it out, or name --datasets")
+    tasks = find_tasks(names)
+    with random_state_kept():
+        TaskPrompts(experiment.evaluation.mteb).refuse_unknown_keys()
+    return tasks
+
+
+def _count_in_mteb(suite: MTEBSuite, tasks: Sequence[AbsTask], system: System) -> int:
+    count = sum(len(suite.tasks_on(task)) for task in tasks)
+    if tasks and not count and "embedding" not in system.tasks:
+        raise UsageError(f"{system.name} was trained to rank only, and none of these tasks gives candidates to rerank")
+    return count
+
+
+def _on_collections(system: System, request: EvaluationRequest) -> Sequence[Task]:
+    """The tasks evaluated on collections; in the full tier MTEB(eng, v2) evaluates embeddings."""
+    wanted = _wanted(system, request.task)
+    return [task for task in wanted if task != "embedding"] if _in_full_tier(request) else wanted
+
+
+def _refuse_untrained_task(system: System, task: Task | None) -> None:
+    if task is not None and task not in system.tasks:
+        raise UsageError(f"--task {task}: {system.name} was trained for {', '.join(system.tasks)} only; leave it out")
+
+
+def _wanted(system: System, task: Task | None) -> Sequence[Task]:
+    """The tasks of a system that were asked for; embeddings are compared with the first stage's retrieval."""
+    if task is None:
+        return system.tasks
+    return [own for own in system.tasks if own == task or (own, task) == ("retrieval", "embedding")]
+
+
+def _print_result(result: EvalResult | None, output_dir: Path, system: System) -> None:
+    """Print a line about a result: main metric, the first stage's and what reranking adds, file."""
+    if result is None:
+        return
+    metric, beside = result.main_metric, ""
+    if result.first_stage and metric in result.first_stage.delta and system.load:
+        before, delta = result.first_stage.aggregate[metric], result.first_stage.delta[metric]
+        beside = f" (first stage {before:.4f}, {delta:+.4f})"
+    path = result_path(output_dir, result.config_name, result.seed, result.task, result.dataset)
+    stdout.print(
+        f"{result.key} {result.config_name}: {metric} {result.aggregate[metric]:.4f}{beside}  {path}", soft_wrap=True
+    )
+
+
+def _print_averages(results: Sequence[EvalResult]) -> None:
+    """Print the averages of each task with more than one dataset; CQADupStack counts once."""
+    for task in sorted({result.task for result in results}):
+        of_task = [result for result in results if result.task == task]
+        main = {result.dataset: result.main_metric for result in of_task}
+        if len(main) < 2:
+            continue
+        after = suite_averages(main, {result.dataset: result.aggregate for result in of_task})
+        before = suite_averages(main, {r.dataset: r.first_stage.aggregate for r in of_task if r.first_stage})
+        for metric, value in after.items():
+            count = len({dataset_group(dataset) for dataset, own in main.items() if own == metric})
+            beside = f" (first stage {before[metric]:.4f}, {value - before[metric]:+.4f})" if metric in before else ""
+            stdout.print(f"{task} average of {count}: {metric} {value:.4f}{beside}", soft_wrap=True)
+
+
+def _resolved(request: EvaluationRequest, device: torch.device) -> tuple[Experiment, Path, Callable[[], System]]:
+    """The configuration, the output folder, and what returns the arm."""
+    if request.checkpoint is None:
+        if request.config is None:
+            raise UsageError("--zero-shot needs --config, which names the base model")
+        config = request.config
+        loader = ModelLoader(config, device, choose_dtype(device, config.model.dtype))
+        output_dir = request.output_dir or Path(config.output_dir)
+        return config, output_dir, lambda: zero_shot_system(config, loader)
+    folder = request.checkpoint
+    checkpoint = read_checkpoint(folder)
+    experiment = evaluation_config(checkpoint, request.config or _overridden(checkpoint, request.overrides))
+    # "auto" means the dtype of the training: scores in another one would be of another model.
+    dtype = experiment.model.dtype if experiment.model.dtype != "auto" else checkpoint.dtype
+    loader = ModelLoader(experiment, device, getattr(torch, dtype))
+    output_dir = request.output_dir or _experiment_folder(folder, checkpoint) or Path(experiment.output_dir)
+    return experiment, output_dir, lambda: trained_system(experiment, loader, folder)
+
+
+def _overridden(checkpoint: Checkpoint, overrides: tuple[str, ...]) -> Experiment | None:
+    return apply_overrides(checkpoint.config, overrides, source="checkpoint's config") if overrides else None
+
+
+def _experiment_folder(folder: Path, checkpoint: Checkpoint) -> Path | None:
+    """The experiment's folder, where the checkpoint is in its usual place in one."""
+    places = folder.resolve().parts[-3:]
+    expected = (checkpoint.arm, f"seed_{checkpoint.seed}", folder_name(checkpoint.which))
+    return folder.resolve().parents[2] if places == expected else None

@@ -1,0 +1,153 @@
+"""Rerankers: a causal language model that judges by yes and no, a plain Python function, or your own class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from unimoe.config import Experiment
+from unimoe.data.collection import Collection
+from unimoe.errors import DataError, UsageError
+from unimoe.evaluation.shards import Candidates, Pair, Reranker, TextPair, cut_shards
+from unimoe.models.base import BaseModel
+from unimoe.models.batching import default_token_budget
+from unimoe.models.embedder import Advance
+from unimoe.models.unimodel import UnimodelForExp1
+
+PairScorer = Callable[[list[TextPair]], Sequence[float]]
+"""From (query, document) pairs of texts to a score for each."""
+
+
+class UnimodelReranker:
+    """Scores pairs by the margin between the logits of yes and no.
+
+    Args:
+        model: the model.
+        token_budget: padded tokens of one forward pass; by default what suits the device.
+        batch_size: pairs of one forward pass, instead of the budget.
+    """
+
+    def __init__(
+        self, model: UnimodelForExp1, *, token_budget: int | None = None, batch_size: int | None = None
+    ) -> None:
+        self._model, self._token_budget, self._batch_size = model, token_budget, batch_size
+
+    @property
+    def token_budget(self) -> int | None:
+        """As in ``Reranker``."""
+        return used_budget(self._model, self._token_budget, self._batch_size)
+
+    def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
+        """Cut into whole prefix groups: batches never cross a shard, and what prompts share is computed once."""
+        return cut_shards(collection, candidates, self._model.pair_ids.order)
+
+    def prepare(self, pairs: Sequence[TextPair]) -> list[list[int]]:
+        """Return the token ids of the pairs' prompts."""
+        return self._model.pair_ids(pairs)
+
+    def score(self, prepared: Sequence[list[int]], advance: Advance | None = None) -> list[float]:
+        """Return the margin of each prompt."""
+        options: dict[str, Any] = {"token_budget": self._token_budget, "batch_size": self._batch_size}
+        margins: list[float] = self._model.rerank_ids(prepared, advance=advance, **options).tolist()
+        return margins
+
+
+class FunctionReranker:
+    """Scores pairs by a function from (query, document) pairs of texts to a score for each.
+
+    Args:
+        function: called with the pairs of one shard at a time.
+    """
+
+    token_budget = None
+
+    def __init__(self, function: PairScorer) -> None:
+        self._function = function
+
+    def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
+        """Cut by query."""
+        return cut_shards(collection, candidates, "query_first")
+
+    def prepare(self, pairs: Sequence[TextPair]) -> Sequence[TextPair]:
+        """Return the pairs as they are."""
+        return pairs
+
+    def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:
+        """Call the function.
+
+        Raises:
+            DataError: it returned something else than a number for each pair.
+        """
+        found: Any = self._function(list(prepared))
+        try:
+            scores = np.asarray(found.detach().cpu() if isinstance(found, torch.Tensor) else found, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise DataError(f"the reranker returned {type(found).__name__}; return a number for each pair") from None
+        if scores.ndim != 1:
+            raise DataError(f"the reranker returned scores of shape {scores.shape}; return a number for each pair")
+        if advance:
+            advance(len(prepared))
+        values: list[float] = scores.tolist()
+        return values
+
+
+def used_budget(model: UnimodelForExp1, token_budget: int | None, batch_size: int | None) -> int | None:
+    """Return the tokens of one forward pass, fewer once memory ran out; None where sequences are counted instead."""
+    if model.reduced_budget or batch_size:
+        return model.reduced_budget
+    return token_budget or default_token_budget(model.device)
+
+
+def as_reranker(model: Any, tokenizer: Any, config: Experiment) -> Reranker:
+    """Return what was given from Python as a reranker.
+
+    Args:
+        model: a causal language model of transformers, with or without adapters, a ``UnimodelForExp1``, a function
+            from (query, document) pairs of texts to scores, or a ``Reranker``.
+        tokenizer: the causal language model's; not read for the others.
+        config: its ``prompt``, ``model.max_length`` and ``evaluation`` sections describe how a language model is asked.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    if not isinstance(model, nn.Module | type):
+        if all(callable(getattr(model, name, None)) for name in ("cut", "prepare", "score")):
+            own: Reranker = model
+            return own
+        if callable(model):
+            return FunctionReranker(model)
+    evaluation = config.evaluation
+    unimodel = as_unimodel(model, tokenizer, config)
+    return UnimodelReranker(unimodel, token_budget=evaluation.token_budget, batch_size=evaluation.batch_size)
+
+
+def as_unimodel(model: Any, tokenizer: Any, config: Experiment) -> UnimodelForExp1:
+    """Return a causal language model as the reranker and encoder that a config describes.
+
+    Raises:
+        UsageError: it is no causal language model, or its decoder layers are not where they are looked for.
+    """
+    if isinstance(model, UnimodelForExp1):
+        return model
+    if not isinstance(model, nn.Module):
+        what = f"the class {model.__name__}" if isinstance(model, type) else f"{_article(model)} {type(model).__name__}"
+        raise UsageError(
+            f"{what} is no model; give a causal language model, or, to rerank, a function from (query, document) pairs "
+            "to scores"
+        )
+    wrapper: Any = model
+    inner = wrapper.get_base_model() if hasattr(model, "get_base_model") else wrapper  # PEFT wraps the model
+    if not hasattr(getattr(inner, "model", None), "layers"):
+        raise UsageError(
+            f"a {type(model).__name__} has no decoder layers at model.layers; give a causal language model"
+        )
+    name = getattr(inner.config, "_name_or_path", "") or type(inner).__name__
+    return UnimodelForExp1(BaseModel(inner, tokenizer, name), config.prompt, config.model.max_length)
+
+
+def _article(thing: object) -> str:
+    return "an" if type(thing).__name__[0] in "aeiouAEIOU" else "a"

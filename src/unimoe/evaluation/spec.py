@@ -1,0 +1,271 @@
+"""What is evaluated, and what came out of it.
+
+An ``EvaluationSpec`` names a system, a task and a dataset, with everything that the scores depend on; an ``Outcome``
+holds the scores. Every kind of evaluation makes these two, and ``store`` writes them as a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from unimoe.evaluation.mteb.names import find_tasks, mteb_name
+from unimoe.evaluation.mteb.prompts import TaskCard, TaskPrompts
+from unimoe.evaluation.systems import System
+from unimoe.evaluation.tiers import Dataset, LoadedDataset
+from unimoe.io import hash_json
+from unimoe.metrics import Scores
+from unimoe.models.device import describe_device
+from unimoe.provenance import package_versions
+from unimoe.results import Identity, Task, TrainingBudget
+from unimoe.trec import Qrels, Run
+
+if TYPE_CHECKING:
+    from mteb import AbsTask
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+MTEB_CANDIDATES = "mteb"
+"""What results call the first stage of MTEB's reranking tasks, whose candidates are part of the task."""
+
+
+@dataclass(frozen=True)
+class EvaluationSpec:
+    """One system on one task and dataset: all that is known before anything is scored.
+
+    Attributes:
+        system: name of the arm.
+        seed: of its training; None where it has none.
+        task: which of our tasks.
+        dataset: the dataset's name in results.
+        identity: a result is never overwritten by one of another identity.
+        hashes: content hashes of what scores depend on, by name.
+        config: the configuration as it was resolved.
+        main_metric: the metric that decides; None where only MTEB knows it.
+        dtype: what the model computes in; None without a model.
+        caveats: why the result is unfit for decisions; empty when it is fit.
+        task_type: MTEB's type of the task; None outside MTEB.
+        training: what a trained arm saw.
+        reusable: whether the hashes tell this system from every other; where they do not, it is always evaluated anew.
+    """
+
+    system: str
+    seed: int | None
+    task: Task
+    dataset: str
+    identity: Identity
+    hashes: dict[str, str]
+    config: Mapping[str, Any]
+    main_metric: str | None = None
+    dtype: str | None = None
+    caveats: Sequence[str] = ()
+    task_type: str | None = None
+    training: TrainingBudget | None = None
+    reusable: bool = True
+
+    @property
+    def title(self) -> str:
+        """Task, dataset, system and seed, as progress shows them."""
+        seed = "" if self.seed is None else f", seed {self.seed}"
+        return f"{self.task} {self.dataset}: {self.system}{seed}"
+
+    def fingerprint(self, device: torch.device, token_budget: int | None, batch_size: int | None) -> str:
+        """Return the hash of all that a pair's score depends on besides its tokens, to the last bit."""
+        versions = package_versions()
+        return hash_json(
+            [
+                [self.identity.base_model, self.identity.prompt, self.hashes.get("checkpoint"), self.dtype],
+                [describe_device(device), token_budget, batch_size],
+                [versions[package] for package in ("unimoe", "torch", "transformers", "peft")],
+            ]
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an evaluation found.
+
+    Attributes:
+        main_metric: the metric that decides.
+        run: query id to ``{document id: score}``; empty for tasks without queries, as are the next two.
+        qrels: the judgments.
+        queries: the texts of the judged queries, at least.
+        scores: by query and on average; empty for tasks without queries.
+        items: pairs or texts that a model scored; None where there is no model.
+        seconds: time of scoring, of all processes together.
+        relevance_level: the lowest grade that binary metrics counted as relevant.
+        device: what computed, in words.
+        token_budget: tokens of one forward pass; None without a model, or where sequences are counted instead.
+        first_stage: the scores of the candidates in their first-stage order; None where there is no such order.
+        queries_without_candidates: judged queries that had none, which count 0; None where nothing was reranked.
+        main_score: MTEB's main score, the mean over splits and subsets; None outside MTEB.
+        mteb_json: MTEB's own result as JSON values, with None for what is no number (nAUC of equal scores).
+        task_type: MTEB's type of the task; None outside MTEB.
+        notes: what to know before the scores are believed, in sentences.
+    """
+
+    main_metric: str
+    run: Run
+    qrels: Qrels
+    queries: Mapping[str, str]
+    scores: Scores
+    items: int | None = None
+    seconds: float = 0.0
+    relevance_level: int = 1
+    device: str = "cpu"
+    token_budget: int | None = None
+    first_stage: Scores | None = None
+    queries_without_candidates: list[str] | None = None
+    main_score: float | None = None
+    mteb_json: dict[str, Any] = field(default_factory=dict)
+    task_type: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def aggregate(self) -> dict[str, float]:
+        """Mean over judged queries, by metric, with MTEB's main score beside them; without queries that alone."""
+        if self.main_score is None:
+            return self.scores.aggregate
+        if not self.qrels:
+            return {self.main_metric: self.main_score}
+        return self.scores.aggregate | {"main_score": self.main_score}
+
+    @property
+    def delta(self) -> dict[str, float]:
+        """What reranking adds to the first stage, by metric."""
+        before = self.first_stage.aggregate if self.first_stage else {}
+        return {metric: self.scores.aggregate[metric] - value for metric, value in before.items()}
+
+
+def collection_spec(system: System, task: Task, data: LoadedDataset) -> EvaluationSpec:
+    """Return the spec of a system's task on a collection."""
+    dataset, card = data.dataset, _published(task, data.dataset)
+    pooled = task == "embedding" and len(data.pooled.corpus) < data.whole_size
+    prompt = system.prompt
+    if task == "embedding":
+        prompt = _prompt_on_task(system, card or _CollectionCard(dataset.name))
+    part = "pool" if task == "embedding" else "candidates"
+    return _system_spec(
+        system,
+        task,
+        result_dataset(task, dataset),
+        identity=Identity(
+            experiment=system.experiment.name,
+            base_model=system.base_identity,
+            checkpoint=system.which,
+            split=dataset.split,
+            first_stage=None if task == "embedding" else data.first_stage,
+            depth=dataset.depth if task == "reranking" else None,
+            pool=len(data.pooled.corpus) if pooled else None,
+            prompt=prompt,
+            max_queries=dataset.max_queries,
+        ),
+        data_hashes={name: data.hashes[name] for name in ("collection", part)},
+        main_metric=dataset.main_metric,
+        caveats=data.caveats,
+        task_type=str(card.type) if card else None,
+    )
+
+
+def mteb_spec(system: System, task: Task, mteb_task: AbsTask) -> EvaluationSpec:
+    """Return the spec of a system on a task of MTEB: by embedding, or by reranking the task's candidates."""
+    card = mteb_task.metadata
+    # MTEB pins a task's data by a revision.
+    revision = [card.dataset["path"], card.dataset["revision"]]
+    content = hash_json([*revision, sorted(mteb_task.hf_subsets), sorted(mteb_task.eval_splits)])
+    return _system_spec(
+        system,
+        task,
+        card.name,
+        identity=Identity(
+            experiment=system.experiment.name,
+            base_model=system.base_identity,
+            checkpoint=system.which,
+            split="+".join(mteb_task.eval_splits),
+            first_stage=MTEB_CANDIDATES if task == "reranking" else None,
+            depth=None,
+            pool=None,
+            prompt=system.prompt if task == "reranking" else _prompt_on_task(system, card),
+            max_queries=None,
+        ),
+        data_hashes={"collection": content},
+        main_metric=None,
+        caveats=[],
+        task_type=str(card.type),
+    )
+
+
+def model_hashes(base_model: str | None, prompt: str | None, checkpoint: str | None) -> dict[str, str]:
+    """Return the content hashes of what computes scores, by name.
+
+    Args:
+        base_model: ``id@hash`` of the base weights.
+        prompt: name and hash, ``name@hash``.
+        checkpoint: content hash of what was trained.
+    """
+    known = {
+        "base_model": base_model and base_model.rpartition("@")[2],
+        "prompt": prompt and prompt.rpartition("@")[2],
+        "checkpoint": checkpoint,
+    }
+    return {name: value for name, value in known.items() if value}
+
+
+def result_dataset(task: Task, dataset: Dataset) -> str:
+    """Return the name of a dataset in results: the collection's, but in embedding MTEB's where it has one."""
+    card = _published(task, dataset)
+    return card.name if card else dataset.name
+
+
+def _system_spec(
+    system: System,
+    task: Task,
+    dataset: str,
+    *,
+    identity: Identity,
+    data_hashes: dict[str, str],
+    main_metric: str | None,
+    caveats: Sequence[str],
+    task_type: str | None,
+) -> EvaluationSpec:
+    checkpoint = system.checkpoint
+    trained = checkpoint.adapter_hash if checkpoint else None
+    return EvaluationSpec(
+        system=system.name,
+        seed=system.seed,
+        task=task,
+        dataset=dataset,
+        identity=identity,
+        hashes=data_hashes | model_hashes(system.base_identity, identity.prompt, trained),
+        config=system.experiment.model_dump(),
+        main_metric=main_metric,
+        dtype=system.dtype,
+        caveats=[*system.experiment.caveats, *caveats],
+        task_type=task_type,
+        training=checkpoint.training if checkpoint else None,
+    )
+
+
+def _published(task: Task, dataset: Dataset) -> TaskMetadata | None:
+    """MTEB's card of the task that the collection is, where embeddings are evaluated on it."""
+    name = mteb_name(dataset.collection) if task == "embedding" else None
+    return find_tasks([name])[0].metadata if name else None
+
+
+@dataclass(frozen=True)
+class _CollectionCard:
+    """What prefixes are chosen by, for a collection that MTEB has no task of."""
+
+    name: str
+    type: str = "Retrieval"
+    prompt: None = None
+
+
+def _prompt_on_task(system: System, card: TaskCard) -> str | None:
+    """Name and hash of a system's prompt, and of the prefixes that the task has in its config."""
+    prefixes = TaskPrompts(system.experiment.evaluation.mteb).of_task(card)
+    if system.prompt is None or prefixes == [None] * len(prefixes):
+        return system.prompt
+    return f"{system.prompt.rpartition('@')[0]}@{hash_json([system.prompt, prefixes])}"

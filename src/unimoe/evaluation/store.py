@@ -1,0 +1,207 @@
+"""The results of one output folder: which evaluations are done, which must be refused, and how one is written.
+
+The rule is the same for every kind of result. A spec is done when the result file at its place has its identity,
+content hashes, main metric, dtype and caveats, and the run beside it exists. A place that holds a result of another
+identity is never overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from unimoe.description import sidecar_path
+from unimoe.errors import DataError
+from unimoe.evaluation.shards import ShardStore
+from unimoe.evaluation.spec import EvaluationSpec, Outcome
+from unimoe.io import find_files, write_json
+from unimoe.provenance import collect_provenance
+from unimoe.results import (
+    DrillDown,
+    EvalResult,
+    FirstStageScores,
+    QueryDetail,
+    arm_dir,
+    by_query_id,
+    read_result,
+    refuse_other_identity,
+    result_path,
+    run_path,
+    safe_name,
+    write_result,
+)
+from unimoe.trec import Qrels, Run, ranked, write_qrels, write_run
+
+_SIDECARS = (".queries.json", ".mteb.json")
+
+
+class ResultStore:
+    """Reads and writes the results of one output folder.
+
+    Args:
+        output_dir: the experiment's folder.
+        given: options and config keys given by hand, for provenance.
+    """
+
+    def __init__(self, output_dir: Path, given: Sequence[str] = ()) -> None:
+        self.output_dir = output_dir
+        self._given = list(given)
+
+    def path(self, spec: EvaluationSpec) -> Path:
+        """Return where the result of a spec lives."""
+        return result_path(*self._place(spec))
+
+    def read(self, spec: EvaluationSpec) -> EvalResult:
+        """Read the result of a spec."""
+        return read_result(self.path(spec))
+
+    def is_done(self, spec: EvaluationSpec) -> bool:
+        """Return whether the result on disk is of this very spec.
+
+        Raises:
+            DataError: the file on disk is damaged.
+        """
+        if not spec.reusable or not self.path(spec).exists():
+            return False
+        there = self.read(spec)
+        if there.per_query and not run_path(*self._place(spec)).exists():
+            return False
+        return (
+            (there.dataset, there.identity, there.provenance.hashes, there.provenance.dtype, there.caveats)
+            == (spec.dataset, spec.identity, spec.hashes, spec.dtype, list(spec.caveats))
+        ) and spec.main_metric in (None, there.main_metric)
+
+    def refuse_taken(self, spec: EvaluationSpec) -> None:
+        """Refuse a spec whose place holds another evaluation; call it before hours of scoring.
+
+        Raises:
+            DataError: the place is taken, or the file there is damaged.
+        """
+        path = self.path(spec)
+        if path.exists():
+            refuse_other_identity(path, spec.identity, spec.dataset)
+
+    def refuse_other_experiments(self, experiment: str, base_model: str, prompt: str) -> None:
+        """Refuse a folder that holds results which cannot be compared with new retrieval results.
+
+        Raises:
+            DataError: it holds results of another experiment or base model, or retrieval with another prompt.
+        """
+        found = find_files(self.output_dir, "*/seed_*/results/*/*.json") if self.output_dir.exists() else []
+        for path in found:
+            if path.name.endswith(_SIDECARS):
+                continue
+            result = read_result(path)
+            same_kind = result.task == "retrieval" and result.task_type is None
+            own_prompt = prompt if same_kind else result.identity.prompt
+            here = {"experiment": experiment, "base_model": base_model, "prompt": own_prompt}
+            for name, value in here.items():
+                there = getattr(result.identity, name)
+                if there not in (None, value):
+                    raise DataError(
+                        f"{path}: {name} {there!r} there, {value!r} here; one folder holds one experiment and one "
+                        "base model, choose another --output-dir"
+                    )
+
+    def evaluated(self, spec: EvaluationSpec, evaluate: Callable[[], Outcome]) -> EvalResult:
+        """Return the result of a spec: the one on disk where it is done, else one that is evaluated and written now.
+
+        Raises:
+            DataError: the place of the result is taken by another evaluation.
+        """
+        self.refuse_taken(spec)
+        return self.read(spec) if self.is_done(spec) else self.write(spec, evaluate())
+
+    def write(self, spec: EvaluationSpec, outcome: Outcome) -> EvalResult:
+        """Write a result with its sidecars, TREC run and judgments.
+
+        The result comes last, so that its presence means completeness. Tasks without queries have neither run nor
+        judgments.
+
+        Raises:
+            DataError: the place of the result is taken by another evaluation.
+        """
+        result = self._result(spec, outcome)
+        if outcome.qrels:
+            write_run(run_path(*self._place(spec)), outcome.run, spec.system)
+            self._write_judgments(spec, outcome)
+        if outcome.mteb_json:
+            write_json(self.path(spec).with_suffix(".mteb.json"), outcome.mteb_json)
+        detail = _drilldown(outcome.queries, outcome.qrels, outcome.run) if outcome.qrels else None
+        write_result(self.output_dir, result, detail)
+        if spec.task == "reranking":
+            self.shards(spec, "").clear()  # the result holds their scores now
+        return result
+
+    def shards(self, spec: EvaluationSpec, fingerprint: str) -> ShardStore:
+        """Return the finished shards of a spec that is under way.
+
+        Args:
+            spec: of a reranking.
+            fingerprint: of everything that scores depend on besides the pairs.
+        """
+        folder = arm_dir(self.output_dir, spec.system, spec.seed) / "shards" / safe_name(spec.dataset)
+        return ShardStore(folder, fingerprint)
+
+    def _place(self, spec: EvaluationSpec) -> tuple[Path, str, int | None, str, str]:
+        return self.output_dir, spec.system, spec.seed, spec.task, spec.dataset
+
+    def _result(self, spec: EvaluationSpec, outcome: Outcome) -> EvalResult:
+        per_query = dict(outcome.scores.per_query) or {outcome.main_metric: {}}
+        return EvalResult(
+            config_name=spec.system,
+            seed=spec.seed,
+            task=spec.task,
+            dataset=spec.dataset,
+            task_type=spec.task_type,
+            main_metric=outcome.main_metric,
+            aggregate=outcome.aggregate,
+            per_query=per_query.pop(outcome.main_metric),
+            per_query_metrics={name: by_query_id(values) for name, values in per_query.items()},
+            unjudged_queries=outcome.scores.unjudged_queries,
+            first_stage=_first_stage(outcome),
+            caveats=list(spec.caveats),
+            identity=spec.identity,
+            training=spec.training,
+            config=dict(spec.config),
+            relevance_level=outcome.relevance_level,
+            provenance=collect_provenance(
+                device=outcome.device,
+                dtype=spec.dtype,
+                hashes=spec.hashes,
+                wall_time_s=outcome.seconds,
+                items=outcome.items,
+                token_budget=outcome.token_budget,
+                given=self._given,
+            ),
+        )
+
+    def _write_judgments(self, spec: EvaluationSpec, outcome: Outcome) -> None:
+        """Write the judgments, so that any tool can score the runs, and from which grade on they were counted."""
+        path = self.output_dir / "qrels" / f"{safe_name(f'{spec.dataset}-{spec.identity.split}')}.qrels"
+        write_qrels(path, outcome.qrels)
+        if outcome.relevance_level != 1:
+            write_json(sidecar_path(path), {"relevance_level": outcome.relevance_level})
+        else:
+            sidecar_path(path).unlink(missing_ok=True)
+
+
+def _first_stage(outcome: Outcome) -> FirstStageScores | None:
+    if outcome.queries_without_candidates is None:
+        return None
+    return FirstStageScores(
+        aggregate=outcome.first_stage.aggregate if outcome.first_stage else {},
+        delta=outcome.delta,
+        queries_without_candidates=outcome.queries_without_candidates,
+    )
+
+
+def _drilldown(queries: Mapping[str, str], qrels: Qrels, run: Run) -> DrillDown:
+    """The judged queries with their texts and the ranks of their relevant documents in a run."""
+    details = {}
+    for query_id, grades in qrels.items():
+        places = {document_id: place for place, document_id in enumerate(ranked(run.get(query_id, {})), start=1)}
+        relevant = {document_id: grade for document_id, grade in grades.items() if grade > 0}
+        ranks = {document_id: places.get(document_id) for document_id in relevant}
+        details[query_id] = QueryDetail(text=queries[query_id], relevant=relevant, ranks=ranks)
+    return DrillDown(queries=details)

@@ -1,0 +1,224 @@
+"""The systems that can be evaluated: trained checkpoints, the base model as it is, an encoder, and the first stage."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from unimoe.checkpoint import Checkpoint, read_checkpoint
+from unimoe.config import Experiment
+from unimoe.config.dense import DenseConfig, DenseExperiment
+from unimoe.errors import DataError, UsageError
+from unimoe.io import hash_json
+from unimoe.models.device import choose_dtype, describe_device
+from unimoe.models.embedder import Embedder
+from unimoe.models.loader import ModelLoader
+from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.results import Task, safe_name
+
+ZERO_SHOT_ARM = "zero_shot"
+BM25 = "bm25"
+
+
+@dataclass(frozen=True)
+class System:
+    """An arm of an experiment with its model, or the first stage alone.
+
+    Attributes:
+        name: the arm.
+        experiment: its configuration.
+        load: returns the model, when it is needed; None for the first stage.
+        base_identity: of the base model.
+        prompt: name and hash of the prompt.
+        dtype: what the model computes in.
+        checkpoint: of a trained arm.
+    """
+
+    name: str
+    experiment: Experiment
+    load: Callable[[], UnimodelForExp1] | None = None
+    base_identity: str | None = None
+    prompt: str | None = None
+    dtype: str | None = None
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def seed(self) -> int | None:
+        """The training seed; None for arms that have none."""
+        return self.checkpoint.seed if self.checkpoint else None
+
+    @property
+    def which(self) -> Literal["best", "last", "none"]:
+        """Which checkpoint of the arm it is."""
+        return self.checkpoint.which if self.checkpoint else "none"
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """What the arm is evaluated on: reranking always, embedding unless it was trained to rank only."""
+        if self.load is None:
+            return ("reranking", "retrieval")
+        trained_to_rank = self.checkpoint and self.experiment.arm(self.name).task == "rank_only"
+        return ("reranking",) if trained_to_rank else ("reranking", "embedding")
+
+
+def first_stage_system(experiment: Experiment) -> System:
+    """Return the first stage alone: BM25, or whatever made the given candidates."""
+    bm25 = experiment.evaluation.first_stage in {"bm25s", "rank_bm25"}
+    return System(BM25 if bm25 else "first_stage", experiment)
+
+
+def zero_shot_system(experiment: Experiment, loader: ModelLoader) -> System:
+    """Return the base model without training."""
+    load = cache(loader.zero_shot)
+    return System(ZERO_SHOT_ARM, experiment, load, loader.identity, loader.prompt, loader.dtype_name)
+
+
+def trained_system(experiment: Experiment, loader: ModelLoader, folder: Path) -> System:
+    """Return a trained arm from its checkpoint folder.
+
+    Raises:
+        DataError: the checkpoint is missing, damaged, or of another base model than the loader's.
+    """
+    checkpoint = read_checkpoint(folder)
+    if checkpoint.base_model != loader.identity:
+        raise DataError(
+            f"{folder} was trained on {checkpoint.base_model}, this evaluation would load {loader.identity}; "
+            "set model.base to the one it was trained on"
+        )
+    load = cache(lambda: loader.trained(folder))
+    return System(checkpoint.arm, experiment, load, loader.identity, loader.prompt, loader.dtype_name, checkpoint)
+
+
+def evaluation_config(checkpoint: Checkpoint, given: Experiment | None) -> Experiment:
+    """Return the checkpoint's configuration, with the evaluation settings of another config where one is given.
+
+    Model, prompt and adapter are the checkpoint's: a score under another prompt would measure something else.
+
+    Raises:
+        DataError: the given config has another model, prompt or adapter.
+    """
+    trained = checkpoint.experiment
+    if given is None:
+        return trained
+    for section in ("model", "prompt", "lora"):
+        if getattr(given, section) != getattr(trained, section):
+            raise DataError(
+                f"--config: its {section} section differs from what {checkpoint.arm}, seed {checkpoint.seed} was "
+                f"trained with on {checkpoint.base_model}; only evaluation settings can be overridden"
+            )
+    return trained.model_copy(
+        update={"evaluation": given.evaluation, "output_dir": given.output_dir, "caveats": given.caveats}
+    )
+
+
+@dataclass(frozen=True)
+class Retriever:
+    """A system that embeds for dense retrieval: an encoder by name, or the checkpoint of an arm.
+
+    Attributes:
+        name: the arm.
+        load: returns the model, when it is needed.
+        base_identity: of the base weights.
+        prompt: name and hash of the prompt, lengths included.
+        device: in words.
+        dtype: what the model computes in.
+        checkpoint: of a trained arm.
+    """
+
+    name: str
+    load: Callable[[], Embedder]
+    base_identity: str
+    prompt: str
+    device: str
+    dtype: str
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def fused_name(self) -> str:
+        """The arm that fuses it with BM25."""
+        return fused_name(self.name)
+
+
+def fused_name(name: str) -> str:
+    """Return the name of the arm that fuses a retriever with BM25."""
+    return f"{name}+{BM25}"
+
+
+def retriever_name(experiment: DenseExperiment, checkpoint: Path | None, name: str | None) -> str:
+    """Return the name of a retriever's arm.
+
+    Args:
+        experiment: its encoder's base gives the name where nothing else does.
+        checkpoint: a checkpoint folder, whose arm's name is preferred.
+        name: given by hand; preferred to both.
+
+    Raises:
+        UsageError: the name cannot be an arm's.
+        DataError: the checkpoint is missing or damaged.
+    """
+    if name is None:
+        last = re.split(r"[:/\\]", experiment.encoder.base.rstrip("/\\"))[-1]
+        name = read_checkpoint(checkpoint).arm if checkpoint else safe_name(last)
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.\-]*", name) or name == BM25:
+        raise UsageError(
+            f"--name {name}: no name for this arm; use letters, digits, '_', '.' and '-', and not {BM25}, which has "
+            "results of its own"
+        )
+    return name
+
+
+def encoder_retriever(experiment: DenseExperiment, name: str, device: torch.device) -> Retriever:
+    """Load the encoder of an experiment.
+
+    Raises:
+        UnimoeError: the encoder cannot be loaded.
+    """
+    from unimoe.models.encoder import load_encoder
+
+    dtype = choose_dtype(device, experiment.encoder.dtype)
+    model = load_encoder(experiment.encoder, device, dtype)
+    return Retriever(
+        name=name,
+        load=lambda: model,
+        base_identity=model.base_identity,
+        prompt=_prompt_with_lengths(model.prompt_name, experiment.retrieval),
+        device=describe_device(device),
+        dtype=str(dtype).removeprefix("torch."),
+    )
+
+
+def checkpoint_retriever(experiment: DenseExperiment, folder: Path, name: str, device: torch.device) -> Retriever:
+    """Return the arm of a checkpoint folder, in the dtype it was trained in; it is loaded when it is needed.
+
+    Raises:
+        UsageError: the arm was trained to rank only.
+        DataError: the checkpoint is missing, damaged, or of another base model.
+    """
+    checkpoint = read_checkpoint(folder)
+    trained = checkpoint.experiment
+    if trained.arm(checkpoint.arm).task == "rank_only":
+        raise UsageError(f"--checkpoint {folder}: {checkpoint.arm} was trained to rank only; give an arm that embeds")
+    dtype = trained.model.dtype if trained.model.dtype != "auto" else checkpoint.dtype
+    loader = ModelLoader(trained, device, getattr(torch, dtype))
+    system = trained_system(trained, loader, folder)
+    return Retriever(
+        name=name,
+        load=cache(lambda: loader.trained(folder)),
+        base_identity=loader.identity,
+        prompt=_prompt_with_lengths(loader.prompt, experiment.retrieval),
+        device=describe_device(device),
+        dtype=loader.dtype_name,
+        checkpoint=system.checkpoint,
+    )
+
+
+def _prompt_with_lengths(prompt: str, config: DenseConfig) -> str:
+    if config.query_length is None and config.document_length is None:
+        return prompt
+    return f"{prompt.rpartition('@')[0]}@{hash_json([prompt, config.query_length, config.document_length])}"
