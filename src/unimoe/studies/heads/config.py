@@ -11,13 +11,10 @@ from unimoe.config.dense import BUNDLED_ENCODER, EncoderConfig
 from unimoe.config.experiment import BM25Config
 from unimoe.studies.common.splits import SplitConfig
 
-Method = Literal[
-    "zero_shot", "eggroll", "score_es", "genetic", "hybrid",
-    "infonce", "lambdaloss", "approxndcg", "listnet", "softmax", "listmle", "plistmle", "ranknet", "adrmse",
-]  # fmt: skip
 GradientLoss = Literal[
     "infonce", "lambdaloss", "approxndcg", "listnet", "softmax", "listmle", "plistmle", "ranknet", "adrmse"
 ]
+Method = Literal["zero_shot", "eggroll", "score_es", "genetic", "hybrid", GradientLoss]
 METHODS: tuple[Method, ...] = get_args(Method)
 GRADIENT_METHODS: tuple[GradientLoss, ...] = get_args(GradientLoss)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,17 +67,17 @@ class MethodComparison:
         """Do everything that is not done yet; return the setting chosen for each arm."""
         methods = self.comparison.methods
         steps = Steps(2 * len(methods))
-        self._write_first_stage()
+        if self.comparison.base.pools.source == "bm25":  # the encoder's own order is that of zero-shot
+            write_head_result(self.output_dir, self._first_stage(), self._given)
         chosen = {}
         for name in methods:
             chosen[name] = self._tune(name, steps)
             self._train(name, chosen[name].config, steps)
         return chosen
 
-    def trainer(self, name: str, config: TrainConfig, seed: int | None = None) -> HeadTrainer:
+    def trainer(self, name: str, config: TrainConfig, seed: int) -> HeadTrainer:
         """Return the reported training of an arm."""
-        config = config if seed is None else config.model_copy(update={"seed": seed})
-        return HeadTrainer(config, self._data_of(config), name)
+        return HeadTrainer(config.model_copy(update={"seed": seed}), self._data_of(config), name)
 
     def tuned(self, name: str) -> list[tuple[dict[str, Any], HeadTrainer]]:
         """Return the trainings that choose an arm's setting, each with the values of its knobs."""
@@ -127,7 +127,7 @@ class MethodComparison:
             there = read_json(path)
             if there["fingerprint"] == trainer.fingerprint:
                 return float(there["test"])
-        result = write_head_result(self.output_dir, measurement_of(trainer, self.comparison), self._given)
+        result = write_head_result(self.output_dir, self._measurement(trainer), self._given)
         facts, (weight, _) = trainer.fit(), trainer.head()
         train = evaluate_head(weight.to(trainer.device), trainer.train_pools, trainer.config)
         record = {
@@ -148,12 +148,10 @@ class MethodComparison:
             return None
         return step_peak_bytes(method, weight, trainer.train_pools.batch(trainer.batch(0)))
 
-    def _write_first_stage(self) -> None:
-        """Write the pools in the order of their source as an arm without seeds."""
+    def _first_stage(self) -> HeadMeasurement:
+        """The pools in the order of their source, as an arm without seeds."""
         base, data = self.comparison.base, self.data
-        if base.pools.source != "bm25":  # the encoder's own order is zero-shot
-            return
-        measurement = HeadMeasurement(
+        return HeadMeasurement(
             arm="bm25",
             seed=None,
             experiment=self.comparison.name,
@@ -169,7 +167,32 @@ class MethodComparison:
             seconds=0.0,
             caveats=tuple(self.comparison.caveats),
         )
-        write_head_result(self.output_dir, measurement, self._given)
+
+    def _measurement(self, trainer: HeadTrainer) -> HeadMeasurement:
+        """A finished training, scored on the test pools."""
+        data, config, start = trainer.data, trainer.config, time.perf_counter()
+        weight, _ = trainer.head()
+        run = data.test.run(pool_scores(weight, data.test, config))
+        steps, untrained = int(trainer.fit()["steps"]), trainer.seed is None
+        seen = steps * min(config.batch_size, len(data.train))
+        budget = TrainingBudget(steps=steps, ranking_examples=seen, embedding_examples=0, tokens=0)
+        return replace(
+            self._first_stage(),
+            arm=trainer.arm,
+            seed=trainer.seed,
+            run=run,
+            config={
+                "comparison": self.comparison.model_dump(),
+                "training": config.model_dump(),
+                "paired_seeds": shares_seeds(config, self.comparison.base),
+            },
+            device=describe_device(trainer.device),
+            seconds=time.perf_counter() - start,
+            encoder=data.encoder,
+            prompt=data.prompt,
+            head_hash=None if untrained else hash_file(trainer.head_path),
+            training=None if untrained else budget,
+        )
 
     def _data_of(self, config: TrainConfig) -> HeadData:
         if config.soft_labels is None:
@@ -202,41 +225,6 @@ def register_gate(comparison: Comparison, output_dir: Path) -> None:
         "seeds": sorted(comparison.seeds),
     }
     register_gates({f"{SYSTEM}-beats-{BASELINE}": gate}, output_dir)
-
-
-def measurement_of(trainer: HeadTrainer, comparison: Comparison) -> HeadMeasurement:
-    """Score a finished training on the test pools."""
-    data, config, start = trainer.data, trainer.config, time.perf_counter()
-    weight, _ = trainer.head()
-    run = data.test.run(pool_scores(weight, data.test, config))
-    facts, untrained = trainer.fit(), trainer.seed is None
-    steps = int(facts["steps"])
-    seen = steps * min(config.batch_size, len(data.train))
-    budget = TrainingBudget(steps=steps, ranking_examples=seen, embedding_examples=0, tokens=0)
-    return HeadMeasurement(
-        arm=trainer.arm,
-        seed=trainer.seed,
-        experiment=comparison.name,
-        dataset=result_name(config.task),
-        collection=data.splits.test,
-        candidates=data.candidates,
-        run=run,
-        metric=main_metric(config),
-        first_stage=data.first_stage,
-        depth=config.pools.depth,
-        config={
-            "comparison": comparison.model_dump(),
-            "training": config.model_dump(),
-            "paired_seeds": shares_seeds(config, comparison.base),
-        },
-        device=describe_device(trainer.device),
-        seconds=time.perf_counter() - start,
-        encoder=data.encoder,
-        prompt=data.prompt,
-        head_hash=None if untrained else hash_file(trainer.head_path),
-        training=None if untrained else budget,
-        caveats=tuple(comparison.caveats),
-    )
 
 
 def shares_seeds(config: TrainConfig, base: TrainConfig) -> bool:
