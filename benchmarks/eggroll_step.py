@@ -1,4 +1,4 @@
-"""A full EGGROLL step against materialised weights, the recipe it grew out of, and the matrix product it cannot avoid.
+"""A full EGGROLL step against materialised weights, the original's recipe, and the matrix product it cannot avoid.
 
     uv run benchmarks/eggroll_step.py
 
@@ -7,7 +7,7 @@ directions with both signs, float32. A step is noise, the scores and nDCG@10 of 
 and the weight's update; pools and ideal DCGs are prepared beforehand for all.
 
 naive   one perturbed weight after the other, projections, scores, topk
-seed    the closed form for the dot product as three products with the documents' vectors, topk, argsort for shaping
+seed    the original: the closed form as three products with the documents' vectors, topk, argsort for shaping
 floor   documents times all directions' factors, one matrix product of torch's into memory at hand
 product the same by the library that we ask for it: on AMD's processors with AVX-512 another one, twice as fast
 
@@ -31,17 +31,15 @@ from torch.profiler import ProfilerActivity, profile
 
 from unimoe.models.device import describe_device
 from unimoe.models.matmul import matmul_nt
-from unimoe.studies.heads.eggroll.kernels import can_compile
 from unimoe.studies.heads.eggroll.ndcg import PoolMetric, ideal_dcg
-from unimoe.studies.heads.eggroll.noise import directions, grid
+from unimoe.studies.heads.eggroll.noise import directions, product_directions
 from unimoe.studies.heads.eggroll.perturbations import Perturbations
 from unimoe.studies.heads.eggroll.products import Pools
 from unimoe.studies.heads.eggroll.scoring import Scorer
-from unimoe.studies.heads.eggroll.shaping import shape
-from unimoe.studies.heads.eggroll.update import Ascent, estimate
+from unimoe.studies.heads.eggroll.update import Ascent, estimate, shape
 
 QUERIES, SIZE, WIDTH, OUTPUTS, DIRECTIONS, CUTOFF, SIGMA = 32, 100, 384, 128, 128, 10, 0.01
-GRID = 32
+FACTORS = 32
 ROUNDS = 31
 
 Step = Callable[[], object]
@@ -64,13 +62,12 @@ class Problem:
 
 
 class Ours:
-    """Steps of ours, with independent directions or a grid."""
+    """Steps of ours, with independent or product directions."""
 
-    def __init__(self, problem: Problem, compiled: bool = False) -> None:
+    def __init__(self, problem: Problem) -> None:
         self._problem, self._weight, self._step = problem, problem.weight.clone(), 0
-        self.fitness = torch.empty(0)
-        self._scorer = Scorer("dot", compiled=compiled)
-        self._metric = PoolMetric(problem.grades, problem.ideal, CUTOFF, compiled=compiled)
+        self._scorer = Scorer("dot")
+        self._metric = PoolMetric(problem.grades, problem.ideal, CUTOFF)
         self._ascent = Ascent("sgd", 1e-4)
 
     def independent(self, count: int) -> None:
@@ -78,15 +75,14 @@ class Ours:
         self._step += 1
         self._with(directions(0, self._step, count, OUTPUTS, WIDTH))
 
-    def grid(self) -> None:
-        """A step with a square grid."""
+    def products(self) -> None:
+        """A step with the products of as many input as output factors."""
         self._step += 1
-        self._with(grid(0, self._step, GRID, GRID, OUTPUTS, WIDTH))
+        self._with(product_directions(0, self._step, FACTORS, FACTORS, OUTPUTS, WIDTH))
 
     def _with(self, perturbations: Perturbations) -> None:
         found = self._scorer.rated(self._weight, self._problem.pools, perturbations, SIGMA, self._metric)
-        self.fitness = found.mean(dim=0)
-        self._ascent.step(self._weight, estimate(perturbations, shape(self.fitness), SIGMA))
+        self._ascent.step(self._weight, estimate(perturbations, shape(found.mean(dim=0)), SIGMA))
 
 
 def topk_ndcg(problem: Problem, scores: Tensor) -> Tensor:
@@ -117,7 +113,7 @@ def naive(problem: Problem) -> None:
 
 
 def seed(problem: Problem) -> None:
-    """A step of the recipe that the package grew out of."""
+    """A step of the original's recipe."""
     weight, queries, documents = problem.weight, problem.pools.queries, problem.pools.documents
     a, b = torch.randn(DIRECTIONS, OUTPUTS), torch.randn(DIRECTIONS, WIDTH)
     query_base, document_base = queries @ weight.T, documents @ weight.T
@@ -168,22 +164,18 @@ def ratio(taken: dict[str, list[float]], above: str, below: str) -> float:
     return statistics.median(one / other for one, other in zip(taken[above], taken[below], strict=True))
 
 
-def compare(problem: Problem, compiled: bool) -> dict[str, float | None]:
+def compare(problem: Problem) -> dict[str, float]:
     """Take turns and print; returns the ratios."""
     ours = Ours(problem)
     steps = floors(problem) | {
         "ours": lambda: ours.independent(DIRECTIONS),
         "seed": lambda: seed(problem),
     }
-    if compiled:
-        other = Ours(problem, compiled=True)
-        refuse_other_fitness(problem, other)
-        steps["compiled"] = lambda: other.independent(DIRECTIONS)
     taken = times(steps, ROUNDS)
     slow = times({"ours": steps["ours"], "naive": lambda: naive(problem)}, 5)
-    wide = times({"grid": ours.grid, "same count": lambda: ours.independent(GRID * GRID)}, 5)
+    wide = times({"products": ours.products, "same count": lambda: ours.independent(FACTORS * FACTORS)}, 5)
     noise = times({"noise": lambda: directions(0, 0, DIRECTIONS, OUTPUTS, WIDTH)}, ROUNDS)
-    print(f"{torch.get_num_threads()} thread(s), {ROUNDS} rounds, naive and grid 5; median and range in ms")
+    print(f"{torch.get_num_threads()} thread(s), {ROUNDS} rounds, naive and products 5; median and range in ms")
     for name, values in (taken | {"naive": slow["naive"]} | wide | noise).items():
         print(f"  {name:10} {statistics.median(values):8.2f}  {min(values):8.2f} to {max(values):.2f}")
     return {
@@ -191,19 +183,8 @@ def compare(problem: Problem, compiled: bool) -> dict[str, float | None]:
         "vs_seed": round(ratio(taken, "seed", "ours"), 2),
         "vs_floor": round(ratio(taken, "ours", "floor"), 2),
         "vs_own_product": round(ratio(taken, "ours", "product"), 2),
-        "vs_floor_compiled": round(ratio(taken, "compiled", "floor"), 2) if compiled else None,
-        "grid_directions_per_ms_vs_independent": round(ratio(wide, "same count", "grid"), 2),
+        "grid_directions_per_ms_vs_independent": round(ratio(wide, "same count", "products"), 2),
     }
-
-
-def refuse_other_fitness(problem: Problem, compiled: Ours) -> None:
-    """A compiled step must find what a plain one does, but for rankings whose scores differ in the last bit."""
-    plain = Ours(problem)
-    plain.independent(DIRECTIONS)
-    compiled.independent(DIRECTIONS)
-    difference = float((plain.fitness - compiled.fitness).abs().mean())
-    if difference > 1e-3:
-        raise SystemExit(f"compiled fitness differs from plain fitness by {difference} on average")
 
 
 def peak_extra_mb(problem: Problem) -> float:
@@ -229,16 +210,14 @@ def peak_extra_mb(problem: Problem) -> float:
 
 def main() -> None:
     """Measure and print one JSON object as the last line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile, which takes a minute")
-    compiled = can_compile() and not parser.parse_args().no_compile
+    argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None).parse_args()
     problem, threads = Problem(), torch.get_num_threads()
     print(f"{describe_device(torch.device('cpu'))}, torch {torch.__version__}")
     if threads > 1:
-        print(json.dumps(compare(problem, compiled)))
+        print(json.dumps(compare(problem)))
     torch.set_num_threads(1)
     memory = peak_extra_mb(problem)
-    found = compare(problem, compiled)
+    found = compare(problem)
     print(json.dumps(found | {"peak_extra_mb": round(memory, 1)}))
 
 

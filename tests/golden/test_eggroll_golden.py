@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 from unimoe.metrics import score_run
 from unimoe.studies.heads.eggroll.ndcg import PoolMetric, ideal_dcg
-from unimoe.studies.heads.eggroll.noise import Kind, directions, factors, grid
+from unimoe.studies.heads.eggroll.noise import Kind, directions, factors, product_directions
 from unimoe.studies.heads.eggroll.products import Pools
 from unimoe.studies.heads.eggroll.score_space import score_space_gradient
 from unimoe.studies.heads.eggroll.scoring import Scorer, base_scores
@@ -69,7 +69,7 @@ def test_a_grids_squared_error_is_the_stated_one(kind: Kind, excess: int) -> Non
     truth = torch.randn(d_out, d_in, generator=torch.Generator().manual_seed(0), dtype=F64)
     errors = []
     for step in range(3000):
-        noise = grid(0, step, inputs, outputs, d_out, d_in, kind=kind, dtype=F64)
+        noise = product_directions(0, step, inputs, outputs, d_out, d_in, kind=kind, dtype=F64)
         change = (noise.b @ truth.T @ noise.a.T).flatten()
         errors.append(
             (estimate(noise, torch.cat([change, -change]), 1.0) - truth).square().sum() / truth.square().sum()

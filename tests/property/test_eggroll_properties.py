@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from unimoe.studies.heads.eggroll import ndcg
 from unimoe.studies.heads.eggroll.ndcg import PoolMetric, ideal_dcg
 from unimoe.studies.heads.eggroll.noise import Kind, directions
-from unimoe.studies.heads.eggroll.shaping import average_ranks, shape
+from unimoe.studies.heads.eggroll.update import average_ranks, shape
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

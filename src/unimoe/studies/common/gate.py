@@ -1,4 +1,4 @@
-"""Gates that a comparison registers before there are scores, and what they say in the end."""
+"""Gates that a comparison registers before there are scores, and their verdict afterwards."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from unimoe.io import find_files, write_text
 
 
 def register_gates(wanted: Mapping[str, Mapping[str, object]], output_dir: Path) -> None:
-    """Write ``gates.yaml`` into an output folder without results; in others it stays as it is, or stays away.
+    """Write ``gates.yaml`` into an output folder, unless the folder holds results already.
 
     Args:
-        wanted: gates as plain data, without what is default.
+        wanted: gates as plain data, without default values.
         output_dir: the comparison's folder.
 
     Raises:
@@ -36,15 +36,15 @@ def register_gates(wanted: Mapping[str, Mapping[str, object]], output_dir: Path)
     elif output_dir.exists() and find_files(output_dir, "*/seed_*/results/*/*.json"):
         stderr.print(f"{output_dir} has results and no {REGISTERED}: too late to register a gate", soft_wrap=True)
     else:
-        write_text(path, _text(wanted))
+        write_text(path, _as_yaml(wanted))
 
 
 def verdict(analysis: Analysis) -> str:
-    """What the registered gate says, in lines."""
+    """Return the verdict of the registered gate, in lines."""
     return gate_lines(analysis.registration, analysis.outcomes)
 
 
-def _text(gates: Mapping[str, Mapping[str, object]]) -> str:
+def _as_yaml(gates: Mapping[str, Mapping[str, object]]) -> str:
     import yaml
 
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

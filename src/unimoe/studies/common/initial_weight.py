@@ -11,13 +11,13 @@ from unimoe.errors import DataError
 
 
 def initial_weight(kind: str, documents: Tensor, outputs: int, seed: int) -> Tensor:
-    """The weights that a training starts from, whatever its method.
+    """Return the first weights of a training.
 
     Args:
         kind: ``pca``, ``orthogonal`` or ``normal``, see ``TrainConfig.init``.
-        documents: embeddings ``(N, D)`` that ``pca`` looks at.
+        documents: embeddings ``(N, D)`` for ``pca``.
         outputs: rows of the matrix.
-        seed: of the random ones.
+        seed: of the random kinds.
 
     Returns:
         ``(outputs, D)`` float32 on the CPU. More outputs than inputs leave the rows beyond D zero in ``pca``.
@@ -37,7 +37,7 @@ def initial_weight(kind: str, documents: Tensor, outputs: int, seed: int) -> Ten
         raise DataError("an embedding is not finite; encode the corpus again, with model.dtype float32")
     moment = documents.double().cpu().T @ documents.double().cpu()
     directions = torch.linalg.eigh(moment).eigenvectors.flip(1).T[:outputs]
-    # An eigenvector's sign is anybody's guess: the largest entry is made positive, so that machines agree.
+    # The sign of an eigenvector is arbitrary: the largest entry is made positive, so that machines agree.
     signs = directions.gather(1, directions.abs().argmax(1, keepdim=True)).sign()
     weight = torch.zeros(outputs, inputs)
     weight[: len(directions)] = (directions * signs).float()

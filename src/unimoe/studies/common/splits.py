@@ -1,4 +1,4 @@
-"""Which queries of a collection train, which choose settings, and which are reported. Split by query, never by row."""
+"""Split the queries of a collection into those that train, choose settings, and report; by query, never by row."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Splits(NamedTuple):
 
 
 class SplitConfig(Section):
-    """Which queries train, which choose, and which report.
+    """The splits of a collection that train, choose and report.
 
     Attributes:
-        train: split of the collection that is trained on.
-        dev: split that settings and the best step are chosen on; null takes ``dev_fraction`` of the training queries.
-        test: split that is reported.
+        train: the split that trains.
+        dev: the split that chooses settings and the best step; None takes ``dev_fraction`` of the training queries.
+        test: the split that is reported.
         dev_fraction: of the queries of ``train``, by a hash of their ids.
-        test_fraction: where ``train`` is null, all three are parts of the split ``test``: this one of its queries, then
-            ``dev_fraction``, the rest trains.
+        test_fraction: if ``train`` is None, all three are parts of the split ``test``: this fraction of its queries is
+            the test, then ``dev_fraction`` is dev, and the rest trains.
     """
 
     train: str | None = "train"
@@ -46,7 +46,7 @@ class SplitConfig(Section):
     @model_validator(mode="after")
     def _all_three(self) -> SplitConfig:
         if self.train is None and self.dev is not None:
-            raise ValueError("dev is a split of its own only where train is one; leave dev out")
+            raise ValueError("dev can name a split only where train names one; leave dev out")
         if self.train is None and self.dev_fraction + self.test_fraction >= 1:
             raise ValueError("dev_fraction and test_fraction leave no query to train on; lower them")
         return self
@@ -56,7 +56,7 @@ _OWN_SPLIT = SplitConfig(train=None)
 
 
 def task_collection(task: str) -> str:
-    """The catalogue's name of a task: ``NanoMSMARCO`` is ``nanobeir:MSMARCO``."""
+    """Return the catalogue's name of a task: ``NanoMSMARCO`` is ``nanobeir:MSMARCO``."""
     return _NANO_NAMES.get(task.lower(), task)
 
 
@@ -65,7 +65,7 @@ def load_splits(task: str, config: SplitConfig | None) -> Splits:
 
     Args:
         task: a name of the catalogue, or a NanoBEIR task's.
-        config: which split is which; null takes the published ones where there is a train split.
+        config: the splits; None takes the published ones if there is a train split, else parts of the test split.
 
     Raises:
         UsageError: no such collection or split.
@@ -84,8 +84,8 @@ def load_splits(task: str, config: SplitConfig | None) -> Splits:
 
 
 def _split_or_none(name: str, split: str) -> Collection | None:
-    """A split, or nothing where the collection has none of that name; damaged data is an error all the same."""
-    if name.startswith("ir_datasets:"):  # there the id names the split, and another word changes nothing
+    """A split, or None where the collection has none of that name; damaged data is still an error."""
+    if name.startswith("ir_datasets:"):  # its id names the split already
         return None
     try:
         return load_collection(name, split)
@@ -107,7 +107,7 @@ def _of_one(collection: Collection, config: SplitConfig) -> Splits:
 
 
 def _parted(collection: Collection, fractions: list[float]) -> list[Collection]:
-    """The judged queries in parts of these sizes, and one of all others; a query's place hangs on its id alone."""
+    """The judged queries in parts of these sizes, and one of all others; a query's place depends on its id alone."""
     order = sorted(collection.qrels, key=lambda query_id: hash_parts(["head split", query_id]))
     parts, begin = [], 0
     for fraction in fractions:

@@ -1,4 +1,4 @@
-"""The commands ``train-head`` and ``compare-heads``; light to import, what they need is imported when they run."""
+"""The commands ``train-head``, ``compare-heads`` and ``compare_korean``; they import their work when they run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Task = Annotated[
     typer.Option(help="A collection: scifact, NanoMSMARCO, path:DIR. By default SciFact's folder, else apidocs."),
 ]
 NumSteps = Annotated[int, typer.Option("--num-steps", "--num_steps", min=1, help="Steps, or generations.")]
-Seeds = Annotated[int, typer.Option(min=1, help="Trainings of each method that are reported.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Reported trainings of each method.")]
 Settings = Annotated[int, typer.Option(min=1, max=9, help="Settings of each method tried on dev.")]
-Margin = Annotated[float, typer.Option(help="By how much evolution must beat InfoNCE: .01 is a point.")]
-Methods = Annotated[str | None, typer.Option(help="Some of the methods, with commas; by default all.")]
+Margin = Annotated[float, typer.Option(help="Evolution must beat InfoNCE by this much: .01 is a point.")]
+Methods = Annotated[str | None, typer.Option(help="Methods, separated by commas; by default all.")]
 
 
 def train_head(
@@ -29,7 +29,7 @@ def train_head(
     num_steps: NumSteps = 300,
     device: Device = None,
     seed: Annotated[int, typer.Option(min=0, help="Of noise and batches.")] = 0,
-    output_dir: Annotated[Path, typer.Option(help="Where checkpoint and log go.")] = Path("outputs/heads"),
+    output_dir: Annotated[Path, typer.Option(help="Folder of checkpoint and log.")] = Path("outputs/heads"),
     override: Override = None,
 ) -> None:
     """Train one projection head over a frozen encoder, choose its step on dev; print nDCG on train, dev and test."""
@@ -50,7 +50,7 @@ def train_head(
 
 def compare_heads(
     part: Annotated[
-        Part, typer.Argument(help="Methods; a grid of evolution's knobs; noise on what was trained; or diversity.")
+        Part, typer.Argument(help="Methods; a grid of evolution's settings; noise on trained weights; or diversity.")
     ] = Part.METHODS,
     task: Task = None,
     num_steps: NumSteps = 150,
@@ -66,7 +66,7 @@ def compare_heads(
 ) -> None:
     """Compare methods that train a head: settings chosen on dev, seeds, one test, and a gate registered beforehand.
 
-    What is done is skipped, so a killed comparison goes on when it is started again. ``analyze`` reads the folder too.
+    Finished work is skipped, so a killed comparison continues when started again. ``analyze`` reads the folder too.
     """
     run_comparison(
         part, task, None, num_steps=num_steps, methods=methods, seeds=seeds, settings=settings, margin=margin,
@@ -76,7 +76,7 @@ def compare_heads(
 
 KO_STRATEGYQA: dict[str, Any] = {
     "encoder": {"base": "intfloat/multilingual-e5-base", "query_prefix": "query: ", "document_prefix": "passage: "},
-    "splits": {"train": None, "test": "dev"},  # it has no other: the three parts are made of it
+    "splits": {"train": None, "test": "dev"},  # its only split, which is divided into three parts
     "pools": {"source": "dense"},  # BM25's analyzer is English
 }
 BELEBELE: dict[str, Any] = {"pools": {"source": "dense"}}
@@ -123,7 +123,7 @@ def run_comparison(
     override: list[str] | None,
     caveats: list[str] | None = None,
 ) -> None:
-    """``compare-heads`` with further keys of the shared configuration, and caveats; for the scripts."""
+    """Run ``compare-heads`` with further keys of the shared configuration, and caveats."""
     from unimoe.results import safe_name
     from unimoe.studies.heads.compare import jobs
 

@@ -1,4 +1,4 @@
-"""What the training of a projection head is: data, pools, head, method and its knobs."""
+"""The configuration of a head's training: data, pools, head, method and its settings."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from unimoe.config.dense import BUNDLED_ENCODER, EncoderConfig
 from unimoe.config.experiment import BM25Config
 from unimoe.studies.common.splits import SplitConfig
 
-Method = Literal[
-    "zero_shot", "eggroll", "score_es", "genetic", "hybrid",
-    "infonce", "lambdaloss", "approxndcg", "listnet", "softmax", "listmle", "plistmle", "ranknet", "adrmse",
-]  # fmt: skip
 GradientLoss = Literal[
     "infonce", "lambdaloss", "approxndcg", "listnet", "softmax", "listmle", "plistmle", "ranknet", "adrmse"
 ]
+Method = Literal["zero_shot", "eggroll", "score_es", "genetic", "hybrid", GradientLoss]
 METHODS: tuple[Method, ...] = get_args(Method)
 GRADIENT_METHODS: tuple[GradientLoss, ...] = get_args(GradientLoss)
 
@@ -33,7 +30,7 @@ class PoolConfig(Section):
     """The candidates of a query.
 
     Attributes:
-        source: BM25's best, or the frozen encoder's.
+        source: the best documents by BM25, or by the frozen encoder.
         depth: candidates of a query. Positives that the source does not find are added to training pools only, in place
             of the last negatives and up to half of the pool.
         bm25: BM25's parameters.
@@ -49,9 +46,9 @@ class SoftLabelConfig(Section):
 
     Attributes:
         voters: ``bm25``, encoders as in ``encoder.base``, or ``lm:`` and a causal language model as in ``model.base``.
-        top_k: how high a candidate must be ranked to get a ranker's vote.
-        votes: votes needed.
-        grade: the label of a candidate that has them.
+        top_k: the lowest rank that gets a ranker's vote.
+        votes: the number of votes that a candidate needs.
+        grade: the label of a candidate with enough votes.
     """
 
     voters: list[str] = Field(default_factory=lambda: ["bm25", BUNDLED_ENCODER], min_length=2)
@@ -71,9 +68,9 @@ class GeneticConfig(Section):
 
     Attributes:
         individuals: heads of one generation.
-        elites: the best of them live on unchanged.
-        tournament: individuals drawn for each parent; the best of them is it.
-        crossover: chance of two parents; a child is ``t W1 + (1 - t) W2`` with a random t, else a copy.
+        elites: how many of the best live on unchanged.
+        tournament: individuals drawn for each parent; the best of them is the parent.
+        crossover: probability of two parents; a child is ``t W1 + (1 - t) W2`` with a random t, else a copy.
         mutation: standard deviation of the rank-1 mutation, relative to the weights.
     """
 
@@ -91,47 +88,46 @@ class GeneticConfig(Section):
 
 
 class TrainConfig(Section):
-    """One training of a head. The defaults are ours; ``seed_recipe`` has those the project started from.
+    """One training of a head. The defaults are ours; ``original_recipe`` has those of the original.
 
     Attributes:
-        task: a collection of the catalogue; ``NanoMSMARCO`` and its siblings stand for ``nanobeir:MSMARCO``.
-        splits: which queries train, choose and report; null: the published ones where there is a train split,
-            else parts of the test split.
+        task: a collection of the catalogue; ``NanoMSMARCO`` and its siblings are ``nanobeir:MSMARCO`` and so on.
+        splits: the queries that train, choose and report; None: the published splits if there is a train split, else
+            parts of the test split.
         encoder: frozen; its embeddings are cached.
         head_output_size: dimensions after the head.
         scoring: of a projected query with a projected document, the same in training, choice and report.
         init: ``pca``: the directions in which the documents' embeddings are longest, which keeps the encoder's ranking;
             ``orthogonal``: random ones; ``normal``: independent entries of variance 1 / inputs.
-        method: what trains.
+        method: evolution, genetic, hybrid, a loss, or ``zero_shot``, which trains nothing.
         num_steps: steps, or generations.
         batch_size: queries of one step.
         population_size: perturbations of one step, two of each direction.
         sigma: size of a perturbation.
         sigma_is: ``relative`` to the weights (sigma is then the ratio of their norms), or ``absolute``.
         learning_rate: of the optimizer; Adam's steps do not depend on the gradient's size, SGD's do.
-        optimizer: of all but the genetic algorithm.
+        optimizer: of all methods except the genetic algorithm.
         adaptive_sigma: let sigma follow how much perturbations change the ranking.
         shaping_method: of the fitness.
         noise_rank: rank of a perturbation.
-        grid: directions are all pairs of few a and few b vectors: cheaper, and noisier by a known factor.
-        max_norm: of a gradient; null for no clipping.
+        grid: take the products of few a and few b vectors as directions: cheaper, and noisier by a known factor.
+        max_norm: gradients are clipped to this norm; None for no clipping.
         weight_decay: per step, relative to the learning rate.
-        seed_scale: leave 1/sigma out of the gradient estimate, as the seed did.
-        temperature: cosines or dot products are divided by it in gradient losses.
-        ndcg_k: cutoff of the nDCG that is optimised, chosen by and reported.
+        seed_scale: leave 1/sigma out of the gradient estimate, as the original does.
+        temperature: gradient losses divide cosines or dot products by it.
+        ndcg_k: cutoff of the nDCG in training, choice and report.
         gain: of a grade; equality with trec_eval holds for ``linear``.
         precision: of evolution: ``fp4`` keeps the weights in NVFP4 between steps, ``bfloat16`` concerns products alone.
-        soft_labels: half-relevant labels for training queries; null for none.
-        objectives: weights of what the fitness sums up; only evolution strategies and the genetic algorithm take more
-            than relevance.
+        soft_labels: half-relevant labels for training queries; None for none.
+        objectives: weights of the objectives in the fitness; eggroll, genetic and hybrid take more than relevance.
         handoff: steps of evolution before gradients take over, where the method is ``hybrid``.
-        gradient_method: what takes over.
+        gradient_method: the loss of ``hybrid`` from then on.
         gradient_learning_rate: its learning rate.
-        eval_every: steps between looks at the dev queries.
+        eval_every: steps between evaluations on the dev queries.
         save_every: steps between saved states; a killed run loses at most these.
-        seed: of noise, batches and, where it is random, the first weights.
-        device: null for the best there is.
-        output_dir: where checkpoints, logs and results go.
+        seed: of noise, batches and random first weights.
+        device: None for the best available.
+        output_dir: the folder of checkpoints, logs and results.
     """
 
     task: str = "NanoMSMARCO"
@@ -185,12 +181,8 @@ class TrainConfig(Section):
         return self
 
 
-def seed_recipe(**changes: object) -> TrainConfig:
-    """The settings that the project started from, for comparison: see ``docs/eggroll.md`` for what is wrong with them.
-
-    Args:
-        changes: fields of ``TrainConfig`` that differ.
-    """
+def original_recipe(**changes: object) -> TrainConfig:
+    """Return the original's settings with some changes, for comparison; ``docs/eggroll.md`` lists their faults."""
     recipe: dict[str, object] = {
         "population_size": 256,
         "sigma": 0.02,

@@ -1,19 +1,28 @@
-"""What a head learns from: the three splits of a collection, embedded by a frozen encoder, as pools."""
+"""The data of a head's training: three splits of a collection as pools of embeddings, and the documents' dates."""
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
 
 import torch
 
+from unimoe.data.catalog import available
+from unimoe.data.sources.beir_sets import folder_of
+from unimoe.errors import DataError
 from unimoe.io import hash_json, hash_parts
 from unimoe.models.embedder import Advance, Embedder
 from unimoe.retrieval.bm25 import first_stage_name
 from unimoe.retrieval.embeddings import Embedded, cached_embeddings
-from unimoe.studies.common.splits import Splits, load_splits
+from unimoe.studies.common.splits import Splits, load_splits, task_collection
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.pools import PoolSet, candidates_of, pool_set
-from unimoe.trec import Run
+from unimoe.trec import Run, text_lines
+
+_ISO = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2})(?:[T ].*)?)?)?")
 
 
 @dataclass(frozen=True)
@@ -26,9 +35,9 @@ class HeadData:
         candidates: the pools of the test queries, as a run of their source.
         encoder: identity of the frozen encoder.
         prompt: name and hash of its prefixes and lengths.
-        first_stage: where the pools come from, as results name it.
+        first_stage: the source of the pools, as results name it.
         content_hash: of embeddings, pools and labels.
-        soft_labels: training candidates that a vote made half relevant.
+        soft_labels: the number of training candidates that a vote made half relevant.
     """
 
     splits: Splits
@@ -44,7 +53,7 @@ class HeadData:
 
     @property
     def notes(self) -> list[str]:
-        """What to know about the pools, a line each."""
+        """Facts about the pools that a reader of results should know, a line each."""
         lines = []
         for pools in (self.train, self.dev, self.test):
             if lacking := pools.without_positive:
@@ -71,13 +80,14 @@ def load_head_data(config: TrainConfig, embedder: Embedder, advance: Advance | N
     """
     splits = load_splits(config.task, config.splits)
     corpus = {key: document.full_text for key, document in splits.train.corpus.items()}
-    asked = {key: text for part in splits for key, text in part.queries.items() if key in part.qrels}
+    judged = {key: text for part in splits for key, text in part.queries.items() if key in part.qrels}
     documents = cached_embeddings(embedder, corpus, "document", advance=advance)
-    queries = cached_embeddings(embedder, asked, "query", advance=advance)
+    queries = cached_embeddings(embedder, judged, "query", advance=advance)
     pools, runs = {}, {}
     for name, collection in splits._asdict().items():
         runs[name] = candidates_of(collection, config.pools, queries, documents, inject=name == "train")
         pools[name] = pool_set(name, collection, runs[name], queries, documents, training=name == "train")
+    bm25 = config.pools.source == "bm25"
     data = HeadData(
         splits=splits,
         train=pools["train"],
@@ -86,14 +96,14 @@ def load_head_data(config: TrainConfig, embedder: Embedder, advance: Advance | N
         candidates=runs["test"],
         encoder=embedder.base_identity,
         prompt=embedder.prompt_name,
-        first_stage=_source_name(config, embedder),
+        first_stage=first_stage_name(config.pools.bm25) if bm25 else f"dense({embedder.base_identity})",
         content_hash=_content_hash(splits, runs, queries, documents),
     )
     return data if config.soft_labels is None else with_soft_labels(data, config)
 
 
 def with_soft_labels(data: HeadData, config: TrainConfig) -> HeadData:
-    """The same data with the votes of ``config.soft_labels`` in the labels of its training queries."""
+    """Add the votes of ``config.soft_labels`` to the labels of the training queries."""
     from unimoe.studies.heads.eggroll.soft_labels import soften
 
     train, changed = soften(data.train, data.splits, config)
@@ -102,18 +112,65 @@ def with_soft_labels(data: HeadData, config: TrainConfig) -> HeadData:
 
 
 def to_device(pools: PoolSet, device: torch.device) -> PoolSet:
-    """The same pools with their tensors on a device."""
+    """Move the tensors of pools to a device."""
     names = ("queries", "documents", "rows", "valid", "grades", "ranks")
     tensors = {name: getattr(pools, name).to(device) for name in names}
     return replace(pools, judged=[grades.to(device) for grades in pools.judged], **tensors)
 
 
-def _source_name(config: TrainConfig, embedder: Embedder) -> str:
-    if config.pools.source == "bm25":
-        return first_stage_name(config.pools.bm25)
-    return f"dense({embedder.base_identity})"
+def document_dates(task: str) -> dict[str, date]:
+    """Read the dates of a collection's documents, by document id, for the objective ``freshness``.
+
+    A date is ``{"metadata": {"date": "2020-05-31"}}`` in a line of ``corpus.jsonl``. A time behind it is ignored; a
+    year or a month alone is its first day. Documents without a date are left out.
+
+    Raises:
+        DataError: no document has a date, or one is no date; names file and line.
+    """
+    name = task_collection(task)
+    corpus = _corpus_file(name)
+    dates = {} if corpus is None else _read_dates(corpus)
+    if not dates:
+        raise DataError(
+            f"{name}: objectives.freshness needs dates, and no document has one; leave it out, or write "
+            '"metadata": {"date": "2020-05-31"} in the lines of corpus.jsonl'
+        )
+    return dates
 
 
 def _content_hash(splits: Splits, runs: dict[str, Run], queries: Embedded, documents: Embedded) -> str:
     embedded = hash_parts(vectors.vectors.tobytes() for vectors in (queries, documents))
     return hash_json([[part.content_hash for part in splits], runs, embedded])
+
+
+def _corpus_file(name: str) -> Path | None:
+    place = available(name)
+    if place is None or place.is_file():
+        if ":" in name:
+            return None
+        place = folder_of(name)
+    return next((file for file in (place / "corpus.jsonl", place / "corpus.jsonl.gz") if file.is_file()), None)
+
+
+def _read_dates(corpus: Path) -> dict[str, date]:
+    dates: dict[str, date] = {}
+    for number, line in text_lines(corpus):
+        record = json.loads(line)
+        metadata = record.get("metadata")
+        text = metadata.get("date") if isinstance(metadata, dict) else None
+        if text not in (None, ""):
+            dates.setdefault(str(record["_id"]), _date(str(text), corpus, number))
+    return dates
+
+
+def _date(text: str, corpus: Path, number: int) -> date:
+    found = _ISO.fullmatch(text.strip())
+    try:
+        if found is None:
+            raise ValueError
+        year, month, day = (int(part or 1) for part in found.groups())
+        return date(year, month, day)
+    except ValueError:
+        raise DataError(
+            f"{corpus}:{number}: date {text!r} is no date such as 2020-05-31, 2020-05 or 2020; mend or remove it"
+        ) from None

@@ -1,4 +1,4 @@
-"""What the methods that train a head have in common, and the gradient methods among them."""
+"""The protocol of the methods that train a head, and the gradient methods among them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unimoe.studies.heads.pools import Batch
 
 
 class Method(Protocol):
-    """Changes a head step by step. What it keeps between steps it can put into tensors and take back."""
+    """Changes a head step by step; its state between steps is a set of tensors."""
 
     def step(self, weight: Tensor, batch: Batch, step: int) -> tuple[Tensor, dict[str, float]]:
         """Take one step.
@@ -26,24 +26,24 @@ class Method(Protocol):
             step: counted from 0.
 
         Returns:
-            The new head, and what to log: ``loss`` or ``fitness`` at least.
+            The new head, and facts to log, ``loss`` or ``fitness`` among them.
         """
 
     def state(self) -> dict[str, Tensor]:
-        """All that the next step depends on besides the head."""
+        """Return all that the next step depends on besides the head."""
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Go back to a state."""
+        """Return to a state."""
 
 
 class GradientMethod:
-    """Adam or SGD down one of ``LOSSES`` or ``LISTWISE``.
+    """Adam or SGD down a loss.
 
     Args:
         config: temperature, optimizer, clipping, weight decay, cutoff.
-        loss: which of them.
+        loss: a name of ``LOSSES`` or ``LISTWISE``.
         learning_rate: of the optimizer.
-        weight: the head that is going to be trained; shape and device count.
+        weight: a head of the shape and on the device of the training.
     """
 
     def __init__(self, config: TrainConfig, loss: str, learning_rate: float, weight: Tensor) -> None:
@@ -55,7 +55,7 @@ class GradientMethod:
         )
 
     def step(self, weight: Tensor, batch: Batch, step: int) -> tuple[Tensor, dict[str, float]]:
-        """One step down the loss; see ``Method``."""
+        """Take a step down the loss; see ``Method``."""
         config = self._config
         with torch.no_grad():
             self._parameter.copy_(weight)
@@ -77,11 +77,11 @@ class GradientMethod:
         return LOSSES[self._name](scores, batch.grades, batch.valid, config.temperature, config.ndcg_k)
 
     def state(self) -> dict[str, Tensor]:
-        """The optimizer's moments."""
+        """Return the optimizer's moments."""
         kept = self._optimizer.state.get(self._parameter, {})
         return {name: value.clone() for name, value in kept.items() if isinstance(value, Tensor)}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take the moments back."""
+        """Return to a state."""
         if state:
             self._optimizer.state[self._parameter] = {name: value.clone() for name, value in state.items()}

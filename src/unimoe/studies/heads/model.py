@@ -1,45 +1,72 @@
-"""A projection head over a frozen encoder: one matrix, and the score of what it projects."""
+"""A projection head over a frozen encoder: one matrix, its file, its scores of pools, and their measures."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor, nn
 
 from unimoe.errors import DataError
 from unimoe.io import atomic_path
-from unimoe.studies.heads.config import Scoring
+from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
+from unimoe.studies.heads.config import Scoring, TrainConfig
+from unimoe.studies.heads.pools import PoolSet
 
 HEAD_FILE = "head.safetensors"
 
+_CHUNK = 256  # queries scored at a time
+
 
 def head_scores(weight: Tensor, queries: Tensor, documents: Tensor, scoring: Scoring) -> Tensor:
-    """Scores of each query with the documents of its pool; gradients flow to the weight.
-
-    Args:
-        weight: ``(D_out, D)``.
-        queries: ``(B, D)``.
-        documents: ``(B, P, D)``.
-        scoring: ``dot`` product or ``cosine`` of the projections.
+    """Score queries ``(B, D)`` with the documents ``(B, P, D)`` of their pools; gradients flow to the weight.
 
     Returns:
-        ``(B, P)`` float32.
+        Dot products or cosines of the projections under the weight ``(D_out, D)``, ``(B, P)`` float32.
     """
-    return similarities(project(weight, queries, scoring), project(weight, documents, scoring))
+    return _similarities(_project(weight, queries, scoring), _project(weight, documents, scoring))
 
 
-def project(weight: Tensor, embeddings: Tensor, scoring: Scoring) -> Tensor:
-    """Embeddings ``(..., D)`` behind a head, ``(..., D_out)``; of unit length where scores are cosines."""
-    projected = embeddings @ weight.T
-    return nn.functional.normalize(projected, dim=-1) if scoring == "cosine" else projected
+@torch.no_grad()
+def pool_scores(weight: Tensor, pools: PoolSet, config: TrainConfig) -> Tensor:
+    """Return the scores ``(Q, P)`` of every pool; those of padded places mean nothing.
+
+    Raises:
+        DataError: a score is not finite.
+    """
+    queries = _project(weight, pools.queries, config.scoring)
+    documents = _project(weight, pools.documents, config.scoring)  # each once, though many pools hold it
+    parts = [slice(begin, begin + _CHUNK) for begin in range(0, len(pools), _CHUNK)]
+    scores = torch.cat([_similarities(queries[part], documents[pools.rows[part]]) for part in parts])
+    if not math.isfinite(float(scores.sum())):
+        raise DataError(f"{pools.name}: a score is not finite; an embedding or a weight is not")
+    return scores
 
 
-def similarities(queries: Tensor, documents: Tensor) -> Tensor:
-    """Dot products of projected queries ``(B, D_out)`` with their pools ``(B, P, D_out)``, ``(B, P)`` float32."""
-    return (documents @ queries.unsqueeze(-1)).squeeze(-1).float()
+def main_metric(config: TrainConfig) -> str:
+    """Return the metric that chooses the best step: nDCG at the config's cutoff."""
+    return f"ndcg@{config.ndcg_k}"
+
+
+def evaluate_head(weight: Tensor, pools: PoolSet, config: TrainConfig) -> Scores:
+    """Return the usual measures of a head on pools, by pytrec_eval; queries without a positive in their pool count 0.
+
+    Raises:
+        DataError: a score is not finite.
+    """
+    metrics = tuple(dict.fromkeys((main_metric(config), *DEFAULT_METRICS)))
+    return score_run(pools.qrels, pools.run(pool_scores(weight, pools, config)), metrics, pools.relevance_level)
+
+
+def chosen_by(weight: Tensor, pools: PoolSet, config: TrainConfig) -> float:
+    """Return the main metric of a head on pools. Errors are those of ``evaluate_head``."""
+    metric = main_metric(config)
+    run = pools.run(pool_scores(weight, pools, config))
+    return score_run(pools.qrels, run, [metric], pools.relevance_level).aggregate[metric]
 
 
 def save_head(path: Path, weight: Tensor, metadata: dict[str, str]) -> None:
@@ -49,11 +76,11 @@ def save_head(path: Path, weight: Tensor, metadata: dict[str, str]) -> None:
 
 
 def load_head(path: Path, inputs: int | None = None) -> tuple[Tensor, dict[str, str]]:
-    """Read a head and what was written about it.
+    """Read a head of ``save_head`` and its metadata.
 
     Args:
-        path: a file of ``save_head``.
-        inputs: dimensions of the embeddings it is to project; null asks nothing.
+        path: the file.
+        inputs: dimensions of the embeddings that it must project; None for any.
 
     Returns:
         ``(D_out, D)`` float32, and the metadata.
@@ -77,3 +104,14 @@ def load_head(path: Path, inputs: int | None = None) -> tuple[Tensor, dict[str, 
             "use the encoder it was trained over"
         )
     return weight.float(), metadata
+
+
+def _project(weight: Tensor, embeddings: Tensor, scoring: Scoring) -> Tensor:
+    """Embeddings ``(..., D)`` after the head, ``(..., D_out)``; of unit length where scores are cosines."""
+    projected = embeddings @ weight.T
+    return nn.functional.normalize(projected, dim=-1) if scoring == "cosine" else projected
+
+
+def _similarities(queries: Tensor, documents: Tensor) -> Tensor:
+    """Dot products of projected queries ``(B, D_out)`` with their pools ``(B, P, D_out)``, ``(B, P)`` float32."""
+    return (documents @ queries.unsqueeze(-1)).squeeze(-1).float()

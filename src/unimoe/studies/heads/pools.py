@@ -1,4 +1,4 @@
-"""The candidates of every query, with embeddings and labels: what a head is trained, chosen and judged on."""
+"""The candidates of every query, with embeddings and labels, for training, choice and report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unimoe.trec import Run, head, ranked
 
 
 class Batch(NamedTuple):
-    """Some queries of a ``PoolSet``: their places in it, and its fields for them."""
+    """Some queries of a ``PoolSet``: their indices in it, and its fields for them."""
 
     places: list[int]
     queries: Tensor
@@ -34,7 +34,7 @@ class Batch(NamedTuple):
 class PoolSet:
     """The pools of Q queries, padded to P documents; a pool is ordered by document id, descending.
 
-    That is how ties break in trec_eval: of two equal scores the one that stands first goes first.
+    That is how ties break in trec_eval: of two documents with equal scores the first is ranked higher.
 
     Attributes:
         name: ``train``, ``dev`` or ``test``, for messages.
@@ -44,13 +44,13 @@ class PoolSet:
         documents: embeddings ``(N, D)`` float32 of all documents of any pool.
         rows: row of ``documents`` at each place ``(Q, P)``; 0 where padded.
         valid: whether a place is a document, ``(Q, P)``.
-        grades: its grade ``(Q, P)`` float32; 0 for what is unjudged or padded.
+        grades: its grade ``(Q, P)`` float32; 0 for unjudged documents and padding.
         judged: for each query all judged grades above 0, in the pool or not: they make the ideal ranking.
-        ranks: rank of each document in the source the pool comes from, from 1, ``(Q, P)``; 0 where padded. Injected
-            positives come last.
+        ranks: rank of each document in the pool's source, from 1, ``(Q, P)``; 0 where padded. Injected positives come
+            last.
         qrels: the judgments.
         without_positive: queries with no relevant document in their pool, sorted. They count in dev and test, where no
-            head can do anything about them; training leaves them out.
+            head can help them; training leaves them out.
         relevance_level: the lowest grade that binary metrics count as relevant.
     """
 
@@ -73,14 +73,14 @@ class PoolSet:
         return len(self.query_ids)
 
     def batch(self, places: Sequence[int]) -> Batch:
-        """The queries at these places."""
+        """Return the queries at these indices."""
         chosen = torch.as_tensor(places, device=self.rows.device)
         documents = self.documents[self.rows[chosen]]
         valid, grades, ranks = self.valid[chosen], self.grades[chosen], self.ranks[chosen]
         return Batch(list(places), self.queries[chosen], documents, valid, grades, ranks)
 
     def run(self, scores: Tensor) -> Run:
-        """Scores ``(Q, P)`` as a run: query id to ``{document id: score}``."""
+        """Return scores ``(Q, P)`` as a run: query id to ``{document id: score}``."""
         values = scores.detach().float().cpu().tolist()
         return {
             query_id: dict(zip(ids, row[: len(ids)], strict=True))
@@ -88,22 +88,22 @@ class PoolSet:
         }
 
     def with_grades(self, grades: Tensor, judged: list[Tensor]) -> PoolSet:
-        """The same pools with other labels."""
+        """Return the same pools with other labels."""
         return replace(self, grades=grades, judged=judged)
 
 
 def candidates_of(
     collection: Collection, config: PoolConfig, queries: Embedded, documents: Embedded, *, inject: bool
 ) -> Run:
-    """The pool of every judged query of a collection, as a run of its source.
+    """Return the pool of every judged query of a collection, as a run of its source.
 
     Args:
         collection: queries, judgments, corpus.
         config: source and depth.
         queries: embeddings by query id.
         documents: embeddings of the whole corpus.
-        inject: add positives that the source did not find, which only a training may: dev and test pools are what a
-            first stage gives.
+        inject: add positives that the source did not find, for training alone: dev and test pools are those of a real
+            first stage.
     """
     if config.source == "bm25":
         found = cached_bm25_run(collection, config.depth, config.bm25)
@@ -119,7 +119,7 @@ def candidates_of(
 def pool_set(
     name: str, collection: Collection, candidates: Run, queries: Embedded, documents: Embedded, *, training: bool
 ) -> PoolSet:
-    """The pools as tensors.
+    """Return the pools as tensors.
 
     Args:
         name: of the split, for messages.
@@ -175,8 +175,8 @@ def pool_set(
 def _with_positives(scores: Mapping[str, float], collection: Collection, query_id: str) -> dict[str, float]:
     """The pool with positives of the corpus in place of its last negatives, until half of it is positive.
 
-    Its size stays. Queries with more positives than that get those the source found, then others by a hash of both ids:
-    a pool without negatives teaches nothing.
+    Its size does not change. A query with more positives keeps those that the source found, then gets others by a hash
+    of both ids: a pool without negatives teaches nothing.
     """
     positives = {d for d, g in collection.qrels[query_id].items() if g > 0 and d in collection.corpus}
     found = positives & scores.keys()

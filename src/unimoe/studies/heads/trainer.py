@@ -27,12 +27,10 @@ from unimoe.models.embedder import Advance
 from unimoe.results import arm_dir
 from unimoe.studies.common.initial_weight import initial_weight
 from unimoe.studies.heads.config import GRADIENT_METHODS, TrainConfig
-from unimoe.studies.heads.data import HeadData, load_head_data, to_device
-from unimoe.studies.heads.dates import document_dates
+from unimoe.studies.heads.data import HeadData, document_dates, load_head_data, to_device
 from unimoe.studies.heads.methods import GradientMethod, Method
-from unimoe.studies.heads.model import HEAD_FILE, load_head, save_head
+from unimoe.studies.heads.model import HEAD_FILE, chosen_by, evaluate_head, load_head, save_head
 from unimoe.studies.heads.pools import PoolSet
-from unimoe.studies.heads.scores import chosen_by, evaluate_head
 from unimoe.training.run_state import RunState
 
 OnStep = Callable[[int, dict[str, float]], None]

@@ -9,7 +9,7 @@ import pytest
 from support.heads import topics_folder, toy_config, toy_data
 
 from unimoe.errors import DataError
-from unimoe.studies.heads.dates import document_dates
+from unimoe.studies.heads.data import document_dates
 from unimoe.studies.heads.trainer import HeadTrainer
 
 OBJECTIVES = {"relevance": 1.0, "freshness": 0.5}

@@ -15,10 +15,9 @@ from unimoe.analysis.logs import read_logs
 from unimoe.errors import DataError
 from unimoe.metrics import score_run
 from unimoe.studies.common.initial_weight import initial_weight
-from unimoe.studies.heads.config import METHODS, TrainConfig, seed_recipe
+from unimoe.studies.heads.config import METHODS, TrainConfig, original_recipe
 from unimoe.studies.heads.data import HeadData
-from unimoe.studies.heads.model import load_head, save_head
-from unimoe.studies.heads.scores import evaluate_head
+from unimoe.studies.heads.model import evaluate_head, load_head, save_head
 from unimoe.studies.heads.trainer import HeadTrainer
 
 pytestmark = pytest.mark.usefixtures("tmp_cache")
@@ -27,7 +26,9 @@ VARIANTS |= {
     "hybrid": {"method": "hybrid", "handoff": 5},
     "genetic": {"method": "genetic", "genetic": {"individuals": 6}},
     "seed_recipe": {"method": "eggroll"}
-    | seed_recipe().model_dump(include={"sigma", "sigma_is", "optimizer", "adaptive_sigma", "seed_scale", "max_norm"}),
+    | original_recipe().model_dump(
+        include={"sigma", "sigma_is", "optimizer", "adaptive_sigma", "seed_scale", "max_norm"}
+    ),
     "fp4": {"method": "eggroll", "precision": "fp4"},
     "sgd": {"method": "infonce", "optimizer": "sgd", "weight_decay": 0.01, "max_norm": 1.0},
     "objectives": {"method": "eggroll", "objectives": {"relevance": 1.0, "diversity": 0.3, "fairness": 0.3}},

@@ -24,16 +24,14 @@ from unimoe.errors import DataError
 from unimoe.studies.heads.compare import search
 from unimoe.studies.heads.compare.arms import ARMS, LARGEST_GRID, Comparison, changed
 from unimoe.studies.heads.compare.flatness import disturbed, flatness_table, robustness
-from unimoe.studies.heads.compare.gate import register_gate
 from unimoe.studies.heads.compare.memory import step_peak_bytes
-from unimoe.studies.heads.compare.methods import Chosen, MethodComparison, shares_seeds
-from unimoe.studies.heads.compare.overlap import known_queries, overlap_table
+from unimoe.studies.heads.compare.methods import Chosen, MethodComparison, register_gate, shares_seeds
 from unimoe.studies.heads.compare.pareto import mean_diversity, pareto
-from unimoe.studies.heads.compare.table import method_table
-from unimoe.studies.heads.config import TrainConfig, seed_recipe
+from unimoe.studies.heads.compare.table import known_queries, method_table, overlap_table
+from unimoe.studies.heads.config import TrainConfig, original_recipe
 from unimoe.studies.heads.data import HeadData
+from unimoe.studies.heads.model import evaluate_head
 from unimoe.studies.heads.pools import Batch
-from unimoe.studies.heads.scores import evaluate_head
 from unimoe.studies.heads.trainer import HeadTrainer
 
 METHODS = ["zero_shot", "infonce", "eggroll", "eggroll_objectives"]
@@ -85,9 +83,9 @@ class TestArms:
                 if name != "seed_recipe":
                     assert (config.head_output_size, config.scoring, config.init) == (64, "cosine", "pca")
 
-    def test_the_seed_recipe_is_the_seeds(self) -> None:
+    def test_the_recipe_is_the_originals(self) -> None:
         knobs, config = ARMS["seed_recipe"].settings(TrainConfig(), 1)[0]
-        recipe = seed_recipe()
+        recipe = original_recipe()
         assert knobs == {"learning_rate": recipe.learning_rate, "sigma": recipe.sigma}
         assert config == recipe.model_copy(update={"ndcg_k": 10})
 

@@ -219,12 +219,12 @@ class _DevEvaluator(BaseEvaluator):
         self._sets, self._batch_size = tuple(sets), batch_size
         self.primary_metric = _MEAN
 
-    def __call__(self, model: Any, *_: Any, **__: Any) -> dict[str, float]:
+    def __call__(self, model: Any, *_args: Any, **_options: Any) -> dict[str, float]:
         """``{"scifact_ndcg@10": .., ..., "mean_ndcg@10": ..}``."""
         found: dict[str, float] = {}
         means, reranker = [], CrossEncoderReranker(model, self._batch_size)
         for data in self._sets:
-            run, _ = rerank_run(reranker, data.collection, data.candidates)
+            run, _scored = rerank_run(reranker, data.collection, data.candidates)
             scores = score_run(data.collection.qrels, run, _METRICS, data.collection.relevance_level).aggregate
             found |= {f"{data.name}_{metric}": scores[metric] for metric in _METRICS}
             means.append(scores["ndcg@10"])

@@ -1,4 +1,4 @@
-"""What is compared: every arm with nine settings of the two knobs that matter most to it, so that none is favoured."""
+"""The arms of the comparison: nine settings each of the two knobs that matter most to it, so that none is favoured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from unimoe.config.base import Name, Positive, Section
 from unimoe.errors import did_you_mean
-from unimoe.studies.heads.config import TrainConfig, seed_recipe
+from unimoe.studies.heads.config import TrainConfig, original_recipe
 
 LARGEST_GRID = 9
 """Settings of every arm."""
@@ -24,17 +24,17 @@ class Arm:
     """One arm of the comparison.
 
     Attributes:
-        changes: what it differs in from the comparison's base, whatever its setting; keys may be ``section.key``.
-        knobs: two keys with three values each. ``handoff`` is given as a fraction of the steps.
-        what: in words, for tables.
+        changes: keys of the comparison's base that it changes in every setting; a key may be ``section.key``.
+        knobs: two keys with three values each. ``handoff`` is a fraction of the steps.
+        description: for tables.
     """
 
     changes: Mapping[str, Any]
     knobs: Knobs = field(default_factory=dict)
-    what: str = ""
+    description: str = ""
 
     def settings(self, base: TrainConfig, count: int) -> list[tuple[dict[str, Any], TrainConfig]]:
-        """The first ``count`` settings, the grid's middle first: the knobs' values, and the whole configuration."""
+        """Return the first ``count`` settings, the grid's middle first: the knobs' values, and the configuration."""
         values = list(self.knobs.values())
         places = sorted(product(*(range(len(v)) for v in values)), key=lambda p: (sum(abs(i - 1) for i in p), p))
         chosen = [dict(zip(self.knobs, (v[i] for v, i in zip(values, p, strict=True)), strict=True)) for p in places]
@@ -51,15 +51,15 @@ _LOSS: Knobs = {**_STEPS, "temperature": (0.02, 0.05, 0.1)}
 _NOISE: Knobs = {**_STEPS, "sigma": (0.05, 0.15, 0.5)}
 
 ARMS: dict[str, Arm] = {
-    "zero_shot": Arm({"method": "zero_shot"}, what="the frozen encoder, no head"),
+    "zero_shot": Arm({"method": "zero_shot"}, description="the frozen encoder, no head"),
     "infonce": Arm({"method": "infonce"}, _LOSS, "gradients of InfoNCE"),
     "listnet": Arm({"method": "listnet"}, _LOSS, "gradients of ListNet"),
     "lambdaloss": Arm({"method": "lambdaloss"}, _LOSS, "gradients of LambdaLoss (NDCG-Loss2++)"),
     "approxndcg": Arm({"method": "approxndcg"}, _LOSS, "gradients of ApproxNDCG"),
     "seed_recipe": Arm(
-        {"method": "eggroll", **seed_recipe().model_dump(include=set(_RECIPE_KEYS))},
+        {"method": "eggroll", **original_recipe().model_dump(include=set(_RECIPE_KEYS))},
         {"learning_rate": (0.01, 0.05, 0.2), "sigma": (0.01, 0.02, 0.05)},
-        "evolution as the seed had it: no 1/sigma, plain SGD, clipping, dot products, random first weights",
+        "the original's recipe: no 1/sigma, plain SGD, clipping, dot products, random first weights",
     ),
     "eggroll": Arm({"method": "eggroll"}, _NOISE, "evolution in the space of weights, Adam"),
     "score_es": Arm(
@@ -105,14 +105,14 @@ class Comparison(Section):
     """A comparison of methods on one collection.
 
     Attributes:
-        name: stands in every result; ``base.output_dir`` holds one comparison.
-        base: what all arms share: data, pools, encoder, head, scoring, steps, cutoff.
-        methods: names of ``ARMS``; zero-shot and InfoNCE are what the others are measured against.
-        settings: of each arm tried on dev, up to nine; all arms have as many.
-        seeds: of the trainings that are reported.
-        tuning_seed: of those that choose a setting.
-        margin: by how much evolution must beat InfoNCE for the gate to pass.
-        caveats: why results are unfit for decisions, copied into every one of them.
+        name: the experiment of every result; ``base.output_dir`` holds one comparison.
+        base: the settings that all arms share: data, pools, encoder, head, scoring, steps, cutoff.
+        methods: names of ``ARMS``; zero-shot and InfoNCE are the baselines.
+        settings: tried on dev for each arm, up to nine.
+        seeds: of the reported trainings.
+        tuning_seed: of the trainings that choose a setting.
+        margin: evolution must beat InfoNCE by this much for the gate to pass.
+        caveats: reasons why results are unfit for decisions, copied into every result.
     """
 
     name: Name = "heads"
@@ -131,8 +131,13 @@ class Comparison(Section):
         return self
 
 
+def in_words(knobs: Mapping[str, Any]) -> str:
+    """Return the values of an arm's knobs, for tables and progress."""
+    return ", ".join(f"{knob} {value:g}" for knob, value in knobs.items())
+
+
 def changed(base: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
-    """A configuration with some keys changed; ``section.key`` reaches into a section."""
+    """Change some keys of a configuration; ``section.key`` is a key of a section."""
     raw: dict[str, Any] = base.model_dump()
     for key, value in changes.items():
         section, _, inner = key.partition(".")

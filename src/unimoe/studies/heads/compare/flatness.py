@@ -1,4 +1,4 @@
-"""How much a head loses when its weights are disturbed: whether evolution finds flatter places than gradients do."""
+"""The loss of a head when noise is added to its weights: does evolution find flatter places than gradients do?"""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from unimoe.studies.heads.compare.methods import Chosen, MethodComparison
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.eggroll.ndcg import PoolMetric, ideal_dcg
 from unimoe.studies.heads.losses import infonce
+from unimoe.studies.heads.model import pool_scores
 from unimoe.studies.heads.pools import PoolSet
-from unimoe.studies.heads.scores import pool_scores
 
 SIZES = (0.01, 0.03, 0.1, 0.3)
 DRAWS = 3
@@ -25,12 +25,9 @@ _TEMPERATURE = 0.05
 
 
 def disturbed(weight: Tensor, size: float, seed: int) -> Tensor:
-    """The weight with Gaussian noise of ``size`` times its norm added.
+    """Add Gaussian noise of ``size`` times its Frobenius norm to a weight ``(D_out, D)``.
 
-    Args:
-        weight: ``(D_out, D)``.
-        size: Frobenius norm of the noise over that of the weight.
-        seed: of the noise, which is then the same for every head of this shape but for its length.
+    With one seed the noise of all heads of one shape differs in its length alone.
     """
     noise = torch.randn(weight.shape, generator=torch.Generator().manual_seed(seed)).to(weight)
     scale: Tensor = size * torch.linalg.vector_norm(weight) / torch.linalg.vector_norm(noise)
@@ -40,7 +37,7 @@ def disturbed(weight: Tensor, size: float, seed: int) -> Tensor:
 def robustness(
     weight: Tensor, pools: PoolSet, config: TrainConfig, draws: int = DRAWS
 ) -> dict[float, tuple[float, float]]:
-    """What a head scores and its InfoNCE loss by size of the noise, each a mean over draws; 0 is the head as it is."""
+    """Return a head's nDCG and InfoNCE loss by size of the noise, each a mean over draws; size 0 is the head itself."""
     best = [ideal_dcg(grades.tolist(), config.ndcg_k) for grades in pools.judged]
     metric = PoolMetric(pools.grades, torch.tensor(best, dtype=torch.float64), config.ndcg_k, valid=pools.valid)
     found = {}
@@ -54,12 +51,7 @@ def robustness(
 
 
 def flatness_table(compared: MethodComparison, chosen: Mapping[str, Chosen]) -> Table:
-    """What every trained arm loses on its training queries and on the test queries, mean over seeds.
-
-    Args:
-        compared: a finished comparison.
-        chosen: the setting of each arm.
-    """
+    """Return the losses of every trained arm of a finished comparison on training and test queries, mean over seeds."""
     trained = [name for name in chosen if chosen[name].config.method != "zero_shot"]
     groups: dict[str, list[tuple[Cell, ...]]] = {"train": [], "test": []}
     steps = Steps(len(trained))

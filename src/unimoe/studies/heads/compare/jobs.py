@@ -1,4 +1,4 @@
-"""What the commands ``train-head`` and ``compare-heads`` do."""
+"""The work of the commands ``train-head`` and ``compare-heads``."""
 
 from __future__ import annotations
 
@@ -17,26 +17,25 @@ from unimoe.studies.heads.compare import Part
 from unimoe.studies.heads.compare.arms import Comparison
 from unimoe.studies.heads.compare.flatness import flatness_table
 from unimoe.studies.heads.compare.methods import Chosen, MethodComparison
-from unimoe.studies.heads.compare.overlap import overlap_table
 from unimoe.studies.heads.compare.pareto import pareto
 from unimoe.studies.heads.compare.search import grid_search
-from unimoe.studies.heads.compare.table import method_table
+from unimoe.studies.heads.compare.table import method_table, overlap_table
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.data import HeadData
 from unimoe.studies.heads.trainer import HeadTrainer, load_data
 
 ANALYSIS = "analysis"
 GRID_STEPS = 40
-"""Of each training in a grid, at most."""
+"""The most steps of each training in a grid search."""
 
 
 def default_task() -> str:
-    """SciFact where its folder is at hand, else the bundled collection: neither needs a network."""
+    """Return SciFact if its folder exists, else the bundled collection: neither needs a network."""
     return "scifact" if available("scifact") else "apidocs"
 
 
 def head_config(keys: Mapping[str, Any], overrides: Sequence[str] = ()) -> TrainConfig:
-    """A training's configuration from keys, nulls left out, and ``key=value`` overrides.
+    """Make a training's configuration from keys, without those that are None, and ``key=value`` overrides.
 
     Raises:
         UsageError: an unknown key or an impossible value; names it.
@@ -46,7 +45,7 @@ def head_config(keys: Mapping[str, Any], overrides: Sequence[str] = ()) -> Train
 
 
 def comparison(base: TrainConfig, *, methods: list[str] | None, seeds: int, **facts: Any) -> Comparison:
-    """A comparison over seeds 0, 1, ...
+    """Make a comparison over seeds 0, 1, ...
 
     Raises:
         UsageError: an unknown method, or an impossible value.
@@ -69,7 +68,7 @@ def train_one(config: TrainConfig) -> None:
 
 
 def compare(compared: Comparison, part: Part, given: Sequence[str] = ()) -> None:
-    """Compare methods, search the grid, or disturb what was trained; what is done already is skipped."""
+    """Run a part of a comparison; finished trainings are skipped."""
     folder = Path(compared.base.output_dir)
     data = _load(compared.base)
     for caveat in compared.caveats:
@@ -109,7 +108,7 @@ def _print_table(table: Table, folder: Path) -> None:
 
 
 def _load(config: TrainConfig) -> HeadData:
-    """The pools, with a line about what is odd in them."""
+    """Load the pools, and print what is unusual about them."""
     with Steps(1).step(f"{config.task}: texts embedded, pools made", None) as step:
         data = load_data(config, step.advance)
         step.outcome = f"{len(data.train):,} queries to train on, {len(data.dev):,} dev, {len(data.test):,} test"

@@ -1,4 +1,4 @@
-"""How much memory a training step takes beside what is there before it."""
+"""The memory that a training step takes beside weights and data."""
 
 from __future__ import annotations
 
@@ -15,15 +15,10 @@ from unimoe.studies.heads.pools import Batch
 
 
 def step_peak_bytes(method: Method, weight: Tensor, batch: Batch) -> int:
-    """The most that torch holds at any moment of a step beyond what it held before: the second step is measured.
+    """Return the most that torch holds at any moment of a step beyond what it held before.
 
-    What the first step leaves for the next ones (work buffers, an optimizer's moments) is there when the second
-    begins, and is added. Memory that NumPy takes is not seen.
-
-    Args:
-        method: a fresh one; its state is changed.
-        weight: the head ``(D_out, D)``.
-        batch: what both steps train on.
+    The second step of a fresh method is measured; its state is changed. What the first step leaves (work buffers, an
+    optimizer's moments) exists when the second begins, and is added. Memory that NumPy takes is not seen.
     """
     with _profiled(weight.device) as first:
         weight, _ = method.step(weight, batch, 0)
@@ -37,7 +32,7 @@ def _profiled(device: torch.device) -> profile:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the library writes a line to stderr at every start and end
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the profiler's own
+        warnings.simplefilter("ignore")  # the profiler warns about its own internals
         return profile(activities=activities, profile_memory=True, acc_events=True)
 
 

@@ -1,6 +1,6 @@
-"""Tries every arm's settings on dev, trains the best with every seed, and tests each training once.
+"""The comparison: try every arm's settings on dev, train the best with every seed, and test each training once.
 
-What is done already is skipped, so that a killed comparison goes on when it is started again.
+Finished work is skipped, so that a killed comparison continues when it is started again.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from unimoe.evaluation.store import ResultStore
 from unimoe.io import hash_file, read_json, write_json
 from unimoe.models.device import describe_device
 from unimoe.results import TrainingBudget, arm_dir, result_path
+from unimoe.studies.common.gate import register_gates
 from unimoe.studies.common.pool_results import PoolSet
-from unimoe.studies.heads.compare.arms import ARMS, Comparison
-from unimoe.studies.heads.compare.gate import register_gate
+from unimoe.studies.heads.compare.arms import ARMS, Comparison, in_words
 from unimoe.studies.heads.compare.memory import step_peak_bytes
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.data import HeadData, with_soft_labels
-from unimoe.studies.heads.scores import evaluate_head, main_metric, pool_scores
+from unimoe.studies.heads.model import evaluate_head, main_metric, pool_scores
 from unimoe.studies.heads.trainer import HeadTrainer, load_data, make_method
 
 TRAINING_FILE = "training.json"
@@ -36,9 +36,9 @@ class Chosen:
     """The setting of an arm that was best on dev.
 
     Attributes:
-        knobs: its values.
+        knobs: the values of its knobs.
         config: the whole configuration.
-        tried: knobs of every setting, with ``val`` on dev, best step and seconds.
+        tried: the knobs of every setting, with ``val`` on dev, best step and seconds.
     """
 
     knobs: dict[str, Any]
@@ -50,9 +50,9 @@ class MethodComparison:
     """A comparison in its output folder, its gate registered there.
 
     Args:
-        comparison: what to compare.
-        data: the pools; loaded by the config when absent.
-        given: options given by hand, for provenance.
+        comparison: its configuration.
+        data: the pools; by default those of the config are loaded.
+        given: options of the command line, for provenance.
 
     Raises:
         DataError: the folder holds another gate, or the collection or encoder cannot be had.
@@ -66,23 +66,23 @@ class MethodComparison:
         self._softened: HeadData | None = None
 
     def run(self) -> dict[str, Chosen]:
-        """Do everything that is not done yet; the setting chosen for each arm."""
+        """Do everything that is not done yet; return the setting chosen for each arm."""
         methods = self.comparison.methods
         steps = Steps(2 * len(methods))
-        self._write_first_stage()
+        if self.comparison.base.pools.source == "bm25":  # the encoder's own order is that of zero-shot
+            self._write_first_stage()
         chosen = {}
         for name in methods:
             chosen[name] = self._tune(name, steps)
             self._train(name, chosen[name].config, steps)
         return chosen
 
-    def trainer(self, name: str, config: TrainConfig, seed: int | None = None) -> HeadTrainer:
-        """The training of an arm as it is reported."""
-        config = config if seed is None else config.model_copy(update={"seed": seed})
-        return HeadTrainer(config, self._data_of(config), name)
+    def trainer(self, name: str, config: TrainConfig, seed: int) -> HeadTrainer:
+        """Return the reported training of an arm."""
+        return HeadTrainer(config.model_copy(update={"seed": seed}), self._data_of(config), name)
 
     def tuned(self, name: str) -> list[tuple[dict[str, Any], HeadTrainer]]:
-        """The trainings that choose an arm's setting, each with the values of its knobs."""
+        """Return the trainings that choose an arm's setting, each with the values of its knobs."""
         base = self.comparison.base.model_copy(update={"seed": self.comparison.tuning_seed})
         trainers = []
         for place, (knobs, config) in enumerate(ARMS[name].settings(base, self.comparison.settings)):
@@ -102,13 +102,12 @@ class MethodComparison:
                 tried.append({**knobs, **_fit(trainer, step)})
             best = max(range(len(tried)), key=lambda i: (tried[i]["val"], -i))
             knobs, trainer = trainings[best]
-            shown = ", ".join(f"{knob} {value:g}" for knob, value in knobs.items())
-            step.outcome = f"best {100 * tried[best]['val']:.2f} with {shown}"
+            step.outcome = f"best {100 * tried[best]['val']:.2f} with {in_words(knobs)}"
         write_json(self.output_dir / "tuning" / f"{name}.json", tried)
         return Chosen(knobs, self._reported(trainer.config), tried)
 
     def _reported(self, config: TrainConfig) -> TrainConfig:
-        """The setting as it is trained for the report; the seed is given later."""
+        """The configuration of a setting's reported trainings, except their seed."""
         return config.model_copy(update={"output_dir": str(self.output_dir), "seed": self.comparison.base.seed})
 
     def _train(self, name: str, config: TrainConfig, steps: Steps) -> None:
@@ -122,7 +121,7 @@ class MethodComparison:
             step.outcome = f"test {100 * sum(means) / len(means):.2f}"
 
     def _report(self, trainer: HeadTrainer) -> float:
-        """Test a training once, and note what it took; its main metric on the test queries."""
+        """Test a training once, and write its costs; return its main metric on the test queries."""
         metric = main_metric(trainer.config)
         place = (self.output_dir, trainer.arm, trainer.seed)
         path = arm_dir(*place) / TRAINING_FILE
@@ -131,7 +130,7 @@ class MethodComparison:
             if there["fingerprint"] == trainer.state.fingerprint:
                 return float(there["test"])
         store = ResultStore(self.output_dir, self._given)
-        result = store.evaluated(spec_of(trainer, self.comparison), lambda: test_outcome(trainer))
+        result = store.evaluated(spec_of(trainer, self.comparison), lambda: tested_outcome(trainer))
         facts, (weight, _) = trainer.fit(), trainer.head()
         train = evaluate_head(weight.to(trainer.device), trainer.train_pools, trainer.config)
         record = {
@@ -145,7 +144,7 @@ class MethodComparison:
         return result.aggregate[metric]
 
     def _peak_bytes(self, trainer: HeadTrainer) -> int | None:
-        """Of one step, beside weights and data; null where nothing is trained."""
+        """The peak of one step, beside weights and data; None where nothing is trained."""
         weight = trainer.initial()
         method = make_method(trainer.config, weight, trainer.train_pools, trainer.dates)
         if method is None:
@@ -153,11 +152,9 @@ class MethodComparison:
         return step_peak_bytes(method, weight, trainer.train_pools.batch(trainer.batch(0)))
 
     def _write_first_stage(self) -> None:
-        """The pools in the order of their source, as an arm without seeds."""
+        """Write the result of the pools in the order of their source, an arm without seeds."""
         base, data = self.comparison.base, self.data
-        if base.pools.source != "bm25":  # the encoder's own order is zero-shot
-            return
-        pools = test_pools(data, base)
+        pools = pools_tested(data, base)
         spec = pools.spec(
             "bm25",
             None,
@@ -175,7 +172,7 @@ class MethodComparison:
         return self._softened
 
 
-def test_pools(data: HeadData, config: TrainConfig) -> PoolSet:
+def pools_tested(data: HeadData, config: TrainConfig) -> PoolSet:
     """Return the test pools of the heads."""
     return PoolSet(
         dataset=result_name(config.task),
@@ -194,7 +191,7 @@ def spec_of(trainer: HeadTrainer, comparison: Comparison) -> EvaluationSpec:
     steps = int(facts["steps"])
     seen = steps * min(config.batch_size, len(data.train))
     budget = TrainingBudget(steps=steps, ranking_examples=seen, embedding_examples=0, tokens=0)
-    return test_pools(data, config).spec(
+    return pools_tested(data, config).spec(
         trainer.arm,
         trainer.seed,
         experiment=comparison.name,
@@ -211,13 +208,13 @@ def spec_of(trainer: HeadTrainer, comparison: Comparison) -> EvaluationSpec:
     )
 
 
-def test_outcome(trainer: HeadTrainer) -> Outcome:
+def tested_outcome(trainer: HeadTrainer) -> Outcome:
     """Score a finished training on the test pools."""
     data, start = trainer.data, time.perf_counter()
     weight, _ = trainer.head()
     run = data.test.run(pool_scores(weight, data.test, trainer.config))
     seconds, device = time.perf_counter() - start, describe_device(trainer.device)
-    return test_pools(data, trainer.config).outcome(
+    return pools_tested(data, trainer.config).outcome(
         run, items=sum(map(len, run.values())), seconds=seconds, device=device
     )
 
@@ -225,14 +222,14 @@ def test_outcome(trainer: HeadTrainer) -> Outcome:
 def shares_seeds(config: TrainConfig, base: TrainConfig) -> bool:
     """Return whether a seed gives a training the first weights and the order of queries that it gives the base.
 
-    Every epoch's order hangs on the seed alone, and so do the first weights of one kind and size.
+    Every epoch's order depends on the seed alone, and so do the first weights of one kind and size.
     """
     keys = ("init", "head_output_size", "batch_size", "num_steps")
     return all(getattr(config, key) == getattr(base, key) for key in keys)
 
 
 def _fit(trainer: HeadTrainer, step: Step) -> dict[str, float]:
-    """Train, with a bar that also moves where a training is found done or half done."""
+    """Train, with a progress bar that also moves for steps taken in an earlier run."""
     taken = 0
 
     def on_step(number: int, facts: dict[str, float]) -> None:
@@ -243,3 +240,28 @@ def _fit(trainer: HeadTrainer, step: Step) -> dict[str, float]:
     found = trainer.fit(on_step)
     step.advance(trainer.config.num_steps - taken)
     return {name: found[name] for name in ("val", "best_step", "seconds")}
+
+
+SYSTEM, BASELINE = "eggroll", "infonce"
+
+
+def register_gate(comparison: Comparison, output_dir: Path) -> None:
+    """Register that evolution beats InfoNCE by more than the margin, if both are compared; see ``register_gates``.
+
+    Raises:
+        DataError: another gate is registered there.
+    """
+    if not {SYSTEM, BASELINE} <= set(comparison.methods):
+        return
+    base = comparison.base
+    gate: dict[str, object] = {
+        "kind": "superiority",
+        "task": "reranking",
+        "datasets": [result_name(base.task)],
+        "metric": f"ndcg@{base.ndcg_k}",
+        "system": SYSTEM,
+        "baseline": BASELINE,
+        "margin": comparison.margin,
+        "seeds": sorted(comparison.seeds),
+    }
+    register_gates({f"{SYSTEM}-beats-{BASELINE}": gate}, output_dir)

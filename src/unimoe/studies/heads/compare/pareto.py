@@ -1,4 +1,4 @@
-"""Relevance against diversity: which of the heads that were tried no other beats in both, on dev."""
+"""Relevance against diversity on dev: the tried heads that no other beats in both, as a table and a figure."""
 
 from __future__ import annotations
 
@@ -15,23 +15,17 @@ from unimoe.analysis.figures.files import save
 from unimoe.analysis.figures.style import NEUTRAL, ONE_COLUMN, STYLE, page
 from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.data.names import result_name
+from unimoe.studies.heads.compare.arms import in_words
 from unimoe.studies.heads.compare.methods import MethodComparison
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.eggroll.objectives import diversity, first_documents, pareto_front
+from unimoe.studies.heads.model import chosen_by, pool_scores
 from unimoe.studies.heads.pools import PoolSet
-from unimoe.studies.heads.scores import chosen_by, pool_scores
 
 
 @dataclass(frozen=True)
 class Point:
-    """A head by its two objectives on dev.
-
-    Attributes:
-        method: the arm.
-        setting: its knobs in words.
-        relevance: nDCG at the cutoff.
-        diversity: mean of one minus the cosine over pairs of the first documents, as the frozen encoder embeds them.
-    """
+    """A head by its arm, its setting in words, and its two objectives on dev."""
 
     method: str
     setting: str
@@ -40,18 +34,14 @@ class Point:
 
 
 def mean_diversity(weight: Tensor, pools: PoolSet, config: TrainConfig) -> float:
-    """Mean over queries of the diversity of the first documents in a head's order."""
+    """Return the mean diversity of each query's first documents, in a head's order."""
     scores = pool_scores(weight, pools, config).masked_fill(~pools.valid, -torch.inf).unsqueeze(2)
     top = first_documents(scores, pools.valid, config.ndcg_k)
     return float(diversity(top, pools.documents[pools.rows]).mean())
 
 
 def pareto(compared: MethodComparison, methods: Sequence[str]) -> tuple[Table, Path]:
-    """Every setting tried of some methods, as a table and a figure; what was not trained yet is trained.
-
-    Args:
-        compared: the comparison.
-        methods: names of its arms.
+    """Train every setting of some arms that is not trained yet, and place them by relevance and diversity.
 
     Returns:
         All points, the front first, and the PNG file.
@@ -61,9 +51,8 @@ def pareto(compared: MethodComparison, methods: Sequence[str]) -> tuple[Table, P
         for knobs, trainer in compared.tuned(name):
             trainer.fit()
             weight, _ = trainer.head()
-            shown = ", ".join(f"{knob} {value:g}" for knob, value in knobs.items())
             found = chosen_by(weight, dev, trainer.config), mean_diversity(weight, dev, trainer.config)
-            points.append(Point(name, shown, *found))
+            points.append(Point(name, in_words(knobs), *found))
     front = set(pareto_front([(point.relevance, point.diversity) for point in points]))
     order = sorted(range(len(points)), key=lambda i: (i not in front, -points[i].relevance))
     base = compared.comparison.base
@@ -82,12 +71,7 @@ def pareto(compared: MethodComparison, methods: Sequence[str]) -> tuple[Table, P
 
 
 def pareto_figure(points: Sequence[Point], front: Sequence[int]) -> Figure:
-    """All points, a marker for each method, and a line through the front.
-
-    Args:
-        points: of one collection.
-        front: places of those no other dominates.
-    """
+    """Draw all points, a marker for each method, and a line through those at the indices ``front``."""
     figure, axes = page(ONE_COLUMN, 2.2, left=0.5, right=0.1, top=0.15, bottom=0.4)
     line = sorted((points[i].diversity, 100 * points[i].relevance) for i in front)
     axes.plot(*zip(*line, strict=True), color=NEUTRAL, linewidth=0.8, zorder=1)

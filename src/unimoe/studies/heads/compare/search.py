@@ -1,4 +1,4 @@
-"""A grid over evolution's four knobs, scored on dev alone, with a heat map."""
+"""A grid search over evolution's four knobs, scored on dev alone, as a table and a heat map."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from numpy.typing import NDArray
 
 from unimoe.analysis.figures.files import save
-from unimoe.analysis.figures.style import STYLE
+from unimoe.analysis.figures.style import LINE, STYLE, TWO_COLUMNS
 from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import count_cell
 from unimoe.console import Steps
 from unimoe.data.names import result_name
 from unimoe.studies.heads.compare.arms import changed
-from unimoe.studies.heads.compare.heat_map import Grid, heat_map
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.data import HeadData
 from unimoe.studies.heads.trainer import HeadTrainer
@@ -25,11 +29,17 @@ POPULATIONS = (64, 256, 512)
 RATES = (3e-4, 1e-3, 3e-3)
 SIZES = (64, 128, 256)
 
+Scores = dict[tuple[int, int, float, float], float]
+"""Score by head size, population, learning rate and sigma."""
+
 _COLUMNS = ("sigma", "population", "learning rate", "head size", "dev", "start", "gain", "s")
+
+# Inches of the heat map.
+_LEFT, _RIGHT, _GAP, _TITLE, _FOOT, _PANEL = 0.6, 0.7, 0.14, 0.2, 0.5, 0.75
 
 
 def grid_search(base: TrainConfig, data: HeadData, output_dir: Path, num_steps: int) -> tuple[Table, Path]:
-    """Train evolution once with each of 81 settings, for a few steps; what is done already is skipped.
+    """Train evolution once with each of 81 settings, for a few steps; finished trainings are skipped.
 
     Args:
         base: data, head and scoring.
@@ -41,7 +51,7 @@ def grid_search(base: TrainConfig, data: HeadData, output_dir: Path, num_steps: 
         All settings, the best on dev first, and the PNG file of the heat map.
     """
     shared: dict[str, Any] = {"method": "eggroll", "num_steps": num_steps, "eval_every": max(1, num_steps // 4)}
-    rows, grid = [], Grid(SIZES, POPULATIONS, RATES, SIGMAS)
+    rows, scores = [], Scores()
     steps = Steps(len(SIZES) * len(POPULATIONS))
     for size, population in product(SIZES, POPULATIONS):
         with steps.step(f"head size {size}, population {population}", 9) as step:
@@ -50,10 +60,11 @@ def grid_search(base: TrainConfig, data: HeadData, output_dir: Path, num_steps: 
                 name = "-".join(f"{value:g}" for value in knobs.values())
                 config = changed(base, {**shared, **knobs, "output_dir": str(output_dir / "grid" / name)})
                 facts = HeadTrainer(config, data).fit()
-                grid.values[size, population, rate, sigma] = facts["val"]
+                scores[size, population, rate, sigma] = facts["val"]
                 rows.append((sigma, population, rate, size, facts))
                 step.advance(1)
-            step.outcome = f"best {100 * grid.best_of(size, population):.2f}"
+            best = max(scores[size, population, rate, sigma] for rate, sigma in product(RATES, SIGMAS))
+            step.outcome = f"best {100 * best:.2f}"
     rows.sort(key=lambda row: -row[4]["val"])
     table = Table(
         name="grid",
@@ -64,8 +75,42 @@ def grid_search(base: TrainConfig, data: HeadData, output_dir: Path, num_steps: 
         title="Grid",
     )
     with mpl.rc_context(STYLE):
-        figure = heat_map(grid, f"nDCG@{base.ndcg_k} on dev x 100")
+        figure = heat_map(scores, f"nDCG@{base.ndcg_k} on dev x 100")
     return table, save(figure, output_dir / "analysis" / "grid")
+
+
+def heat_map(scores: Scores, label: str) -> Figure:
+    """Draw a panel per head size and population, learning rate against sigma, on one scale with this label."""
+    rows, columns = len(SIZES), len(POPULATIONS)
+    height = _TITLE + rows * _PANEL + (rows - 1) * (_GAP + LINE) + _FOOT
+    figure = Figure(figsize=(TWO_COLUMNS, height))
+    width = (TWO_COLUMNS - _LEFT - _RIGHT - (columns - 1) * _GAP) / columns
+    scale = 100 * min(scores.values()), 100 * max(scores.values())
+    image = None
+    for (row, size), (column, population) in product(enumerate(SIZES), enumerate(POPULATIONS)):
+        x = _LEFT + column * (width + _GAP)
+        y = height - _TITLE - _PANEL - row * (_PANEL + _GAP + LINE)
+        axes = figure.add_axes((x / TWO_COLUMNS, y / height, width / TWO_COLUMNS, _PANEL / height))
+        axes.set_title(f"head {size}, population {population}")
+        values = [[100 * scores[size, population, rate, sigma] for sigma in SIGMAS] for rate in RATES]
+        image = _panel(axes, np.array(values), scale)
+        axes.tick_params(labelleft=column == 0, labelbottom=row == rows - 1, length=0)
+    if image is not None:
+        bar = ((TWO_COLUMNS - _RIGHT + 0.12) / TWO_COLUMNS, _FOOT / height, 0.1 / TWO_COLUMNS, 0.8 - _FOOT / height)
+        figure.colorbar(image, cax=figure.add_axes(bar), label=label)
+    figure.supxlabel("sigma, relative to the weights", y=0.05 / height, va="bottom")
+    figure.supylabel("learning rate", x=0.05 / TWO_COLUMNS, ha="left")
+    return figure
+
+
+def _panel(axes: Axes, values: NDArray[np.float64], scale: tuple[float, float]) -> AxesImage:
+    image = axes.imshow(values, cmap="cividis", vmin=scale[0], vmax=scale[1], aspect="auto", origin="lower")
+    axes.set_xticks(range(len(SIGMAS)), [f"{sigma:g}" for sigma in SIGMAS])
+    axes.set_yticks(range(len(RATES)), [f"{rate:g}" for rate in RATES])
+    for (row, column), value in np.ndenumerate(values):
+        colour = "black" if value > sum(scale) / 2 else "white"
+        axes.text(column, row, f"{value:.1f}", ha="center", va="center", color=colour)
+    return image
 
 
 def _row(sigma: float, population: int, rate: float, size: int, facts: dict[str, float]) -> tuple[Cell, ...]:

@@ -1,4 +1,4 @@
-"""What came out of a comparison, as one table."""
+"""The results of a comparison as two tables: one row per method, and the same by known and new documents."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ from unimoe.analysis.tables.differences import (
 from unimoe.data.names import result_name
 from unimoe.io import read_json
 from unimoe.results import arm_dir
-from unimoe.studies.heads.compare.arms import ARMS, Comparison
+from unimoe.studies.common.splits import Splits
+from unimoe.studies.heads.compare.arms import ARMS, Comparison, in_words
 from unimoe.studies.heads.compare.methods import TRAINING_FILE, Chosen
 
-BASELINES = ("infonce", "zero_shot")
+ZERO_SHOT = "zero_shot"
+BASELINES = ("infonce", ZERO_SHOT)
 
 _COLUMNS = (
     "method", "train", "dev", "test", "95 % interval", "gap", "vs InfoNCE", "interval", "p", "vs zero-shot",
@@ -38,25 +40,18 @@ _NOTES = (
     "test mean for other seeds and other queries (over queries alone where there is no seed). gap: train minus test.",
     f"vs: difference of test means. {TESTED}Seeds pair where two methods share the order of the training queries and "
     "the first weights, as all but seed_recipe do.",
-    "s: seconds of the training's steps, median over seeds. peak MB: what torch holds within a step beside weights and "
-    "data. weights kB: what the weights between steps occupy, an optimizer's moments not counted.",
+    "s: seconds of the training's steps, median over seeds. peak MB: memory of torch within a step beside weights and "
+    "data. weights kB: memory of the weights between steps, without an optimizer's moments.",
 )
 
 
 def method_table(results: Results, comparison: Comparison, chosen: Mapping[str, Chosen], notes: Sequence[str]) -> Table:
-    """One row per method, in the order of ``ARMS``.
-
-    Args:
-        results: those of the comparison's folder.
-        comparison: what was compared.
-        chosen: setting of each method.
-        notes: facts about the pools.
-    """
+    """Return one row per method, in the order of ``ARMS``; ``notes`` are facts about the pools."""
     base = comparison.base
     dataset = result_name(base.task)
     key, metric = f"reranking/{dataset}", f"ndcg@{base.ndcg_k}"
     names = [name for name in ARMS if name in chosen]
-    scores = {name: results.scores(name, key, results.seeds(name, key) or [None]) for name in names}
+    scores = _scores(results, names, key)
     found = differences(
         {
             (name, baseline): Arms(scores[name], scores[baseline], pair_up(results, key, name, baseline))
@@ -66,10 +61,10 @@ def method_table(results: Results, comparison: Comparison, chosen: Mapping[str, 
         }
     )
     records = {name: _records(results, name, key) for name in names}
-    test = marked([mean_cell([100.0 * float(row.mean()) for row in scores[name]]) for name in names])
+    test = _means(scores, names)
     rows = [
-        _row(name, scores[name], cell, records[name], chosen[name], [found.get((name, b)) for b in BASELINES])
-        for name, cell in zip(names, test, strict=True)
+        _row(name, scores[name], test[name], records[name], chosen[name], [found.get((name, b)) for b in BASELINES])
+        for name in names
     ]
     seeds, queries = len(comparison.seeds), next(iter(scores.values())).shape[1]
     return Table(
@@ -78,9 +73,64 @@ def method_table(results: Results, comparison: Comparison, chosen: Mapping[str, 
         f"{comparison.settings} settings of each method tried on dev.",
         columns=_COLUMNS,
         groups=(RowGroup("", tuple(rows)),),
-        notes=(*_NOTES, *(f"{name}: {ARMS[name].what}." for name in names), *notes, *caveat_notes(results)),
+        notes=(*_NOTES, *(f"{name}: {ARMS[name].description}." for name in names), *notes, *caveat_notes(results)),
         csv_only=frozenset({"setting"}),
         title="Methods",
+    )
+
+
+def known_queries(splits: Splits) -> list[str]:
+    """Return the test queries with a relevant document that is relevant to a training query too, sorted."""
+    known = splits.train.relevant_documents()
+    return sorted(
+        query_id
+        for query_id, grades in splits.test.qrels.items()
+        if any(grade > 0 and document_id in known for document_id, grade in grades.items())
+    )
+
+
+def overlap_table(results: Results, comparison: Comparison, splits: Splits, names: Sequence[str]) -> Table:
+    """Return each method's scores on test queries with and without a relevant document known from training.
+
+    They show whether a head has learnt the task or the documents. A head that pulls the relevant documents of the
+    training queries to where queries lie gains on every test query that looks for one of them, and may lose on all
+    others. A mean over both says nothing of new documents.
+    """
+    base = comparison.base
+    dataset = result_name(base.task)
+    key = f"reranking/{dataset}"
+    scores = _scores(results, names, key)
+    known = np.isin(sorted(splits.test.qrels), known_queries(splits))
+    parts = {part: places for part, places in {"known": known, "new": ~known}.items() if places.any()}
+    found = differences(
+        {
+            (name, part): Arms(own[:, places], scores[ZERO_SHOT][:, places], pair_up(results, key, name, ZERO_SHOT))
+            for part, places in parts.items()
+            for name, own in scores.items()
+            if ZERO_SHOT in scores and name != ZERO_SHOT
+        }
+    )
+    ordered = [name for name in ARMS if name in names]
+    means = {
+        part: _means({name: own[:, places] for name, own in scores.items()}, ordered) for part, places in parts.items()
+    }
+
+    def cells(name: str, part: str) -> tuple[Cell, ...]:
+        if part not in parts:
+            return Cell(ABSENT), *NO_DIFFERENCE
+        return means[part][name], *(found[name, part].cells if (name, part) in found else NO_DIFFERENCE)
+
+    return Table(
+        name="documents",
+        caption=f"ndcg@{base.ndcg_k} on {dataset} by whether training knew a document that the test query looks for.",
+        columns=("method", "known", "vs zero-shot", "interval", "p", "new", "vs zero-shot ", "interval ", "p "),
+        groups=(RowGroup("", tuple((Cell(n), *cells(n, "known"), *cells(n, "new")) for n in ordered)),),
+        notes=(
+            f"known: the {known.sum():,} test queries with a relevant document that is relevant to a training query "
+            f"too; new: the other {(~known).sum():,}. Scores x 100, mean over seeds ± SD.",
+            f"{TESTED}Zero-shot has no seeds.",
+        ),
+        title="Known and new documents",
     )
 
 
@@ -93,28 +143,36 @@ def _row(
     against: Sequence[Difference | None],
 ) -> tuple[Cell, ...]:
     train = [100.0 * record["train"] for record in records]
-    gap = float(np.mean(train)) - 100.0 * float(scores.mean())
     peaks = [record["peak_bytes"] for record in records if record["peak_bytes"] is not None]
-    trained = bool(peaks)
-    compared = [cell for found in against for cell in (found.cells if found else NO_DIFFERENCE)]
-    setting = ", ".join(f"{knob} {value:g}" for knob, value in chosen.knobs.items())
+    costs = [Cell(ABSENT)] * 3
+    if peaks:
+        seconds = float(np.median([record["seconds"] for record in records]))
+        costs = [_number(seconds), _number(max(peaks) / 1e6), count_cell(round(records[0]["weight_bytes"] / 1e3))]
     return (
         Cell(name),
         mean_cell(train),
         mean_cell([100.0 * max(tried["val"] for tried in chosen.tried)] if chosen.tried else []),
         test,
         mean_interval(scores),
-        signed_cell(gap),
-        *compared,
-        _number(float(np.median([record["seconds"] for record in records])), 1) if trained else Cell(ABSENT),
-        _number(max(peaks) / 1e6, 1) if trained else Cell(ABSENT),
-        count_cell(round(records[0]["weight_bytes"] / 1e3)) if trained else Cell(ABSENT),
-        Cell(setting or ABSENT),
+        signed_cell(float(np.mean(train)) - 100.0 * float(scores.mean())),
+        *(cell for found in against for cell in (found.cells if found else NO_DIFFERENCE)),
+        *costs,
+        Cell(in_words(chosen.knobs) or ABSENT),
     )
 
 
-def _number(value: float, digits: int) -> Cell:
-    return Cell(f"{value:.{digits}f}", value=value)
+def _scores(results: Results, names: Sequence[str], key: str) -> dict[str, NDArray[np.float64]]:
+    """Scores ``(seeds, queries)`` of each method."""
+    return {name: results.scores(name, key, results.seeds(name, key) or [None]) for name in names}
+
+
+def _means(scores: Mapping[str, NDArray[np.float64]], names: Sequence[str]) -> dict[str, Cell]:
+    cells = [mean_cell([100.0 * float(row.mean()) for row in scores[name]]) for name in names]
+    return dict(zip(names, marked(cells), strict=True))
+
+
+def _number(value: float) -> Cell:
+    return Cell(f"{value:.1f}", value=value)
 
 
 def _records(results: Results, name: str, key: str) -> list[dict[str, Any]]:

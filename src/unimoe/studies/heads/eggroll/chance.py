@@ -1,4 +1,4 @@
-"""Random choices that hang on seed and step alone: the numpy counterpart of ``noise``."""
+"""Random choices that depend on seed and step alone: the numpy counterpart of ``noise``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,6 @@ import numpy as np
 
 
 def generator(stream: str, seed: int, step: int) -> np.random.Generator:
-    """A generator for one purpose in one step.
-
-    Args:
-        stream: the purpose; streams share nothing, with one another or with the directions.
-        seed: of the training.
-        step: of the training.
-    """
+    """Make a generator for one purpose in one step; no two streams, seeds or steps share random numbers."""
     key = hashlib.blake2b(f"choices\n{stream}\n{seed}\n{step}".encode(), digest_size=16).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))

@@ -25,10 +25,10 @@ from unimoe.studies.heads.methods import Method
 from unimoe.studies.heads.pools import Batch
 
 BLOCK = 16
-GRID = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """The magnitudes of E2M1, by their three bits; the fourth is the sign."""
 
-_TOP, _TOP_SCALE = GRID[-1], 448.0
+_TOP, _TOP_SCALE = MAGNITUDES[-1], 448.0
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Packed:
         codes: ``(R, ceil(C / 16) x 8)`` uint8; of two neighbours the first is in the low half of the byte.
         scales: ``(R, ceil(C / 16))`` float8_e4m3fn, never negative.
         scale: the tensor's, float32 without dimensions.
-        columns: C; what pads the last block is zero.
+        columns: C; the last block is padded with zeros.
     """
 
     codes: Tensor
@@ -49,17 +49,17 @@ class Packed:
 
     @property
     def bytes(self) -> int:
-        """What codes and both kinds of scales occupy."""
+        """The size of codes and both kinds of scales."""
         return sum(part.numel() * part.element_size() for part in (self.codes, self.scales, self.scale))
 
 
 def quantize(weight: Tensor, uniform: tuple[Tensor, Tensor] | None = None) -> Packed:
-    """Bring a matrix into four bits.
+    """Encode a matrix ``(R, C)`` in four bits.
 
     Args:
-        weight: ``(R, C)`` floating point.
+        weight: the matrix, floating point.
         uniform: numbers of [0, 1) for stochastic rounding, one per weight ``(R, C)`` and one per block
-            ``(R, ceil(C / 16))``; null rounds to the nearest, ties to even. Stochastic rounding of scales and codes
+            ``(R, ceil(C / 16))``; None rounds to the nearest, ties to even. Stochastic rounding of scales and codes
             keeps the expectation of every weight.
 
     Raises:
@@ -80,16 +80,16 @@ def quantize(weight: Tensor, uniform: tuple[Tensor, Tensor] | None = None) -> Pa
     steps = (scales * scale).unsqueeze(2)
     magnitudes = torch.where(steps > 0, magnitudes / steps, 0.0).clamp(max=_TOP)
     codes = _round(magnitudes, 1, 0, None if uniform is None else _blocks(uniform[0]))
-    bits = torch.bucketize(codes, torch.tensor(GRID, device=weight.device)) + 8 * (blocks < 0)
+    bits = torch.bucketize(codes, torch.tensor(MAGNITUDES, device=weight.device)) + 8 * (blocks < 0)
     halves = bits.reshape(rows, -1, 2).to(torch.uint8)
     return Packed(halves[..., 0] | halves[..., 1] << 4, scales.to(torch.float8_e4m3fn), scale, columns)
 
 
 def dequantize(packed: Packed) -> Tensor:
-    """The matrix ``(R, C)`` in float32; every value is exact."""
+    """Decode the matrix ``(R, C)`` into float32; every value is exact."""
     rows, blocks = packed.scales.shape
     halves = torch.stack([packed.codes & 15, packed.codes >> 4], dim=2).reshape(rows, blocks, BLOCK).long()
-    values = torch.tensor([*GRID, *(-magnitude for magnitude in GRID)], device=packed.codes.device)[halves]
+    values = torch.tensor([*MAGNITUDES, *(-magnitude for magnitude in MAGNITUDES)], device=packed.codes.device)[halves]
     scaled = values * (packed.scales.float() * packed.scale).unsqueeze(2)
     return scaled.reshape(rows, -1)[:, : packed.columns].contiguous()
 
@@ -98,11 +98,11 @@ class FourBit:
     """Holds the weights of another method in four bits between its steps.
 
     A step decodes them, lets the method work in float32, and encodes what it returns with stochastic rounding: most
-    steps are smaller than half the distance of two codes, so that rounding to the nearest would undo them all, while by
-    chance they arrive on average. What the method itself keeps, such as Adam's moments, stays in float32.
+    steps are smaller than half the distance of two codes, so that rounding to the nearest would undo them all, while
+    stochastic rounding keeps them on average. The method's state, such as Adam's moments, stays in float32.
 
     Args:
-        method: what changes the weights.
+        method: changes the weights.
         seed: of the rounding.
     """
 
@@ -122,7 +122,7 @@ class FourBit:
         return dequantize(self._packed), facts
 
     def state(self) -> dict[str, Tensor]:
-        """The packed weights, and the method's own state."""
+        """Return the packed weights, and the method's state."""
         inner = {f"inner.{name}": value for name, value in self._method.state().items()}
         if self._packed is None:
             return inner
@@ -131,12 +131,11 @@ class FourBit:
         return inner | {"codes": packed.codes, "scales": packed.scales, "scale": packed.scale, "columns": columns}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Go back to a state."""
+        """Return to a state."""
         self._packed = None
         if "codes" in state:
             self._packed = Packed(state["codes"], state["scales"], state["scale"], int(state["columns"]))
-        prefix = "inner."
-        self._method.load_state({n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)})
+        self._method.load_state({n.removeprefix("inner."): t for n, t in state.items() if n.startswith("inner.")})
 
     def _uniform(self, weight: Tensor, step: int) -> tuple[Tensor, Tensor]:
         rows, columns = weight.shape
@@ -151,7 +150,7 @@ def _chosen_scales(wanted: Tensor, magnitudes: Tensor, scale: Tensor, uniform: T
     """Block scales ``(R, blocks)`` rounded up or down by chance, and the magnitudes to encode with them.
 
     With the lower scale, magnitudes beyond its reach are cut, which lowers their mean. So with the upper scale those,
-    and only those, are stretched until the largest is at the end of its reach: that makes up for it exactly.
+    and only those, are stretched until the largest is at the end of its reach, which compensates exactly.
     """
     spacing = _spacing(wanted, 3, -6)
     lower = (wanted / spacing).floor() * spacing
@@ -163,13 +162,13 @@ def _chosen_scales(wanted: Tensor, magnitudes: Tensor, scale: Tensor, uniform: T
 
 
 def _round(values: Tensor, mantissa: int, least: int, uniform: Tensor | None = None) -> Tensor:
-    """Values of at least 0 as floating-point numbers of few bits, kept in float32.
+    """Round values of at least 0 to floating-point numbers of few bits, kept in float32.
 
     Args:
         values: to be rounded.
         mantissa: bits of the mantissa.
-        least: exponent of the smallest normal number; what is below shares its spacing.
-        uniform: numbers of [0, 1): a value goes up where they are below its share of the way; null rounds to even.
+        least: exponent of the smallest normal number; smaller numbers share its spacing.
+        uniform: numbers of [0, 1): a value goes up where they are below its share of the way; None rounds to even.
     """
     spacing = _spacing(values, mantissa, least)
     places = values / spacing

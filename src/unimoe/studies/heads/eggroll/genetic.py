@@ -18,17 +18,17 @@ from unimoe.studies.heads.pools import Batch
 class Genetic:
     """A population of heads; a step is a generation.
 
-    The first population is the given head and mutations of it. A step judges all individuals, elites too, on its own
+    The first population is the given head and mutations of it. A step judges all individuals, elites too, on its
     batch, returns the best of them, and breeds the next population: the elites unchanged, the best first, and children.
     A parent is the best of a few drawn at random. A child is ``t W1 + (1 - t) W2`` of two parents, or a copy of one,
     and always mutates by ``W + s a b^T``, with normal a and b and s relative to the weights.
 
     The head that a step returns is the best on that step's queries, so a lucky one may pass for a good one: the larger
-    the batch, the less. The step after ignores it, for the population knows it already.
+    the batch, the less. The next step ignores it, for the population holds it already.
 
     Args:
         config: ``genetic``, ``scoring`` and the seed are used.
-        objectives: of the training; their weighted sum is the fitness.
+        objectives: their weighted sum is the fitness.
     """
 
     def __init__(self, config: TrainConfig, objectives: Objectives) -> None:
@@ -37,7 +37,7 @@ class Genetic:
 
     @torch.no_grad()
     def step(self, weight: Tensor, batch: Batch, step: int) -> tuple[Tensor, dict[str, float]]:
-        """One generation; see ``Method``."""
+        """Breed one generation; see ``Method``."""
         if self._population is None:
             count = self._config.genetic.individuals
             copies = weight.expand(count - 1, *weight.shape)
@@ -46,7 +46,7 @@ class Genetic:
         population = self._population
         values = self._values(population, batch)
         fitness = self._objectives.total(values)
-        # Stable: of equals the one that stands first is the better, so that an elite gives way to what beats it alone.
+        # Stable: of equals the first is the better, so that an elite gives way only to an individual that beats it.
         order = fitness.argsort(descending=True, stable=True)
         best = population[order[0]].clone()
         self._population = self._next(population, fitness, order, step)
@@ -62,11 +62,11 @@ class Genetic:
         return best, facts
 
     def state(self) -> dict[str, Tensor]:
-        """The population, elites first, ``(individuals, D_out, D)``."""
+        """Return the population, elites first, ``(individuals, D_out, D)``."""
         return {} if self._population is None else {"population": self._population}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take it back."""
+        """Return to a state."""
         self._population = state.get("population")
 
     def _values(self, population: Tensor, batch: Batch) -> dict[str, Tensor]:
@@ -89,7 +89,7 @@ class Genetic:
         return torch.cat([population[order[: settings.elites]], self._mutated(bred, step)])
 
     def _mutated(self, heads: Tensor, step: int, first: int = 0) -> Tensor:
-        """Heads ``(n, D_out, D)``, each with a rank-1 matrix of its own added."""
+        """Heads ``(n, D_out, D)``, a different rank-1 matrix added to each."""
         count, outputs, inputs = heads.shape
         noise = directions(self._config.seed, step, count, outputs, inputs, first=first, device=heads.device)
         size = heads.flatten(1).square().mean(1).sqrt() * self._config.genetic.mutation

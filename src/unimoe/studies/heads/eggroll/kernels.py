@@ -1,8 +1,7 @@
-"""Elementwise work between matrix products: as machine code on a CPU, compiled by torch elsewhere if asked for."""
+"""Loops over numpy arrays as machine code, for work between matrix products on a CPU."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -10,17 +9,13 @@ import numba
 import torch
 from torch import Tensor
 
-from unimoe.errors import UsageError
-
 F = TypeVar("F", bound=Callable[..., Any])
-
-COMPILERS = ("c++", "g++", "clang++")
 
 
 def machine_code(function: F) -> F:
-    """A function of numpy arrays as code for this processor, made when it is first called and kept for other processes.
+    """Compile a function of numpy arrays when it is first called, and keep the code for other processes.
 
-    numba brings its own compiler. Sums and products are not contracted, so that equal numbers give equal scores.
+    Sums and products are not contracted, so that equal numbers give equal scores.
     """
     try:
         return cast(F, numba.njit(cache=True, nogil=True)(function))
@@ -29,28 +24,5 @@ def machine_code(function: F) -> F:
 
 
 def takes_machine_code(tensor: Tensor) -> bool:
-    """Whether a tensor can be given to ``machine_code``: one of numpy's numbers, on the CPU."""
+    """Return whether ``machine_code`` can work on a tensor: numpy knows its dtype, and it is on the CPU."""
     return tensor.device.type == "cpu" and tensor.dtype in (torch.float32, torch.float64)
-
-
-def can_compile() -> bool:
-    """Whether this machine has what torch.compile needs: a C++ compiler for the CPU, or a GPU."""
-    return torch.cuda.is_available() or any(map(shutil.which, COMPILERS))
-
-
-def kernel(function: Callable[..., Any], compiled: bool, *, sizes_vary: bool = False) -> Callable[..., Any]:
-    """The function itself, or compiled: the same values but for the last bits.
-
-    Args:
-        function: of tensors.
-        compiled: compile it when it is called first.
-        sizes_vary: compile once more, for any size, where one differs from the first call's; else for every size.
-
-    Raises:
-        UsageError: there is nothing to compile with.
-    """
-    if not compiled:
-        return function
-    if not can_compile():
-        raise UsageError(f"compile: no C++ compiler ({', '.join(COMPILERS)}) found; install one or leave compile out")
-    return torch.compile(function, dynamic=None if sizes_vary else False)

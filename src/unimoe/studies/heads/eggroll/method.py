@@ -1,7 +1,6 @@
-"""Evolution strategies that train a head: weights perturbed, or scores perturbed.
+"""The methods that train a head by evolution: weights perturbed, scores perturbed, or gradients after evolution.
 
-What the other modules of this package compute is put together here, as ``Method``s of the trainer. Everything random
-hangs on seed and step alone, so that a resumed training takes the same steps.
+All randomness depends on seed and step alone, so that a resumed training takes the same steps.
 """
 
 from __future__ import annotations
@@ -17,19 +16,17 @@ from unimoe.errors import DataError, UsageError
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.eggroll.fp4 import FourBit
 from unimoe.studies.heads.eggroll.genetic import Genetic
-from unimoe.studies.heads.eggroll.hybrid import Hybrid
-from unimoe.studies.heads.eggroll.noise import directions, grid
+from unimoe.studies.heads.eggroll.noise import directions, product_directions
 from unimoe.studies.heads.eggroll.objectives import Objectives
 from unimoe.studies.heads.eggroll.perturbations import Perturbations
 from unimoe.studies.heads.eggroll.products import Pools
 from unimoe.studies.heads.eggroll.score_space import score_space_gradient, through_head
 from unimoe.studies.heads.eggroll.scoring import Scorer, base_scores
-from unimoe.studies.heads.eggroll.shaping import shape
-from unimoe.studies.heads.eggroll.update import Ascent, Sigma, estimate, relative_sigma, sigma_for
+from unimoe.studies.heads.eggroll.update import Ascent, Sigma, estimate, relative_sigma, shape, sigma_for
 from unimoe.studies.heads.methods import GradientMethod, Method
 from unimoe.studies.heads.pools import Batch, PoolSet
 
-_SEED_TARGET = 0.1  # of the seed's rule for sigma: the variance of f+ - f-
+_ORIGINAL_TARGET = 0.1  # the variance of f+ - f- in the original's rule for sigma
 
 
 def evolution(
@@ -40,12 +37,12 @@ def evolution(
     groups: Mapping[str, str] | None = None,
     dates: Mapping[str, date] | None = None,
 ) -> Method:
-    """The method of a config that trains by evolution.
+    """Make the method of a config that trains by evolution.
 
     Args:
         config: ``method`` is ``eggroll``, ``score_es``, ``genetic`` or ``hybrid``.
-        weight: the head that is going to be trained, ``(D_out, D)``.
-        train: the pools that its batches are taken from, on the weight's device.
+        weight: the head before training, ``(D_out, D)``.
+        train: the training pools, on the weight's device.
         groups: document id to group, for the objective ``fairness``; by default the first stage's upper and lower half.
         dates: document id to date, for the objective ``freshness``.
 
@@ -73,13 +70,9 @@ def evolution(
 class WeightEvolution:
     """EGGROLL: low-rank perturbations of the weights, the fitness of each, and a step along their weighted sum.
 
-    The fitness is the mean over the batch's queries of ``Objectives``. Where no direction's two perturbations differ in
-    fitness, nothing was learned: weights and the optimizer's moments stay as they are.
-
-    Args:
-        config: what is perturbed and how; ``precision`` bfloat16 is that of the products with the directions.
-        weight: the head that is going to be trained; an adaptive sigma starts relative to it.
-        objectives: of the training.
+    The fitness is the mean of ``Objectives`` over the batch's queries. Where no direction's two perturbations differ in
+    fitness, nothing was learned: weights and the optimizer's moments stay as they are. An adaptive sigma starts
+    relative to the given weight.
     """
 
     def __init__(self, config: TrainConfig, weight: Tensor, objectives: Objectives) -> None:
@@ -92,22 +85,22 @@ class WeightEvolution:
             self._sigma = Sigma(_positive(sigma_for(config.sigma, weight)), "relative")
         elif config.adaptive_sigma:
             highest = math.inf if config.seed_scale else 1.0
-            self._sigma = Sigma(config.sigma, "absolute", target=_SEED_TARGET, highest=highest)
+            self._sigma = Sigma(config.sigma, "absolute", target=_ORIGINAL_TARGET, highest=highest)
 
     @torch.no_grad()
     def step(self, weight: Tensor, batch: Batch, step: int) -> tuple[Tensor, dict[str, float]]:
-        """One generation; see ``Method``."""
+        """Take a step; see ``Method``."""
         config, perturbations, sigma = self._config, self._perturbations(weight, step), self._scale(weight)
         values = self._values(weight, batch, perturbations, sigma)
         fitness = self._objectives.total(values)
-        plus, minus = fitness.chunk(2)
         shaped = shape(fitness, config.shaping_method)
         gradient = estimate(perturbations, shaped, sigma, seed_scale=config.seed_scale)
-        moved, facts = _climb(self._optimizer, weight, gradient, informed=bool((plus != minus).any()))
+        tied = _tied(fitness)
+        moved, facts = _climb(self._optimizer, weight, gradient, informed=tied < 1)
         facts |= {
             "fitness": float(fitness.mean()),
             "fitness_spread": float(fitness.std(correction=0)),
-            "tied": float((plus == minus).double().mean()),
+            "tied": tied,
             "sigma": sigma,
             "sigma_relative": relative_sigma(sigma, weight),
         }
@@ -118,7 +111,7 @@ class WeightEvolution:
         return moved, facts
 
     def state(self) -> dict[str, Tensor]:
-        """The optimizer's moments, and sigma where it adapts."""
+        """Return the optimizer's moments, and an adaptive sigma."""
         tensors = self._optimizer.state()
         if self._sigma is not None:
             # As the bits of its 64: not every device has numbers of that precision.
@@ -126,7 +119,7 @@ class WeightEvolution:
         return tensors
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take them back."""
+        """Return to a state."""
         self._optimizer.load_state(state)
         if self._sigma is not None:
             self._sigma.value = float(state["sigma"].cpu().view(torch.float64))
@@ -144,29 +137,24 @@ class WeightEvolution:
         return {name: total / len(batch.queries) for name, total in totals.items()}
 
     def _perturbations(self, weight: Tensor, step: int) -> Perturbations:
-        config, (outputs, inputs) = self._config, weight.shape
-        count = config.population_size // 2
+        config, (d_out, d_in), count = self._config, weight.shape, self._config.population_size // 2
         if config.grid:
-            return grid(config.seed, step, *grid_sizes(count, outputs, inputs), outputs, inputs, device=weight.device)
-        rank = config.noise_rank
-        return directions(config.seed, step, count, outputs, inputs, rank=rank, device=weight.device)
+            sizes = product_sizes(count, d_out, d_in)
+            return product_directions(config.seed, step, *sizes, d_out, d_in, device=weight.device)
+        return directions(config.seed, step, count, d_out, d_in, rank=config.noise_rank, device=weight.device)
 
     def _scale(self, weight: Tensor) -> float:
         if self._sigma is not None:
             return self._sigma.value
-        return _positive(_size(self._config, sigma_for(1.0, weight)))
+        return _absolute_sigma(self._config, sigma_for(1.0, weight))
 
 
 class ScoreEvolution:
-    """Perturbs the scores of each pool, and goes back from them to the weights by exact derivatives of the head.
+    """Perturbs the scores of each pool, and returns from them to the weights by exact derivatives of the head.
 
-    The estimate has as many dimensions as a pool has documents, not as the head has weights. A relative sigma is one
+    The estimate has as many dimensions as a pool has documents, not as the head has weights. A relative sigma is
     relative to the standard deviation of the scores in a pool. The metrics are not shaped: their size says how much
-    there is to gain for a query.
-
-    Args:
-        config: what is perturbed and how.
-        objectives: of the training; relevance alone.
+    there is to gain for a query. Of the objectives, relevance alone is used.
     """
 
     def __init__(self, config: TrainConfig, objectives: Objectives) -> None:
@@ -175,35 +163,59 @@ class ScoreEvolution:
 
     @torch.no_grad()
     def step(self, weight: Tensor, batch: Batch, step: int) -> tuple[Tensor, dict[str, float]]:
-        """One generation; see ``Method``."""
+        """Take a step; see ``Method``."""
         config, pools = self._config, Pools(batch.queries, batch.documents, batch.valid)
         scores = base_scores(weight, pools, config.scoring)
         spread = _pool_spread(scores, batch.valid)
-        sigma = _positive(_size(config, spread))
+        sigma = _absolute_sigma(config, spread)
         metric, count = self._objectives.relevance(batch), config.population_size // 2
         slopes, found = score_space_gradient(scores, metric, sigma, seed=config.seed, step=step, count=count)
         gradient = through_head(slopes, weight, pools, config.scoring)
         moved, facts = _climb(self._optimizer, weight, gradient, informed=bool(slopes.any()))
-        plus, minus = found.chunk(2, dim=1)
         facts |= {
             "fitness": float(found.mean()),
             "fitness_spread": float(found.mean(0).std(correction=0)),
-            "tied": float((plus == minus).double().mean()),
+            "tied": _tied(found.T),
             "sigma": sigma,
         }
         return moved, facts | ({"sigma_relative": sigma / spread} if spread > 0 else {})
 
     def state(self) -> dict[str, Tensor]:
-        """The optimizer's moments."""
+        """Return the optimizer's moments."""
         return self._optimizer.state()
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take them back."""
+        """Return to a state."""
         self._optimizer.load_state(state)
 
 
-def grid_sizes(count: int, outputs: int, inputs: int) -> tuple[int, int]:
-    """How many b-vectors and how many a-vectors make a grid of ``count`` directions with the least error.
+class Hybrid:
+    """Evolution first, gradients after: does a warm-up without gradients find a better place to start from?
+
+    The second method starts afresh, without moments of the first, and takes the steps from number ``handoff`` on,
+    counted from 0.
+    """
+
+    def __init__(self, first: Method, second: Method, handoff: int) -> None:
+        self._first, self._second, self._handoff = first, second, handoff
+
+    def step(self, weight: Tensor, batch: Batch, step: int) -> tuple[Tensor, dict[str, float]]:
+        """Take a step of the method whose turn it is; see ``Method``."""
+        return (self._first if step < self._handoff else self._second).step(weight, batch, step)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the state of both methods."""
+        parts = {"first": self._first.state(), "second": self._second.state()}
+        return {f"{part}.{name}": value for part, state in parts.items() for name, value in state.items()}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Return to a state."""
+        for part, method in (("first.", self._first), ("second.", self._second)):
+            method.load_state({name.removeprefix(part): t for name, t in state.items() if name.startswith(part)})
+
+
+def product_sizes(count: int, outputs: int, inputs: int) -> tuple[int, int]:
+    """Return how many b-vectors and a-vectors make ``count`` product directions with the least error.
 
     Raises:
         UsageError: ``count`` is a prime number above 3, which only a single vector on one side divides.
@@ -215,7 +227,7 @@ def grid_sizes(count: int, outputs: int, inputs: int) -> tuple[int, int]:
 
 
 def _refuse_clashes(config: TrainConfig) -> None:
-    """Settings that a method would ignore and whose results would then pass for what they are not."""
+    """Refuse settings that a method would ignore: its results would name settings that had no effect."""
     if config.precision == "bfloat16" and config.method not in ("eggroll", "hybrid"):
         raise UsageError(f"precision bfloat16 is for eggroll and hybrid; {config.method} computes in float32")
     if config.precision == "fp4" and config.method == "genetic":
@@ -232,7 +244,7 @@ def _optimizer(config: TrainConfig) -> Ascent:
 
 
 def _climb(optimizer: Ascent, weight: Tensor, gradient: Tensor, *, informed: bool) -> tuple[Tensor, dict[str, float]]:
-    """Take the optimizer's step, or none where the fitness was tied: Adam would go on by its momentum alone."""
+    """Take the optimizer's step, or none where the fitness was tied: Adam's momentum would move the weight still."""
     if not informed:
         return weight, {"gradient_norm": 0.0, "update_norm": 0.0}
     moved = weight.clone()
@@ -240,14 +252,20 @@ def _climb(optimizer: Ascent, weight: Tensor, gradient: Tensor, *, informed: boo
     return moved, {"gradient_norm": norm, "update_norm": float(torch.linalg.vector_norm(moved - weight))}
 
 
-def _size(config: TrainConfig, unit: float) -> float:
-    return config.sigma * (unit if config.sigma_is == "relative" else 1.0)
+def _absolute_sigma(config: TrainConfig, unit: float) -> float:
+    return _positive(config.sigma * (unit if config.sigma_is == "relative" else 1.0))
 
 
 def _positive(sigma: float) -> float:
     if not (math.isfinite(sigma) and sigma > 0):
         raise DataError(f"sigma relative to weights or scores that do not differ is {sigma}; set sigma_is absolute")
     return sigma
+
+
+def _tied(fitness: Tensor) -> float:
+    """Share of directions whose two perturbations have equal fitness ``(2M, ...)``."""
+    plus, minus = fitness.chunk(2)
+    return float((plus == minus).double().mean())
 
 
 def _pool_spread(scores: Tensor, valid: Tensor) -> float:

@@ -1,28 +1,26 @@
-"""nDCG@k and MRR@k of every perturbation, as the evaluator counts them.
+"""nDCG@k and MRR@k of every perturbation, as the evaluator computes them.
 
 Few documents of a pool are relevant, so nothing is sorted: the rank of a relevant document is one more than the number
-of documents before it, those with a higher score and, of equal scores, those at a lower index. Pools stand in
+of documents ahead of it, which are those with a higher score and, of equal scores, those at a lower index. Pools are in
 descending order of document ids, which is how trec_eval breaks ties. Where many documents are relevant, a stable sort
-gives the same.
+gives the same ranks faster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unimoe.errors import DataError, UsageError
-from unimoe.studies.heads.eggroll.counting import Judged, count_ahead, count_in_parts, earned_by_pools
-from unimoe.studies.heads.eggroll.kernels import kernel, takes_machine_code
+from unimoe.studies.heads.eggroll.kernels import machine_code, takes_machine_code
 
 Gain = Literal["linear", "exp2"]
 Metric = Literal["ndcg", "mrr"]
-
-_ALL = np.empty((0, 0), dtype=np.bool_)
 
 MOST_COUNTED = 64
 """Relevant documents of a pool up to which ranks are counted; a sort of a pool costs as much as about this many."""
@@ -30,9 +28,32 @@ MOST_COUNTED = 64
 MOST_COUNTED_ON_CPU = 512
 """The same for machine code on a CPU."""
 
+_ALL_VALID = np.empty((0, 0), dtype=np.bool_)
+_COMPARED_BYTES = 2**28  # of comparisons that are held at once, where ranks are counted in tensors
+
+
+class Judged(NamedTuple):
+    """The relevant documents of b pools, as machine code takes them.
+
+    Attributes:
+        ends: those of pool i are numbers ``ends[i]`` to ``ends[i + 1]``, ``(b + 1,)``.
+        places: their indices in their pools.
+        worth: the most that each can earn.
+        table: the share of it by the number of documents ahead, of at least P entries.
+        valid: ``(b, P)``, False for documents that never count; ``(0, 0)`` where all do.
+        first_only: take the best of a pool's documents in place of their sum.
+    """
+
+    ends: NDArray[np.int64]
+    places: NDArray[np.int64]
+    worth: NDArray[np.float64]
+    table: NDArray[np.float64]
+    valid: NDArray[np.bool_]
+    first_only: bool
+
 
 def gains_of(grades: Tensor, gain: Gain) -> Tensor:
-    """What documents of these grades are worth: the grade, or ``2^grade - 1``; nothing below 0.
+    """Return the gain of each grade: the grade, or ``2^grade - 1``; 0 for grades below 0.
 
     Raises:
         UsageError: an unknown gain.
@@ -44,7 +65,7 @@ def gains_of(grades: Tensor, gain: Gain) -> Tensor:
 
 
 def ideal_dcg(grades: Sequence[float], k: int, gain: Gain = "linear") -> float:
-    """The DCG@k of the best possible ranking of a query.
+    """Return the DCG@k of the best possible ranking of a query.
 
     Args:
         grades: of all judged documents of the query, those outside its pool too; fractions are allowed.
@@ -66,16 +87,15 @@ class PoolMetric:
         grades: ``(B, P)``, 0 where a document is not judged; fractions are allowed.
         ideal: ``ideal_dcg`` of each query, ``(B,)``; a query with 0 has nDCG 0.
         k: the cut-off.
-        metric: ``ndcg`` or ``mrr``; the reciprocal rank needs no ``ideal``, but takes it.
+        metric: ``ndcg`` or ``mrr``; the reciprocal rank ignores ``ideal``.
         gain: ``linear`` as in trec_eval, or ``exp2``.
         valid: ``(B, P)`` bool, False where a pool is padded; None where none is.
-        rounds: leave out the last digits: equal rankings of three relevant documents differ in them by the order of the
+        rounds: drop the last digits: equal rankings of three relevant documents differ in them by the order of the
             sum, and shaping would blow that up to a full step where all other fitness is tied.
-        compiled: compile the counting; takes some seconds at first.
 
     Raises:
         DataError: shapes do not fit, or a padded document is graded.
-        UsageError: an unknown metric or gain, a cut-off below 1, or nothing to compile with.
+        UsageError: an unknown metric or gain, or a cut-off below 1.
     """
 
     def __init__(
@@ -88,7 +108,6 @@ class PoolMetric:
         gain: Gain = "linear",
         valid: Tensor | None = None,
         rounds: bool = False,
-        compiled: bool = False,
     ) -> None:
         if metric not in get_args(Metric):
             raise UsageError(f"metric {metric!r}: unknown; use {' or '.join(get_args(Metric))}")
@@ -105,11 +124,13 @@ class PoolMetric:
             self._gains = (gains > 0).to(exact)
             worth = 1 / torch.arange(1, k + 1, dtype=exact, device=device)
         self._table = torch.cat([worth, worth.new_zeros(max(0, grades.shape[1] - k))])
-        self._prepare_counting()
-        self._compiled = kernel(count_ahead, compiled, sizes_vary=True) if compiled else None
+        relevant = self._gains > 0
+        self._places = relevant.nonzero()[:, 1].cpu().numpy()
+        self._ends = np.concatenate([[0], relevant.sum(dim=1).cumsum(dim=0).cpu().numpy()])
+        self._worth = self._gains[relevant]
 
     def __call__(self, scores: Tensor, queries: slice = slice(None)) -> Tensor:
-        """The metric of every ranking.
+        """Return the metric of every ranking.
 
         Args:
             scores: ``(b, P, N)``, N rankings of each pool, finite where a pool is not padded.
@@ -118,50 +139,43 @@ class PoolMetric:
         Returns:
             ``(b, N)``, float64 where the device has it.
         """
-        first, last, _ = queries.indices(len(self._gains))
-        relevant = np.diff(self._ends[first : last + 1]).max(initial=0)
-        most = MOST_COUNTED_ON_CPU if self._in_machine_code(scores) else MOST_COUNTED
-        return self.rounded((self._by_counting if relevant <= most else self._by_sorting)(scores, queries))
+        most = np.diff(self._ends_of(queries)).max(initial=0)
+        if most > (MOST_COUNTED_ON_CPU if takes_machine_code(scores) else MOST_COUNTED):
+            return self.rounded(self._by_sorting(scores, queries))
+        if takes_machine_code(scores):
+            rankings = np.ascontiguousarray(scores.detach().numpy())
+            return self.rounded(torch.from_numpy(earned_by_pools(rankings, self.judged(queries))))
+        return self.rounded(self._by_counting(scores, queries))
 
     @property
     def counts_in_machine_code(self) -> bool:
-        """Whether ``judged`` is all that is needed of it."""
+        """Whether ``judged`` is enough to compute the metric."""
         few = np.diff(self._ends).max(initial=0) <= MOST_COUNTED_ON_CPU
-        return few and self._compiled is None and takes_machine_code(self._gains)
+        return bool(few) and takes_machine_code(self._gains)
 
     def rounded(self, found: Tensor) -> Tensor:
-        """Metrics without their last digits, which differ by the order of a sum, where that was asked for."""
+        """Return metrics without the last digits, which depend on the order of a sum, if ``rounds`` asks for it."""
         if not self._rounds:
             return found
         return found.round(decimals=12 if found.dtype == torch.float64 else 5)
 
     def judged(self, queries: slice) -> Judged:
-        """The relevant documents of some queries, as machine code takes them."""
-        first, last, _ = queries.indices(len(self._gains))
+        """Return the relevant documents of some queries."""
+        valid = _ALL_VALID if self._valid is None else self._valid[queries].numpy()
         worth, table = self._worth.numpy(), self._table.numpy()
-        valid = _ALL if self._valid is None else self._valid[queries].numpy()
-        return Judged(self._ends[first : last + 1], self._places, worth, table, valid, self._first_only)
+        return Judged(self._ends_of(queries), self._places, worth, table, valid, self._first_only)
 
     def over(self, blocks: Iterable[tuple[slice, Tensor]]) -> Tensor:
-        """The metric of every ranking of ``Scorer.blocks``, ``(B, N)``."""
+        """Return the metric of every ranking of ``Scorer.blocks``, ``(B, N)``."""
         return torch.cat([self(scores, queries) for queries, scores in blocks])
 
-    def _prepare_counting(self) -> None:
-        """Where each query's relevant documents stand, and what they are worth, one query after the other."""
-        relevant = self._gains > 0
-        self._places = relevant.nonzero()[:, 1].cpu().numpy()
-        self._ends = np.concatenate([[0], relevant.sum(dim=1).cumsum(dim=0).cpu().numpy()])
-        self._worth = self._gains[relevant]
-
-    def _in_machine_code(self, scores: Tensor) -> bool:
-        return self._compiled is None and takes_machine_code(scores)
+    def _ends_of(self, queries: slice) -> NDArray[np.int64]:
+        first, last, _ = queries.indices(len(self._gains))
+        return self._ends[first : last + 1]
 
     def _by_counting(self, scores: Tensor, queries: slice) -> Tensor:
-        if self._in_machine_code(scores):
-            rankings = np.ascontiguousarray(scores.detach().numpy())
-            return torch.from_numpy(earned_by_pools(rankings, self.judged(queries)))
-        first, last, _ = queries.indices(len(self._gains))
-        ends = self._ends[first : last + 1]
+        """As many relevant documents at a time as memory has room for, on any device."""
+        ends = self._ends_of(queries)
         valid = None if self._valid is None else self._valid[queries]
         total = torch.zeros(scores.shape[0], scores.shape[2], dtype=self._gains.dtype, device=scores.device)
         part = slice(ends[0], ends[-1])
@@ -169,8 +183,9 @@ class PoolMetric:
             return total
         owner = torch.from_numpy(np.repeat(np.arange(len(total)), np.diff(ends))).to(scores.device)
         place = torch.from_numpy(self._places[part]).to(scores.device)
-        count = count_ahead if self._compiled is None else self._compiled
-        ahead = count_in_parts(count, scores, owner, place, valid, whole=self._compiled is not None)
+        most = max(1, _COMPARED_BYTES // (scores[0].numel() * scores.element_size()))
+        parts = zip(torch.split(owner, most), torch.split(place, most), strict=True)
+        ahead = torch.cat([_count_ahead(scores, owners, places, valid) for owners, places in parts])
         found = self._table.take(ahead.long()) * self._worth[part].unsqueeze(1)
         if self._first_only:
             return total.scatter_reduce_(0, owner.unsqueeze(1).expand_as(found), found, "amax")
@@ -183,6 +198,51 @@ class PoolMetric:
         gains = self._gains[queries].unsqueeze(1).expand(-1, order.shape[1], -1).gather(2, order)
         found = gains * self._table[: order.shape[2]]
         return found.amax(dim=2) if self._first_only else found.sum(dim=2)
+
+
+@machine_code
+def earned_by_pools(scores: NDArray[np.floating], judged: Judged) -> NDArray[np.float64]:
+    """Return the sum that the relevant documents of each ranking earn, ``(b, N)``, from scores ``(b, P, N)``."""
+    pools, _, rankings = scores.shape
+    found, ahead = np.zeros((pools, rankings)), np.empty(rankings, np.int32)
+    for pool in range(pools):
+        earned_by_pool(pool, scores[pool], judged, ahead, found[pool])
+    return found
+
+
+@machine_code
+def earned_by_pool(
+    pool: int, scores: NDArray[np.floating], judged: Judged, ahead: NDArray[np.int32], found: NDArray[np.float64]
+) -> None:
+    """Add what pool number ``pool``, with scores ``(P, N)``, earns to ``found`` ``(N,)``; ``ahead`` is scratch."""
+    size, rankings = scores.shape
+    for number in range(judged.ends[pool], judged.ends[pool + 1]):
+        place, worth = judged.places[number], judged.worth[number]
+        own = scores[place]
+        ahead[:] = 0
+        for other in range(size):
+            if other == place or (judged.valid.size and not judged.valid[pool, other]):
+                continue
+            theirs = scores[other]
+            if other < place:
+                for j in range(rankings):
+                    ahead[j] += theirs[j] >= own[j]
+            else:
+                for j in range(rankings):
+                    ahead[j] += theirs[j] > own[j]
+        for j in range(rankings):
+            earned = judged.table[ahead[j]] * worth
+            found[j] = max(found[j], earned) if judged.first_only else found[j] + earned
+
+
+def _count_ahead(scores: Tensor, owner: Tensor, place: Tensor, valid: Tensor | None) -> Tensor:
+    """How many documents of pool ``owner[t]`` are ahead of the one at ``place[t]``, in the dtype of the scores."""
+    pools, relevant = scores[owner], scores[owner, place].unsqueeze(1)
+    is_before = torch.arange(scores.shape[1], device=scores.device).view(1, -1, 1) < place.view(-1, 1, 1)
+    is_ahead = torch.where(is_before, pools >= relevant, pools > relevant)
+    if valid is not None:
+        is_ahead = is_ahead & valid[owner].unsqueeze(2)
+    return is_ahead.to(scores.dtype).sum(dim=1)
 
 
 def _discounts(k: int) -> Tensor:

@@ -1,8 +1,8 @@
-"""Random factors by counter: what is drawn depends on seed, step and place alone.
+"""Random factors by counter: a draw depends on seed, step and place alone.
 
 Philox (Salmon et al. 2011) is keyed by a hash of stream, seed and step, and every row of factors has a fixed range of
-its counter. So row j is the same alone, among others, on any device and in any process, and no two pairs of seed and
-step share noise, as ``seed + step`` would.
+its counter. So row j is the same alone or among others, on any device and in any process, and no two pairs of seed and
+step share noise, as they would if the generator's seed were ``seed + step``.
 
 Normal variates come from a table: the means of the standard normal over 65,536 equally likely intervals, scaled to unit
 variance. They need no logarithm or cosine, whose last bit differs between machines and between places in a vector;
@@ -24,9 +24,10 @@ from torch import Tensor
 
 from unimoe.errors import UsageError
 from unimoe.studies.heads.eggroll.kernels import machine_code
-from unimoe.studies.heads.eggroll.perturbations import Directions, Grid
+from unimoe.studies.heads.eggroll.perturbations import Directions, ProductDirections
 
 Kind = Literal["normal", "rademacher"]
+"""Normal entries, or signs (``rademacher``): both have zero mean and unit variance."""
 
 _WORDS = 4
 """64-bit words that one value of Philox's counter gives."""
@@ -49,19 +50,9 @@ def directions(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Directions:
-    """Independent directions ``first`` to ``first + count - 1`` of a step.
+    """Draw the independent directions ``first`` to ``first + count - 1`` of a step, for a weight ``(d_out, d_in)``.
 
-    Args:
-        seed: of the training; any integer.
-        step: of the training.
-        count: M, how many.
-        d_out: the weight's outputs.
-        d_in: the weight's inputs.
-        rank: r.
-        first: the number of the first one; several processes each draw their own part.
-        kind: normal entries, or signs (``rademacher``): both have zero mean and unit variance.
-        device: where they are wanted; they are drawn on the CPU.
-        dtype: of the factors; the values are float32's in every wider dtype.
+    They are drawn on the CPU in float32; a wider dtype holds the same values.
 
     Raises:
         UsageError: an unknown kind, or a count, size or rank below 1.
@@ -73,7 +64,7 @@ def directions(
     return Directions(rows[:, :split].reshape(count, rank, d_out), rows[:, split:].reshape(count, rank, d_in))
 
 
-def grid(
+def product_directions(
     seed: int,
     step: int,
     inputs: int,
@@ -84,42 +75,23 @@ def grid(
     kind: Kind = "normal",
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
-) -> Grid:
-    """A grid of ``inputs`` b-vectors and ``outputs`` a-vectors: as many directions as their product.
-
-    Args:
-        seed: of the training; any integer.
-        step: of the training.
-        inputs: m1, how many vectors of ``d_in`` entries.
-        outputs: m2, how many vectors of ``d_out`` entries.
-        d_out: the weight's outputs.
-        d_in: the weight's inputs.
-        kind: normal entries, or signs.
-        device: where they are wanted.
-        dtype: of the factors.
+) -> ProductDirections:
+    """Draw ``inputs`` b-vectors and ``outputs`` a-vectors of a step, which make as many directions as their product.
 
     Raises:
         UsageError: an unknown kind, or a count or size below 1.
     """
     _at_least_one(inputs=inputs, outputs=outputs, d_out=d_out, d_in=d_in)
+    # The streams keep their first names, on which every draw depends.
     a = factors("grid outputs", seed, step, outputs, d_out, kind=kind)
     b = factors("grid inputs", seed, step, inputs, d_in, kind=kind)
-    return Grid(a.to(device=device, dtype=dtype), b.to(device=device, dtype=dtype))
+    return ProductDirections(a.to(device=device, dtype=dtype), b.to(device=device, dtype=dtype))
 
 
 def factors(
     stream: str, seed: int, step: int, count: int, entries: int, *, first: int = 0, kind: Kind = "normal"
 ) -> Tensor:
-    """Rows ``first`` to ``first + count - 1`` of a stream of random entries.
-
-    Args:
-        stream: what they are for; streams share nothing.
-        seed: of the training.
-        step: of the training.
-        count: rows.
-        entries: entries of a row.
-        first: the number of the first row.
-        kind: normal entries, or signs.
+    """Draw rows ``first`` to ``first + count - 1`` of a stream; no two streams share random numbers.
 
     Returns:
         float32 ``(count, entries)`` on the CPU, possibly a view of longer rows.
@@ -174,7 +146,7 @@ def _signs(words: NDArray[np.uint64]) -> Tensor:
 
 @cache
 def _table() -> NDArray[np.float32]:
-    """The normal's mean over each of ``_INTERVALS`` equally likely intervals, float32, symmetric about 0."""
+    """The normal's mean over each of ``_INTERVALS`` equally likely intervals, symmetric about 0."""
     edges = ndtri(np.linspace(0.5, 1, _INTERVALS // 2 + 1))
     densities = np.exp(-(edges**2) / 2)
     upper = densities[:-1] - densities[1:]

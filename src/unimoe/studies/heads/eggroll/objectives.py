@@ -1,12 +1,13 @@
-"""What a ranking is worth: relevance, diversity, fairness of exposure, freshness, and a weighted sum of them.
+"""Objectives of a ranking: relevance, diversity, fairness of exposure, freshness, and a weighted sum of them.
 
-Every objective lies between 0 and 1 but for diversity, which is up to 2, and all look at the first k documents.
-Evolution needs no more than their values, so that none has to be differentiable.
+Every objective lies between 0 and 1, except diversity, which lies between 0 and 2, and all use the first k documents
+alone. Evolution needs only their values, so none has to be differentiable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ class Top(NamedTuple):
     """The first documents of n rankings of b pools.
 
     Attributes:
-        places: in their pools, best first, ``(b, k, n)``.
+        places: their indices in their pools, best first, ``(b, k, n)``.
         inside: whether there is a document, ``(b, k, n)``: a pool may hold fewer than k.
     """
 
@@ -36,16 +37,7 @@ class Top(NamedTuple):
 class Objectives:
     """The objectives of a training, prepared for its pools.
 
-    Args:
-        config: ``objectives``, ``ndcg_k`` and ``gain`` are used.
-        train: the pools.
-        groups: document id to its group, for fairness; by default the documents that the first stage ranks in the
-            upper half of a pool are one group, the others another.
-        dates: document id to its date, for freshness.
-
-    Raises:
-        UsageError: freshness is asked for, and there are no dates.
-        DataError: a document of a pool has no group or no date.
+    Arguments and errors are those of ``evolution``; ``objectives``, ``ndcg_k`` and ``gain`` of the config are used.
     """
 
     def __init__(
@@ -62,7 +54,7 @@ class Objectives:
         ideal = [ideal_dcg(grades.tolist(), self._k, self._gain) for grades in train.judged]
         exact = torch.float32 if device.type == "mps" else torch.float64
         self._ideal = torch.tensor(ideal, dtype=exact, device=device)
-        self._groups = self._freshness = None
+        self._groups = self._ages = None
         if "fairness" in self.weights and groups is not None:
             numbers = {name: float(number) for number, name in enumerate(sorted(set(groups.values())))}
             of_document = {document_id: numbers[name] for document_id, name in groups.items()}
@@ -72,75 +64,77 @@ class Objectives:
                 raise UsageError("objectives: freshness needs the documents' dates, and there are none; leave it out")
             days = _spread(train, {key: float(day.toordinal()) for key, day in dates.items()}, "date")
             oldest, newest = days[train.valid].aminmax()
-            self._freshness = (days - oldest) / (newest - oldest).clamp(min=1)
+            self._ages = (days - oldest) / (newest - oldest).clamp(min=1)
 
     def of(self, batch: Batch) -> BatchObjectives:
-        """The objectives of a step's queries."""
+        """Prepare the objectives of a step's queries."""
         groups = _halves(batch) if self._groups is None else self._groups[batch.places]
-        freshness = None if self._freshness is None else self._freshness[batch.places]
-        return BatchObjectives(tuple(self.weights), self._k, batch, self.relevance(batch), groups, freshness)
+        recency = None if self._ages is None else self._ages[batch.places]
+        return BatchObjectives(tuple(self.weights), self._k, batch, self.relevance(batch), groups, recency)
 
     def relevance(self, batch: Batch) -> PoolMetric:
-        """The nDCG of a step's queries."""
+        """Prepare the nDCG of a step's queries."""
         ideal = self._ideal[batch.places]
         return PoolMetric(batch.grades, ideal, self._k, gain=self._gain, valid=batch.valid, rounds=True)
 
     def total(self, values: Mapping[str, Tensor]) -> Tensor:
-        """The weighted sum of objectives."""
+        """Return the weighted sum of objectives."""
         return torch.stack([weight * values[name] for name, weight in self.weights.items()]).sum(0)
 
 
+@dataclass(frozen=True)
 class BatchObjectives:
-    """The objectives of B queries; see ``Objectives.of``."""
+    """The objectives of a step's B queries; see ``Objectives.of``.
 
-    def __init__(
-        self,
-        names: tuple[str, ...],
-        k: int,
-        batch: Batch,
-        relevance: PoolMetric,
-        groups: Tensor,
-        freshness: Tensor | None,
-    ) -> None:
-        self._names, self._k, self._batch = names, k, batch
-        self._relevance, self._groups, self._freshness = relevance, groups, freshness
+    Attributes:
+        names: of the objectives.
+        k: the cutoff.
+        batch: the queries.
+        relevance: their nDCG.
+        groups: number of each document's group, ``(B, P)``.
+        recency: 0 for the oldest document of all pools, 1 for the newest, ``(B, P)``; None without dates.
+    """
+
+    names: tuple[str, ...]
+    k: int
+    batch: Batch
+    relevance: PoolMetric
+    groups: Tensor
+    recency: Tensor | None
 
     @property
     def relevance_alone(self) -> PoolMetric | None:
-        """The metric that is all there is to them; None where there is more."""
-        return self._relevance if set(self._names) == {"relevance"} else None
+        """The metric of relevance where it is the only objective; else None."""
+        return self.relevance if set(self.names) == {"relevance"} else None
 
     def values(self, scores: Tensor, block: slice) -> dict[str, Tensor]:
-        """Objectives of n rankings of some queries' pools.
+        """Return each objective of n rankings, summed over b of the B queries, ``(n,)``.
 
         Args:
             scores: ``(b, P, n)``, ``-inf`` where a pool is padded.
-            block: which b of the B queries.
-
-        Returns:
-            For each objective its sum over these queries, ``(n,)``.
+            block: which queries.
         """
         found = {}
-        if "relevance" in self._names:
-            found["relevance"] = self._relevance(scores, block).sum(0)
-        if set(self._names) != {"relevance"}:
-            top = first_documents(scores, self._batch.valid[block], self._k)
-        if "diversity" in self._names:
-            found["diversity"] = diversity(top, self._batch.documents[block]).sum(0)
-        if "fairness" in self._names:
-            found["fairness"] = fairness(top, self._groups[block], self._batch.valid[block]).sum(0)
-        if self._freshness is not None:
-            found["freshness"] = freshness(top, self._freshness[block]).sum(0)
+        if "relevance" in self.names:
+            found["relevance"] = self.relevance(scores, block).sum(0)
+        if set(self.names) != {"relevance"}:
+            top = first_documents(scores, self.batch.valid[block], self.k)
+        if "diversity" in self.names:
+            found["diversity"] = diversity(top, self.batch.documents[block]).sum(0)
+        if "fairness" in self.names:
+            found["fairness"] = fairness(top, self.groups[block], self.batch.valid[block]).sum(0)
+        if self.recency is not None:
+            found["freshness"] = freshness(top, self.recency[block]).sum(0)
         return found
 
 
 def first_documents(scores: Tensor, valid: Tensor, k: int) -> Top:
-    """The k best documents of every ranking, best first; which of two equal scores goes first is undefined.
+    """Return up to k best documents of every ranking, best first; the order of equal scores is undefined.
 
     Args:
         scores: ``(b, P, n)``.
         valid: ``(b, P)``, False where a pool is padded; scores are ``-inf`` there.
-        k: at most.
+        k: the cut-off.
     """
     places = scores.topk(min(k, scores.shape[1]), dim=1).indices
     inside = _at(valid.float(), places) > 0
@@ -148,14 +142,11 @@ def first_documents(scores: Tensor, valid: Tensor, k: int) -> Top:
 
 
 def diversity(top: Top, documents: Tensor) -> Tensor:
-    """Mean of one minus the cosine over the pairs of first documents; 0 where there is no pair.
+    """Return the mean of one minus the cosine over pairs of first documents, ``(b, n)``; 0 where there is no pair.
 
     Args:
         top: of n rankings.
         documents: ``(b, P, D)``, as the frozen encoder embeds them: the head cannot make them differ.
-
-    Returns:
-        ``(b, n)``.
     """
     size, (queries, k, count) = documents.shape[1], top.places.shape
     first, second = torch.triu_indices(k, k, 1, device=documents.device)
@@ -170,7 +161,7 @@ def diversity(top: Top, documents: Tensor) -> Tensor:
 
 
 def fairness(top: Top, groups: Tensor, valid: Tensor) -> Tensor:
-    """How equal the exposure of the groups in a pool is: 1 where all get the same, 0 where one gets all.
+    """Return how equal the exposure of a pool's groups is, ``(b, n)``: 1 where it is equal, 0 where one gets all.
 
     A document at rank r is exposed by ``1 / log2(1 + r)``. With shares e of the exposure among the first documents it
     is ``1 - sum |e - 1/G| / (2 - 2/G)`` over the G groups of the pool; 1 where there is one group.
@@ -179,9 +170,6 @@ def fairness(top: Top, groups: Tensor, valid: Tensor) -> Tensor:
         top: of n rankings.
         groups: number of each document's group, from 0, ``(b, P)``.
         valid: ``(b, P)``.
-
-    Returns:
-        ``(b, n)``.
     """
     exposed = _discounts(top) * top.inside
     queries, _, count = exposed.shape
@@ -194,28 +182,22 @@ def fairness(top: Top, groups: Tensor, valid: Tensor) -> Tensor:
     return torch.where(number > 1, 1 - apart / (2 - 2 / number).clamp(min=1e-9), 1.0)
 
 
-def freshness(top: Top, ages: Tensor) -> Tensor:
-    """Mean of the first documents' freshness, weighted by ``1 / log2(1 + rank)``; 0 for an empty pool.
+def freshness(top: Top, recency: Tensor) -> Tensor:
+    """Return the mean of the first documents' freshness, weighted by ``1 / log2(1 + rank)``, ``(b, n)``.
 
     Args:
-        top: of n rankings.
-        ages: ``(b, P)``: 0 for the oldest document of all pools, 1 for the newest.
-
-    Returns:
-        ``(b, n)``.
+        top: of n rankings; an empty pool has freshness 0.
+        recency: ``(b, P)``: 0 for the oldest document of all pools, 1 for the newest.
     """
     weights = _discounts(top) * top.inside
-    return (weights * _at(ages, top.places)).sum(1) / weights.sum(1).clamp(min=1e-9)
+    return (weights * _at(recency, top.places)).sum(1) / weights.sum(1).clamp(min=1e-9)
 
 
 def pareto_front(points: Sequence[Sequence[float]]) -> list[int]:
-    """Which points no other dominates: none is at least as good in everything and better in something.
+    """Return the indices of points that no other is at least as good as in all objectives and better in one.
 
     Args:
-        points: objectives of each, the larger the better; all of the same length.
-
-    Returns:
-        Places of these points, ascending; equal points are all in it.
+        points: objectives of each, the larger the better; equal points are all on the front.
 
     Raises:
         DataError: lengths differ, or an objective is not a number.
@@ -244,16 +226,15 @@ def _discounts(top: Top) -> Tensor:
 
 def _at(values: Tensor, places: Tensor) -> Tensor:
     """Values ``(b, P)`` at places ``(b, k, n)``."""
-    queries = len(places)
-    return values.gather(1, places.reshape(queries, -1)).view(places.shape)
+    return values.gather(1, places.flatten(1)).view(places.shape)
 
 
-def _spread(train: PoolSet, of_document: Mapping[str, float], what: str) -> Tensor:
+def _spread(train: PoolSet, of_document: Mapping[str, float], kind: str) -> Tensor:
     """A number of each document at its place in the pools, ``(Q, P)`` float32; 0 where padded."""
     found = torch.zeros(train.rows.shape)
     for place, ids in enumerate(train.document_ids):
         missing = [document_id for document_id in ids if document_id not in of_document]
         if missing:
-            raise DataError(f"{train.name}: document {missing[0]!r} has no {what}; give every document of a pool one")
+            raise DataError(f"{train.name}: document {missing[0]!r} has no {kind}; give every document of a pool one")
         found[place, : len(ids)] = torch.tensor([of_document[document_id] for document_id in ids])
     return found.to(train.rows.device)

@@ -1,51 +1,25 @@
-"""Sets of low-rank directions in the space of a weight ``(D_out, D_in)``: independent ones, or a grid of factors.
+"""Sets of low-rank directions in the space of a weight ``(D_out, D_in)``: independent ones, or products of factors.
 
 A direction is ``E_j = sum_k a_jk b_jk^T / sqrt(r)`` with entries of zero mean and unit variance, so that
 ``mean |E_j|^2 = D_out D_in`` at every rank. Each is used twice, as ``W + sigma E_j`` and ``W - sigma E_j``.
 
-The scorer sees a set through products alone: of inputs with the ``b`` and of outputs with the ``a``, brought by
-``of_inputs`` and ``of_outputs`` into shapes that broadcast over ``(..., *shape)``, one tensor per rank.
+Both kinds of sets have the same members, which is all that the scorer and the update use:
+
+``shape``         the dimensions of the set; their product is M, the number of directions
+``scale``         the factor of the sum over ranks, ``1 / sqrt(r)``
+``inputs``        all ``b`` as rows, ``(C_in, D_in)``; ``outputs`` all ``a``, ``(C_out, D_out)``
+``of_inputs``     views products with ``inputs``, ``(..., C_in)``, as one tensor per rank that broadcasts over
+                  ``(..., *shape)``; ``of_outputs`` does so for ``outputs``
+``gram``          ``a_k . a_l`` of every direction, for all pairs of ranks
+``weighted_sum``  ``sum_j weights_j E_j``, ``(D_out, D_in)``, from weights ``(M,)`` of any dtype
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 from torch import Tensor
-
-
-class Perturbations(Protocol):
-    """What the scorer and the update ask of a set of directions."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The directions' own dimensions; their product is M."""
-
-    @property
-    def scale(self) -> float:
-        """What the sum over the ranks is multiplied with, ``1 / sqrt(r)``."""
-
-    @property
-    def inputs(self) -> Tensor:
-        """All ``b`` as rows, ``(C_in, D_in)``."""
-
-    @property
-    def outputs(self) -> Tensor:
-        """All ``a`` as rows, ``(C_out, D_out)``."""
-
-    def of_inputs(self, products: Tensor) -> list[Tensor]:
-        """Products with ``inputs``, ``(..., C_in)``, as one broadcastable view per rank."""
-
-    def of_outputs(self, products: Tensor) -> list[Tensor]:
-        """Products with ``outputs``, ``(..., C_out)``, as one broadcastable view per rank."""
-
-    def gram(self) -> list[list[Tensor]]:
-        """``a_k . a_l`` of every direction, for all pairs of ranks."""
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        """``sum_j weights_j E_j``, ``(D_out, D_in)``, from weights ``(M,)`` of any dtype."""
 
 
 @dataclass(frozen=True)
@@ -81,20 +55,18 @@ class Directions:
         return self.a.transpose(0, 1).reshape(-1, self.a.shape[2])
 
     def of_inputs(self, products: Tensor) -> list[Tensor]:
-        """``(..., r M)`` as r views ``(..., M)``."""
+        """View ``(..., r M)`` as r tensors ``(..., M)``."""
         return list(products.view(*products.shape[:-1], -1, len(self.a)).unbind(dim=-2))
 
-    def of_outputs(self, products: Tensor) -> list[Tensor]:
-        """``(..., r M)`` as r views ``(..., M)``."""
-        return self.of_inputs(products)
+    of_outputs = of_inputs
 
     def gram(self) -> list[list[Tensor]]:
-        """``(M,)`` for all pairs of ranks."""
+        """Return ``(M,)`` for all pairs of ranks."""
         ranks = self.a.unbind(dim=1)
         return [[(first * second).sum(dim=-1) for second in ranks] for first in ranks]
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """``(diag(weights) A)^T B``, over all ranks at once."""
+        """Return ``(diag(weights) A)^T B``, over all ranks at once."""
         count, rank, outputs = self.a.shape
         scaled = (self.scale * weights).to(self.a.dtype).view(count, 1, 1)
         left = (self.a * scaled).view(count * rank, outputs)
@@ -102,8 +74,8 @@ class Directions:
 
 
 @dataclass(frozen=True)
-class Grid:
-    """Every ``b`` with every ``a``: ``m1 m2`` directions of rank 1 for the products of ``m1 + m2``.
+class ProductDirections:
+    """Every ``b`` with every ``a``: ``m1 m2`` directions of rank 1 for the matrix products of ``m1 + m2``.
 
     Direction ``i m2 + j`` is ``a_j b_i^T``. They are uncorrelated but not independent: for normal factors the estimate
     of a linear objective's gradient has the relative squared error ``(1 + (D_out + 1) / m2) (1 + (D_in + 1) / m1) - 1``
@@ -116,16 +88,12 @@ class Grid:
 
     a: Tensor
     b: Tensor
+    scale = 1.0
 
     @property
     def shape(self) -> tuple[int, ...]:
         """``(m1, m2)``."""
         return (len(self.b), len(self.a))
-
-    @property
-    def scale(self) -> float:
-        """1: the rank is 1."""
-        return 1.0
 
     @property
     def inputs(self) -> Tensor:
@@ -138,17 +106,20 @@ class Grid:
         return self.a
 
     def of_inputs(self, products: Tensor) -> list[Tensor]:
-        """``(..., m1)`` as ``(..., m1, 1)``."""
+        """View ``(..., m1)`` as ``(..., m1, 1)``."""
         return [products.unsqueeze(-1)]
 
     def of_outputs(self, products: Tensor) -> list[Tensor]:
-        """``(..., m2)`` as ``(..., 1, m2)``."""
+        """View ``(..., m2)`` as ``(..., 1, m2)``."""
         return [products.unsqueeze(-2)]
 
     def gram(self) -> list[list[Tensor]]:
-        """``|a_j|^2``, ``(m2,)``."""
+        """Return ``|a_j|^2``, ``(m2,)``."""
         return [[(self.a * self.a).sum(dim=-1)]]
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """``A^T F^T B`` with ``F = weights.view(m1, m2)``."""
+        """Return ``A^T F^T B`` with ``F = weights.view(m1, m2)``."""
         return self.a.T @ (weights.to(self.b.dtype).view(self.shape).T @ self.b)
+
+
+Perturbations = Directions | ProductDirections

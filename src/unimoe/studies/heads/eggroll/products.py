@@ -1,4 +1,4 @@
-"""Products of queries and documents with the directions of a step: all that the scorer's closed forms are made of."""
+"""Products of queries and documents with the directions of a step, from which the scorer's closed forms are made."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Terms = list[Tensor]
 """One tensor per rank."""
 
 Buffer = Callable[[str, tuple[int, ...], Tensor], Tensor]
-"""Memory by name and shape, of another tensor's dtype and device."""
+"""Returns memory by name and shape, of another tensor's dtype and device."""
 
 QUERIES_AT_ONCE = 16
-"""Queries of a block, whose base scores ride along in its product: each is a column more for the documents of all."""
+"""Queries of a block whose base scores are extra columns of its product: each costs a column for all documents."""
 
 
 @dataclass(frozen=True)
 class Pools:
-    """Queries and the documents to rank for each, as the frozen encoder left them.
+    """Queries and the documents to rank for each, as the frozen encoder embeds them.
 
     Attributes:
         queries: ``(B, D)``.
@@ -48,7 +48,7 @@ class Pools:
 
 @dataclass(frozen=True)
 class DocumentTerms:
-    """What the closed forms need of a block's documents; shapes broadcast over ``(b, P, *directions)``.
+    """The terms of a block's documents in the closed forms; shapes broadcast over ``(b, P, *directions)``.
 
     Attributes:
         x: ``b_k.d``.
@@ -65,11 +65,11 @@ class DocumentTerms:
 
 @dataclass(frozen=True)
 class QueryTerms:
-    """What the closed forms need of queries; shapes broadcast over ``(B, P, *directions)``.
+    """The queries' terms in the closed forms; shapes broadcast over ``(B, P, *directions)``.
 
     Attributes:
-        cx: ``c b_k.q``, what ``y_k`` of a document is multiplied with.
-        plus: ``c^2 sum_l K_kl b_l.q + c a_k.(W q)``, what ``x_k`` is multiplied with under ``W + sigma E``.
+        cx: ``c b_k.q``, the factor of a document's ``y_k``.
+        plus: ``c^2 sum_l K_kl b_l.q + c a_k.(W q)``, the factor of its ``x_k`` under ``W + sigma E``.
         minus: the same with a minus, under ``W - sigma E``.
         lengths: ``|(W + sigma E) q|^2`` and ``|(W - sigma E) q|^2``; empty for the dot product.
     """
@@ -80,20 +80,16 @@ class QueryTerms:
     lengths: Terms
 
     def of(self, part: slice) -> QueryTerms:
-        """Those of some queries."""
+        """Return the terms of some queries."""
         return QueryTerms(*([term[part] for term in terms] for terms in (self.cx, self.plus, self.minus, self.lengths)))
 
 
 class Products:
-    """The matrix products of a step.
+    """The matrix products of a step under a weight ``(D_out, D)``, its pools and M directions.
 
     Args:
-        weight: ``(D_out, D)``.
-        pools: B queries and their documents.
-        perturbations: M directions.
-        sigma: their scale.
-        lengths: whether the lengths of projected documents are wanted.
-        gemm_dtype: dtype of the documents' products with the directions; None for the documents' own.
+        lengths: whether the lengths of projected documents are needed.
+        gemm_dtype: dtype of the documents' products with the directions; None for the documents' dtype.
 
     Attributes:
         queries: the queries' terms.
@@ -119,8 +115,8 @@ class Products:
         d_out, width = weight.shape
         fewer = width * d_out + len(self._outputs) * d_out < len(self._outputs) * width
         self._through_weight = lengths or (fewer and self._gemm_dtype is None)
-        # Base scores ride along as a column for each query of a block: on a CPU that is faster than reading the
-        # documents again, though each document meets all of these queries and its own alone counts.
+        # Base scores are a further column for each query of a block: on a CPU that is faster than reading the
+        # documents again, though a document is multiplied with all of these queries and needs only its pool's.
         rides = not self._through_weight and self._gemm_dtype is None and weight.device.type == "cpu"
         self._room = min(QUERIES_AT_ONCE, len(pools.queries)) if rides else 0
         self._matrix = torch.cat([self._inputs, weight]) if self._through_weight else self._with_room(weight)
@@ -128,12 +124,12 @@ class Products:
 
     @property
     def width(self) -> int:
-        """How many numbers ``of`` holds for a document."""
+        """The numbers that ``of`` holds for a document."""
         return len(self._matrix) + (len(self._outputs) if self._through_weight else 0)
 
     @property
     def most_queries(self) -> int:
-        """How many queries a block can have."""
+        """The most queries that a block can have."""
         return self._room or len(self._pools.queries)
 
     @property
@@ -142,7 +138,7 @@ class Products:
         return torch.tensor(2 * self._c, dtype=self._weight.dtype, device=self._weight.device)
 
     def of(self, block: slice, buffer: Buffer) -> DocumentTerms:
-        """The terms of a block's documents, in memory that ``buffer`` gives.
+        """Return the terms of a block's documents, in memory that ``buffer`` returns.
 
         Raises:
             DataError: a score under W is not finite.
@@ -165,7 +161,7 @@ class Products:
         rows, total = documents.flatten(0, 1), split + len(self._outputs)
         if not self._room:
             found = self._in_gemm_dtype(rows, self._matrix, buffer)
-            return found[:, :split], found[:, split:], _of_own(documents, queries), None
+            return found[:, :split], found[:, split:], _with_own_query(documents, queries), None
         width = total + count
         self._matrix[total:width] = queries
         found = _multiply("products", rows, self._matrix[:width], buffer)
@@ -181,7 +177,7 @@ class Products:
         return matrix
 
     def _by_projection(self, block: slice, buffer: Buffer) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Rows of x and y by way of ``W d``, base scores, and the squared lengths where they are wanted."""
+        """Rows of x and y by way of ``W d``, base scores, and the squared lengths where they are needed."""
         documents, split = self._pools.documents[block], len(self._inputs)
         rows = documents.flatten(0, 1)
         if self._gemm_dtype is None:
@@ -192,10 +188,10 @@ class Products:
         y = _multiply("y", projected, self._outputs, buffer)
         grouped = projected.view(*documents.shape[:2], -1)
         squared = grouped.square().sum(dim=-1) if self._lengths else None
-        return x, y, _of_own(grouped, self._projected[block]), squared
+        return x, y, _with_own_query(grouped, self._projected[block]), squared
 
     def _in_gemm_dtype(self, rows: Tensor, columns: Tensor, buffer: Buffer) -> Tensor:
-        """``rows @ columns.T``, computed in the dtype that was asked for, or their own."""
+        """``rows @ columns.T``, computed in ``gemm_dtype``."""
         if self._gemm_dtype is None:
             return _multiply("products", rows, columns, buffer)
         product = rows.to(self._gemm_dtype) @ columns.T.to(self._gemm_dtype)
@@ -220,19 +216,19 @@ class Products:
         return values.view(*values.shape, *[1] * len(self._perturbations.shape))
 
 
-def _of_own(documents: Tensor, queries: Tensor) -> Tensor:
+def _with_own_query(documents: Tensor, queries: Tensor) -> Tensor:
     """Products ``(b, P)`` of documents ``(b, P, N)`` with their own query ``(b, N)``."""
     return torch.bmm(documents, queries.unsqueeze(-1)).squeeze(-1)
 
 
 def _multiply(name: str, rows: Tensor, columns: Tensor, buffer: Buffer) -> Tensor:
-    """``rows @ columns.T``, in memory of this name where the product can be written there."""
+    """``rows @ columns.T``, in the buffer of this name where the product can be written there."""
     shape = (len(rows), len(columns))
     return matmul_nt(rows, columns, out=None if takes_onednn(rows, columns) else buffer(name, shape, rows))
 
 
 def masked(scores: Tensor, valid: Tensor | None) -> Tensor:
-    """Scores ``(b, P)``, ``-inf`` where a pool is padded.
+    """Return scores ``(b, P)`` with ``-inf`` where a pool is padded.
 
     Raises:
         DataError: a score is not finite.
@@ -243,7 +239,7 @@ def masked(scores: Tensor, valid: Tensor | None) -> Tensor:
 
 
 def sum_of_products(first: Terms, second: Terms) -> Tensor:
-    """``sum_k first_k second_k``."""
+    """Return ``sum_k first_k second_k``."""
     total = first[0] * second[0]
     for left, right in zip(first[1:], second[1:], strict=True):
         total = total + left * right

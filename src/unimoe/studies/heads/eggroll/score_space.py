@@ -1,7 +1,7 @@
 """Evolution strategies in the space of scores: perturb the scores, then backpropagate exactly through the head.
 
-A query's metric depends on its own scores alone, so each query has an estimate of its own, in P dimensions in place of
-the weight's ``D_out D_in``, and every direction serves all queries at once.
+A query's metric depends on its own scores alone, so each query has an estimate of P dimensions in place of the weight's
+``D_out D_in``, and every direction serves all queries at once.
 """
 
 from __future__ import annotations
@@ -10,24 +10,17 @@ import torch
 from torch import Tensor
 
 from unimoe.studies.heads.eggroll.ndcg import PoolMetric
-from unimoe.studies.heads.eggroll.noise import Kind, factors
+from unimoe.studies.heads.eggroll.noise import factors
 from unimoe.studies.heads.eggroll.products import Pools
 from unimoe.studies.heads.eggroll.scoring import Similarity
 
+_BLOCK = 32  # queries perturbed at a time, which bounds the memory
+
 
 def score_space_gradient(
-    scores: Tensor,
-    metric: PoolMetric,
-    sigma: float,
-    *,
-    seed: int,
-    step: int,
-    count: int,
-    first: int = 0,
-    kind: Kind = "normal",
-    block: int = 32,
+    scores: Tensor, metric: PoolMetric, sigma: float, *, seed: int, step: int, count: int
 ) -> tuple[Tensor, Tensor]:
-    """The antithetic estimate of the mean metric's gradient with respect to the scores.
+    """Estimate the mean metric's gradient with respect to the scores, from antithetic pairs.
 
     Args:
         scores: ``(B, P)``, ``-inf`` where a pool is padded.
@@ -36,20 +29,17 @@ def score_space_gradient(
         seed: of the training.
         step: of the training.
         count: M, directions; each is used with both signs.
-        first: the number of the first direction; a direction's noise does not depend on who asks for it.
-        kind: normal noise, or signs.
-        block: queries perturbed at a time, which bounds the memory.
 
     Returns:
         The gradient ``(B, P)``, 0 where a pool is padded, and the perturbed metrics ``(B, 2M)``, plus before minus.
     """
     queries, size = scores.shape
     padded = scores == -torch.inf
-    noise = factors("scores", seed, step, count, queries * size, first=first, kind=kind)
+    noise = factors("scores", seed, step, count, queries * size)
     noise = noise.view(count, queries, size).to(scores.device, scores.dtype)
     gradient, fitness = torch.zeros_like(scores), []
-    for begin in range(0, queries, block):
-        part = slice(begin, min(begin + block, queries))
+    for begin in range(0, queries, _BLOCK):
+        part = slice(begin, min(begin + _BLOCK, queries))
         shift = sigma * noise[:, part].permute(1, 2, 0)
         base = scores[part].unsqueeze(2)
         found = metric(torch.cat([base + shift, base - shift], dim=2), part)
@@ -61,7 +51,7 @@ def score_space_gradient(
 
 
 def through_head(gradient: Tensor, weight: Tensor, pools: Pools, similarity: Similarity) -> Tensor:
-    """The gradient with respect to the weight from the one with respect to the scores, exactly.
+    """Return the exact gradient ``(D_out, D)`` with respect to the weight from the one with respect to the scores.
 
     For the dot product ``(W q).(W d)`` it is ``W (z q^T + q z^T)`` summed over queries, with ``z = sum_d g_d d``: no
     document is projected.
@@ -70,10 +60,7 @@ def through_head(gradient: Tensor, weight: Tensor, pools: Pools, similarity: Sim
         gradient: with respect to ``base_scores``, ``(B, P)``, 0 where a pool is padded.
         weight: ``(D_out, D)``.
         pools: B queries and their documents.
-        similarity: what the scores are.
-
-    Returns:
-        ``(D_out, D)``.
+        similarity: of the scores.
     """
     queries, documents = pools.queries, pools.documents
     if similarity == "dot":

@@ -6,8 +6,9 @@ h ``x_k = b_k.h``, ``y_k = a_k.(W h)``, ``K_kl = a_k.a_l``:
     (W_s q).(W_s d) = (W q).(W d) + s c sum_k (x_k(q) y_k(d) + y_k(q) x_k(d)) + c^2 sum_kl x_k(q) K_kl x_l(d)
     |W_s h|^2       = |W h|^2 + 2 s c sum_k x_k y_k + c^2 sum_kl x_k K_kl x_l
 
-The x and y of all documents and directions are one matrix product. Queries are taken a block at a time, so that what
-follows finds it in the processor's cache; smaller blocks than these lose more by their number than they gain.
+The x and y of all documents and directions are one matrix product. Queries are taken a block at a time, so that the
+products of a block are still in the processor's cache when they are used; smaller blocks would cost more by their
+number than they gain.
 """
 
 from __future__ import annotations
@@ -22,29 +23,16 @@ from torch.nn import functional
 
 from unimoe.errors import UsageError
 from unimoe.studies.heads.eggroll.cpu_scoring import earned_on_cpu, score_on_cpu
-from unimoe.studies.heads.eggroll.kernels import kernel, takes_machine_code
+from unimoe.studies.heads.eggroll.kernels import takes_machine_code
 from unimoe.studies.heads.eggroll.ndcg import PoolMetric
 from unimoe.studies.heads.eggroll.perturbations import Perturbations
-from unimoe.studies.heads.eggroll.products import (
-    DocumentTerms,
-    Pools,
-    Products,
-    QueryTerms,
-    Terms,
-    masked,
-    sum_of_products,
-)
+from unimoe.studies.heads.eggroll.products import DocumentTerms, Pools, Products, QueryTerms, masked, sum_of_products
 
 Similarity = Literal["dot", "cosine"]
 
 
 def base_scores(weight: Tensor, pools: Pools, similarity: Similarity) -> Tensor:
-    """Scores under the weight itself: what the perturbed ones perturb, for evaluation.
-
-    Args:
-        weight: ``(D_out, D)``.
-        pools: B queries and their documents.
-        similarity: dot product or cosine of the projected vectors.
+    """Return the scores under the weight ``(D_out, D)`` itself.
 
     Returns:
         ``(B, P)``, ``-inf`` where a pool is padded. A vector of length 0 has cosine 0.
@@ -53,7 +41,7 @@ def base_scores(weight: Tensor, pools: Pools, similarity: Similarity) -> Tensor:
         DataError: a score is not finite.
         UsageError: an unknown similarity.
     """
-    _known(similarity)
+    _check_similarity(similarity)
     queries, documents = pools.queries @ weight.T, pools.documents @ weight.T
     if similarity == "cosine":
         queries, documents = functional.normalize(queries, dim=-1), functional.normalize(documents, dim=-1)
@@ -61,7 +49,7 @@ def base_scores(weight: Tensor, pools: Pools, similarity: Similarity) -> Tensor:
 
 
 class _Block(NamedTuple):
-    """Some queries, and what their scores are made of."""
+    """Some queries, and the terms of their scores."""
 
     part: slice
     products: Products
@@ -73,34 +61,26 @@ class Scorer:
     """Scores pools under all perturbations; its work buffers are kept from one step to the next.
 
     Args:
-        similarity: dot product or cosine of the projected vectors; exact either way, queries' lengths included.
+        similarity: dot product or cosine of the projected vectors; both are exact.
         gemm_dtype: dtype of the documents' products with the directions, such as bfloat16 where that is fast; by
-            default the documents'. The base scores keep the documents' dtype always.
-        compiled: let torch compile the cosine's lengths, which takes some seconds at first, and work in tensors. On a
-            CPU that is not faster than what is done there otherwise.
-        block_bytes: of the scores of a block, or of its products where scores are not kept; by default what suits the
-            device.
+            default the documents'. The base scores always keep the documents' dtype.
+        block_bytes: of the scores of a block, or of its products where scores are not kept; by default a size that
+            suits the device.
 
     Raises:
-        UsageError: an unknown similarity, or nothing to compile with.
+        UsageError: an unknown similarity.
     """
 
     def __init__(
-        self,
-        similarity: Similarity,
-        *,
-        gemm_dtype: torch.dtype | None = None,
-        compiled: bool = False,
-        block_bytes: int | None = None,
+        self, similarity: Similarity, *, gemm_dtype: torch.dtype | None = None, block_bytes: int | None = None
     ) -> None:
-        _known(similarity)
+        _check_similarity(similarity)
         self.similarity = similarity
         self._gemm_dtype, self._block_bytes = gemm_dtype, block_bytes
-        self._compiled, self._normalise = compiled, kernel(_normalise, compiled)
         self._buffers: dict[str, Tensor] = {}
 
     def scores(self, weight: Tensor, pools: Pools, perturbations: Perturbations, sigma: float) -> Tensor:
-        """All scores at once; arguments and errors as in ``blocks``.
+        """Return all scores at once; arguments and errors as in ``blocks``.
 
         Returns:
             ``(B, P, 2M)``: under all ``W + sigma E_j`` first, then under all ``W - sigma E_j``; ``-inf`` where a pool
@@ -111,7 +91,7 @@ class Scorer:
     def blocks(
         self, weight: Tensor, pools: Pools, perturbations: Perturbations, sigma: float
     ) -> Iterator[tuple[slice, Tensor]]:
-        """The scores of a few queries at a time.
+        """Yield the scores of a few queries at a time.
 
         Args:
             weight: ``(D_out, D)``.
@@ -133,21 +113,11 @@ class Scorer:
     def rated(
         self, weight: Tensor, pools: Pools, perturbations: Perturbations, sigma: float, metric: PoolMetric
     ) -> Tensor:
-        """A metric of every ranking; arguments and errors as in ``blocks``.
+        """Return a metric of these B queries for every ranking, ``(B, 2M)``; arguments and errors as in ``blocks``.
 
         On a CPU the scores of one pool are counted before those of the next are computed.
-
-        Args:
-            weight: as there.
-            pools: as there.
-            perturbations: as there.
-            sigma: as there.
-            metric: of these B queries.
-
-        Returns:
-            ``(B, 2M)``.
         """
-        if self._compiled or not (takes_machine_code(weight) and metric.counts_in_machine_code):
+        if not (takes_machine_code(weight) and metric.counts_in_machine_code):
             return metric.over(self.blocks(weight, pools, perturbations, sigma))
         found = [
             earned_on_cpu(block.products, block.documents, block.queries, metric.judged(block.part))
@@ -156,13 +126,7 @@ class Scorer:
         return metric.rounded(torch.cat(found))
 
     def _blocks(
-        self,
-        weight: Tensor,
-        pools: Pools,
-        perturbations: Perturbations,
-        sigma: float,
-        *,
-        keeps_scores: bool = True,
+        self, weight: Tensor, pools: Pools, perturbations: Perturbations, sigma: float, *, keeps_scores: bool = True
     ) -> Iterator[_Block]:
         with torch.no_grad():
             products = Products(weight, pools, perturbations, sigma, self.similarity == "cosine", self._gemm_dtype)
@@ -179,62 +143,58 @@ class Scorer:
             yield _Block(part, products, documents, queries)
 
     def _scores(self, block: _Block, directions: tuple[int, ...]) -> Tensor:
-        products, documents, queries = block.products, block.documents, block.queries
+        """Scores ``(b, P, 2, *directions)``."""
+        documents, queries, gram, twice = block.documents, block.queries, block.products.gram, block.products.twice
         shape = documents.base.shape[:2]
         scores = self._buffer("scores", (*shape, 2, *directions), documents.base)
-        if takes_machine_code(scores) and not self._compiled:
-            score_on_cpu(products, documents, queries, scores)
+        if takes_machine_code(scores):
+            score_on_cpu(block.products, documents, queries, scores)
             return scores
         plus, minus = scores[:, :, 0], scores[:, :, 1]
-        x, y = documents.x, documents.y
-        _combine(x, y, documents.base, queries.cx, queries.plus, queries.minus, plus, minus)
+        _combine(documents, queries, plus, minus)
         if documents.squared is not None:
-            odd, even = (self._buffer(name, (*shape, *directions), documents.base) for name in ("odd", "even"))
-            self._normalise(x, y, documents.squared, products.gram, products.twice, queries.lengths[0], plus, odd, even)
-            self._normalise(
-                x, y, documents.squared, products.gram, -products.twice, queries.lengths[1], minus, odd, even
-            )
+            scratch = [self._buffer(name, (*shape, *directions), documents.base) for name in ("odd", "even")]
+            _normalise(documents, documents.squared, gram, twice, queries.lengths[0], plus, *scratch)
+            _normalise(documents, documents.squared, gram, -twice, queries.lengths[1], minus, *scratch)
         return scores
 
     def _buffer(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Memory that is used again; new where what is held is too small."""
+        """Memory that is used again, unless it is too small or of another kind."""
         need, held = prod(shape), self._buffers.get(name)
         if held is None or held.numel() < need or held.dtype != like.dtype or held.device != like.device:
             held = self._buffers[name] = torch.empty(need, dtype=like.dtype, device=like.device)
         return held[:need].view(shape)
 
 
-def _combine(
-    x: Terms, y: Terms, base: Tensor, cx: Terms, to_plus: Terms, to_minus: Terms, plus: Tensor, minus: Tensor
-) -> None:
-    """Dot products under both signs from the terms of documents and queries."""
-    torch.addcmul(base, x[0], to_plus[0], out=plus)
-    torch.addcmul(base, x[0], to_minus[0], out=minus)
+def _combine(documents: DocumentTerms, queries: QueryTerms, plus: Tensor, minus: Tensor) -> None:
+    """Write the dot products under both signs."""
+    x, y = documents.x, documents.y
+    torch.addcmul(documents.base, x[0], queries.plus[0], out=plus)
+    torch.addcmul(documents.base, x[0], queries.minus[0], out=minus)
     for rank in range(len(x)):
         if rank:
-            plus.addcmul_(x[rank], to_plus[rank])
-            minus.addcmul_(x[rank], to_minus[rank])
-        plus.addcmul_(y[rank], cx[rank])
-        minus.addcmul_(y[rank], cx[rank], value=-1)
+            plus.addcmul_(x[rank], queries.plus[rank])
+            minus.addcmul_(x[rank], queries.minus[rank])
+        plus.addcmul_(y[rank], queries.cx[rank])
+        minus.addcmul_(y[rank], queries.cx[rank], value=-1)
 
 
 def _normalise(
-    x: Terms,
-    y: Terms,
+    documents: DocumentTerms,
     squared: Tensor,
-    gram: list[Terms],
+    gram: list[list[Tensor]],
     twice: Tensor,
     query: Tensor,
     scores: Tensor,
     odd: Tensor,
     lengths: Tensor,
 ) -> None:
-    """Dot products under one sign to cosines, in place; ``odd`` and ``lengths`` are scratch.
+    """Turn dot products under one sign into cosines, in place; ``odd`` and ``lengths`` are scratch.
 
-    A squared length is no smaller than its rounding error, so that a vector that a perturbation all but cancels has no
-    cosine beyond reason.
+    A squared length is no smaller than its rounding error: else a vector that a perturbation all but cancels would
+    have a cosine beyond reason.
     """
-    limits = torch.finfo(scores.dtype)
+    x, y, limits = documents.x, documents.y, torch.finfo(scores.dtype)
     torch.mul(x[0], y[0], out=odd)
     lengths.copy_(squared.expand(lengths.shape))
     for rank, row in enumerate(gram):
@@ -246,6 +206,6 @@ def _normalise(
     scores.mul_(lengths.mul_(query).clamp_min_(limits.tiny).rsqrt_())
 
 
-def _known(similarity: str) -> None:
+def _check_similarity(similarity: str) -> None:
     if similarity not in get_args(Similarity):
         raise UsageError(f"similarity {similarity!r}: unknown; use {' or '.join(get_args(Similarity))}")

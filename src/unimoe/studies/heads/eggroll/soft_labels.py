@@ -1,13 +1,13 @@
-"""Half-relevant labels for what several rankers agree on and nobody judged: a remedy for missing judgments.
+"""Half-relevant labels for unjudged candidates that several rankers rank high: a remedy for missing judgments.
 
-Only unjudged candidates of training pools change. They count in the ideal ranking too. Dev and test keep the
-collection's own judgments.
+Only unjudged candidates of training pools change; the new labels count in the ideal ranking too. Dev and test keep the
+collection's judgments.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -31,21 +31,12 @@ from unimoe.studies.heads.pools import PoolSet
 from unimoe.trec import Run, ranked
 
 LM_PREFIX = "lm:"
-_LM_LENGTH = 256  # tokens of one question, prompt included
-_LM_QUERIES = 8  # judged at a time: what a killed run loses at most
-
-Told = Callable[[str], None]
-"""Called with a line about what is being done."""
+_LM_LENGTH = 256  # tokens of one prompt
+_LM_QUERIES = 8  # judged between two writes to the cache: a killed run loses at most these
 
 
-def soften(train: PoolSet, splits: Splits, config: TrainConfig, told: Told | None = None) -> tuple[PoolSet, int]:
-    """Give the candidates that the voters agree on half a grade.
-
-    Args:
-        train: the training pools.
-        splits: the collections that they come from: queries and corpus of ``train`` are used.
-        config: ``soft_labels`` says who votes; ``pools``, ``encoder`` and ``device`` are used too.
-        told: called before each voter.
+def soften(train: PoolSet, splits: Splits, config: TrainConfig) -> tuple[PoolSet, int]:
+    """Grade the candidates of the training pools that the voters of ``config.soft_labels`` agree on.
 
     Returns:
         The pools with the new grades, and how many candidates got one.
@@ -56,20 +47,15 @@ def soften(train: PoolSet, splits: Splits, config: TrainConfig, told: Told | Non
     """
     settings = config.soft_labels
     if settings is None:
-        raise UsageError("soft_labels is null: nobody votes; set soft_labels.voters")
+        raise UsageError("soft_labels is null, so there are no voters; set soft_labels.voters")
     twice = [voter for voter, times in Counter(settings.voters).items() if times > 1]
     if twice:
         raise UsageError(f"soft_labels.voters names {twice[0]!r} twice; an opinion counts once")
-    rankings = []
-    for number, voter in enumerate(settings.voters, start=1):
-        if told:
-            told(f"soft labels: voter {number} of {len(settings.voters)}, {voter}")
-        rankings.append(_ranking(voter, train, splits.train, config))
-    return with_votes(train, rankings, settings)
+    return with_votes(train, [_ranking(voter, train, splits.train, config) for voter in settings.voters], settings)
 
 
 def with_votes(train: PoolSet, rankings: Iterable[Run], settings: SoftLabelConfig) -> tuple[PoolSet, int]:
-    """The pools with the votes of rankings counted.
+    """Grade the candidates that enough voters rank high.
 
     Args:
         train: the training pools.
@@ -77,7 +63,7 @@ def with_votes(train: PoolSet, rankings: Iterable[Run], settings: SoftLabelConfi
         settings: ``top_k``, ``votes`` and ``grade``.
 
     Returns:
-        As ``soften``.
+        The pools with the new grades, and how many candidates got one.
     """
     votes: dict[str, Counter[str]] = {query_id: Counter() for query_id in train.query_ids}
     for run in rankings:
@@ -101,10 +87,10 @@ def _ranking(voter: str, train: PoolSet, collection: Collection, config: TrainCo
     if voter == "bm25":
         found = cached_bm25_run(collection, config.pools.depth, config.pools.bm25)
         return {query_id: found[query_id] for query_id in train.query_ids}
-    if voter == config.encoder.base:  # the head's own frozen encoder, whose embeddings are there
+    if voter == config.encoder.base:  # its embeddings are those of the pools
         return _similarities(train, train.queries, train.documents)
     if voter.startswith(LM_PREFIX):
-        return _judged_by_model(voter.removeprefix(LM_PREFIX), train, collection, config)
+        return _margins_by_model(voter.removeprefix(LM_PREFIX), train, collection, config)
     return _embedded_by(voter, train, collection, config)
 
 
@@ -136,8 +122,8 @@ def _ids_by_row(train: PoolSet) -> list[str]:
     return [ids[row] for row in sorted(ids)]
 
 
-def _judged_by_model(name: str, train: PoolSet, collection: Collection, config: TrainConfig) -> Run:
-    """The yes/no gap of a causal language model, kept in the user's cache a few queries at a time."""
+def _margins_by_model(name: str, train: PoolSet, collection: Collection, config: TrainConfig) -> Run:
+    """The yes/no margin of a causal language model, kept in the user's cache a few queries at a time."""
     if not name:
         raise UsageError(f"soft_labels.voters: {LM_PREFIX!r} names no model; append a hub id, a folder or {BUNDLED_ID}")
     device = choose_device(config.device)
@@ -148,25 +134,18 @@ def _judged_by_model(name: str, train: PoolSet, collection: Collection, config: 
     run: Run = {}
     pools = list(zip(train.query_ids, train.document_ids, strict=True))
     for begin in range(0, len(pools), _LM_QUERIES):
-        run |= _gaps(model, collection, pools[begin : begin + _LM_QUERIES])
+        run |= _margins(model, collection, pools[begin : begin + _LM_QUERIES])
     del model, base
     release_memory()
     return run
 
 
-def _gaps(model: UnimodelForExp1, collection: Collection, pools: list[tuple[str, list[str]]]) -> Run:
-    """A few queries' gaps, from the cache where they are in it."""
+def _margins(model: UnimodelForExp1, collection: Collection, pools: list[tuple[str, list[str]]]) -> Run:
+    """A few queries' margins, from the cache if it holds them."""
     asked = [(query_id, document_id) for query_id, pool in pools for document_id in pool]
-    texts = [
-        (collection.queries[query_id], collection.corpus[document_id].full_text) for query_id, document_id in asked
-    ]
-    identity = [
-        model.base_identity,
-        model.prompt_name,
-        str(model.dtype),
-        describe_device(model.device),
-        version("torch"),
-    ]
+    texts = [(collection.queries[query], collection.corpus[document].full_text) for query, document in asked]
+    device, dtype = describe_device(model.device), str(model.dtype)
+    identity = [model.base_identity, model.prompt_name, dtype, device, version("torch")]
     path = cache_dir("votes") / f"{hash_parts([*identity, *(part for pair in [*asked, *texts] for part in pair)])}.json"
     with lock(path):
         values = _read_values(path, len(asked))
@@ -184,7 +163,7 @@ def _gaps(model: UnimodelForExp1, collection: Collection, pools: list[tuple[str,
 
 
 def _read_values(path: Path, count: int) -> list[float] | None:
-    """The values in a file; null where it is missing or damaged, for they can be had again."""
+    """The values in a file; None where it is missing or damaged, for they can be computed again."""
     try:
         values = [float(value) for value in read_json(path)["gaps"]]
     except (DataError, OSError, KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""The estimate of the gradient from the fitness of a step, the step along it, and the scale of the noise."""
+"""A step from its fitness: shaping, the estimated gradient, the optimizer, the scale of the noise."""
 
 from __future__ import annotations
 
@@ -7,28 +7,84 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unimoe.errors import DataError, UsageError
+from unimoe.studies.heads.eggroll.kernels import machine_code, takes_machine_code
 from unimoe.studies.heads.eggroll.perturbations import Perturbations
 
+Shaping = Literal["rank", "zscore", "combined", "none"]
 OptimizerName = Literal["sgd", "adam"]
-SigmaRule = Literal["fixed", "relative", "absolute"]
+SigmaRule = Literal["relative", "absolute"]
+
+_ADAM_DECAYS, _ADAM_EPSILON = (0.9, 0.999), 1e-8
+
+
+def shape(fitness: Tensor, how: Shaping = "rank") -> Tensor:
+    """Make fitness comparable from step to step; each last dimension is shaped by itself.
+
+    ``rank``      average ranks from -0.5 to 0.5, so that ties weigh the same and nothing but order counts
+    ``zscore``    zero mean and unit (population) standard deviation
+    ``combined``  ranks of z-scores, which are the ranks: z-scores keep the order
+    ``none``      unchanged
+
+    Equal fitness is shaped to exactly 0 (except by ``none``): nothing was learned, so no step is taken.
+
+    Raises:
+        UsageError: an unknown shaping.
+    """
+    if how not in get_args(Shaping):
+        raise UsageError(f"shaping {how!r}: unknown; use {', '.join(get_args(Shaping))}")
+    if how == "none":
+        return fitness
+    if how in ("rank", "combined"):
+        return average_ranks(fitness) / max(1, fitness.shape[-1] - 1) - 0.5 * (fitness.shape[-1] > 1)
+    centred = fitness - fitness.mean(dim=-1, keepdim=True)
+    # The mean of equal numbers may differ from them by its rounding, which a division by its own size would blow up.
+    centred = torch.where(fitness.amax(dim=-1, keepdim=True) == fitness.amin(dim=-1, keepdim=True), 0.0, centred)
+    spread = centred.square().mean(dim=-1, keepdim=True).sqrt()
+    return centred / torch.where(spread == 0, 1.0, spread)
+
+
+def average_ranks(values: Tensor) -> Tensor:
+    """Return ranks from 0, ascending, along the last dimension; equal values share the mean of their places."""
+    if takes_machine_code(values):
+        ranks = torch.empty_like(values, memory_format=torch.contiguous_format)
+        _rank_rows(values.reshape(-1, values.shape[-1]).numpy(), ranks.view(-1, values.shape[-1]).numpy())
+        return ranks
+    ordered = values.sort(dim=-1).values
+    below = torch.searchsorted(ordered, values.contiguous())
+    up_to = torch.searchsorted(ordered, values.contiguous(), right=True)
+    return (below + up_to - 1).to(values.dtype) / 2
+
+
+@machine_code
+def _rank_rows(values: NDArray[np.floating], ranks: NDArray[np.floating]) -> None:
+    count = values.shape[1]
+    for row in range(len(values)):
+        order = np.argsort(values[row])
+        first = 0
+        while first < count:
+            last = first
+            while last + 1 < count and values[row, order[last + 1]] == values[row, order[first]]:
+                last += 1
+            for place in range(first, last + 1):
+                ranks[row, order[place]] = (first + last) / 2
+            first = last + 1
 
 
 def estimate(perturbations: Perturbations, fitness: Tensor, sigma: float, *, seed_scale: bool = False) -> Tensor:
-    """The antithetic estimate ``1 / (2 M sigma) sum_j (f+_j - f-_j) E_j`` of the gradient of the mean fitness.
+    """Estimate the gradient of the mean fitness as ``1 / (2 M sigma) sum_j (f+_j - f-_j) E_j``, ``(D_out, D_in)``.
 
     Args:
         perturbations: the step's M directions.
         fitness: ``(2M,)``, raw or shaped, in the order of ``Scorer.blocks``.
-        sigma: what the directions were scaled with.
-        seed_scale: leave out ``1 / sigma``: what the recipe that this package grew out of does. The length of its
-            steps then follows sigma, which only an optimizer that is free of scale, or clipping, hides.
-
-    Returns:
-        ``(D_out, D_in)``, the direction to go in for more fitness.
+        sigma: the scale of the directions.
+        seed_scale: leave out ``1 / sigma``, as the original's recipe does. The length of its steps then follows sigma,
+            which only clipping or an optimizer that is free of scale hides.
     """
     plus, minus = fitness.chunk(2)
     scale = 1 / len(fitness) if seed_scale else 1 / (len(fitness) * sigma)
@@ -40,97 +96,74 @@ class Ascent:
 
     Args:
         name: ``sgd``, or ``adam`` (Kingma & Ba 2015).
-        learning_rate: the length of a step where ``step`` is given none.
+        learning_rate: of every step.
         max_norm: gradients are scaled down to this Frobenius norm; None for no clipping.
         weight_decay: decoupled, as in Loshchilov & Hutter 2019.
-        betas: decay of Adam's moments.
-        epsilon: Adam's.
 
     Raises:
         UsageError: an unknown optimizer.
     """
 
     def __init__(
-        self,
-        name: OptimizerName,
-        learning_rate: float,
-        *,
-        max_norm: float | None = None,
-        weight_decay: float = 0.0,
-        betas: tuple[float, float] = (0.9, 0.999),
-        epsilon: float = 1e-8,
+        self, name: OptimizerName, learning_rate: float, *, max_norm: float | None = None, weight_decay: float = 0.0
     ) -> None:
         if name not in get_args(OptimizerName):
             raise UsageError(f"optimizer {name!r}: unknown; use {' or '.join(get_args(OptimizerName))}")
-        self._adam, self._learning_rate, self._max_norm = name == "adam", learning_rate, max_norm
-        self._weight_decay, self._betas, self._epsilon = weight_decay, betas, epsilon
+        self._adam, self._rate, self._max_norm, self._decay = name == "adam", learning_rate, max_norm, weight_decay
         self._steps, self._first, self._second = 0, torch.zeros(()), torch.zeros(())
 
     @torch.no_grad()
-    def step(self, weight: Tensor, gradient: Tensor, learning_rate: float | None = None) -> float:
-        """Move the weight in place.
-
-        Args:
-            weight: ``(D_out, D_in)``.
-            gradient: of the fitness, the same shape.
-            learning_rate: of this step, for schedules.
-
-        Returns:
-            The gradient's norm before clipping.
+    def step(self, weight: Tensor, gradient: Tensor) -> float:
+        """Move the weight in place along the gradient of the fitness; return the gradient's norm before clipping.
 
         Raises:
-            DataError: the gradient is not finite; the weight is as it was.
+            DataError: the gradient is not finite; the weight is unchanged.
         """
-        rate = self._learning_rate if learning_rate is None else learning_rate
         norm = float(torch.linalg.vector_norm(gradient))
         if not math.isfinite(norm):
             raise DataError(f"step {self._steps + 1}: the gradient's norm is {norm}; lower the learning rate or sigma")
         if self._max_norm is not None and norm > self._max_norm:
             gradient = gradient * (self._max_norm / norm)
         self._steps += 1
-        if self._weight_decay:
-            weight.mul_(1 - rate * self._weight_decay)
+        if self._decay:
+            weight.mul_(1 - self._rate * self._decay)
         if self._adam:
-            self._adam_step(weight, gradient, rate)
+            self._adam_step(weight, gradient)
         else:
-            weight.add_(gradient, alpha=rate)
+            weight.add_(gradient, alpha=self._rate)
         return norm
 
-    def _adam_step(self, weight: Tensor, gradient: Tensor, rate: float) -> None:
+    def _adam_step(self, weight: Tensor, gradient: Tensor) -> None:
         if self._first.ndim == 0:
             self._first, self._second = torch.zeros_like(gradient), torch.zeros_like(gradient)
-        fast, slow = self._betas
+        fast, slow = _ADAM_DECAYS
         self._first.lerp_(gradient, 1 - fast)
         self._second.mul_(slow).addcmul_(gradient, gradient, value=1 - slow)
-        root = self._second.sqrt().div_(math.sqrt(1 - slow**self._steps)).add_(self._epsilon)
-        weight.addcdiv_(self._first, root, value=rate / (1 - fast**self._steps))
+        root = self._second.sqrt().div_(math.sqrt(1 - slow**self._steps)).add_(_ADAM_EPSILON)
+        weight.addcdiv_(self._first, root, value=self._rate / (1 - fast**self._steps))
 
     def state(self) -> dict[str, Tensor]:
-        """Everything needed to go on, as plain tensors."""
+        """Return all that the next step depends on besides the weight."""
         return {"steps": torch.tensor(self._steps), "first": self._first.clone(), "second": self._second.clone()}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what ``state`` returned."""
+        """Return to a state."""
         self._steps = int(tensors["steps"])
         self._first, self._second = tensors["first"].clone(), tensors["second"].clone()
 
 
 def relative_sigma(sigma: float, weight: Tensor) -> float:
-    """The size of a perturbation over the size of what it perturbs: ``sigma sqrt(D_out D_in) / |W|``."""
+    """Return the size of a perturbation over the size of the weight: ``sigma sqrt(D_out D_in) / |W|``."""
     return sigma * math.sqrt(weight.numel()) / float(torch.linalg.vector_norm(weight))
 
 
 def sigma_for(relative: float, weight: Tensor) -> float:
-    """The sigma whose ``relative_sigma`` is ``relative``."""
+    """Return the sigma whose ``relative_sigma`` is ``relative``."""
     return relative * float(torch.linalg.vector_norm(weight)) / math.sqrt(weight.numel())
 
 
 def relative_spread(fitness: Tensor) -> float:
-    """The standard deviation of ``f+ - f-`` over the mean fitness; 0 where the mean is 0.
-
-    Args:
-        fitness: raw, ``(2M,)``.
-    """
+    """Return the standard deviation of ``f+ - f-`` over the mean of raw fitness ``(2M,)``; 0 where the mean is 0."""
     plus, minus = fitness.double().chunk(2)
     mean = abs(float(fitness.double().mean()))
     return 0.0 if mean == 0 else float((plus - minus).std(correction=0)) / mean
@@ -138,7 +171,7 @@ def relative_spread(fitness: Tensor) -> float:
 
 @dataclass
 class Sigma:
-    """The scale of the noise, kept so that perturbations change the fitness neither hardly nor beyond recognition.
+    """A scale of the noise that adapts, so that perturbations change the fitness neither hardly nor beyond recognition.
 
     ``relative`` steers ``relative_spread`` towards ``target``: the spread of ``f+ - f-`` grows with sigma, and as a
     share of the fitness one target serves collections whose nDCG is 0.1 and 0.9. (The share of directions that change
@@ -146,15 +179,15 @@ class Sigma:
     multiplies sigma by ``target / spread``, but by no more than ``1 + rate`` and no less than ``1 / (1 + rate)``, and
     keeps ``relative_sigma`` between ``lowest`` and ``highest``.
 
-    ``absolute`` is the recipe that this package grew out of: times ``1 + rate`` where the variance of ``f+ - f-`` is
-    below half the target, ``1 - rate`` where it is above twice. With its target of 0.1 and variances around 0.0005,
-    sigma only grows, until ``highest`` ends it: that recipe names no end, and has it at infinity.
+    ``absolute`` is the original's rule: times ``1 + rate`` where the variance of ``f+ - f-`` is below half the target,
+    ``1 - rate`` where it is above twice. With its target of 0.1 and variances around 0.0005, sigma only grows up to
+    ``highest``. The original has no such bound, which is ``highest = inf``.
 
     Attributes:
         value: sigma.
-        rule: ``fixed``, ``relative`` or ``absolute``.
+        rule: ``relative`` or ``absolute``.
         target: of the spread, or of the variance.
-        rate: of a step.
+        rate: the largest relative change in a step.
         lowest: of the relative sigma.
         highest: of the relative sigma under both rules; at 1 a perturbation is as large as the weight.
     """
@@ -173,34 +206,18 @@ class Sigma:
             raise UsageError(f"sigma is {self.value}; it must be above 0")
 
     def adapt(self, fitness: Tensor, weight: Tensor) -> float:
-        """Change sigma after a step.
-
-        Args:
-            fitness: raw, ``(2M,)``.
-            weight: after the step.
-
-        Returns:
-            The new sigma.
-        """
+        """Change sigma after a step, by its raw fitness ``(2M,)`` and the weight after it; return the new sigma."""
         if self.rule == "relative":
             spread = relative_spread(fitness)
             factor = 1 + self.rate if spread == 0 else self.target / spread
             value = self.value * min(max(factor, 1 / (1 + self.rate)), 1 + self.rate)
             self.value = min(max(value, sigma_for(self.lowest, weight)), sigma_for(self.highest, weight))
-        elif self.rule == "absolute":
-            plus, minus = fitness.double().chunk(2)
-            variance = float((plus - minus).var())
-            if variance < 0.5 * self.target:
-                grown, highest = self.value * (1 + self.rate), sigma_for(self.highest, weight)
-                self.value = max(self.value, min(grown, highest))
-            elif variance > 2 * self.target:
-                self.value *= 1 - self.rate
+            return self.value
+        plus, minus = fitness.double().chunk(2)
+        variance = float((plus - minus).var())
+        if variance < 0.5 * self.target:
+            grown, highest = self.value * (1 + self.rate), sigma_for(self.highest, weight)
+            self.value = max(self.value, min(grown, highest))
+        elif variance > 2 * self.target:
+            self.value *= 1 - self.rate
         return self.value
-
-    def state(self) -> dict[str, float]:
-        """Everything that changes."""
-        return {"value": self.value}
-
-    def load_state(self, state: Mapping[str, float]) -> None:
-        """Go on from what ``state`` returned."""
-        self.value = float(state["value"])

@@ -9,9 +9,9 @@ from torch import Tensor
 from unimoe.errors import DataError
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.eggroll.chance import generator
-from unimoe.studies.heads.eggroll.fp4 import BLOCK, GRID, dequantize, quantize
+from unimoe.studies.heads.eggroll.fp4 import BLOCK, MAGNITUDES, dequantize, quantize
 from unimoe.studies.heads.eggroll.method import evolution
-from unimoe.studies.heads.scores import evaluate_head
+from unimoe.studies.heads.model import evaluate_head
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -37,7 +37,7 @@ class TestFormat:
             (9, 13),
             (6, 11),
             (12, 0),
-        ]  # sign 8, then the place in GRID
+        ]  # sign 8, then the place in MAGNITUDES
         assert packed.codes.tolist() == [[low + 16 * high for low, high in halves]]
         assert packed.scales.float().tolist() == [[256.0]]
         assert packed.scales.dtype == torch.float8_e4m3fn
@@ -54,7 +54,7 @@ class TestFormat:
         weight[::2] *= -1
         packed = quantize(weight)
         steps = (packed.scales.double() * packed.scale).repeat_interleave(BLOCK, dim=1)
-        grid = torch.tensor([*GRID, *(-value for value in GRID)], dtype=torch.float64)
+        grid = torch.tensor([*MAGNITUDES, *(-value for value in MAGNITUDES)], dtype=torch.float64)
         nearest = (weight[..., None] - steps[..., None] * grid).abs().min(dim=2).values
         torch.testing.assert_close((weight - dequantize(packed)).abs(), nearest, rtol=1e-5, atol=1e-9)
 

@@ -9,7 +9,7 @@ from support.toy_pools import best_head, random_head, toy_pools
 from unimoe.studies.heads.config import GeneticConfig, TrainConfig
 from unimoe.studies.heads.eggroll.genetic import Genetic
 from unimoe.studies.heads.eggroll.objectives import Objectives
-from unimoe.studies.heads.scores import evaluate_head
+from unimoe.studies.heads.model import evaluate_head
 
 POOLS = toy_pools(24, 12)
 EVERY = POOLS.batch(range(24))

@@ -12,13 +12,12 @@ from torch import Tensor
 
 from unimoe.errors import DataError, UsageError
 from unimoe.metrics import score_run
-from unimoe.studies.heads.config import TrainConfig, seed_recipe
-from unimoe.studies.heads.eggroll.method import evolution, grid_sizes
+from unimoe.studies.heads.config import TrainConfig, original_recipe
+from unimoe.studies.heads.eggroll.method import evolution, product_sizes
 from unimoe.studies.heads.eggroll.noise import directions
 from unimoe.studies.heads.methods import Method
-from unimoe.studies.heads.model import head_scores
+from unimoe.studies.heads.model import evaluate_head, head_scores
 from unimoe.studies.heads.pools import PoolSet
-from unimoe.studies.heads.scores import evaluate_head
 
 POOLS = toy_pools(32, 16, noise=1.0)
 UNSEEN = toy_pools(64, 16, noise=1.0, seed=7)
@@ -113,8 +112,8 @@ class TestOneStep:
         method = evolution(config(sigma=0.03, sigma_is="absolute"), random_head(), POOLS)
         assert run(method, 100 * random_head(), range(1))[1]["sigma"] == 0.03
 
-    def test_the_seed_recipe_takes_clipped_steps_and_only_grows_sigma(self) -> None:
-        recipe = seed_recipe(head_output_size=8, population_size=64)
+    def test_the_original_recipe_takes_clipped_steps_and_only_grows_sigma(self) -> None:
+        recipe = original_recipe(head_output_size=8, population_size=64)
         method, weight = evolution(recipe, random_head(), POOLS), random_head()
         sigmas = []
         for step in range(6):
@@ -227,9 +226,9 @@ class TestRefusals:
 class TestGridSizes:
     def test_they_have_the_least_error(self) -> None:
         # (1 + 385 / 16) (1 + 129 / 8) = 429; 8 x 16, 32 x 4 and all others have more.
-        assert grid_sizes(128, 128, 384) == (16, 8)
-        assert grid_sizes(128, 384, 128) == (8, 16)
+        assert product_sizes(128, 128, 384) == (16, 8)
+        assert product_sizes(128, 384, 128) == (8, 16)
 
     def test_a_prime_number_makes_no_grid(self) -> None:
         with pytest.raises(UsageError, match="population_size 254"):
-            grid_sizes(127, 128, 384)
+            product_sizes(127, 128, 384)

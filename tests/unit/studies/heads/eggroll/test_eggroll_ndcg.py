@@ -7,7 +7,6 @@ import torch
 
 from unimoe.errors import DataError, UsageError
 from unimoe.studies.heads.eggroll import ndcg
-from unimoe.studies.heads.eggroll.counting import count_ahead
 from unimoe.studies.heads.eggroll.ndcg import Gain, Metric, PoolMetric, gains_of, ideal_dcg
 
 
@@ -94,15 +93,19 @@ class TestBothWays:
         assert float(PoolMetric(torch.tensor([[0.0, 1.0]]), torch.ones(1), 1, metric=metric)(scores)) == 1
 
 
-def test_what_is_compiled_counts_the_same() -> None:
-    """Compiling takes half a minute; the benchmark compares compiled steps."""
+@pytest.mark.parametrize("metric", ["ndcg", "mrr"])
+@pytest.mark.parametrize("compared_bytes", [1, 2**28])
+def test_tensors_count_as_machine_code_does(
+    metric: Metric, compared_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     draw = torch.Generator().manual_seed(1)
     grades = torch.randint(0, 2, (4, 9), generator=draw).float()
     scores = torch.randint(0, 4, (4, 9, 16), generator=draw).float()
-    metric = PoolMetric(grades, torch.ones(4), 5)
-    expected = metric(scores)
-    metric._compiled = count_ahead
-    assert torch.equal(metric(scores), expected)
+    judged = PoolMetric(grades, torch.ones(4), 5, metric=metric)
+    expected = judged(scores)
+    monkeypatch.setattr(ndcg, "takes_machine_code", lambda _: False)
+    monkeypatch.setattr(ndcg, "_COMPARED_BYTES", compared_bytes)
+    assert torch.equal(judged(scores), expected)
 
 
 def test_wrong_judgments_are_named() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from unimoe.errors import UsageError
-from unimoe.studies.heads.eggroll.noise import Kind, _words, directions, factors, grid
+from unimoe.studies.heads.eggroll.noise import Kind, _words, directions, factors, product_directions
 
 KINDS = get_args(Kind)
 
@@ -70,7 +70,7 @@ def test_wider_dtypes_hold_the_same_values() -> None:
 
 
 def test_a_grid_pairs_every_input_factor_with_every_output_factor() -> None:
-    found = grid(0, 0, 3, 2, 4, 5, dtype=torch.float64)
+    found = product_directions(0, 0, 3, 2, 4, 5, dtype=torch.float64)
     assert found.shape == (3, 2)
     one = torch.zeros(6, dtype=torch.float64)
     one[2 * 2 + 1] = 1  # direction (i = 2, j = 1)

@@ -18,7 +18,7 @@ from unimoe.studies.heads.eggroll.objectives import (
     freshness,
     pareto_front,
 )
-from unimoe.studies.heads.scores import evaluate_head
+from unimoe.studies.heads.model import evaluate_head
 
 D2, D3 = 1 / math.log2(3), 1 / 2  # exposure at ranks 2 and 3; at rank 1 it is 1
 

@@ -12,8 +12,8 @@ from torch.nn import functional
 from unimoe.errors import DataError, UsageError
 from unimoe.studies.heads.eggroll import products, scoring
 from unimoe.studies.heads.eggroll.ndcg import Metric, PoolMetric
-from unimoe.studies.heads.eggroll.noise import directions, grid
-from unimoe.studies.heads.eggroll.perturbations import Grid, Perturbations
+from unimoe.studies.heads.eggroll.noise import directions, product_directions
+from unimoe.studies.heads.eggroll.perturbations import Perturbations, ProductDirections
 from unimoe.studies.heads.eggroll.products import Pools
 from unimoe.studies.heads.eggroll.scoring import Scorer, Similarity, base_scores
 
@@ -32,7 +32,7 @@ def problem(outputs: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, P
 
 def materialised(perturbations: Perturbations) -> Tensor:
     """Every direction as a matrix, ``(M, D_out, D_in)``, from its factors alone."""
-    if isinstance(perturbations, Grid):
+    if isinstance(perturbations, ProductDirections):
         return torch.stack([torch.outer(a, b) for b in perturbations.b for a in perturbations.a])
     a, b = perturbations.outputs, perturbations.inputs  # rank-major rows
     count = perturbations.shape[0]
@@ -54,7 +54,7 @@ def every_set(outputs: int, many: int = 9) -> dict[str, Perturbations]:
         "rank 1": directions(1, 2, many, outputs, WIDTH, dtype=f64),
         "rank 3": directions(1, 2, many, outputs, WIDTH, rank=3, dtype=f64),
         "signs": directions(1, 2, many, outputs, WIDTH, rank=2, kind="rademacher", dtype=f64),
-        "grid": grid(1, 2, 4, 3, outputs, WIDTH, dtype=f64),
+        "grid": product_directions(1, 2, 4, 3, outputs, WIDTH, dtype=f64),
     }
 
 

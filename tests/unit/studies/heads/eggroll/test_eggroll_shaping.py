@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from unimoe.errors import UsageError
-from unimoe.studies.heads.eggroll import shaping
-from unimoe.studies.heads.eggroll.shaping import Shaping, average_ranks, shape
+from unimoe.studies.heads.eggroll import update
+from unimoe.studies.heads.eggroll.update import Shaping, average_ranks, shape
 
 
 def test_ties_share_the_mean_of_their_ranks() -> None:
@@ -20,7 +20,7 @@ def test_ties_share_the_mean_of_their_ranks() -> None:
 def test_tensors_rank_as_machine_code_does(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     values = torch.randint(0, 9, (4, 33), generator=torch.Generator().manual_seed(0)).to(dtype) / 7
     expected = average_ranks(values)
-    monkeypatch.setattr(shaping, "takes_machine_code", lambda _: False)
+    monkeypatch.setattr(update, "takes_machine_code", lambda _: False)
     assert torch.equal(average_ranks(values), expected)
 
 
@@ -29,7 +29,7 @@ def test_ranks_run_from_minus_to_plus_a_half() -> None:
     assert sorted(shaped.tolist()) == pytest.approx([number / 100 - 0.5 for number in range(101)])
 
 
-@pytest.mark.parametrize("how", ["rank", "zscore", "combined", "centred"])
+@pytest.mark.parametrize("how", ["rank", "zscore", "combined"])
 @pytest.mark.parametrize("count", [1, 2, 7, 256])
 @pytest.mark.parametrize("value", [0.0, 0.1, 1 / 3, 7e8])
 def test_equal_fitness_gives_exactly_zero(how: Shaping, count: int, value: float) -> None:
@@ -55,10 +55,9 @@ def test_each_row_is_shaped_by_itself() -> None:
         assert torch.equal(shape(rows, how), torch.stack([shape(row, how) for row in rows]))
 
 
-def test_none_keeps_and_centred_only_shifts() -> None:
+def test_none_keeps_the_values() -> None:
     values = torch.tensor([0.25, 0.75, 0.5])
     assert shape(values, "none") is values
-    assert shape(values, "centred").tolist() == [-0.25, 0.25, 0]
 
 
 def test_an_unknown_shaping_is_named() -> None:
