@@ -17,8 +17,7 @@ from unimoe.analysis.formats import signed
 from unimoe.analysis.gates.definitions import EquivalenceGate, Gate, InterferenceGate, Label
 from unimoe.analysis.gates.findings import Finding, region_of
 from unimoe.analysis.gates.judging import Judgment
-from unimoe.analysis.gates.output import WAYS, interval_text
-from unimoe.analysis.gates.wording import amount, shares, shown
+from unimoe.analysis.gates.wording import WAYS, amount, interval_text, shares, shown
 from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.analysis.tables.cells import gathered
 
