@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from unimoe.analysis.comparisons import Comparison
-from unimoe.analysis.figures.style import NEUTRAL, TWO_COLUMNS, Look, add_axes, fit, fit_all, sheet, text_width
+from unimoe.analysis.figures.style import NEUTRAL, TWO_COLUMNS, Look, fit, fit_all, panel_width, panels, text_width
 from unimoe.analysis.formats import signed
 from unimoe.analysis.gates.definitions import EquivalenceGate, Gate, InterferenceGate, Label
 from unimoe.analysis.gates.findings import Finding, region_of
@@ -107,8 +107,9 @@ def forest_figure(groups: Sequence[Group], xlabel: str, notes: Sequence[str] = (
     left, right = max(1.0, widest + 0.2), _NUMBERS + max(text_width(row.label) for row in rows) + 0.15
     named = [any(region.name for region in group.regions) for group in groups]
     lines = len(rows) + sum(2.5 if names else 1.5 for names in named) - 0.5
-    figure, top = sheet(TWO_COLUMNS, PITCH * lines, above=0.1, below=0.36, notes=notes)
-    axes = add_axes(figure, left, top - PITCH * lines, TWO_COLUMNS - left - right, PITCH * lines)
+    figure, (axes,) = panels(
+        1, width=TWO_COLUMNS, left=left, right=right, above=0.1, height=PITCH * lines, xlabel=xlabel, notes=notes
+    )
     axes.set_xlim(limits(groups))
     axes.set_ylim(lines - 0.5, -0.5)
     line, ticks = 0.0, {}
@@ -127,7 +128,6 @@ def forest_figure(groups: Sequence[Group], xlabel: str, notes: Sequence[str] = (
     axes.set_yticks(list(ticks), list(ticks.values()))
     axes.tick_params(axis="y", length=0.0)
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel(xlabel)
     return figure
 
 
@@ -209,8 +209,7 @@ def _hundredfold(found: Estimate) -> tuple[float, float] | None:
 def _name_regions(axes: Axes, line: float, group: Group) -> None:
     """Write the outer names beside their cutoffs, and an inner one where it fits."""
     low, high = axes.get_xlim()
-    figure = axes.get_figure(root=True)
-    inches = axes.get_position().width * figure.get_figwidth() / (high - low) if figure else 0.0
+    inches = panel_width(axes) / (high - low)
     for region in group.regions:
         if math.isinf(region.low):
             place, points, align = region.high, -3.0, "right"
