@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from unimoe.analysis.arms import arm_order
-from unimoe.analysis.figures.style import NEUTRAL, Look, fit, fit_all, panel_width, panels, text_width
+from unimoe.analysis.figures.style import NEUTRAL, Look, fit, fit_all, panel_width, panels, set_titles, text_width
 from unimoe.analysis.loading import Results
 from unimoe.analysis.statistics.estimates import Linear, estimate
 from unimoe.analysis.statistics.variance import moments
@@ -73,17 +73,16 @@ def score_figure(shown: Sequence[Panel], looks: Mapping[str, Look], notes: Seque
     """Draw a panel of bars for each dataset on one scale: mean over seeds, its interval, a dot per seed."""
     arms = sorted({arm for panel in shown for arm in panel.scores}, key=arm_order, reverse=True)
     names = fit_all(arms, 1.1)
-    datasets = fit_all((panel.dataset for panel in shown), 1.3)
     left = max(map(text_width, names.values())) + 0.15
     height = 0.08 + 0.15 * len(arms)
     figure, grid = panels(len(shown), height=height, left=left, xlabel=_label(shown), notes=notes)
-    several = len({panel.metric for panel in shown}) > 1
     for axes, panel in zip(grid, shown, strict=True):
         _draw_bars(axes, panel.scores, arms, looks)
         _name_rows(axes, [names[arm] for arm in arms])
         axes.set_ylim(-0.6, len(arms) - 0.4)
-        metric = f", {panel.metric}" if several else ""
-        axes.set_title(fit(f"{datasets[panel.dataset]}{metric} (n = {panel.queries:,})", panel_width(axes)), loc="left")
+    several = len({panel.metric for panel in shown}) > 1
+    titles = [f"{panel.dataset}, {panel.metric}" if several else panel.dataset for panel in shown]
+    set_titles(grid, titles, [f"n = {panel.queries:,}" for panel in shown])
     most = max(score.reach for panel in shown for score in panel.scores.values())
     width, room = panel_width(grid[0]), 0.08 + text_width("00.0") + 0.05
     grid[0].set_xlim(0.0, max(most, 1e-9) * width / (width - room))

@@ -208,6 +208,13 @@ def panels(
     return figure, axes
 
 
+def set_titles(grid: Sequence[Axes], names: Sequence[str], facts: Sequence[str]) -> None:
+    """Title each panel with its name, cut where it is long but never as another one is, and a fact in brackets."""
+    short = fit_all(names, 1.3)
+    for axes, name, fact in zip(grid, names, facts, strict=True):
+        axes.set_title(fit(f"{short[name]} ({fact})", panel_width(axes)), loc="left")
+
+
 def panel_width(axes: Axes) -> float:
     """Return the width of the axes, in inches."""
     figure = axes.get_figure(root=True)
