@@ -92,12 +92,7 @@ def losses(logs: Mapping[tuple[str, Seed], Log]) -> dict[str, dict[str, list[Cur
 
 
 def conflict_rate(log: Conflicts, quantity: str) -> Curve:
-    """Return the share of the layers with a cosine below 0, by step, among the layers that have one.
-
-    Args:
-        log: of one seed.
-        quantity: ``cosine`` or ``cosine_corrected``.
-    """
+    """Return the share of a seed's layers whose cosine, or corrected cosine, is below 0, among those that have one."""
     values = ((record.step, getattr(record, quantity)) for record in log)
     held = gathered((step, value < 0) for step, value in values if value is not None)
     return {step: sum(below) / len(below) for step, below in sorted(held.items())}

@@ -31,11 +31,7 @@ _REFERENCE = re.compile(r"url\(#([^)]+)\)")
 
 
 def save(figure: Figure, stem: Path) -> Path:
-    """Write ``{stem}.pdf`` and ``{stem}.png``, without dates.
-
-    Returns:
-        The PNG file.
-    """
+    """Write ``{stem}.pdf`` and ``{stem}.png``, without dates, and return the PNG file."""
     png = stem.with_name(f"{stem.name}.png")
     with mpl.rc_context(STYLE):
         for text in figure.findobj(Text):
@@ -50,14 +46,10 @@ def save(figure: Figure, stem: Path) -> Path:
 
 
 def to_svg(figure: Figure, name: str) -> str:
-    """The figure as an ``<svg>`` element to be set into an HTML page beside others.
+    """Return the figure as an ``<svg>`` element to be set into an HTML page beside others.
 
     Text stays text, the background is transparent, and what is black takes the page's colour of text, so that it can be
-    read in dark mode. Every id begins with ``name``.
-
-    Args:
-        figure: what to draw.
-        name: unique in the page; letters, digits, ``-`` and ``_``.
+    read in dark mode. Every id begins with ``name``, unique in the page, of letters, digits, ``-`` and ``_``.
     """
     buffer = io.StringIO()
     figure.dpi = DPI  # the PDF backend leaves it at 72

@@ -21,7 +21,7 @@ from unimoe.analysis.gates.wording import WAYS, amount, interval_text, shares, s
 from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.analysis.tables.cells import gathered
 
-PITCH = 0.17
+_PITCH = 0.17
 """Height of a row, in inches."""
 
 _NAME = 1.6
@@ -92,7 +92,7 @@ def forest_figure(groups: Sequence[Group], xlabel: str, notes: Sequence[str] = (
     left, right = max(1.0, widest + 0.2), _NUMBERS + max(text_width(row.label) for row in rows) + 0.15
     lines = len(rows) + sum(2.5 if group.regions else 1.5 for group in groups) - 0.5
     figure, (axes,) = panels(
-        1, width=TWO_COLUMNS, left=left, right=right, above=0.1, height=PITCH * lines, xlabel=xlabel, notes=notes
+        1, width=TWO_COLUMNS, left=left, right=right, above=0.1, height=_PITCH * lines, xlabel=xlabel, notes=notes
     )
     axes.set_xlim(limits(groups))
     axes.set_ylim(lines - 0.5, -0.5)

@@ -60,12 +60,9 @@ def difference_figure(
 
 
 def sorted_differences(results: Results, gate: Gate, found: Finding) -> NDArray[np.float64]:
-    """Return differences by query of one dataset, largest first, in points.
+    """Return differences by query of a finding's one dataset, largest first, in points.
 
-    Args:
-        results: what ``load_all_results`` returned.
-        gate: joint minus specialist, or system minus baseline.
-        found: whose dataset and seeds; each arm is averaged over its own.
+    They are joint minus specialist, or system minus baseline, each arm averaged over its own seeds.
     """
     seeds = dict(zip(gate.arms, found.seeds, strict=True))
     key = f"{gate.task}/{found.datasets[0]}"

@@ -26,10 +26,6 @@ from unimoe.results import Task
 Label = Literal["PASS", "FAIL", "MARGINAL", "INCONCLUSIVE"]
 Averaging = Literal["mean_of_tirs", "tir_of_means"]
 
-PASS_AT = 0.02
-FAIL_BELOW = 0.01
-CONFIDENCE = 0.90
-
 Below: TypeAlias = Callable[[float], float]
 """Confidence that the true value lies below a cutoff, 0 to 1."""
 
@@ -70,7 +66,7 @@ class _Gate(Section):
     task: Task
     datasets: Annotated[list[Text], Field(min_length=1), AfterValidator(_distinct)]
     metric: MetricName
-    confidence: Annotated[float, Field(gt=0.5, lt=1)] = CONFIDENCE
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.90
     estimand: Estimand = "seeds_and_queries"
     seeds: Seeds | None = None
 
@@ -112,8 +108,8 @@ class InterferenceGate(_Gate):
     specialist: Text
     joint: Text
     specialist_must_beat: Text | None = None
-    pass_at: Positive = PASS_AT
-    fail_below: Positive = FAIL_BELOW
+    pass_at: Positive = 0.02
+    fail_below: Positive = 0.01
     across: Averaging = "mean_of_tirs"
 
     @model_validator(mode="after")

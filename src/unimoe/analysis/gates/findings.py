@@ -130,11 +130,6 @@ def stability_of(gate: Gate, scores: GateScores, whole: Finding) -> Stability:
 
     What is left has a wider interval whatever the truth is. Each value is therefore judged with the interval of the
     whole, moved: a label then changes because the value moved, not because data was taken away.
-
-    Args:
-        gate: what is judged.
-        scores: what it was judged on.
-        whole: what that said.
     """
     rows = tuple(_without_each(gate, scores, whole))
     untried = "; ".join(_not_tried(scores))

@@ -137,10 +137,7 @@ def judge_all(
 ) -> tuple[Judgment | Refusal, ...]:
     """Judge every gate; one that cannot be judged does not keep the others from it.
 
-    Args:
-        results: what ``load_all_results`` returned.
-        registration: the gates.
-        advisory: judge gates on those of their datasets and seeds that have results, as a look ahead.
+    An advisory look judges gates on those of their datasets and seeds that have results.
     """
 
     def outcome(name: str) -> Judgment | Refusal:

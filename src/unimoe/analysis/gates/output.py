@@ -86,12 +86,9 @@ def learnt_line(learnt: Learnt) -> str:
 
 
 def gates_as_json(registration: Registration | None, outcomes: Outcomes, decisive: Outcomes) -> dict[str, Any]:
-    """Return the same as plain data: ratios and differences as fractions, null where something cannot be had.
+    """Return all outcomes as plain data: ratios and differences as fractions, None where something cannot be had.
 
-    Args:
-        registration: the gates that a file registers.
-        outcomes: all that was judged.
-        decisive: those that count for the exit code.
+    The exit code is that of the ``decisive`` outcomes.
     """
     path, instant = (registration.path, registration.registered) if registration else (None, None)
     found: dict[str, Any] = finite(
@@ -107,13 +104,7 @@ def gates_as_json(registration: Registration | None, outcomes: Outcomes, decisiv
 
 
 def filled(text: str, first: str = "", others: str = "  ") -> str:
-    """Return text wrapped at 96 columns; ``2 %`` and paths are not torn apart.
-
-    Args:
-        text: what is wrapped.
-        first: what the first line begins with.
-        others: what every other line begins with.
-    """
+    """Return text wrapped at 96 columns, ``first`` before the first line; ``2 %`` and paths stay whole."""
     kept = text.replace(" %", "\N{NO-BREAK SPACE}%")
     wrapped = textwrap.fill(
         kept, WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False, break_long_words=False
