@@ -16,8 +16,7 @@ from simulated_arms import MEAN, Array, Kind, World, draw
 from unimoe.analysis.comparisons import ALPHA, difference
 from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.findings import label_of, ratio_weights, region_of
-from unimoe.analysis.statistics.corrections import holm
-from unimoe.analysis.statistics.estimates import LEVEL, LossRatios, estimate
+from unimoe.analysis.statistics.estimates import LEVEL, LossRatios, estimate, holm
 from unimoe.analysis.statistics.variance import Terms, groups_of, moments
 
 TRUTHS = (0.0, 0.01, 0.05)

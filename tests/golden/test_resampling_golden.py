@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from unimoe.analysis.statistics.corrections import holm
+from unimoe.analysis.statistics.estimates import holm
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
 
 

@@ -13,7 +13,7 @@ from support.results import make_result
 
 from unimoe.analysis.comparisons import Comparison, compare_arms
 from unimoe.analysis.loading import Results
-from unimoe.analysis.statistics.corrections import holm
+from unimoe.analysis.statistics.estimates import holm
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
 from unimoe.results import EvalResult
 

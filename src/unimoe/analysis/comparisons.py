@@ -14,8 +14,7 @@ import numpy as np
 
 from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT, has_role, pairs
 from unimoe.analysis.loading import Results, Seed
-from unimoe.analysis.statistics.corrections import holm
-from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear, estimate
+from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear, estimate, holm
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
 from unimoe.analysis.statistics.variance import Array, Estimand, groups_of, moments
 from unimoe.errors import DataError, UsageError, did_you_mean

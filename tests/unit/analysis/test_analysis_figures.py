@@ -27,8 +27,7 @@ from unimoe.analysis.figures.gates import QUERIES, power_curves, sorted_differen
 from unimoe.analysis.figures.scores import score_panels
 from unimoe.analysis.figures.style import FONT_SIZE, ONE_COLUMN, TWO_COLUMNS, fit, fit_all, looks, text_width
 from unimoe.analysis.gates.definitions import load_gates
-from unimoe.analysis.gates.output import interval_text
-from unimoe.analysis.gates.wording import shown
+from unimoe.analysis.gates.wording import interval_text, shown
 from unimoe.analysis.loading import Seed
 from unimoe.analysis.logs import Log
 from unimoe.analysis.statistics.estimates import Linear, estimate

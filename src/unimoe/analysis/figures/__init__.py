@@ -6,11 +6,9 @@ for drawing in all_figures(analysis):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -31,12 +29,6 @@ __all__ = ["Drawing", "all_figures", "save", "save_all", "to_svg"]
 
 _MOST_COMPARISONS = 60
 """Rows of a figure of comparisons: more are for the table."""
-
-_LEADING = ("tir-forest", "difference-forest")
-"""The figures that show what the analysis found."""
-
-_Plan: TypeAlias = tuple[str, str, Callable[[], Figure]]
-"""A figure's name, its caption, and what draws it."""
 
 _INTERVAL = "95 % interval for other seeds and queries (over queries alone where there is one run)"
 _ROWS = (
@@ -103,9 +95,12 @@ def all_figures(analysis: Analysis) -> Iterator[Drawing]:
     Raises:
         DataError: a damaged log of gradient conflicts.
     """
-    for name, caption, draw in _planned(analysis):
-        with mpl.rc_context(STYLE):
-            drawing = Drawing(name, caption, draw(), leads=name in _LEADING)
+    drawings = _drawings(analysis)
+    while True:
+        with mpl.rc_context(STYLE):  # not held over a yield, where it would be the caller's style too
+            drawing = next(drawings, None)
+        if drawing is None:
+            return
         yield drawing
 
 
@@ -114,40 +109,41 @@ def save_all(analysis: Analysis, folder: Path) -> tuple[Path, ...]:
     return tuple(save(drawing.figure, folder / drawing.name) for drawing in all_figures(analysis))
 
 
-def _planned(analysis: Analysis) -> Iterator[_Plan]:
+def _drawings(analysis: Analysis) -> Iterator[Drawing]:
     results, notes = analysis.results, caveat_notes(analysis.results)
     conflicts = read_conflict_logs(results.output_dir)
     seen = looks({*results, *(arm for arm, _ in [*results.logs, *conflicts])})
     others = [item for item in analysis.judgments if not isinstance(item.gate, InterferenceGate)]
     if analysis.interference:  # a forest in percent, and one in points: they have no axis in common
         label = "TIR: share of the specialist's score that the joint arm loses (%); below 0 it gains"
-        yield "tir-forest", _FOREST, partial(forest_figure, gate_groups(analysis.interference, seen), label, notes)
+        figure = forest_figure(gate_groups(analysis.interference, seen), label, notes)
+        yield Drawing("tir-forest", _FOREST, figure, leads=True)
     if others:
-        label = "system minus baseline, points (score x 100)"
-        yield "difference-forest", _DIFFERENCE_FOREST, partial(forest_figure, gate_groups(others, seen), label, notes)
+        figure = forest_figure(gate_groups(others, seen), "system minus baseline, points (score x 100)", notes)
+        yield Drawing("difference-forest", _DIFFERENCE_FOREST, figure, leads=True)
     for task in TASKS:
-        for name, caption, draw in _of_task(analysis, task, seen, notes):
-            yield f"{name}-{task}", caption.format(task=task), draw
+        yield from _of_task(analysis, task, seen, notes)
     compared = analysis.comparisons if not analysis.judgments else ()
     if 0 < len(compared) <= _MOST_COMPARISONS:
-        label = "difference, points (score x 100)"
-        yield "comparisons", _COMPARISONS, partial(forest_figure, comparison_groups(compared, seen), label, notes)
+        figure = forest_figure(comparison_groups(compared, seen), "difference, points (score x 100)", notes)
+        yield Drawing("comparisons", _COMPARISONS, figure)
     if any(results.logs.values()):
-        yield "loss-curves", _LOSSES, partial(loss_figure, results.logs, seen, notes)
+        yield Drawing("loss-curves", _LOSSES, loss_figure(results.logs, seen, notes))
     if conflicts:
-        yield "gradient-conflicts", _CONFLICTS, partial(conflict_figure, conflicts, notes)
-        yield "conflict-rate", _CONFLICT_RATE, partial(conflict_rate_figure, conflicts, seen, notes)
-        yield "norm-ratio", _NORM_RATIO, partial(norm_ratio_figure, conflicts, seen, notes)
+        yield Drawing("gradient-conflicts", _CONFLICTS, conflict_figure(conflicts, notes))
+        yield Drawing("conflict-rate", _CONFLICT_RATE, conflict_rate_figure(conflicts, seen, notes))
+        yield Drawing("norm-ratio", _NORM_RATIO, norm_ratio_figure(conflicts, seen, notes))
 
 
-def _of_task(analysis: Analysis, task: Task, seen: Mapping[str, Look], notes: Sequence[str]) -> Iterator[_Plan]:
+def _of_task(analysis: Analysis, task: Task, seen: Mapping[str, Look], notes: Sequence[str]) -> Iterator[Drawing]:
     items = [item for item in analysis.judgments if item.gate.task == task]
     shown = score_panels(analysis.results, task)
     if shown:
-        yield "scores", _SCORES, partial(score_figure, shown, seen, notes)
+        yield Drawing(f"scores-{task}", _SCORES.format(task=task), score_figure(shown, seen, notes))
     if len(shown) > 1:
-        yield "overview", _OVERVIEW, partial(overview_figure, shown, seen, notes)
+        yield Drawing(f"overview-{task}", _OVERVIEW.format(task=task), overview_figure(shown, seen, notes))
     if items:
-        yield "differences", _DIFFERENCES, partial(difference_figure, analysis.results, items, seen, notes)
+        figure = difference_figure(analysis.results, items, seen, notes)
+        yield Drawing(f"differences-{task}", _DIFFERENCES.format(task=task), figure)
     if curves := power_curves(items):
-        yield "power", _POWER, partial(power_figure, curves, seen, notes)
+        yield Drawing(f"power-{task}", _POWER.format(task=task), power_figure(curves, seen, notes))

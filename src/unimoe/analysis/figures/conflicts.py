@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from unimoe.analysis.arms import arm_order
-from unimoe.analysis.figures.style import TWO_COLUMNS, add_axes, fit, sheet, text_width
+from unimoe.analysis.figures.style import fit, panel_width, panels, text_width
 from unimoe.analysis.loading import Seed
 from unimoe.analysis.tables.cells import gathered
 from unimoe.errors import DataError
@@ -75,25 +75,23 @@ Log = Sequence[Conflict]
 def conflict_figure(logs: Mapping[tuple[str, Seed], Log], notes: Sequence[str] = ()) -> Figure:
     """Draw two heat maps for each arm, raw and corrected for noise: mean over seeds, conflict dark."""
     maps = gathered((arm, log) for (arm, _), log in logs.items())
-    arms = sorted(maps, key=arm_order)
-    grids = [(arm, quantity, *conflict_grid(maps[arm], quantity)) for arm in arms for quantity in QUANTITIES]
-    names = [fit(str(layer), 1.2) for _, _, _, layers, _ in grids for layer in layers]
-    left, between, right, gap = max(map(text_width, names)) + 0.25, 0.15, 0.85, 0.5
-    heights = [min(3.0, max(1.3, 0.12 * len(layers))) for _, _, _, layers, _ in grids[::2]]
-    figure, top = sheet(TWO_COLUMNS, sum(heights) + gap * (len(arms) - 1), above=0.3, below=0.36, notes=notes)
+    grids = [
+        (arm, quantity, *conflict_grid(maps[arm], quantity))
+        for arm in sorted(maps, key=arm_order)
+        for quantity in QUANTITIES
+    ]
+    layers = [layers for _, _, _, layers, _ in grids]
+    left = max(text_width(_layer(layer)) for named in layers for layer in named) + 0.09
+    height = min(3.0, max(1.3, 0.12 * max(map(len, layers))))
+    figure, panes = panels(
+        len(grids), columns=2, left=left, right=0.85, height=height, xlabel="step", ylabel="layer", notes=notes
+    )
     limit = max((float(np.nanmax(np.abs(grid))) for *_, grid in grids if not np.isnan(grid).all()), default=1.0)
     scale = ScalarMappable(Normalize(-limit or -1.0, limit or 1.0), _COLOURS)
-    width = (TWO_COLUMNS - left - between - right) / 2
-    for i, (arm, quantity, steps, layers, grid) in enumerate(grids):
-        row, column = divmod(i, 2)
-        floor = top - sum(heights[: row + 1]) - gap * row
-        axes = add_axes(figure, left + column * (width + between), floor, width, heights[row])
-        _draw_grid(axes, steps, layers, grid, scale)
-        axes.tick_params(labelleft=column == 0)
-        axes.set_ylabel("layer" if column == 0 else "")
-        axes.set_title(fit(f"{arm}: {QUANTITIES[quantity]}", width), loc="left")
-        axes.set_xlabel("step" if row == len(arms) - 1 else "")
-    bar = add_axes(figure, TWO_COLUMNS - right + 0.12, floor, 0.12, heights[-1])
+    for axes, (arm, quantity, steps, named, grid) in zip(panes, grids, strict=True):
+        _draw_grid(axes, steps, named, grid, scale)
+        axes.set_title(fit(f"{arm}: {QUANTITIES[quantity]}", panel_width(axes)), loc="left")
+    bar = panes[-1].inset_axes((1.0 + 0.12 / panel_width(panes[-1]), 0.0, 0.12 / panel_width(panes[-1]), 1.0))
     figure.colorbar(scale, cax=bar, ticks=MaxNLocator(5), label="conflict < 0 < agreement")
     return figure
 
@@ -146,8 +144,12 @@ def _draw_grid(
     axes.pcolormesh(_edges(steps), edges, grid, cmap=scale.get_cmap(), clim=scale.get_clim(), rasterized=True)
     axes.set_facecolor("none")
     every = max(1, -(-len(layers) // 12))
-    axes.set_yticks(range(0, len(layers), every), [fit(str(layer), 1.2) for layer in layers[::every]])
+    axes.set_yticks(range(0, len(layers), every), [_layer(layer) for layer in layers[::every]])
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+
+
+def _layer(layer: int | str) -> str:
+    return fit(str(layer), 1.2)
 
 
 def _edges(steps: NDArray[np.int64]) -> NDArray[np.float64]:

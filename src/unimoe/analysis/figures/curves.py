@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, PercentForma
 
 from unimoe.analysis.arms import arm_order
 from unimoe.analysis.figures.conflicts import Log as Conflicts
-from unimoe.analysis.figures.style import NEUTRAL, ONE_COLUMN, Look, add_axes, fit, sheet
+from unimoe.analysis.figures.style import NEUTRAL, Look, fit, panels
 from unimoe.analysis.loading import Seed
 from unimoe.analysis.logs import Log
 from unimoe.analysis.tables.cells import gathered
@@ -34,15 +34,13 @@ MOST_POINTS = 400
 
 PANELS = {"cosine": "raw", "cosine_corrected": "corrected for noise"}
 
-_HEIGHT, _LEFT, _WIDTH, _GAP = 1.35, 0.46, 2.71, 0.36
-
 
 def loss_figure(logs: Mapping[tuple[str, Seed], Log], looks: Mapping[str, Look], notes: Sequence[str] = ()) -> Figure:
     """Draw a panel for each loss: seeds thin, their mean thick, smoothed over a twentieth of the run."""
     shown = losses(logs)
     counts = {arm: len(seeds) for curves in shown.values() for arm, seeds in curves.items()}
-    figure, panels = _page(counts, looks, len(shown), notes)
-    for axes, (loss, curves) in zip(panels, sorted(shown.items(), reverse=True), strict=True):
+    figure, grid = _page(counts, looks, len(shown), notes)
+    for axes, (loss, curves) in zip(grid, sorted(shown.items(), reverse=True), strict=True):
         _draw(axes, curves, looks, np.mean, smooth=True)
         axes.set_title(f"{loss} loss", loc="left")
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
@@ -54,8 +52,8 @@ def conflict_rate_figure(
     logs: Mapping[tuple[str, Seed], Conflicts], looks: Mapping[str, Look], notes: Sequence[str] = ()
 ) -> Figure:
     """Draw the share of layers whose cosine is below 0, by step: raw above, corrected for noise below."""
-    figure, panels = _page(Counter(arm for arm, _ in logs), looks, len(PANELS), notes)
-    for axes, (quantity, title) in zip(panels, PANELS.items(), strict=True):
+    figure, grid = _page(Counter(arm for arm, _ in logs), looks, len(PANELS), notes)
+    for axes, (quantity, title) in zip(grid, PANELS.items(), strict=True):
         _draw(axes, _curves(logs, partial(conflict_rate, quantity=quantity)), looks, np.mean)
         axes.set_title(f"layers in conflict, {title}", loc="left")
         axes.set_ylim(-0.03, 1.03)
@@ -94,12 +92,7 @@ def losses(logs: Mapping[tuple[str, Seed], Log]) -> dict[str, dict[str, list[Cur
 
 
 def conflict_rate(log: Conflicts, quantity: str) -> Curve:
-    """Return the share of the layers with a cosine below 0, by step, among the layers that have one.
-
-    Args:
-        log: of one seed.
-        quantity: ``cosine`` or ``cosine_corrected``.
-    """
+    """Return the share of a seed's layers whose cosine, or corrected cosine, is below 0, among those that have one."""
     values = ((record.step, getattr(record, quantity)) for record in log)
     held = gathered((step, value < 0) for step, value in values if value is not None)
     return {step: sum(below) / len(below) for step, below in sorted(held.items())}
@@ -140,16 +133,16 @@ def _page(
     counts: Mapping[str, int], looks: Mapping[str, Look], rows: int, notes: Sequence[str]
 ) -> tuple[Figure, list[Axes]]:
     """Make panels below each other, with a legend of the arms and their numbers of seeds."""
-    legend = [_handle(arm, counts[arm], looks[arm]) for arm in sorted(counts, key=arm_order)]
-    height = rows * _HEIGHT + (rows - 1) * _GAP
-    figure, top = sheet(ONE_COLUMN, height, above=0.25, below=0.36, legend=legend, notes=notes)
-    panels = []
-    for row in range(rows):
-        axes = add_axes(figure, _LEFT, top - row * (_HEIGHT + _GAP) - _HEIGHT, _WIDTH, _HEIGHT)
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        panels.append(axes)
-    panels[-1].set_xlabel("step")
-    return figure, panels
+    legend = []
+    for arm in sorted(counts, key=arm_order):
+        label = fit(arm, 1.8) + (f" ({counts[arm]} seeds)" if counts[arm] > 1 else "")
+        look = looks[arm]
+        legend.append(Line2D([], [], color=look.colour, linestyle=look.dashes, linewidth=1.5, label=label))
+    figure, grid = panels(
+        rows, columns=1, left=0.46, right=0.13, above=0.25, height=1.35, xlabel="step", legend=legend, notes=notes
+    )
+    grid[0].xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    return figure, grid
 
 
 def _draw(axes: Axes, curves: Curves, looks: Mapping[str, Look], mean: Mean, *, smooth: bool = False) -> None:
@@ -180,8 +173,3 @@ def _smooth(curve: Curve) -> Curve:
     ends = np.arange(1, len(curve) + 1)
     starts = np.maximum(0, ends - window)
     return dict(zip(curve, ((total[ends] - total[starts]) / (ends - starts)).tolist(), strict=True))
-
-
-def _handle(arm: str, seeds: int, look: Look) -> Line2D:
-    count = f" ({seeds} seeds)" if seeds > 1 else ""
-    return Line2D([], [], color=look.colour, linestyle=look.dashes, linewidth=1.5, label=f"{fit(arm, 1.8)}{count}")

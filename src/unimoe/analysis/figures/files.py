@@ -25,16 +25,13 @@ DPI = 150
 
 _SVG = "http://www.w3.org/2000/svg"
 _XLINK = "http://www.w3.org/1999/xlink"
+_PAGE_WIDE = (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style")
 _BLACK = re.compile(r"#000000\b")
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")
 
 
 def save(figure: Figure, stem: Path) -> Path:
-    """Write ``{stem}.pdf`` and ``{stem}.png``, without dates.
-
-    Returns:
-        The PNG file.
-    """
+    """Write ``{stem}.pdf`` and ``{stem}.png``, without dates, and return the PNG file."""
     png = stem.with_name(f"{stem.name}.png")
     with mpl.rc_context(STYLE):
         for text in figure.findobj(Text):
@@ -49,14 +46,10 @@ def save(figure: Figure, stem: Path) -> Path:
 
 
 def to_svg(figure: Figure, name: str) -> str:
-    """The figure as an ``<svg>`` element to be set into an HTML page beside others.
+    """Return the figure as an ``<svg>`` element to be set into an HTML page beside others.
 
     Text stays text, the background is transparent, and what is black takes the page's colour of text, so that it can be
-    read in dark mode. Every id begins with ``name``.
-
-    Args:
-        figure: what to draw.
-        name: unique in the page; letters, digits, ``-`` and ``_``.
+    read in dark mode. Every id begins with ``name``, unique in the page, of letters, digits, ``-`` and ``_``.
     """
     buffer = io.StringIO()
     figure.dpi = DPI  # the PDF backend leaves it at 72
@@ -65,22 +58,15 @@ def to_svg(figure: Figure, name: str) -> str:
         FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})  # type: ignore[no-untyped-call]
     figure.patch.set_visible(True)
     root = ET.fromstring(buffer.getvalue())  # noqa: S314 - written here
-    _drop_page_wide_parts(root)
+    for parent in list(root.iter()):  # metadata says nothing here, and a style sheet would hold for the whole page
+        for child in [child for child in parent if child.tag in _PAGE_WIDE]:
+            parent.remove(child)
     root.attrib |= {"role": "img", "fill": "currentColor", "stroke-linejoin": "round", "stroke-linecap": "butt"}
     for element in root.iter():
-        for key, value in element.attrib.items():
-            element.attrib[key] = _inlined(key, value, name)
+        element.attrib.update({key: _inlined(key, value, name) for key, value in element.attrib.items()})
     ET.register_namespace("", _SVG)
     ET.register_namespace("xlink", _XLINK)
     return ET.tostring(root, encoding="unicode")
-
-
-def _drop_page_wide_parts(root: ET.Element) -> None:
-    """Metadata says nothing here, and a style sheet would hold for the whole page."""
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):
-                parent.remove(child)
 
 
 def _inlined(key: str, value: str, name: str) -> str:

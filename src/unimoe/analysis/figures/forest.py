@@ -12,17 +12,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from unimoe.analysis.comparisons import Comparison
-from unimoe.analysis.figures.style import NEUTRAL, TWO_COLUMNS, Look, add_axes, fit, fit_all, sheet, text_width
+from unimoe.analysis.figures.style import NEUTRAL, TWO_COLUMNS, Look, fit, fit_all, panel_width, panels, text_width
 from unimoe.analysis.formats import signed
 from unimoe.analysis.gates.definitions import EquivalenceGate, Gate, InterferenceGate, Label
 from unimoe.analysis.gates.findings import Finding, region_of
 from unimoe.analysis.gates.judging import Judgment
-from unimoe.analysis.gates.output import WAYS, interval_text
-from unimoe.analysis.gates.wording import amount, shares, shown
+from unimoe.analysis.gates.wording import WAYS, amount, interval_text, shares, shown
 from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.analysis.tables.cells import gathered
 
-PITCH = 0.17
+_PITCH = 0.17
 """Height of a row, in inches."""
 
 _NAME = 1.6
@@ -32,21 +31,6 @@ _NUMBERS = 1.38
 """Room for an estimate and its interval."""
 
 _SHADES: dict[Label, float] = {"PASS": 0.34, "MARGINAL": 0.16}
-
-
-@dataclass(frozen=True)
-class Region:
-    """A stretch of the axis between two cutoffs; its outer ends may be infinite.
-
-    Attributes:
-        name: shown above the rows; empty for none.
-        shade: of grey, 0 to 1.
-    """
-
-    low: float
-    high: float
-    name: str = ""
-    shade: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -74,16 +58,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that share their cutoffs."""
+    """Rows that share their cutoffs.
+
+    Attributes:
+        cutoffs: ascending, in the unit of the rows.
+        regions: the name and the shade of grey (0 to 1) of each region that the cutoffs bound; empty for none.
+    """
 
     heading: str
-    regions: tuple[Region, ...]
+    cutoffs: tuple[float, ...]
+    regions: tuple[tuple[str, float], ...]
     rows: tuple[Row, ...]
-
-    @property
-    def cutoffs(self) -> list[float]:
-        """Borders of the regions, ascending."""
-        return [region.high for region in self.regions[:-1]]
 
 
 def gate_groups(items: Sequence[Judgment], looks: Mapping[str, Look]) -> list[Group]:
@@ -97,8 +82,7 @@ def comparison_groups(comparisons: Sequence[Comparison], looks: Mapping[str, Loo
     rows = gathered(
         (f"{c.key}, {c.metric} ({c.queries:,} queries)", _of_comparison(c, looks[c.system])) for c in comparisons
     )
-    regions = (Region(-math.inf, 0.0), Region(0.0, math.inf))
-    return [Group(heading, regions, tuple(of_place)) for heading, of_place in rows.items()]
+    return [Group(heading, (0.0,), (), tuple(of_place)) for heading, of_place in rows.items()]
 
 
 def forest_figure(groups: Sequence[Group], xlabel: str, notes: Sequence[str] = ()) -> Figure:
@@ -106,21 +90,19 @@ def forest_figure(groups: Sequence[Group], xlabel: str, notes: Sequence[str] = (
     rows = [row for group in groups for row in group.rows]
     widest = max(text_width(fit(row.name, _NAME)) for row in rows)
     left, right = max(1.0, widest + 0.2), _NUMBERS + max(text_width(row.label) for row in rows) + 0.15
-    named = [any(region.name for region in group.regions) for group in groups]
-    lines = len(rows) + sum(2.5 if names else 1.5 for names in named) - 0.5
-    figure, top = sheet(TWO_COLUMNS, PITCH * lines, above=0.1, below=0.36, notes=notes)
-    axes = add_axes(figure, left, top - PITCH * lines, TWO_COLUMNS - left - right, PITCH * lines)
+    lines = len(rows) + sum(2.5 if group.regions else 1.5 for group in groups) - 0.5
+    figure, (axes,) = panels(
+        1, width=TWO_COLUMNS, left=left, right=right, above=0.1, height=_PITCH * lines, xlabel=xlabel, notes=notes
+    )
     axes.set_xlim(limits(groups))
     axes.set_ylim(lines - 0.5, -0.5)
     line, ticks = 0.0, {}
-    for group, names in zip(groups, named, strict=True):
+    for group in groups:
         heading = fit(group.heading, TWO_COLUMNS - 0.2)
         axes.annotate(heading, (0.0, line), xycoords=("axes fraction", "data"), xytext=(4.0 - 72.0 * left, 0.0),
                       textcoords="offset points", va="center")  # fmt: skip
-        if names:
-            line += 1.0
-            _name_regions(axes, line, group)
-        _draw_regions(axes, line + 0.5, line + len(group.rows) + 0.5, group)
+        line += 1.0 if group.regions else 0.0
+        _draw_regions(axes, line, group)
         for place, row in enumerate(group.rows, start=1):
             _draw_row(axes, line + place, row)
             ticks[line + place] = fit(row.name, _NAME)
@@ -128,7 +110,6 @@ def forest_figure(groups: Sequence[Group], xlabel: str, notes: Sequence[str] = (
     axes.set_yticks(list(ticks), list(ticks.values()))
     axes.tick_params(axis="y", length=0.0)
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel(xlabel)
     return figure
 
 
@@ -149,31 +130,27 @@ def limits(groups: Sequence[Group]) -> tuple[float, float]:
 
 
 def _of_gate(item: Judgment, names: Mapping[str, str], looks: Mapping[str, Look]) -> Group:
-    gate, look = item.gate, looks[item.gate.sides[0]]
+    gate, look, arms = item.gate, looks[item.gate.sides[0]], " against ".join(item.gate.sides)
     rows = [_row(item, part, names[part.datasets[0]], look) for part in item.rows]
     if item.parts:
         across = WAYS[gate.across] if isinstance(gate, InterferenceGate) else "mean of datasets"
         rows.append(_row(item, item.found, across, look, several=True))
-    return Group(_heading(item), tuple(_regions(gate)), tuple(rows))
-
-
-def _heading(item: Judgment) -> str:
-    gate, arms = item.gate, " against ".join(item.gate.sides)
     which = f"gate {item.name}" if item.registered else "no registered gate"
-    return f"{gate.task}: {arms}, {gate.metric} ({which}{', advisory' if item.advisory else ''})"
+    heading = f"{gate.task}: {arms}, {gate.metric} ({which}{', advisory' if item.advisory else ''})"
+    return Group(heading, tuple(100.0 * cutoff for cutoff in gate.cutoffs), tuple(_regions(gate)), tuple(rows))
 
 
-def _regions(gate: Gate) -> Iterator[Region]:
-    ends = [-math.inf, *gate.cutoffs, math.inf]
-    for low, high in pairwise(ends):
-        inside = high - 1.0 if low == -math.inf else low + 1.0 if high == math.inf else (low + high) / 2.0
-        label = region_of(gate, inside)
-        name: str = label
-        if low == -math.inf:
-            name = f"{label} below {amount(gate, high)}"
-        elif high == math.inf:
-            name = f"{label} {'above' if isinstance(gate, EquivalenceGate) else 'from'} {amount(gate, low)}"
-        yield Region(100.0 * low, 100.0 * high, name, _SHADES.get(label, 0.0))
+def _regions(gate: Gate) -> Iterator[tuple[str, float]]:
+    first, last = gate.cutoffs[0], gate.cutoffs[-1]
+    for low, high in pairwise([first - 1.0, *gate.cutoffs, last + 1.0]):
+        label = region_of(gate, (low + high) / 2.0)
+        if high == first:
+            name = f"{label} below {amount(gate, first)}"
+        elif low == last:
+            name = f"{label} {'above' if isinstance(gate, EquivalenceGate) else 'from'} {amount(gate, last)}"
+        else:
+            name = label
+        yield name, _SHADES.get(label, 0.0)
 
 
 def _row(item: Judgment, found: Finding, name: str, look: Look, *, several: bool = False) -> Row:
@@ -207,31 +184,23 @@ def _hundredfold(found: Estimate) -> tuple[float, float] | None:
     return found.interval and (100.0 * found.interval[0], 100.0 * found.interval[1])
 
 
-def _name_regions(axes: Axes, line: float, group: Group) -> None:
-    """Write the outer names beside their cutoffs, and an inner one where it fits."""
+def _draw_regions(axes: Axes, line: float, group: Group) -> None:
+    """Shade regions behind the rows; name the outer ones beside their cutoffs, an inner one where it fits."""
     low, high = axes.get_xlim()
-    figure = axes.get_figure(root=True)
-    inches = axes.get_position().width * figure.get_figwidth() / (high - low) if figure else 0.0
-    for region in group.regions:
-        if math.isinf(region.low):
-            place, points, align = region.high, -3.0, "right"
-        elif math.isinf(region.high):
-            place, points, align = region.low, 3.0, "left"
-        elif text_width(region.name) < inches * (region.high - region.low):
-            place, points, align = (region.low + region.high) / 2.0, 0.0, "center"
+    top, bottom = line + 0.5, line + len(group.rows) + 0.5
+    inches = panel_width(axes) / (high - low)
+    for (start, end), (name, shade) in zip(pairwise([low, *group.cutoffs, high]), group.regions, strict=False):
+        if shade:
+            axes.fill_between([start, end], top, bottom, color=NEUTRAL, alpha=shade, linewidth=0.0, zorder=0)
+        if start == low:
+            place, points, align = end, -3.0, "right"
+        elif end == high:
+            place, points, align = start, 3.0, "left"
+        elif text_width(name) < inches * (end - start):
+            place, points, align = (start + end) / 2.0, 0.0, "center"
         else:
             continue
-        axes.annotate(region.name, (place, line), xytext=(points, 0.0), textcoords="offset points", ha=align,
-                      va="center")  # fmt: skip
-
-
-def _draw_regions(axes: Axes, top: float, bottom: float, group: Group) -> None:
-    """Draw shades of grey, darkest for PASS, behind the rows of one group."""
-    low, high = axes.get_xlim()
-    for region in group.regions:
-        if region.shade:
-            ends = [max(low, region.low), min(high, region.high)]
-            axes.fill_between(ends, top, bottom, color=NEUTRAL, alpha=region.shade, linewidth=0.0, zorder=0)
+        axes.annotate(name, (place, line), xytext=(points, 0.0), textcoords="offset points", ha=align, va="center")
     axes.vlines(group.cutoffs, top, bottom, color=NEUTRAL, linewidth=0.6)
     if low < 0.0 < high:
         axes.vlines(0.0, top, bottom, color=NEUTRAL, linewidth=0.6, linestyle=":")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,7 +15,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
-from unimoe.analysis.figures.style import NEUTRAL, Dashes, Look, fit, fit_all, panel_width, panels
+from unimoe.analysis.figures.style import NEUTRAL, Dashes, Look, fit, panels, set_titles
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment
@@ -36,36 +37,32 @@ def difference_figure(
 ) -> Figure:
     """Draw differences by query, averaged over each arm's seeds and sorted: wins above 0, losses below."""
     shown = _each_once(items)
-    judged_first = dict.fromkeys(arm for place in (0, 1) for arm in (item.gate.sides[place] for item in items))
-    legend = [_patch(looks[arm], f"{fit(arm, 1.8)} better") for arm in judged_first]
+    judged_first = {arm: looks[arm] for place in (0, 1) for arm in (item.gate.sides[place] for item in items)}
+    edge: dict[str, Any] = {"edgecolor": "black", "linewidth": 0.4}
+    legend = [
+        Patch(facecolor=look.colour, hatch=look.hatch, label=f"{fit(arm, 1.8)} better", **edge)
+        for arm, look in judged_first.items()
+    ]
+    xlabel = "queries, from the largest gain to the largest loss (%)"
+    figure, grid = panels(len(shown), left=0.33, xlabel=xlabel, ylabel=_difference(items), legend=legend, notes=notes)
     titles = [f"{found.datasets[0]}{_which(item, items)}" for item, found in shown]
-    names = fit_all(titles, 1.3)
-    figure, grid = panels(
-        len(shown),
-        left=0.33,
-        xlabel="queries, from the largest gain to the largest loss (%)",
-        ylabel=_difference(items),
-        notes=notes,
-        legend=legend,
-    )
+    set_titles(grid, titles, [f"n = {found.queries:,}" for _, found in shown])
     reach = 0.0
-    for axes, title, (item, found) in zip(grid, titles, shown, strict=True):
+    for axes, (item, found) in zip(grid, shown, strict=True):
         differences = sorted_differences(results, item.gate, found)
         reach = max(reach, float(np.abs(differences).max()))
         _draw_differences(axes, differences, *(looks[arm] for arm in item.gate.sides))
-        axes.set_title(fit(f"{names[title]} (n = {found.queries:,})", panel_width(axes)), loc="left")
     for axes in grid:
         axes.set_ylim(-1.05 * reach or -1.0, 1.05 * reach or 1.0)
+    grid[0].set_xlim(0.0, 100.0)
+    grid[0].set_xticks([20, 40, 60, 80])
     return figure
 
 
 def sorted_differences(results: Results, gate: Gate, found: Finding) -> NDArray[np.float64]:
-    """Return differences by query of one dataset, largest first, in points.
+    """Return differences by query of a finding's one dataset, largest first, in points.
 
-    Args:
-        results: what ``load_all_results`` returned.
-        gate: joint minus specialist, or system minus baseline.
-        found: whose dataset and seeds; each arm is averaged over its own.
+    They are joint minus specialist, or system minus baseline, each arm averaged over its own seeds.
     """
     seeds = dict(zip(gate.arms, found.seeds, strict=True))
     key = f"{gate.task}/{found.datasets[0]}"
@@ -98,12 +95,6 @@ def _draw_differences(axes: Axes, differences: NDArray[np.float64], judged: Look
     counts = f"won {wins:,}, tied {len(differences) - wins - losses:,}, lost {losses:,}"
     for height, text in ((0.97, counts), (0.85, f"mean {round(differences.mean(), 2) + 0.0:+.2f}")):
         axes.text(0.99, height, text, transform=axes.transAxes, ha="right", va="top")
-    axes.set_xlim(0.0, 100.0)
-    axes.set_xticks([20, 40, 60, 80])
-
-
-def _patch(look: Look, label: str) -> Patch:
-    return Patch(facecolor=look.colour, hatch=look.hatch, edgecolor="black", linewidth=0.4, label=label)
 
 
 def _each_once(items: Sequence[Judgment]) -> list[tuple[Judgment, Finding]]:
@@ -174,23 +165,15 @@ def power_figure(curves: Sequence[Curve], looks: Mapping[str, Look], notes: Sequ
         *(Line2D([], [], color="black", linestyle=MORE_SEEDS[seeds], label=f"{seeds} seeds") for seeds in more),
         Line2D([], [], color=NEUTRAL, linewidth=2.0, label="distance to the nearest cutoff"),
     ]
-    figure, grid = panels(
-        len(curves),
-        left=0.3,
-        xlabel="queries",
-        ylabel="half of the interval, points",
-        notes=notes,
-        legend=legend,
-    )
+    ylabel = "half of the interval, points"
+    figure, grid = panels(len(curves), left=0.3, xlabel="queries", ylabel=ylabel, legend=legend, notes=notes)
     several = len({curve.gate.sides for curve in curves}) > 1
     titles = [f"{c.found.datasets[0]}{f', {c.gate.sides[0]}' if several else ''}" for c in curves]
-    names = fit_all(titles, 1.3)
+    set_titles(grid, titles, [f"{f'S = {c.seeds}, ' if c.seeds else ''}n = {c.found.queries:,}" for c in curves])
     drawn = [_draw_curve(axes, curve, looks[curve.gate.sides[0]]) for axes, curve in zip(grid, curves, strict=True)]
     low, high = min(map(min, drawn)), max(map(max, drawn))
-    for axes, curve, title in zip(grid, curves, titles, strict=True):
+    for axes in grid:
         _set_scales(axes, max(low, high / 1e4), high)
-        seeds = f"S = {curve.seeds}, " if curve.seeds else ""
-        axes.set_title(fit(f"{names[title]} ({seeds}n = {curve.found.queries:,})", panel_width(axes)), loc="left")
     return figure
 
 

@@ -14,18 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from unimoe.analysis.arms import arm_order
-from unimoe.analysis.figures.style import (
-    NEUTRAL,
-    ONE_COLUMN,
-    Look,
-    add_axes,
-    fit,
-    fit_all,
-    panel_width,
-    panels,
-    sheet,
-    text_width,
-)
+from unimoe.analysis.figures.style import NEUTRAL, Look, fit, fit_all, panel_width, panels, set_titles, text_width
 from unimoe.analysis.loading import Results
 from unimoe.analysis.statistics.estimates import Linear, estimate
 from unimoe.analysis.statistics.variance import moments
@@ -53,6 +42,11 @@ class Score:
         """The interval; the mean alone where there is none."""
         return self.interval or (self.mean, self.mean)
 
+    @property
+    def reach(self) -> float:
+        """The largest number that is drawn."""
+        return max(*self.runs, self.ends[1])
+
 
 @dataclass(frozen=True)
 class Panel:
@@ -79,22 +73,20 @@ def score_figure(shown: Sequence[Panel], looks: Mapping[str, Look], notes: Seque
     """Draw a panel of bars for each dataset on one scale: mean over seeds, its interval, a dot per seed."""
     arms = sorted({arm for panel in shown for arm in panel.scores}, key=arm_order, reverse=True)
     names = fit_all(arms, 1.1)
-    datasets = fit_all((panel.dataset for panel in shown), 1.3)
     left = max(map(text_width, names.values())) + 0.15
     height = 0.08 + 0.15 * len(arms)
     figure, grid = panels(len(shown), height=height, left=left, xlabel=_label(shown), notes=notes)
-    most = max(max(*score.runs, score.ends[1]) for panel in shown for score in panel.scores.values())
-    several = len({panel.metric for panel in shown}) > 1
     for axes, panel in zip(grid, shown, strict=True):
         _draw_bars(axes, panel.scores, arms, looks)
-        axes.set_yticks(range(len(arms)), [names[arm] for arm in arms])
-        axes.tick_params(axis="y", length=0.0)
+        _name_rows(axes, [names[arm] for arm in arms])
         axes.set_ylim(-0.6, len(arms) - 0.4)
-        room = 0.08 + text_width("00.0") + 0.05
-        axes.set_xlim(0.0, max(most, 1e-9) * panel_width(axes) / (panel_width(axes) - room))
-        axes.xaxis.set_major_locator(MaxNLocator(4))
-        metric = f", {panel.metric}" if several else ""
-        axes.set_title(fit(f"{datasets[panel.dataset]}{metric} (n = {panel.queries:,})", panel_width(axes)), loc="left")
+    several = len({panel.metric for panel in shown}) > 1
+    titles = [f"{panel.dataset}, {panel.metric}" if several else panel.dataset for panel in shown]
+    set_titles(grid, titles, [f"n = {panel.queries:,}" for panel in shown])
+    most = max(score.reach for panel in shown for score in panel.scores.values())
+    width, room = panel_width(grid[0]), 0.08 + text_width("00.0") + 0.05
+    grid[0].set_xlim(0.0, max(most, 1e-9) * width / (width - room))
+    grid[0].xaxis.set_major_locator(MaxNLocator(4))
     return figure
 
 
@@ -106,24 +98,22 @@ def overview_figure(shown: Sequence[Panel], looks: Mapping[str, Look], notes: Se
         Line2D([], [], color=looks[arm].colour, marker=looks[arm].marker, label=fit(arm, 2.4), **point) for arm in arms
     ]
     names = list(fit_all((panel.dataset for panel in shown), 1.1).values())
-    pitch = 0.06 + 0.07 * len(arms)
-    height, left = 0.04 + pitch * len(shown), max(map(text_width, names)) + 0.12
-    figure, top = sheet(ONE_COLUMN, height, above=0.08, below=0.38, legend=legend, notes=notes)
-    axes = add_axes(figure, left, top - height, ONE_COLUMN - left - 0.1, height)
+    pitch, left = 0.06 + 0.07 * len(arms), max(map(text_width, names)) + 0.12
+    height = 0.04 + pitch * len(shown)
+    figure, (axes,) = panels(
+        1, left=left, right=0.1, above=0.08, height=height, xlabel=_label(shown), legend=legend, notes=notes
+    )
     for row in range(0, len(shown), 2):
         axes.axhspan(row - 0.5, row + 0.5, color=NEUTRAL, alpha=0.12, linewidth=0.0)
     for i, arm in enumerate(arms):
         rows = [row for row, panel in enumerate(shown) if arm in panel.scores]
         scores = [shown[row].scores[arm] for row in rows]
         heights = np.array(rows) + (i - (len(arms) - 1) / 2) * 0.07 / pitch
-        colour, marker = looks[arm].colour, looks[arm].marker
         low, high = zip(*(score.ends for score in scores), strict=True)
-        axes.hlines(heights, low, high, color=colour, linewidth=1.0)
-        axes.plot([score.mean for score in scores], heights, marker, color=colour, **point)
-    axes.set_yticks(range(len(shown)), names)
-    axes.tick_params(axis="y", length=0.0)
+        axes.hlines(heights, low, high, color=looks[arm].colour, linewidth=1.0)
+        axes.plot([score.mean for score in scores], heights, looks[arm].marker, color=looks[arm].colour, **point)
+    _name_rows(axes, names)
     axes.set_ylim(len(shown) - 0.5, -0.5)
-    axes.set_xlabel(_label(shown))
     return figure
 
 
@@ -137,6 +127,11 @@ def _score(results: Results, key: str, arm: str) -> Score:
     groups = [(0,)] if len(matrix) > 1 else []
     mean = estimate(moments([[matrix]], groups), Linear(np.ones((1, 1))))
     return Score(tuple(matrix.mean(axis=1).tolist()), mean.interval)
+
+
+def _name_rows(axes: Axes, names: Sequence[str]) -> None:
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(axis="y", length=0.0)
 
 
 def _draw_bars(axes: Axes, scores: Mapping[str, Score], arms: Sequence[str], looks: Mapping[str, Look]) -> None:
@@ -164,5 +159,4 @@ def _draw_bars(axes: Axes, scores: Mapping[str, Score], arms: Sequence[str], loo
         values, heights = zip(*dots, strict=True)
         axes.plot(values, heights, "o", color="white", markeredgecolor="black", markersize=2.4, markeredgewidth=0.4)
     for place, score in zip(places, held, strict=True):
-        end = max(*score.runs, score.ends[1])
-        axes.text(end, place, f"\N{NO-BREAK SPACE}{score.mean:.1f}", va="center")
+        axes.text(score.reach, place, f"\N{NO-BREAK SPACE}{score.mean:.1f}", va="center")

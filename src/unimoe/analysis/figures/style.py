@@ -7,7 +7,9 @@ points. Sizes are set in inches: automatic layout would draw every figure severa
 
 from __future__ import annotations
 
+import itertools
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -97,18 +99,13 @@ class Look:
 def looks(arms: Iterable[str]) -> dict[str, Look]:
     """Return the look of each arm by its task word; further arms of the same word are lighter."""
     found: dict[str, Look] = {}
-    used: dict[str, int] = {}
-    others = 0
+    used: Counter[str] = Counter()
+    others = itertools.cycle(_OTHERS)
     for arm in sorted(arms, key=arm_order):
-        word = next((word for word in _ROLES if arm == word or arm.startswith(f"{word}_")), None)
-        if word is None:
-            parts = _OTHERS[others % len(_OTHERS)]
-            others += 1
-        else:
-            parts = _ROLES[word]
-        shade = used.get(word or arm, 0)
-        used[word or arm] = shade + 1
-        light = 1.0 - 0.7**shade
+        word = next((word for word in _ROLES if arm == word or arm.startswith(f"{word}_")), arm)
+        parts = _ROLES[word] if word in _ROLES else next(others)
+        light = 1.0 - 0.7 ** used[word]
+        used[word] += 1
         red, green, blue = (channel + (1.0 - channel) * light for channel in to_rgb(parts[0]))
         found[arm] = Look((red, green, blue), *parts[1:])
     return found
@@ -147,104 +144,81 @@ def fit_all(names: Iterable[str], width: float) -> dict[str, str]:
 def panels(
     n: int,
     *,
-    height: float | None = None,
     left: float,
     xlabel: str,
     ylabel: str = "",
-    notes: Sequence[str] = (),
+    width: float | None = None,
+    height: float | None = None,
+    columns: int = 3,
+    right: float = 0.2,
+    above: float = 0.2,
     legend: Sequence[Artist] = (),
+    notes: Sequence[str] = (),
 ) -> tuple[Figure, list[Axes]]:
-    """Make a figure of ``n`` equal panels, up to three in a row, its legend above and its notes below them.
+    """Make a figure of ``n`` equal panels, its legend along its upper edge and its notes along its lower one.
 
-    Panels share their scales: only the outer ones have tick labels.
+    Panels share the scale across: only the outer ones have tick labels. Notes travel with the figure wherever it is
+    pasted. All lengths are in inches.
 
     Args:
-        n: number of panels; one alone takes one column of a paper, more take two.
-        height: of a panel, in inches, without title and tick labels; left out, low where there are many rows.
-        left: room for the tick labels of the first panel in a row, in inches.
+        n: number of panels.
+        left: room for the tick labels of the first panel in a row.
         xlabel: of all panels.
         ylabel: of all panels.
-        notes: sentences below the panels.
+        width: of the figure; left out, one column of a paper where panels are below each other, else two.
+        height: of a panel, without title and tick labels; left out, low where there are many rows.
+        columns: most panels in a row.
+        right: room at the right.
+        above: room for the title of a panel in the first row.
         legend: labelled handles.
+        notes: sentences.
     """
-    columns = min(n, 3)
+    columns = min(n, columns)
     rows = ceil(n / columns)
-    width = ONE_COLUMN if n == 1 else TWO_COLUMNS
+    width = width or (ONE_COLUMN if columns == 1 else TWO_COLUMNS)
     height = height or (0.95 if n > 3 else 1.4)
     gap, between, below = 0.27, 0.14, 0.4
-    content = rows * height + (rows - 1) * gap
-    figure, top = sheet(width, content, above=0.2, below=below, legend=legend, notes=notes)
+    lines = [line for note in notes for line in textwrap.wrap(note, _letters(note, width - 0.2))]
+    in_a_row = _legend_columns(legend, width)
+    head = 0.95 * LINE * ceil(len(legend) / in_a_row) + 0.05 if legend else 0.0
+    foot = LINE * len(lines) + (0.05 if lines else 0.0)
+    total = head + above + rows * height + (rows - 1) * gap + below + foot
+    figure = Figure(figsize=(width, total))
     left += 1.2 * LINE if ylabel else 0.0
-    across = (width - left - 0.2 - (columns - 1) * between) / columns
-    axes = []
+    across = (width - left - right - (columns - 1) * between) / columns
+    axes: list[Axes] = []
     for i in range(n):
         row, column = divmod(i, columns)
-        floor = top - height - row * (height + gap)
-        axes.append(add_axes(figure, left + column * (across + between), floor, across, height))
+        place = left + column * (across + between), total - head - above - height - row * (height + gap)
+        box = place[0] / width, place[1] / total, across / width, height / total
+        axes.append(figure.add_axes(box, sharex=axes[0] if axes else None))
         axes[-1].tick_params(labelleft=column == 0, labelbottom=i + columns >= n)
         for axis in (axes[-1].xaxis, axes[-1].yaxis):
             axis.set_label_coords(0.0, 0.0)  # there is none, yet its place would be worked out
-    figure.supxlabel(xlabel, y=(top - content - below + 0.05) / figure.get_figheight(), va="bottom")
+    middle = (left + width - right) / 2.0
+    figure.supxlabel(xlabel, x=middle / width, y=(foot + 0.05) / total, va="bottom")
     figure.supylabel(ylabel, x=0.05 / width, ha="left")
+    if legend:
+        figure.legend(
+            handles=list(legend), loc="upper left", bbox_to_anchor=(0.05 / width, 1.0 - 0.04 / total), ncols=in_a_row,
+            columnspacing=1.0, labelspacing=0.25, handlelength=2.4, handletextpad=0.5,
+        )  # fmt: skip
+    if lines:
+        figure.text(0.05 / width, 0.04 / total, "\n".join(lines), va="bottom", linespacing=1.2)
     return figure, axes
 
 
-def page(width: float, height: float, *, left: float, right: float, top: float, bottom: float) -> tuple[Figure, Axes]:
-    """Make a figure with one pair of axes, margins in inches."""
-    figure = Figure(figsize=(width, height))
-    return figure, add_axes(figure, left, bottom, width - left - right, height - top - bottom)
+def set_titles(grid: Sequence[Axes], names: Sequence[str], facts: Sequence[str]) -> None:
+    """Title each panel with its name, cut where it is long but never as another one is, and a fact in brackets."""
+    short = fit_all(names, 1.3)
+    for axes, name, fact in zip(grid, names, facts, strict=True):
+        axes.set_title(fit(f"{short[name]} ({fact})", panel_width(axes)), loc="left")
 
 
 def panel_width(axes: Axes) -> float:
     """Return the width of the axes, in inches."""
     figure = axes.get_figure(root=True)
     return float(axes.get_position().width * figure.get_figwidth()) if figure else 0.0
-
-
-def sheet(
-    width: float,
-    height: float,
-    *,
-    above: float,
-    below: float,
-    legend: Sequence[Artist] = (),
-    notes: Sequence[str] = (),
-) -> tuple[Figure, float]:
-    """Make a figure with a legend along its upper edge, in as many columns as fit, and notes along its lower edge.
-
-    Notes travel with the figure wherever it is pasted.
-
-    Args:
-        width: of the figure, in inches, as all lengths.
-        height: of what will be drawn.
-        above: between the legend and that.
-        below: between that and the notes.
-        legend: labelled handles.
-        notes: sentences.
-
-    Returns:
-        The figure, and how far above its lower edge the drawing begins.
-    """
-    columns = _legend_columns(legend, width)
-    head = 0.95 * LINE * ceil(len(legend) / columns) + 0.05 if legend else 0.0
-    lines = [line for note in notes for line in textwrap.wrap(note, _letters(note, width - 0.2))]
-    foot = LINE * len(lines) + (0.05 if lines else 0.0)
-    total = head + above + height + below + foot
-    figure = Figure(figsize=(width, total))
-    if legend:
-        figure.legend(
-            handles=list(legend), loc="upper left", bbox_to_anchor=(0.05 / width, 1.0 - 0.04 / total), ncols=columns,
-            columnspacing=1.0, labelspacing=0.25, handlelength=2.4, handletextpad=0.5,
-        )  # fmt: skip
-    if lines:
-        figure.text(0.05 / width, 0.04 / total, "\n".join(lines), va="bottom", linespacing=1.2)
-    return figure, total - head - above
-
-
-def add_axes(figure: Figure, left: float, bottom: float, width: float, height: float) -> Axes:
-    """Add axes at a place in inches."""
-    across, along = figure.get_size_inches()
-    return figure.add_axes((left / across, bottom / along, width / across, height / along))
 
 
 def _letters(text: str, width: float) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
@@ -25,10 +25,6 @@ from unimoe.results import Task
 
 Label = Literal["PASS", "FAIL", "MARGINAL", "INCONCLUSIVE"]
 Averaging = Literal["mean_of_tirs", "tir_of_means"]
-
-PASS_AT = 0.02
-FAIL_BELOW = 0.01
-CONFIDENCE = 0.90
 
 Below: TypeAlias = Callable[[float], float]
 """Confidence that the true value lies below a cutoff, 0 to 1."""
@@ -70,9 +66,30 @@ class _Gate(Section):
     task: Task
     datasets: Annotated[list[Text], Field(min_length=1), AfterValidator(_distinct)]
     metric: MetricName
-    confidence: Annotated[float, Field(gt=0.5, lt=1)] = CONFIDENCE
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.90
     estimand: Estimand = "seeds_and_queries"
     seeds: Seeds | None = None
+
+    @property
+    def arms(self) -> tuple[str, str]:
+        """Specialist and joint, or system and baseline."""
+        raise NotImplementedError
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """The arm in question, and the one that it is compared with."""
+        return self.arms
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Every arm whose results the gate needs."""
+        return self.arms
+
+    @model_validator(mode="after")
+    def _two_arms(self) -> Self:
+        if self.arms[0] == self.arms[1]:
+            raise ValueError(f"both arms are {self.arms[0]!r}; a gate compares two")
+        return self
 
 
 class InterferenceGate(_Gate):
@@ -91,15 +108,14 @@ class InterferenceGate(_Gate):
     specialist: Text
     joint: Text
     specialist_must_beat: Text | None = None
-    pass_at: Positive = PASS_AT
-    fail_below: Positive = FAIL_BELOW
+    pass_at: Positive = 0.02
+    fail_below: Positive = 0.01
     across: Averaging = "mean_of_tirs"
 
     @model_validator(mode="after")
-    def _ordered(self) -> InterferenceGate:
+    def _ordered(self) -> Self:
         if self.fail_below > self.pass_at:
             raise ValueError(f"fail_below {self.fail_below} lies above pass_at {self.pass_at}; exchange them")
-        _refuse_one_arm(self.arms)
         return self
 
     @property
@@ -109,13 +125,18 @@ class InterferenceGate(_Gate):
 
     @property
     def sides(self) -> tuple[str, str]:
-        """The arm in question, and the one that it is compared with."""
+        """Joint, specialist."""
         return self.joint, self.specialist
 
     @property
+    def other_way(self) -> Averaging:
+        """The way across datasets that the gate does not take."""
+        return "tir_of_means" if self.across == "mean_of_tirs" else "mean_of_tirs"
+
+    @property
     def needed(self) -> tuple[str, ...]:
-        """Every arm whose results the gate needs."""
-        return (*self.arms, *([self.specialist_must_beat] if self.specialist_must_beat else []))
+        """Both arms, and the one that the specialist must beat."""
+        return (*self.arms, *filter(None, [self.specialist_must_beat]))
 
     @property
     def cutoffs(self) -> tuple[float, ...]:
@@ -123,7 +144,7 @@ class InterferenceGate(_Gate):
         return tuple(sorted({self.fail_below, self.pass_at}))
 
     def confidences(self, below: Below) -> dict[Label, float]:
-        """Confidence in each label; they add up to 1."""
+        """Return the confidence in each label; they add up to 1."""
         fail, passed = below(self.fail_below), below(self.pass_at)
         return {"PASS": 1.0 - passed, "FAIL": fail, "MARGINAL": passed - fail}
 
@@ -135,31 +156,10 @@ class _DifferenceGate(_Gate):
     baseline: Text
     margin: Annotated[float, Field(ge=0)]
 
-    @model_validator(mode="after")
-    def _distinct_arms(self) -> _DifferenceGate:
-        _refuse_one_arm(self.arms)
-        return self
-
     @property
     def arms(self) -> tuple[str, str]:
         """System, baseline."""
         return self.system, self.baseline
-
-    @property
-    def sides(self) -> tuple[str, str]:
-        """The arm in question, and the one that it is compared with."""
-        return self.arms
-
-    @property
-    def needed(self) -> tuple[str, ...]:
-        """Every arm whose results the gate needs."""
-        return self.arms
-
-
-class SuperiorityGate(_DifferenceGate):
-    """The system beats the baseline by at least ``margin``."""
-
-    kind: Literal["superiority"]
 
     @property
     def cutoffs(self) -> tuple[float, ...]:
@@ -167,8 +167,15 @@ class SuperiorityGate(_DifferenceGate):
         return (self.margin,)
 
     def confidences(self, below: Below) -> dict[Label, float]:
-        """Confidence in each label; they add up to 1."""
-        return {"PASS": 1.0 - below(self.margin), "FAIL": below(self.margin)}
+        """Return the confidence in each label; they add up to 1."""
+        fail = below(self.cutoffs[0])
+        return {"PASS": 1.0 - fail, "FAIL": fail}
+
+
+class SuperiorityGate(_DifferenceGate):
+    """The system beats the baseline by at least ``margin``."""
+
+    kind: Literal["superiority"]
 
 
 class NonInferiorityGate(_DifferenceGate):
@@ -180,10 +187,6 @@ class NonInferiorityGate(_DifferenceGate):
     def cutoffs(self) -> tuple[float, ...]:
         """The margin, on the side of the loss."""
         return (-self.margin,)
-
-    def confidences(self, below: Below) -> dict[Label, float]:
-        """Confidence in each label; they add up to 1."""
-        return {"PASS": 1.0 - below(-self.margin), "FAIL": below(-self.margin)}
 
 
 class EquivalenceGate(_DifferenceGate):
@@ -198,9 +201,8 @@ class EquivalenceGate(_DifferenceGate):
         return -self.margin, math.nextafter(self.margin, math.inf)
 
     def confidences(self, below: Below) -> dict[Label, float]:
-        """Confidence in each label: of the weaker of the two one-sided tests, and of the clearer violation."""
-        low, high = self.cutoffs
-        worse, within = below(low), below(high)
+        """Return the confidence in the weaker of the two one-sided tests, and in the clearer violation."""
+        worse, within = map(below, self.cutoffs)
         return {"PASS": min(1.0 - worse, within), "FAIL": max(worse, 1.0 - within)}
 
 
@@ -267,8 +269,3 @@ def _explain(error: ValidationError) -> str:
         hint = did_you_mean(tag, _MODELS)
     section = _MODELS.get(str(kind[0]), GateFile) if kind else GateFile
     return explain(first, lambda _: list(section.model_fields)) + hint
-
-
-def _refuse_one_arm(arms: tuple[str, str]) -> None:
-    if arms[0] == arms[1]:
-        raise ValueError(f"both arms are {arms[0]!r}; a gate compares two")

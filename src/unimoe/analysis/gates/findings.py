@@ -1,10 +1,12 @@
-"""What scores say of a gate: the value, its interval, and the label that holds the gate's confidence."""
+"""What scores say of a gate: the value, its interval, the label that holds the confidence, and what it hangs on."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -65,6 +67,38 @@ class Finding:
         return float(np.std(list(self.by_seed.values()), ddof=1)) if len(self.by_seed) > 1 else None
 
 
+@dataclass(frozen=True)
+class Without:
+    """What a gate says without one seed or one dataset.
+
+    Attributes:
+        left_out: ``seed 1``, ``joint_r8 seed 1``, or a dataset; CQADupStack's forums go together.
+        value, region: as in ``Finding``.
+        label: the label of the value with the interval of the whole, moved to it.
+    """
+
+    left_out: str
+    kind: Literal["seed", "dataset"]
+    value: float
+    region: Label
+    label: Label
+
+
+@dataclass(frozen=True)
+class Stability:
+    """Whether the label of a gate holds without any one seed or dataset.
+
+    Attributes:
+        rows: seeds first; a kind of which there is only one has none.
+        holds: the label is the same in all rows; None where nothing can be left out, or nothing was decided.
+        sentence: the same in words.
+    """
+
+    rows: tuple[Without, ...]
+    holds: bool | None
+    sentence: str
+
+
 def find(gate: Gate, scores: GateScores) -> Finding:
     """Judge scores by a gate, whatever seeds and datasets they hold."""
     datasets = tuple(scores.by_dataset)
@@ -89,6 +123,30 @@ def find(gate: Gate, scores: GateScores) -> Finding:
         confidence=confidence,
         why=why,
     )
+
+
+def stability_of(gate: Gate, scores: GateScores, whole: Finding) -> Stability:
+    """Judge a gate without each of its seeds, and without each of its datasets.
+
+    What is left has a wider interval whatever the truth is. Each value is therefore judged with the interval of the
+    whole, moved: a label then changes because the value moved, not because data was taken away.
+    """
+    rows = tuple(_without_each(gate, scores, whole))
+    untried = "; ".join(_not_tried(scores))
+    if not rows:
+        return Stability((), None, f"not tried: {untried}")
+    if whole.why:
+        return Stability(rows, None, "not tried: there is no label to keep")
+    changes: dict[Label, list[str]] = {}
+    for row in rows:
+        if row.label != whole.label:
+            changes.setdefault(row.label, []).append(row.left_out)
+    if changes:
+        without = (f"{label} without {' or '.join(names)}" for label, names in changes.items())
+        said = f"{whole.label} becomes {', '.join(without)}"
+    else:
+        said = f"{whole.label} holds whichever {' or '.join(dict.fromkeys(row.kind for row in rows))} is left out"
+    return Stability(rows, not changes, f"{said}; {untried}" if untried else said)
 
 
 def region_of(gate: Gate, value: float) -> Label:
@@ -146,3 +204,34 @@ def _by_seed(quantity: Quantity, scores: GateScores) -> dict[int, float]:
             means = np.stack([scores.run_means[0][place], scores.run_means[1][second.index(seed)]], axis=1)
             values[seed] = quantity.value(means)
     return {seed: value for seed, value in values.items() if math.isfinite(value)}
+
+
+def _without_each(gate: Gate, scores: GateScores, whole: Finding) -> Iterator[Without]:
+    for left_out, kind, rest in _leaving_one_out(scores):
+        value = quantity_of(gate, tuple(rest.by_dataset)).value(rest.means)
+        below = partial(_moved, whole.estimate, value - whole.value)
+        confidence = {} if whole.why else gate.confidences(below)
+        yield Without(left_out, kind, value, region_of(gate, value), label_of(confidence, gate.confidence))
+
+
+def _moved(found: Estimate, distance: float, cutoff: float) -> float:
+    return found.confidence_below(cutoff - distance)
+
+
+def _leaving_one_out(scores: GateScores) -> Iterator[tuple[str, Literal["seed", "dataset"], GateScores]]:
+    arms = [(None, "")] if scores.paired else [(place, f"{arm} ") for place, arm in enumerate(scores.arms)]
+    for place, arm in arms:
+        seeds = scores.seeds[place or 0]
+        for seed in seeds if len(seeds) > 1 else ():
+            yield f"{arm}seed {seed}", "seed", scores.without(seed, place)
+    if len(scores.groups) > 1:
+        for name, parts in scores.groups.items():
+            yield name, "dataset", scores.only_datasets(d for d in scores.by_dataset if d not in parts)
+
+
+def _not_tried(scores: GateScores) -> Iterator[str]:
+    if max(map(len, scores.seeds)) == 1:
+        trained = any(seed is not None for seeds in scores.seeds for seed in seeds)
+        yield f"no seed can be left out, there {'is one' if trained else 'are none'}"
+    if len(scores.groups) == 1:
+        yield "no dataset can be left out, there is one"

@@ -21,9 +21,8 @@ from unimoe.analysis.gates.definitions import (
     Registration,
     SuperiorityGate,
 )
-from unimoe.analysis.gates.findings import Finding, find, quantity_of
+from unimoe.analysis.gates.findings import Finding, Stability, find, quantity_of, stability_of
 from unimoe.analysis.gates.scores import GateScores, collect, refuse_unknown_arm, restricted
-from unimoe.analysis.gates.stability import Stability, stability_of
 from unimoe.analysis.loading import Results, Seed
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.statistics.power import Aim, PowerPlan, plan
@@ -41,7 +40,6 @@ class Judgment:
     """What a gate says of the results.
 
     Attributes:
-        name: of the gate.
         gate: as it was judged: in an advisory look, with the datasets that have results.
         registered: whether a file registers the gate; the rule's own gates decide nothing.
         found: value, interval and label, over all datasets of the gate.
@@ -51,7 +49,6 @@ class Judgment:
         learnt: whether the specialist beats zero-shot; None where there is no zero-shot result, or no specialist.
         advisory: why the judgment may neither pass nor stop a project; empty where it may.
         notes: what else a reader must know before trusting the label.
-        scores: what was judged.
     """
 
     name: str
@@ -69,6 +66,16 @@ class Judgment:
     def label(self) -> Label:
         """The label with confidence."""
         return self.found.label
+
+    @property
+    def verdict(self) -> str:
+        """The label, as ``ADVISORY PASS`` where it decides nothing."""
+        return f"ADVISORY {self.label}" if self.advisory else self.label
+
+    @property
+    def exit_code(self) -> int:
+        """The label's; an advisory one decides nothing."""
+        return EXIT_CODES["INCONCLUSIVE" if self.advisory else self.label]
 
     @property
     def rows(self) -> tuple[Finding, ...]:
@@ -119,18 +126,28 @@ class Refusal:
     gate: Gate
     error: DataError
 
+    @property
+    def exit_code(self) -> int:
+        """That of wrong data."""
+        return self.error.exit_code
+
 
 def judge_all(
     results: Results, registration: Registration, *, advisory: bool = False
 ) -> tuple[Judgment | Refusal, ...]:
     """Judge every gate; one that cannot be judged does not keep the others from it.
 
-    Args:
-        results: what ``load_all_results`` returned.
-        registration: the gates.
-        advisory: judge gates on those of their datasets and seeds that have results, as a look ahead.
+    An advisory look judges gates on those of their datasets and seeds that have results.
     """
-    return tuple(_judged_or_refused(results, registration, name, advisory=advisory) for name in registration.gates)
+
+    def outcome(name: str) -> Judgment | Refusal:
+        try:
+            return judge(results, registration, name, advisory=advisory)
+        except DataError as error:
+            where = f"{registration.path}: " if registration.path else ""
+            return Refusal(name, registration.gates[name], DataError(f"{where}gate {name!r}: {error}"))
+
+    return tuple(map(outcome, registration.gates))
 
 
 def exit_code(outcomes: Iterable[Judgment | Refusal]) -> int:
@@ -138,7 +155,7 @@ def exit_code(outcomes: Iterable[Judgment | Refusal]) -> int:
 
     Without any gate nothing is decided: 12.
     """
-    codes = {_exit_code(outcome) for outcome in outcomes} or {EXIT_CODES["INCONCLUSIVE"]}
+    codes = {outcome.exit_code for outcome in outcomes} or {EXIT_CODES["INCONCLUSIVE"]}
     return next(code for code in WORST_FIRST if code in codes)
 
 
@@ -153,25 +170,27 @@ def judge(results: Results, registration: Registration, name: str, *, advisory: 
     if advisory:
         gate, missing = restricted(results, gate)
         reasons = ("a look ahead was asked for", *missing)
-    scores = collect(results, gate)
-    used, left_out = _results_of(results, gate, scores.seeds)
-    learnt = _learnt(results, gate)
-    found = _required(gate, find(gate, scores), learnt)
+    scores, learnt = collect(results, gate), _learnt(results, gate)
+    of_arms = [
+        (result, result.seed in seeds)
+        for arm, seeds in zip(gate.arms, scores.seeds, strict=True)
+        for dataset in gate.datasets
+        for result in results.measured(f"{gate.task}/{dataset}", arm)
+    ]
+    used = [result for result, judged in of_arms if judged]
     return Judgment(
         name=name,
         gate=gate,
         registered=registration.path is not None,
-        found=found,
+        found=_required(gate, find(gate, scores), learnt),
         parts=tuple(_parts(results, gate)) if len(gate.datasets) > 1 else (),
         otherwise=_otherwise(gate, scores),
         learnt=learnt,
         advisory=(*reasons, *_unfit(used)),
         notes=(
-            *_left_out(gate, left_out),
-            *_older(registration, used),
+            *_notes_on_results(registration, gate, used, [result for result, judged in of_arms if not judged]),
             *unequal_budgets(results, gate, scores.seeds),
-            *_small(scores),
-            *_unpaired(results, gate, scores),
+            *_notes_on_scores(results, gate, scores),
         ),
         scores=scores,
     )
@@ -202,8 +221,12 @@ def _parts(results: Results, gate: Gate) -> Iterator[Finding]:
     """Yield what each dataset says alone, with all the seeds it has: other datasets' seeds do not limit it."""
     for dataset in gate.datasets:
         alone = gate.model_copy(update={"datasets": [dataset]})
-        learnt = _learnt(results, alone) if _requires(gate) else None  # shown for the whole alone
-        yield _required(gate, find(gate, collect(results, alone)), learnt)
+        learnt = _learnt(results, alone) if _must_beat(gate) else None  # shown for the whole alone
+        yield _required(gate, find(alone, collect(results, alone)), learnt)
+
+
+def _must_beat(gate: Gate) -> str | None:
+    return gate.specialist_must_beat if isinstance(gate, InterferenceGate) else None
 
 
 def _learnt(results: Results, gate: Gate) -> Learnt | None:
@@ -217,30 +240,16 @@ def _learnt(results: Results, gate: Gate) -> Learnt | None:
     baseline = gate.specialist_must_beat or ZERO_SHOT
     if gate.specialist_must_beat:
         refuse_unknown_arm(results, baseline)
-    keys = [f"{gate.task}/{dataset}" for dataset in gate.datasets]
-    if not gate.specialist_must_beat and not all(results.measured(key, baseline) for key in keys):
+    elif not all(results.measured(f"{gate.task}/{dataset}", baseline) for dataset in gate.datasets):
         return None
-    asked = SuperiorityGate(
-        kind="superiority",
-        task=gate.task,
-        datasets=gate.datasets,
-        metric=gate.metric,
-        confidence=gate.confidence,
-        estimand=gate.estimand,
-        system=gate.specialist,
-        baseline=baseline,
-        margin=0.0,
-    )
+    shared = gate.model_dump(include={"task", "datasets", "metric", "confidence", "estimand"})
+    asked = SuperiorityGate(kind="superiority", system=gate.specialist, baseline=baseline, margin=0.0, **shared)
     return Learnt(baseline, find(asked, collect(results, asked)), gate.confidence)
-
-
-def _requires(gate: Gate) -> bool:
-    return isinstance(gate, InterferenceGate) and gate.specialist_must_beat is not None
 
 
 def _required(gate: Gate, found: Finding, learnt: Learnt | None) -> Finding:
     """Return the finding, INCONCLUSIVE where the gate requires a specialist that has learnt and it has not."""
-    if not _requires(gate) or learnt is None or learnt.holds:
+    if not _must_beat(gate) or learnt is None or learnt.holds:
         return found
     why = f"{gate.arms[0]} does not beat {learnt.baseline} with confidence, which the gate requires"
     return replace(found, label="INCONCLUSIVE", why=found.why or why)
@@ -249,39 +258,9 @@ def _required(gate: Gate, found: Finding, learnt: Learnt | None) -> Finding:
 def _otherwise(gate: Gate, scores: GateScores) -> float | None:
     if not isinstance(gate, InterferenceGate) or len(scores.groups) == 1:
         return None
-    other = "mean_of_tirs" if gate.across == "tir_of_means" else "tir_of_means"
-    quantity = quantity_of(gate.model_copy(update={"across": other}), tuple(scores.by_dataset))
-    value = quantity.value(scores.means)
+    other = gate.model_copy(update={"across": gate.other_way})
+    value = quantity_of(other, tuple(scores.by_dataset)).value(scores.means)
     return value if math.isfinite(value) else None
-
-
-def _judged_or_refused(
-    results: Results, registration: Registration, name: str, *, advisory: bool
-) -> Judgment | Refusal:
-    try:
-        return judge(results, registration, name, advisory=advisory)
-    except DataError as error:
-        where = f"{registration.path}: " if registration.path else ""
-        return Refusal(name, registration.gates[name], DataError(f"{where}gate {name!r}: {error}"))
-
-
-def _exit_code(outcome: Judgment | Refusal) -> int:
-    if isinstance(outcome, Refusal):
-        return outcome.error.exit_code
-    return EXIT_CODES["INCONCLUSIVE"] if outcome.advisory else EXIT_CODES[outcome.label]
-
-
-def _results_of(
-    results: Results, gate: Gate, seeds: tuple[tuple[Seed, ...], ...]
-) -> tuple[list[EvalResult], list[EvalResult]]:
-    """Return the results of the gate's arms on its datasets: those judged, and those of other seeds."""
-    used: list[EvalResult] = []
-    left_out: list[EvalResult] = []
-    for arm, of_arm in zip(gate.arms, seeds, strict=True):
-        for dataset in gate.datasets:
-            for result in results.measured(f"{gate.task}/{dataset}", arm):
-                (used if result.seed in of_arm else left_out).append(result)
-    return used, left_out
 
 
 def _unfit(used: list[EvalResult]) -> Iterator[str]:
@@ -291,31 +270,26 @@ def _unfit(used: list[EvalResult]) -> Iterator[str]:
     yield from (f"{limit} queries of a larger set" for limit in sorted(filter(None, cut)))
 
 
-def _left_out(gate: Gate, left_out: list[EvalResult]) -> Iterator[str]:
-    names = dict.fromkeys(f"{result.config_name} seed {result.seed}" for result in left_out)
-    if names:
-        why = (
-            "not registered"
-            if gate.seeds
-            else "the other arm, with which seeds pair, or another dataset lacks the seed"
-        )
-        yield f"left out, {why}: {', '.join(names)}"
-
-
-def _older(registration: Registration, used: list[EvalResult]) -> Iterator[str]:
-    if registration.registered is None:
-        return
-    older = [result for result in used if _created(result) < registration.registered]
-    if older:
+def _notes_on_results(
+    registration: Registration, gate: Gate, used: list[EvalResult], left_out: list[EvalResult]
+) -> Iterator[str]:
+    """Yield which results were not judged, and that some are older than the gate."""
+    if left_out:
+        why = "the other arm, with which seeds pair, or another dataset lacks the seed"
+        names = dict.fromkeys(f"{result.config_name} seed {result.seed}" for result in left_out)
+        yield f"left out, {'not registered' if gate.seeds else why}: {', '.join(names)}"
+    instant = registration.registered
+    older = [result for result in used if instant and _created(result) < instant]
+    if instant and older:
         first = min(older, key=_created)
         yield (
-            f"{len(older)} of {len(used)} results are older than this gate (registered "
-            f"{registration.registered.isoformat()}; {first.config_name} {first.key}: {first.provenance.created}), "
-            "so it was not fixed before them"
+            f"{len(older)} of {len(used)} results are older than this gate (registered {instant.isoformat()}; "
+            f"{first.config_name} {first.key}: {first.provenance.created}), so it was not fixed before them"
         )
 
 
-def _small(scores: GateScores) -> Iterator[str]:
+def _notes_on_scores(results: Results, gate: Gate, scores: GateScores) -> Iterator[str]:
+    """Yield where queries or seeds are too few for the interval's stated level, and that declared pairs are not."""
     few = [dataset for dataset, (first, _) in scores.by_dataset.items() if first.shape[1] < _FEW_QUERIES]
     if few and len(scores.by_dataset) > 1:
         yield f"fewer than {_FEW_QUERIES} queries on {', '.join(few)}: the interval across datasets is a rough one"
@@ -325,9 +299,6 @@ def _small(scores: GateScores) -> Iterator[str]:
             f"two seeds of {' and '.join(two)}: where seeds carry most of the variance, a {100 * LEVEL:g} % interval "
             "from two seeds covers as little as 91 %; train a third"
         )
-
-
-def _unpaired(results: Results, gate: Gate, scores: GateScores) -> Iterator[str]:
     keys = [f"{gate.task}/{dataset}" for dataset in gate.datasets]
     several = all(len(seeds) > 1 for seeds in scores.seeds)
     if several and not scores.paired and results.seeds_pair(gate.arms, keys):

@@ -9,18 +9,15 @@ from dataclasses import asdict
 from typing import Any
 
 from unimoe.analysis.formats import signed
-from unimoe.analysis.gates.definitions import Averaging, InterferenceGate, Registration
+from unimoe.analysis.gates.definitions import InterferenceGate, Registration
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment, Learnt, Refusal, exit_code
-from unimoe.analysis.gates.stability import Stability
-from unimoe.analysis.gates.wording import action, claim, confidences, headline, region, shares, shown
+from unimoe.analysis.gates.wording import WAYS, action, asked, headline, interval_text, other_way, region, shares, shown
 from unimoe.analysis.statistics.power import decides_sentence, settle_sentence
 from unimoe.analysis.statistics.variance import ESTIMANDS
 from unimoe.io import finite
 
 WIDTH = 96
-
-WAYS: dict[Averaging, str] = {"mean_of_tirs": "mean of TIRs", "tir_of_means": "TIR of mean scores"}
 
 Outcomes = Sequence[Judgment | Refusal]
 
@@ -30,8 +27,7 @@ _MOST_ROWS = 4
 
 def gate_lines(registration: Registration | None, outcomes: Outcomes) -> str:
     """Return the origin of the gates, then a paragraph for each, at most 96 columns wide."""
-    paragraphs = [filled(f"{origin(registration)}."), *(_paragraph(item) for item in outcomes)]
-    return "\n\n".join(paragraphs)
+    return "\n\n".join([filled(f"{origin(registration)}."), *map(_paragraph, outcomes)])
 
 
 def origin(registration: Registration | None) -> str:
@@ -44,15 +40,8 @@ def origin(registration: Registration | None) -> str:
 
 def exit_line(outcomes: Outcomes) -> str:
     """Return the exit code of some outcomes and the labels it comes from, in one line."""
-    labels = ", ".join(
-        f"{item.name} {'not judged' if isinstance(item, Refusal) else _label(item)}" for item in outcomes
-    )
-    return f"Exit code {exit_code(outcomes)}: {labels or 'no gate'}"
-
-
-def heading(item: Judgment) -> str:
-    """Return the label, and which gate it is of."""
-    return f"{_label(item)}: {item.name}"
+    labels = (f"{item.name} {'not judged' if isinstance(item, Refusal) else item.verdict}" for item in outcomes)
+    return f"Exit code {exit_code(outcomes)}: {', '.join(labels) or 'no gate'}"
 
 
 def judgment_lines(item: Judgment) -> Iterator[tuple[str, str]]:
@@ -60,17 +49,17 @@ def judgment_lines(item: Judgment) -> Iterator[tuple[str, str]]:
     gate, found = item.gate, item.found
     if item.advisory:
         yield "Advisory", f"{'; '.join(item.advisory)}: this neither passes nor stops a project"
-    yield "Asked", f"{claim(gate)}, with confidence {gate.confidence:g}"
+    yield "Asked", asked(gate)
     yield ("TIR" if isinstance(gate, InterferenceGate) else "Difference"), _value(item)
     yield "Scores", _scores(item)
     if found.confidence:
-        yield "Confidence", f"{confidences(found)}; a label needs {gate.confidence:g}"
+        held = ", ".join(f"{label} {share}" for label, share in shares(found).items())
+        yield "Confidence", f"{held}; a label needs {gate.confidence:g}"
     yield "Action", action(item)
     if len(item.rows) > 1:
         yield "By dataset", "; ".join(f"{row.datasets[0]} {in_one_line(item, row)}" for row in item.rows)
-    if isinstance(gate, InterferenceGate) and item.otherwise is not None:
-        other: Averaging = "tir_of_means" if gate.across == "mean_of_tirs" else "mean_of_tirs"
-        yield "Across datasets", f"{WAYS[gate.across]}; the {WAYS[other]} is {shown(gate, item.otherwise)}"
+    if isinstance(gate, InterferenceGate) and (other := other_way(item)):
+        yield "Across datasets", f"{WAYS[gate.across]}; {other}"
     if item.learnt is not None:
         yield "Specialist", learnt_line(item.learnt)
     if item.plan and item.label == "INCONCLUSIVE":
@@ -86,33 +75,20 @@ def in_one_line(item: Judgment, row: Finding) -> str:
     return f"{shown(item.gate, row.value)} {interval_text(item, row)} {row.label}"
 
 
-def interval_text(item: Judgment, row: Finding) -> str:
-    """Return an interval as ``[+3.11, +5.66]``, or that there is none."""
-    ends = row.estimate.interval
-    if ends is None:
-        return "[no interval]"
-    low, high = (shown(item.gate, end).rpartition(" ")[0] for end in ends)
-    return f"[{low}, {high}]"
-
-
 def learnt_line(learnt: Learnt) -> str:
     """Return how the specialist compares with an arm that was not trained."""
-    found = learnt.found
-    gate_value = "not computable" if math.isnan(found.value) else f"{signed(100 * found.value)} points"
-    ends = found.estimate.interval
-    interval = f" [{signed(100 * ends[0], keep_side=True)}, {signed(100 * ends[1], keep_side=True)}]" if ends else ""
-    if learnt.holds:
-        return f"{gate_value}{interval} against {learnt.baseline}: it has learnt"
-    return f"{gate_value}{interval} against {learnt.baseline}: nothing learnt that can be told from chance"
+    value = learnt.found.value
+    said = "not computable" if math.isnan(value) else f"{signed(100 * value)} points"
+    if ends := learnt.found.estimate.interval:
+        said += f" [{', '.join(signed(100 * end, keep_side=True) for end in ends)}]"
+    outcome = "it has learnt" if learnt.holds else "nothing learnt that can be told from chance"
+    return f"{said} against {learnt.baseline}: {outcome}"
 
 
 def gates_as_json(registration: Registration | None, outcomes: Outcomes, decisive: Outcomes) -> dict[str, Any]:
-    """Return the same as plain data: ratios and differences as fractions, null where something cannot be had.
+    """Return all outcomes as plain data: ratios and differences as fractions, None where something cannot be had.
 
-    Args:
-        registration: the gates that a file registers.
-        outcomes: all that was judged.
-        decisive: those that count for the exit code.
+    The exit code is that of the ``decisive`` outcomes.
     """
     path, instant = (registration.path, registration.registered) if registration else (None, None)
     found: dict[str, Any] = finite(
@@ -127,20 +103,8 @@ def gates_as_json(registration: Registration | None, outcomes: Outcomes, decisiv
     return found
 
 
-def named_line(name: str, text: str, width: int = 16) -> str:
-    """Return a name and its text in two columns, wrapped; ``2 %`` and paths are not torn apart."""
-    start = f"  {name:<{width}} "
-    return filled(text, start, " " * len(start))
-
-
 def filled(text: str, first: str = "", others: str = "  ") -> str:
-    """Return text wrapped at 96 columns.
-
-    Args:
-        text: what is wrapped.
-        first: what the first line begins with.
-        others: what every other line begins with.
-    """
+    """Return text wrapped at 96 columns, ``first`` before the first line; ``2 %`` and paths stay whole."""
     kept = text.replace(" %", "\N{NO-BREAK SPACE}%")
     wrapped = textwrap.fill(
         kept, WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False, break_long_words=False
@@ -151,17 +115,18 @@ def filled(text: str, first: str = "", others: str = "  ") -> str:
 def _paragraph(item: Judgment | Refusal) -> str:
     if isinstance(item, Refusal):
         return filled(f"NOT JUDGED: {item.error}")
-    lines = [filled(heading(item)), filled(headline(item), "  ")]
-    many = len(item.rows) > _MOST_ROWS
-    lines += [named_line(name, text) for name, text in judgment_lines(item) if not (many and name == "By dataset")]
+    lines, many = [filled(f"{item.verdict}: {item.name}"), filled(headline(item), "  ")], len(item.rows) > _MOST_ROWS
+    lines += [_named(name, text) for name, text in judgment_lines(item) if not (many and name == "By dataset")]
     if many:
         width = max(len(row.datasets[0]) for row in item.rows)
-        lines += [named_line(row.datasets[0], in_one_line(item, row), width) for row in item.rows]
+        lines += [_named(row.datasets[0], in_one_line(item, row), width) for row in item.rows]
     return "\n".join(lines)
 
 
-def _label(item: Judgment) -> str:
-    return f"{'ADVISORY ' if item.advisory else ''}{item.label}"
+def _named(name: str, text: str, width: int = 16) -> str:
+    """Return a name and its text in two columns."""
+    start = f"  {name:<{width}} "
+    return filled(text, start, " " * len(start))
 
 
 def _value(item: Judgment) -> str:
@@ -169,56 +134,45 @@ def _value(item: Judgment) -> str:
     if math.isnan(found.value):
         return f"not computable: {found.why}"
     by_seed = ", ".join(f"seed {seed}: {shown(gate, value)}" for seed, value in found.by_seed.items())
-    spread = f" ± {100 * found.std:.2f}" if found.std is not None else ""
-    described = f" (by seed{spread}: {by_seed})" if len(found.by_seed) > 1 else ""
+    described = "" if found.std is None else f" (by seed ± {100 * found.std:.2f}: {by_seed})"
     if found.estimate.interval is None:
         return f"{shown(gate, found.value)}, no interval: {found.why}{described}"
-    freedom = f"t with {found.estimate.degrees_of_freedom:.1f} degrees of freedom"
-    holds = f"95 % interval for {ESTIMANDS[found.estimate.estimand]}, {freedom}"
     return (
-        f"{shown(gate, found.value)} {interval_text(item, found)} ({holds}); the estimate is "
-        f"{region(gate, found)}{described}"
+        f"{shown(gate, found.value)} {interval_text(item, found)} (95 % interval for "
+        f"{ESTIMANDS[found.estimate.estimand]}, t with {found.estimate.degrees_of_freedom:.1f} degrees of freedom); "
+        f"the estimate is {region(gate, found)}{described}"
     )
 
 
 def _scores(item: Judgment) -> str:
-    found, gate = item.found, item.gate
-    parts = []
-    for arm, mean, runs, seeds in zip(gate.arms, found.means, found.runs, found.seeds, strict=True):
+    found, parts = item.found, []
+    for arm, mean, runs, seeds in zip(item.gate.arms, found.means, found.runs, found.seeds, strict=True):
         number = "no seeds" if seeds == (None,) else f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
         of_runs = f": {', '.join(f'{100 * run:.2f}' for run in runs)}" if len(runs) > 1 else ""
         parts.append(f"{arm} {100 * mean:.2f} ({number}{of_runs})")
     paired = "; seeds pair, as the experiment declares" if found.paired else ""
-    return f"{gate.metric} x 100, {found.queries:,} queries: {', '.join(parts)}{paired}"
+    return f"{item.gate.metric} x 100, {found.queries:,} queries: {', '.join(parts)}{paired}"
 
 
 def _as_json(outcome: Judgment | Refusal) -> dict[str, Any]:
     facts = {"name": outcome.name, "gate": outcome.gate.model_dump(), "error": None}
     if isinstance(outcome, Refusal):
         return facts | {"error": str(outcome.error)}
-    learnt = outcome.learnt
+    learnt, plan = outcome.learnt, outcome.plan
     return facts | {
         "registered": outcome.registered,
         "headline": headline(outcome),
         **_finding_as_json(outcome, outcome.found),
         "action": action(outcome),
-        "advisory": list(outcome.advisory),
+        "advisory": outcome.advisory,
         "datasets": {row.datasets[0]: _finding_as_json(outcome, row) for row in outcome.rows},
         "otherwise": outcome.otherwise,
-        "specialist": None
-        if learnt is None
-        else {"beats": learnt.baseline, "holds": learnt.holds, "interval": learnt.found.estimate.as_json()},
-        "power": None if outcome.plan is None else asdict(outcome.plan) | {"says": settle_sentence(outcome.plan)},
-        "stability": _stability_as_json(outcome.stability),
-        "notes": list(outcome.notes),
+        "specialist": learnt
+        and {"beats": learnt.baseline, "holds": learnt.holds, "interval": learnt.found.estimate.as_json()},
+        "power": plan and asdict(plan) | {"says": settle_sentence(plan)},
+        "stability": asdict(outcome.stability),
+        "notes": outcome.notes,
     }
-
-
-def _stability_as_json(stability: Stability) -> dict[str, Any]:
-    plain = asdict(stability)
-    for row in plain["rows"]:
-        row["value"] = None if math.isnan(row["value"]) else row["value"]
-    return plain
 
 
 def _finding_as_json(item: Judgment, found: Finding) -> dict[str, Any]:
@@ -229,8 +183,8 @@ def _finding_as_json(item: Judgment, found: Finding) -> dict[str, Any]:
         "interval": found.estimate.as_json(),
         "why": found.why or None,
         "means": dict(zip(item.gate.arms, found.means, strict=True)),
-        "runs": dict(zip(item.gate.arms, map(list, found.runs), strict=True)),
-        "seeds": dict(zip(item.gate.arms, map(list, found.seeds), strict=True)),
+        "runs": dict(zip(item.gate.arms, found.runs, strict=True)),
+        "seeds": dict(zip(item.gate.arms, found.seeds, strict=True)),
         "paired": found.paired,
         "by_seed": {str(seed): value for seed, value in found.by_seed.items()},
         "std": found.std,

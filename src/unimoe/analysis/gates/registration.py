@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -46,18 +47,13 @@ def register(registration: Registration, output_dir: Path) -> bool:
     if output_dir.exists() and find_files(output_dir, "*/seed_*/results/*/*.json"):
         return False
     if registration.path is None:
-        write_text(path, gates_as_yaml(registration.gates))
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        plain = {name: gate.model_dump(exclude_none=True) for name, gate in registration.gates.items()}
+        write_text(path, yaml.safe_dump({"registered": now, "gates": plain}, sort_keys=False))
     else:
         with atomic_path(path) as temporary:
             shutil.copyfile(registration.path, temporary)  # to the byte, or the hashes would differ
     return True
-
-
-def gates_as_yaml(gates: Mapping[str, Gate]) -> str:
-    """Return gates as the text of a gate file that registers them now."""
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    plain = {name: gate.model_dump(exclude_none=True) for name, gate in gates.items()}
-    return yaml.safe_dump({"registered": now, "gates": plain}, sort_keys=False)
 
 
 def unmet(
@@ -109,20 +105,8 @@ def own_gates(arms: Iterable[str], datasets: Sequence[str], metric: str, seeds: 
         seeds: those that it trains.
     """
     held = set(arms)
-    gates: dict[str, Gate] = {
-        f"{pair.task}.{pair.joint}": InterferenceGate(
-            kind="interference",
-            task=pair.task,
-            datasets=list(datasets),
-            metric=metric,
-            specialist=pair.specialist,
-            joint=pair.joint,
-            specialist_must_beat=ZERO_SHOT,
-            seeds=list(seeds),
-        )
-        for pair in pairs(held)
-        if {pair.specialist, pair.joint} <= held
-    }
+    given = {"metric": metric, "datasets": list(datasets), "seeds": list(seeds), "specialist_must_beat": ZERO_SHOT}
+    gates = {f"{p.task}.{p.joint}": _gate_of(p, **given) for p in pairs(held) if held.issuperset(p.arms)}
     return Registration(None, None, None, gates)
 
 
@@ -132,9 +116,6 @@ def default_gates(results: Results, registered: Registration | None = None) -> R
     MRR@10 and nDCG@10 are never averaged; CQADupStack's forums count once. Cutoffs, confidence and the rest are those
     of a registered gate on the same task, so that one analysis has one set of cutoffs for a task; else the defaults.
 
-    Args:
-        results: what ``load_all_results`` returned.
-        registered: the gates that a file registers.
     """
     held = list((registered.gates if registered else {}).values())
     gates: dict[str, Gate] = {}
@@ -146,20 +127,23 @@ def default_gates(results: Results, registered: Registration | None = None) -> R
         name += f"-{metric}" if len({m for _, m in alike}) > 1 else ""
         like = next((g for g in held if isinstance(g, InterferenceGate) and g.task == pair.task), None)
         settings = {} if like is None else like.model_dump()
-        own = {"kind": "interference", "task": pair.task, "datasets": datasets, "metric": metric, "seeds": None}
-        own |= {"specialist": pair.specialist, "joint": pair.joint}
-        gates[name] = InterferenceGate.model_validate(settings | own)
+        gates[name] = _gate_of(pair, **settings | {"datasets": datasets, "metric": metric, "seeds": None})
     return Registration(None, None, None, gates)
+
+
+def _gate_of(pair: Pair, **settings: Any) -> Gate:
+    own = {"kind": "interference", "task": pair.task, "specialist": pair.specialist, "joint": pair.joint}
+    return InterferenceGate.model_validate(settings | own)
 
 
 def _suites(results: Results, held: Sequence[Gate]) -> dict[tuple[Pair, str], list[str]]:
     """Return the datasets with results of both arms of a pair that no gate judges, by pair and main metric."""
-    judged = {(gate.task, *gate.arms, dataset) for gate in held for dataset in gate.datasets}
+    judged = {(gate.task, gate.arms, dataset) for gate in held for dataset in gate.datasets}
     suites: dict[tuple[Pair, str], list[str]] = {}
     for pair in pairs(results):
         for key in results.dataset_keys:
             task, _, dataset = key.partition("/")
-            measured = [results.measured(key, arm) for arm in (pair.specialist, pair.joint)]
-            if task == pair.task and all(measured) and (task, pair.specialist, pair.joint, dataset) not in judged:
+            measured = [results.measured(key, arm) for arm in pair.arms]
+            if task == pair.task and all(measured) and (task, pair.arms, dataset) not in judged:
                 suites.setdefault((pair, measured[0][0].main_metric), []).append(dataset)
     return suites

@@ -100,24 +100,24 @@ def collect(results: Results, gate: Gate) -> GateScores:
     Raises:
         DataError: an arm, dataset, seed or metric of the gate has no results.
     """
-    for arm in gate.arms:
-        refuse_unknown_arm(results, arm)
-        for dataset in gate.datasets:
-            _refuse_unmeasured(results, gate, arm, dataset)
-            _refuse_other_metric(results, gate, arm, f"{gate.task}/{dataset}")
+    _refuse_gaps(results, gate)
     keys = [f"{gate.task}/{dataset}" for dataset in gate.datasets]
     first, second = (_seeds(results, gate, arm, keys) for arm in gate.arms)
-    paired = results.seeds_pair(gate.arms, keys)
-    if paired and len(common := tuple(seed for seed in first if seed in second)) > 1:
+    common = tuple(seed for seed in first if seed in second)
+    paired = len(common) > 1 and results.seeds_pair(gate.arms, keys)
+    if paired:
         first = second = common
-    else:
-        paired = False
+
+    def both(key: str) -> tuple[Array, Array]:
+        specialist, joint = gate.arms
+        return results.scores(specialist, key, first, gate.metric), results.scores(joint, key, second, gate.metric)
+
     return GateScores(
         arms=gate.arms,
         seeds=(first, second),
         paired=paired,
+        by_dataset={dataset: both(key) for dataset, key in zip(gate.datasets, keys, strict=True)},
         numbered=all(r.identity.checkpoint != "none" for k in keys for a in gate.arms for r in results.measured(k, a)),
-        by_dataset={d: _blocks(results, gate, k, (first, second)) for d, k in zip(gate.datasets, keys, strict=True)},
     )
 
 
@@ -127,23 +127,19 @@ def restricted(results: Results, gate: Gate) -> tuple[Gate, tuple[str, ...]]:
     Raises:
         DataError: nothing is left to judge.
     """
-    for arm in gate.arms:
-        refuse_unknown_arm(results, arm)
     here = [d for d in gate.datasets if all(results.measured(f"{gate.task}/{d}", arm) for arm in gate.arms)]
     if not here:
-        _refuse_unmeasured(results, gate, *_first_gap(results, gate))
-    cut = gate.model_copy(update={"datasets": here})
-    reasons = (
-        [f"no result yet on {', '.join(d for d in gate.datasets if d not in here)}"] if here != gate.datasets else []
-    )
-    if gate.seeds is not None:
-        keys = [f"{gate.task}/{dataset}" for dataset in here]
-        held = [set(_own_seeds(results, arm, keys)) for arm in gate.arms]
-        absent = [seed for seed in gate.seeds if any(seed not in of_arm for of_arm in held if of_arm != {None})]
-        kept = [seed for seed in gate.seeds if seed not in absent]
-        cut = cut.model_copy(update={"seeds": kept or gate.seeds})
-        reasons += [f"no result yet of seed {', '.join(map(str, absent))}"] if absent else []
-    return cut, tuple(reasons)
+        _refuse_gaps(results, gate)
+    reasons, seeds = [], gate.seeds
+    if here != gate.datasets:
+        reasons.append(f"no result yet on {', '.join(d for d in gate.datasets if d not in here)}")
+    if seeds is not None:
+        held = [_own_seeds(results, arm, [f"{gate.task}/{dataset}" for dataset in here]) for arm in gate.arms]
+        kept = [seed for seed in seeds if all(seed in of_arm for of_arm in held if of_arm != (None,))]
+        if kept != seeds:
+            reasons.append(f"no result yet of seed {', '.join(str(seed) for seed in seeds if seed not in kept)}")
+        seeds = kept or seeds
+    return gate.model_copy(update={"datasets": here, "seeds": seeds}), tuple(reasons)
 
 
 def refuse_unknown_arm(results: Results, arm: str) -> None:
@@ -182,32 +178,23 @@ def _seeds(results: Results, gate: Gate, arm: str, keys: list[str]) -> tuple[See
     return held
 
 
-def _blocks(results: Results, gate: Gate, key: str, seeds: tuple[tuple[Seed, ...], ...]) -> tuple[Array, Array]:
-    first, second = (results.scores(arm, key, of, gate.metric) for arm, of in zip(gate.arms, seeds, strict=True))
-    return first, second
-
-
-def _first_gap(results: Results, gate: Gate) -> tuple[str, str]:
-    return next((a, d) for d in gate.datasets for a in gate.arms if not results.measured(f"{gate.task}/{d}", a))
-
-
-def _refuse_unmeasured(results: Results, gate: Gate, arm: str, dataset: str) -> None:
-    key = f"{gate.task}/{dataset}"
-    if not results.measured(key, arm):
-        held = [k for k in results.dataset_keys if results.measured(k, arm)]
-        has = ", ".join(held) or "only tasks without queries"
-        raise DataError(f"no {key} result of {arm}{did_you_mean(key, held)}; it has {has}")
-    if key in results.keys_without_queries:
-        raise DataError(
-            f"{key} has no queries: nothing is paired there, and no gate can judge it; choose another dataset"
-        )
-
-
-def _refuse_other_metric(results: Results, gate: Gate, arm: str, key: str) -> None:
-    for result in results.measured(key, arm):
-        held = [result.main_metric, *result.per_query_metrics]
-        if gate.metric not in held:
-            raise DataError(
-                f"no per-query {gate.metric!r} in the {key} result of {arm}{did_you_mean(gate.metric, held)}; "
-                f"it holds {', '.join(held)}"
-            )
+def _refuse_gaps(results: Results, gate: Gate) -> None:
+    """Refuse a gate one of whose arms, datasets or metrics has no scores by query."""
+    for arm in gate.arms:
+        refuse_unknown_arm(results, arm)
+        for key in (f"{gate.task}/{dataset}" for dataset in gate.datasets):
+            if not results.measured(key, arm):
+                held = [k for k in results.dataset_keys if results.measured(k, arm)]
+                has = ", ".join(held) or "only tasks without queries"
+                raise DataError(f"no {key} result of {arm}{did_you_mean(key, held)}; it has {has}")
+            if key in results.keys_without_queries:
+                raise DataError(
+                    f"{key} has no queries: nothing is paired there, and no gate can judge it; choose another dataset"
+                )
+            for result in results.measured(key, arm):
+                held = [result.main_metric, *result.per_query_metrics]
+                if gate.metric not in held:
+                    raise DataError(
+                        f"no per-query {gate.metric!r} in the {key} result of {arm}{did_you_mean(gate.metric, held)}; "
+                        f"it holds {', '.join(held)}"
+                    )

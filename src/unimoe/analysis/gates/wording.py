@@ -8,66 +8,29 @@ from collections.abc import Sequence
 
 from unimoe.analysis.formats import signed
 from unimoe.analysis.gates.definitions import (
+    Averaging,
     EquivalenceGate,
     Gate,
     InterferenceGate,
     Label,
     NonInferiorityGate,
-    SuperiorityGate,
 )
-from unimoe.analysis.gates.findings import Finding, region_of
+from unimoe.analysis.gates.findings import Finding, Without, region_of
 from unimoe.analysis.gates.judging import Judgment
-from unimoe.analysis.gates.stability import Row
 from unimoe.analysis.statistics.estimates import LEVEL
+
+WAYS: dict[Averaging, str] = {"mean_of_tirs": "mean of TIRs", "tir_of_means": "TIR of mean scores"}
 
 _DATASETS_NAMED = 3
 
 
 def headline(item: Judgment) -> str:
-    """Return the finding as one sentence: what is lost or gained, how sure that is, and what it means."""
-    said = finding(item.gate, item.found)
-    if item.learnt is not None and not item.learnt.holds:
-        said += f" {unlearnt(item)}"
-    return said
-
-
-def finding(gate: Gate, found: Finding) -> str:
-    """Return what was found as one sentence.
+    """Return the finding as one sentence, and the caveat about a specialist that has learnt nothing.
 
     For example: "joint_r8 loses 5.2 % of rank_only_r8's ndcg@10 on apidocs (95 % interval 1.1 to 9.3 %): interference,
     2 % or more."
     """
-    if math.isnan(found.value):
-        return f"{gate.arms[1]} cannot be compared with {gate.arms[0]} on {_on(found)}: {found.why}."
-    first, second = gate.arms
-    ahead = found.value >= 0.0
-    ends = found.estimate.interval
-    value, *texts = _unsigned(gate, (found.value, *(ends or ())), ahead=ahead)
-    if isinstance(gate, InterferenceGate):
-        said = f"{second} {'loses' if ahead else 'gains'} {value} % of {first}'s {gate.metric} on {_on(found)}"
-    else:
-        side = "ahead of" if ahead else "behind"
-        said = f"{first} is {value} points {side} {second} in {gate.metric} on {_on(found)}"
-    if texts:
-        low, high = texts if ahead else reversed(texts)
-        said += f" ({100 * LEVEL:g} % interval {low} to {high} {unit(gate)})"
-    return f"{said}: {consequence(gate, found)}."
-
-
-def consequence(gate: Gate, found: Finding) -> str:
-    """Return what the label of a finding means: go on, stop, or measure more."""
-    label = found.label
-    if label == "INCONCLUSIVE":
-        return found.why or "these seeds and queries cannot decide"
-    if not isinstance(gate, InterferenceGate):
-        return _claim(gate, held=label == "PASS")
-    if label == "PASS":
-        return f"interference, {amount(gate, gate.pass_at)} or more"
-    if label == "MARGINAL":
-        return f"interference between {amount(gate, gate.fail_below)} and {amount(gate, gate.pass_at)}"
-    if found.value < 0:
-        return "no interference, the joint model is ahead"
-    return f"no interference worth a split, less than {amount(gate, gate.fail_below)}"
+    return " ".join(filter(None, (_sentence(item.gate, item.found), unlearnt(item))))
 
 
 def action(item: Judgment) -> str:
@@ -85,28 +48,46 @@ def action(item: Judgment) -> str:
 
 
 def unlearnt(item: Judgment) -> str:
-    """Return the caveat about a specialist that has learnt nothing measurable."""
-    learnt = item.learnt
-    if learnt is None or learnt.holds:
+    """Return the caveat about a specialist that has learnt nothing measurable; empty where there is none."""
+    if item.learnt is None or item.learnt.holds:
         return ""
-    found = learnt.found
+    found = item.learnt.found
     p = found.estimate.p
     tested = found.why or ("no test" if p is None else f"p {p:.2g}")
     difference = f"{signed(100 * found.value)} points" if math.isfinite(found.value) else "no difference"
     return (
-        f"But {item.gate.arms[0]} has learnt nothing measurable: {difference} against {learnt.baseline} ({tested}), so "
-        "a loss against it says little."
+        f"But {item.gate.arms[0]} has learnt nothing measurable: {difference} against {item.learnt.baseline} "
+        f"({tested}), so a loss against it says little."
     )
 
 
-def claim(gate: Gate) -> str:
-    """Return what the gate asks, with its cutoffs: what PASS would mean, and FAIL."""
-    if not isinstance(gate, InterferenceGate):
-        return _claim(gate, held=True)
-    return f"PASS from {amount(gate, gate.pass_at)}, FAIL below {amount(gate, gate.fail_below)}"
+def asked(gate: Gate) -> str:
+    """Return the gate's claim and the confidence that it asks for."""
+    return f"{claim(gate)}, with confidence {gate.confidence:g}"
 
 
-def region(gate: Gate, found: Finding | Row) -> str:
+def claim(gate: Gate, *, held: bool = True) -> str:
+    """Return what the gate asks, with its cutoffs; or, of a difference, what FAIL means: that it does not hold."""
+    if isinstance(gate, InterferenceGate):
+        return f"PASS from {amount(gate, gate.pass_at)}, FAIL below {amount(gate, gate.fail_below)}"
+    margin, (system, baseline) = amount(gate, gate.margin), gate.arms
+    if isinstance(gate, EquivalenceGate):
+        return f"{system} and {baseline} differ by {'at most' if held else 'more than'} {margin}"
+    if isinstance(gate, NonInferiorityGate):
+        by = f" by more than {margin}" if gate.margin else ""
+        return f"{system} is {'not ' if held else ''}worse than {baseline}{by}"
+    by = f" by {margin} or more" if gate.margin else ""
+    return f"{system} {'beats' if held else 'does not beat'} {baseline}{by}"
+
+
+def other_way(item: Judgment) -> str | None:
+    """Return the value across datasets by the way that the gate does not take; None where there is no such value."""
+    if item.otherwise is None or not isinstance(item.gate, InterferenceGate):
+        return None
+    return f"the {WAYS[item.gate.other_way]} is {shown(item.gate, item.otherwise)}"
+
+
+def region(gate: Gate, found: Finding | Without) -> str:
     """Return where the estimate lies against the cutoffs, for example ``2 % or more``; no claim about the truth."""
     if math.isnan(found.value):
         return "no estimate"
@@ -123,18 +104,20 @@ def shown(gate: Gate, value: float) -> str:
     """Return a value in percent or points, with two decimals or as many as keep it on its side of the cutoffs."""
     if math.isnan(value):
         return "not computable"
-    rule = region_of(gate, value)
-    digits = next((d for d in range(2, 8) if region_of(gate, round(value, d + 2)) == rule), 8)
-    return f"{signed(100 * value, digits)} {unit(gate)}"
+    return f"{signed(100 * value, _digits(gate, [value], 2))} {unit(gate)}"
 
 
-def confidences(found: Finding) -> str:
-    """Return the confidence in each label, three decimals that add up to 1 and never round up to certainty."""
-    return ", ".join(f"{label} {share}" for label, share in shares(found).items())
+def interval_text(item: Judgment, row: Finding) -> str:
+    """Return an interval as ``[+3.11, +5.66]``, or that there is none."""
+    ends = [shown(item.gate, end).rpartition(" ")[0] for end in row.estimate.interval or ()]
+    return f"[{', '.join(ends) or 'no interval'}]"
 
 
 def shares(found: Finding) -> dict[Label, str]:
-    """Return the confidence in each label as text: the largest rounded down, what is left shared by the others."""
+    """Return the confidence in each label with three decimals that add up to 1 and never round up to certainty.
+
+    The largest is rounded down, and what is left is shared by the others.
+    """
     if not found.confidence:
         return {}
     exact = {label: 1000 * held for label, held in found.confidence.items()}
@@ -146,9 +129,8 @@ def shares(found: Finding) -> dict[Label, str]:
         if rest > 0:
             whole[label] += 1
             rest -= 1
-    return {
-        label: f"{(thousandths + (rest if label == top else 0)) / 1000:.3f}" for label, thousandths in whole.items()
-    }
+    whole[top] += rest
+    return {label: f"{thousandths / 1000:.3f}" for label, thousandths in whole.items()}
 
 
 def unit(gate: Gate) -> str:
@@ -162,28 +144,43 @@ def amount(gate: Gate, cutoff: float) -> str:
     return f"{number} {unit(gate)}" if number != "1" else f"1 {unit(gate).removesuffix('s')}"
 
 
-def _unsigned(gate: Gate, values: Sequence[float], *, ahead: bool) -> list[str]:
-    """Return values as text, their signs turned where the first is below 0.
+def _sentence(gate: Gate, found: Finding) -> str:
+    (first, second), names = gate.arms, found.datasets
+    where = ", ".join(names) if len(names) <= _DATASETS_NAMED else f"{len(names)} datasets"
+    if math.isnan(found.value):
+        return f"{second} cannot be compared with {first} on {where}: {found.why}."
+    ends = found.estimate.interval or ()
+    digits, sign = _digits(gate, [found.value, *ends], 1), math.copysign(100.0, found.value + 0.0)
+    value, *texts = (f"{round(sign * number, digits) + 0.0:.{digits}f}" for number in (found.value, *ends))
+    ahead = found.value >= 0.0
+    if isinstance(gate, InterferenceGate):
+        said = f"{second} {'loses' if ahead else 'gains'} {value} % of {first}'s {gate.metric} on {where}"
+    else:
+        said = f"{first} is {value} points {'ahead of' if ahead else 'behind'} {second} in {gate.metric} on {where}"
+    if texts:
+        low, high = texts if ahead else reversed(texts)
+        said += f" ({100 * LEVEL:g} % interval {low} to {high} {unit(gate)})"
+    return f"{said}: {_consequence(gate, found)}."
 
-    All have one decimal, or as many as keep each of them on its side of the cutoffs.
-    """
-    kept = (d for d in range(1, 8) if all(region_of(gate, round(v, d + 2)) == region_of(gate, v) for v in values))
-    digits = next(kept, 8)
-    sign = 1.0 if ahead else -1.0
-    return [f"{sign * round(100 * value, digits) + 0.0:.{digits}f}" for value in values]
+
+def _consequence(gate: Gate, found: Finding) -> str:
+    """Return what the label of a finding means: go on, stop, or measure more."""
+    label = found.label
+    if label == "INCONCLUSIVE":
+        return found.why or "these seeds and queries cannot decide"
+    if not isinstance(gate, InterferenceGate):
+        return claim(gate, held=label == "PASS")
+    if label == "PASS":
+        return f"interference, {amount(gate, gate.pass_at)} or more"
+    if label == "MARGINAL":
+        return f"interference between {amount(gate, gate.fail_below)} and {amount(gate, gate.pass_at)}"
+    if found.value < 0:
+        return "no interference, the joint model is ahead"
+    return f"no interference worth a split, less than {amount(gate, gate.fail_below)}"
 
 
-def _on(found: Finding) -> str:
-    names = found.datasets
-    return ", ".join(names) if len(names) <= _DATASETS_NAMED else f"{len(names)} datasets"
-
-
-def _claim(gate: SuperiorityGate | NonInferiorityGate | EquivalenceGate, *, held: bool) -> str:
-    margin, (system, baseline) = amount(gate, gate.margin), gate.arms
-    if isinstance(gate, EquivalenceGate):
-        return f"{system} and {baseline} differ by {'at most' if held else 'more than'} {margin}"
-    if isinstance(gate, NonInferiorityGate):
-        by = f" by more than {margin}" if gate.margin else ""
-        return f"{system} is {'not ' if held else ''}worse than {baseline}{by}"
-    by = f" by {margin} or more" if gate.margin else ""
-    return f"{system} {'beats' if held else 'does not beat'} {baseline}{by}"
+def _digits(gate: Gate, values: Sequence[float], fewest: int) -> int:
+    """Return how many decimals, of percent or points, keep each value on its side of the cutoffs."""
+    regions = [region_of(gate, value) for value in values]
+    kept = (d for d in range(fewest, 8) if [region_of(gate, round(value, d + 2)) for value in values] == regions)
+    return next(kept, 8)

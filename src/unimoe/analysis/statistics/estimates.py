@@ -8,7 +8,7 @@ hypothesis is true.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -73,7 +73,7 @@ class Estimate:
         return max(2.0 * min(below, 1.0 - below), float(np.finfo(np.float64).tiny))
 
     def as_json(self) -> dict[str, Any]:
-        """Return the estimate as plain data; what cannot be had is null."""
+        """Return the estimate as plain data; what cannot be had is None."""
         runs, queries = self.terms.shares if self.terms else (None, None)
         low, high = self.interval or (None, None)
         return {
@@ -148,44 +148,30 @@ def estimate(found: Moments, quantity: Quantity, estimand: Estimand = "seeds_and
     contrast, so that no ratio with an uncertain denominator is approximated. That of a mean of ratios is of first order
     (delta method), and each of its denominators must be clear of 0.
 
-    Args:
-        found: the moments of the arms.
-        quantity: what is estimated.
-        estimand: what the interval shall hold for.
-
-    Returns:
-        An estimate; ``unfit`` says why where there is no interval.
+    An estimate without an interval says in ``unfit`` why there is none.
     """
     value = quantity.value(found.means)
+    unfit = _unfit(found, quantity, value, estimand)
+    if not unfit:
+        terms = found.terms(quantity.gradient(found.means), estimand)
+        if terms.variance > 0.0:
+            below = _first_order(value, terms)
+            if isinstance(quantity, LossRatios) and len(quantity.weights) == 1:
+                below = _fieller(found, quantity, estimand)
+            return Estimate(value, estimand, "", terms.error, terms.freedom, terms, below)
+        unfit = f"nothing varies over {estimand.replace('_', ' ')}, so chance cannot be told from a result"
+    return Estimate(value, estimand, unfit, 0.0, math.inf, None)
+
+
+def _unfit(found: Moments, quantity: Quantity, value: float, estimand: Estimand) -> str:
+    """Return why no variance can be estimated, or a denominator is not clear of 0; empty where all is well."""
     if math.isnan(value):
-        return _without_interval(value, estimand, "the specialist does not score above 0")
-    unfit = _too_little(found, estimand)
-    if isinstance(quantity, LossRatios):
-        unfit = unfit or _unclear_denominator(found, quantity, estimand)
-    if unfit:
-        return _without_interval(value, estimand, unfit)
-    terms = found.terms(quantity.gradient(found.means), estimand)
-    if terms.variance == 0.0:
-        what = {"seeds": "seeds", "queries": "queries"}.get(estimand, "seeds and queries")
-        return _without_interval(value, estimand, f"nothing varies over {what}, so chance cannot be told from a result")
-    below = _first_order(value, terms)
-    if isinstance(quantity, LossRatios) and len(quantity.weights) == 1:
-        below = _fieller(found, quantity, estimand)
-    return Estimate(value, estimand, "", terms.error, terms.freedom, terms, below)
-
-
-def _too_little(found: Moments, estimand: Estimand) -> str:
-    """Return why no variance can be estimated; empty where it can."""
+        return "the specialist does not score above 0"
     if estimand != "seeds" and min(found.queries) < 2:
         return "a dataset has one query, and other queries cannot be judged by it"
     if estimand == "seeds" and not found.groups:
         return "other training seeds cannot be judged by one seed"
-    return ""
-
-
-def _unclear_denominator(found: Moments, quantity: LossRatios, estimand: Estimand) -> str:
-    """Return why a denominator is too near 0 for a ratio: not clear of 0 by its own 95 % interval."""
-    for weights in quantity.weights:
+    for weights in quantity.weights if isinstance(quantity, LossRatios) else ():
         contrast = np.zeros_like(found.means)
         contrast[:, 0] = weights
         mean = float((contrast * found.means).sum())
@@ -196,6 +182,17 @@ def _unclear_denominator(found: Moments, quantity: LossRatios, estimand: Estiman
                 "the interval of a ratio to it has no end"
             )
     return ""
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Correct p-values by Holm's (1979) step-down: the family-wise error keeps its level whatever the dependence."""
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    adjusted = [0.0] * len(p_values)
+    running = 0.0
+    for rank, index in enumerate(order):
+        running = max(running, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = running
+    return adjusted
 
 
 def _first_order(value: float, terms: Terms) -> Callable[[float], float]:
@@ -242,7 +239,3 @@ def _end(below: Callable[[float], float], value: float, reach: float) -> float:
             at_near /= 2.0
         far, at_far = point, at_point
     return far
-
-
-def _without_interval(value: float, estimand: Estimand, why: str) -> Estimate:
-    return Estimate(value, estimand, why, 0.0, math.inf, None)

@@ -1,11 +1,9 @@
 """How many seeds and queries would settle a gate, and what the present ones can settle at all.
 
-The variance of an estimate is a sum of a query's part, a training run's part and what is left:
-``V = v_query / n + sum over groups of runs (v_run / S + v_left / (S * n))``. More queries leave ``v_run / S``, more
-seeds leave ``v_query / n`` (Searle, Casella & McCulloch 1992, Variance Components, ch. 4).
-
-The components are estimates themselves: from three seeds, the 95 % interval of the seeds' standard deviation reaches
-from half to six times the estimate. Numbers of seeds and queries that follow from them are plans, not promises.
+Of the variance ``V = v_query / n + sum over groups of runs (v_run / S + v_left / (S * n))`` more queries leave
+``v_run / S``, more seeds leave ``v_query / n`` (Searle, Casella & McCulloch 1992, Variance Components, ch. 4). The
+components are estimates themselves: from three seeds, the 95 % interval of the seeds' standard deviation reaches from
+half to six times the estimate. Numbers of seeds and queries that follow from them are plans, not promises.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ class Aim:
     """What is asked of a gate: the confidence its label needs, and the chance that other data reaches that.
 
     Attributes:
-        cutoffs: ascending; they cut the line into the regions that have a label.
+        cutoffs: ascending; they bound the regions that have a label.
         confidence: that the estimate's region must hold.
         power: chance that new data of the planned size settles the gate if the true value is the one observed. Half
             of all data sets of a size that settles it only just would not.
@@ -76,10 +74,8 @@ class PowerPlan:
             does, or no arm has seeds.
         queries: smallest number of queries, seeds as they are; None where no number up to ``MOST_QUERIES`` does.
         grid: the ``(seeds, queries)`` with the fewest scored pairs that keep what there is.
-        decides: smallest distance from a cutoff that data of this size settles, with the asked power.
-        decides_with_any_queries: the same with these seeds and infinitely many queries: the seeds' own limit.
-        decides_with_any_seeds: the same with these queries and infinitely many seeds.
-        decides_in_fast_tier: the same with these seeds and the fast tier's queries, if they vary as these do.
+        decides: smallest distance from a cutoff that data of this size settles, with the asked power; with these
+            seeds and any number of queries, the reverse, or the fast tier's queries, if they vary as these do.
     """
 
     at_hand: tuple[int, int]
@@ -128,13 +124,7 @@ def half_width(terms: Terms, seeds: float, queries: float) -> float:
 
 
 def plan(terms: Terms, estimate: float, aim: Aim) -> PowerPlan:
-    """Find the numbers of seeds and queries that would settle a gate at the observed estimate.
-
-    Args:
-        terms: the parts of the estimate's variance, with the sizes at hand.
-        estimate: what was observed, in the unit of the cutoffs.
-        aim: cutoffs, confidence and power.
-    """
+    """Find the numbers of seeds and queries that would settle a gate at the estimate, in the unit of the cutoffs."""
     fewest, queries = int(min(terms.runs, default=0)), int(sum(terms.queries))
     half = Aim(aim.cutoffs, aim.confidence, 0.5, aim.one_sided)
     settled = _held(terms, estimate, half) >= aim.confidence
@@ -173,7 +163,7 @@ def settle_sentence(plan: PowerPlan) -> str:
     """Say what would settle the gate; what never would is said too."""
     seeds, queries = plan.at_hand
     if plan.settled:
-        return f"these {_sizes(seeds, queries)} settle it"
+        return f"these {f'{seeds} seeds x ' if seeds else ''}{queries:,} queries settle it"
     if plan.grid is None:
         return (
             f"the estimate lies too near a cutoff: up to {MOST_SEEDS:,} seeds and {MOST_QUERIES:,} queries would not "
@@ -200,10 +190,6 @@ def decides_sentence(plan: PowerPlan) -> str:
 def points(distance: float) -> str:
     """Return a distance from a cutoff as text; a variance estimated as 0, which it hardly is, sets no limit."""
     return f"{100 * distance:.2f}" if distance > 1e-6 else "no limit seen"
-
-
-def _sizes(seeds: int, queries: int) -> str:
-    return f"{seeds} seeds x {queries:,} queries" if seeds else f"{queries:,} queries"
 
 
 def _held(terms: Terms, estimate: float, aim: Aim) -> float:

@@ -25,7 +25,7 @@ _Single = NDArray[np.float32]
 
 
 def bootstrap_means(values: Array, iterations: int, seed: int) -> Array:
-    """Means of resampled rows, the same resamples for every column.
+    """Return means of resampled rows, the same resamples for every column.
 
     A resample is a row of counts, so that many resamples of many columns are one matrix product: in single precision
     around the column means, on one BLAS thread, since more only fight over these small matrices.
@@ -61,7 +61,7 @@ def bootstrap_means(values: Array, iterations: int, seed: int) -> Array:
 
 
 def sign_flip_p(differences: Array, iterations: int, seed: int) -> Array:
-    """Two-sided p-values of mean difference 0, by flipping the sign of each row at random.
+    """Return two-sided p-values of mean difference 0, by flipping the sign of each row at random.
 
     Exact where the differences are symmetric about 0 under the null, and near its nominal level at the sizes met here,
     unlike a p read off the bootstrap (Urbano, Lima & Hanjalic 2019). The observed differences count as one of the

@@ -15,8 +15,7 @@ import numpy as np
 from unimoe.analysis.comparisons import difference
 from unimoe.analysis.formats import signed
 from unimoe.analysis.loading import Results
-from unimoe.analysis.statistics.corrections import holm
-from unimoe.analysis.statistics.estimates import Linear, estimate
+from unimoe.analysis.statistics.estimates import Linear, estimate, holm
 from unimoe.analysis.statistics.variance import Array, groups_of, moments
 from unimoe.analysis.tables.cells import ABSENT, Cell, p_cell, signed_cell
 

@@ -10,11 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 
 from unimoe.analysis.gates.definitions import InterferenceGate, Label
-from unimoe.analysis.gates.findings import Finding
+from unimoe.analysis.gates.findings import Finding, Without
 from unimoe.analysis.gates.judging import Judgment, Refusal
-from unimoe.analysis.gates.output import WAYS
-from unimoe.analysis.gates.stability import Row as Without
-from unimoe.analysis.gates.wording import claim, region, shares, shown, unlearnt
+from unimoe.analysis.gates.wording import WAYS, asked, other_way, region, shares, shown, unlearnt
 from unimoe.analysis.loading import Seed
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.statistics.power import FAST_TIER_QUERIES, MOST_QUERIES, MOST_SEEDS, POWER, PowerPlan, points
@@ -37,6 +35,7 @@ from unimoe.analysis.tables.table import Table
 Outcomes = Sequence[Judgment | Refusal]
 
 _INTERVAL = f"{100 * LEVEL:g} % interval"
+_VALUE = "TIR in percent or difference in points"
 _DATASETS_NAMED = 4
 """Datasets that a note names; the table of datasets has all of them."""
 _LABELS: tuple[Label, ...] = ("PASS", "MARGINAL", "FAIL")
@@ -49,7 +48,7 @@ def gates_table(outcomes: Outcomes) -> Table:
     return Table(
         name="gates",
         title="Gates",
-        caption=f"Gates: TIR in percent or difference in points, with its {_INTERVAL}{_one_claim(judged)}",
+        caption=f"Gates: {_VALUE}, with its {_INTERVAL}{_one_claim(judged)}",
         columns=("Gate", "Value", "Low", "High", "Queries", "Seeds", "Estimate", "Verdict", "Confidence"),
         groups=row_groups(("", _gate_row(item)) for item in judged),
         notes=(
@@ -73,14 +72,12 @@ def datasets_table(judgments: Sequence[Judgment]) -> Table:
         name="datasets",
         title="Gates by dataset",
         caption=(
-            "Gates by dataset: mean scores × 100, TIR in percent or difference in points ± standard deviation over "
-            f"seeds, with its {_INTERVAL}{_one_claim(judgments)}"
+            f"Gates by dataset: mean scores × 100, {_VALUE} ± standard deviation over seeds, with its {_INTERVAL}"
+            f"{_one_claim(judgments)}"
         ),
         columns=(*shown_columns, *csv_only),
         csv_only=frozenset(csv_only),
-        groups=row_groups(
-            (_heading(item), _dataset_row(item, found, names)) for item in judgments for found in _findings(item)
-        ),
+        groups=row_groups((_heading(item), _dataset_row(item, found, names)) for item, found in _findings(judgments)),
         notes=(
             "Delta: joint minus specialist, in points; TIR is the share of the specialist's score that is lost. "
             "The standard deviation describes the seeds that both arms have; the interval takes all seeds and queries.",
@@ -95,12 +92,11 @@ def seeds_table(judgments: Sequence[Judgment]) -> Table:
     return Table(
         name="seeds",
         title="Gates by seed",
-        caption="Gates by seed: mean scores × 100 of every run, TIR in percent or difference in points",
+        caption=f"Gates by seed: mean scores × 100 of every run, {_VALUE}",
         columns=("Seed", *column_heads(judgments)),
         groups=row_groups(
             (f"{_heading(item)}, {_datasets(item, found)} ({found.queries:,} queries)", row)
-            for item in judgments
-            for found in _findings(item)
+            for item, found in _findings(judgments)
             for row in _seed_rows(item, found)
         ),
         notes=(
@@ -118,8 +114,8 @@ def stability_table(outcomes: Outcomes) -> Table:
         name="stability",
         title="Stability",
         caption=(
-            "Gates without one seed or one dataset: TIR in percent or difference in points, judged with the interval "
-            f"of the whole{_one_claim(judged)}"
+            f"Gates without one seed or one dataset: {_VALUE}, judged with the interval of the whole"
+            f"{_one_claim(judged)}"
         ),
         columns=("Left out", "Value", "Estimate", "Verdict"),
         groups=row_groups(
@@ -138,7 +134,7 @@ def stability_table(outcomes: Outcomes) -> Table:
 
 def power_table(outcomes: Outcomes) -> Table:
     """Return what would settle each gate, and what data of some sizes can decide at all."""
-    planned = [(item, item.plan) for item in _judged(outcomes) if item.plan]
+    planned = [item for item in _judged(outcomes) if item.plan]
     return Table(
         name="power",
         title="What would settle it",
@@ -150,14 +146,14 @@ def power_table(outcomes: Outcomes) -> Table:
             *("Gate", "At hand", "Seeds alone", "Queries alone", "Fewest scores"),
             *("Decides", "Fast tier", "Any queries", "Any seeds"),
         ),
-        groups=row_groups(("", _power_row(item, plan)) for item, plan in planned),
+        groups=row_groups(("", _power_row(item.name, item.plan)) for item in planned if item.plan),
         notes=(
             f"Sizes are seeds x queries. New data of a planned size settles the gate with probability {POWER:g} if the "
             "observed value is the true one; the plan rests on estimated variances and is no promise.",
             f"Never: not with up to {MOST_SEEDS:,} seeds or {MOST_QUERIES:,} queries. Fast tier: "
             f"{FAST_TIER_QUERIES:,} queries (SciFact, NFCorpus, FiQA2018) with the seeds at hand, if these vary alike.",
-            *_claims([item for item, _ in planned]),
-            *_cautions([item for item, _ in planned]),
+            *_claims(planned),
+            *_cautions(planned),
         ),
     )
 
@@ -184,14 +180,10 @@ def _heading(item: Judgment) -> str:
     return f"{item.name}: {' against '.join(item.gate.sides)}, {item.gate.metric}"
 
 
-def _asked(item: Judgment) -> str:
-    return f"{claim(item.gate)}, with confidence {item.gate.confidence:g}"
-
-
 def _one_claim(judgments: Sequence[Judgment]) -> str:
     """Return what all gates ask, for a caption; empty where they ask several things, which the notes say."""
-    asked = {_asked(item) for item in judgments}
-    return f" ({asked.pop()})" if len(asked) == 1 else ""
+    claims = {asked(item.gate) for item in judgments}
+    return f" ({claims.pop()})" if len(claims) == 1 else ""
 
 
 def _verdict_notes(judgments: Sequence[Judgment], findings: Iterable[Finding]) -> Iterator[str]:
@@ -216,7 +208,7 @@ def _claims(judgments: Sequence[Judgment]) -> Iterator[str]:
         gate, few = item.gate, len(item.gate.datasets) <= _DATASETS_NAMED
         of = f"TIR of {' against '.join(gate.sides)}, " if _is_tir(item) else ""
         where = ", ".join(gate.datasets) if few else f"{len(gate.datasets)} datasets"
-        yield f"{item.name}: {of}{_asked(item)}; {gate.task}, {gate.metric} on {where}."
+        yield f"{item.name}: {of}{asked(gate)}; {gate.task}, {gate.metric} on {where}."
     for registered, word in ((True, "yes"), (False, "no: the rule's own cutoffs")):
         names = [item.name for item in judgments if item.registered == registered]
         if names:
@@ -231,22 +223,21 @@ def _cautions(judgments: Sequence[Judgment]) -> Iterator[str]:
 def _remarks(item: Judgment) -> Iterator[str]:
     """Yield what a reader must know to trust a label, to be set behind the gate's name."""
     yield from (f": advisory, {reason}" for reason in item.advisory)
-    for found in _findings(item):
+    for _, found in _findings([item]):
         if found.why:
             yield f" on {_datasets(item, found)}: INCONCLUSIVE, {found.why}."
     if item.found.paired:
         yield ": seeds pair, as the experiment declares."
     if caveat := unlearnt(item):
         yield f": {caveat}"
-    if isinstance(item.gate, InterferenceGate) and item.otherwise is not None:
-        other = next(way for way in WAYS if way != item.gate.across)
-        yield f": the {WAYS[other]} is {shown(item.gate, item.otherwise)}."
+    if other := other_way(item):
+        yield f": {other}."
     yield from (f": {note}." for note in item.notes)
 
 
-def _findings(item: Judgment) -> tuple[Finding, ...]:
-    """Return what a gate found on each dataset, and on all of them where there are several."""
-    return (*item.parts, item.found)
+def _findings(judgments: Iterable[Judgment]) -> Iterator[tuple[Judgment, Finding]]:
+    """Yield what each gate found on each dataset, and on all of them where there are several."""
+    return ((item, found) for item in judgments for found in (*item.parts, item.found))
 
 
 def _datasets(item: Judgment, found: Finding) -> str:
@@ -263,13 +254,11 @@ def _value(item: Judgment, value: float, std: float | None = None) -> Cell:
     return cell if std is None else with_spread(cell, 100 * std)
 
 
-def _ends(item: Judgment, found: Finding) -> list[Cell]:
-    return [_value(item, end) for end in found.estimate.interval or (math.nan, math.nan)]
-
-
-def _verdict(item: Judgment, found: Finding) -> list[Cell]:
-    """Return where the estimate lies, and the label that holds the confidence."""
-    return [Cell(region(item.gate, found)), Cell(f"ADVISORY {found.label}" if item.advisory else found.label)]
+def _judged_cells(item: Judgment, found: Finding, middle: Sequence[Cell] = ()) -> Row:
+    """Return both ends of the interval, cells of a table's own, where the estimate lies, and the verdict."""
+    ends = (_value(item, end) for end in found.estimate.interval or (math.nan, math.nan))
+    label = f"ADVISORY {found.label}" if item.advisory else found.label
+    return *ends, *middle, Cell(region(item.gate, found)), Cell(label)
 
 
 def _confidence(found: Finding, label: Label) -> Cell:
@@ -283,14 +272,12 @@ def _means(found: Finding) -> list[Cell]:
 
 def _gate_row(item: Judgment) -> Row:
     found = item.found
-    first, second = (ABSENT if seeds == (None,) else str(len(seeds)) for seeds in found.seeds)
+    seeds = dict.fromkeys(ABSENT if of_arm == (None,) else str(len(of_arm)) for of_arm in found.seeds)
+    sizes = count_cell(found.queries), Cell(" v ".join(seeds))
     return (
         Cell(item.name),
         _value(item, found.value),
-        *_ends(item, found),
-        count_cell(found.queries),
-        Cell(first if first == second else f"{first} v {second}"),
-        *_verdict(item, found),
+        *_judged_cells(item, found, sizes),
         _confidence(found, item.label),
     )
 
@@ -305,8 +292,7 @@ def _dataset_row(item: Judgment, found: Finding, names: Mapping[str, Cell]) -> R
         *_means(found),
         signed_cell(100 * found.delta if _is_tir(item) else None),
         _value(item, found.value, found.std),
-        *_ends(item, found),
-        *_verdict(item, found),
+        *_judged_cells(item, found),
         *(Cell(" ".join(map(_seed, seeds))) for seeds in found.seeds),
         Cell("yes" if found.paired else "no"),
         Cell(item.gate.metric),
@@ -336,12 +322,12 @@ def _stability_row(item: Judgment, left_out: str, found: Finding | Without) -> R
     return Cell(left_out), _value(item, found.value), Cell(region(item.gate, found)), Cell(found.label)
 
 
-def _power_row(item: Judgment, plan: PowerPlan) -> Row:
+def _power_row(name: str, plan: PowerPlan) -> Row:
     decides = (plan.decides, plan.decides_in_fast_tier, plan.decides_with_any_queries, plan.decides_with_any_seeds)
     needed = [Cell("never") if n is None else count_cell(n) for n in (plan.seeds, plan.queries)]
     needed.append(Cell("never") if plan.grid is None else Cell(_size(plan.grid)))
     return (
-        Cell(item.name),
+        Cell(name),
         Cell(_size(plan.at_hand)),
         *([Cell("settled")] * 3 if plan.settled else needed),
         *(Cell(points(distance), value=100 * distance) for distance in decides),

@@ -10,10 +10,9 @@ import pytest
 from support.gates import BASE, DIFFERENCE, INTERFERENCE, both, clear_gap, measured, register, results
 from support.results import make_result, simulate
 
-from unimoe.analysis.gates.findings import find
+from unimoe.analysis.gates.findings import Stability, find, stability_of
 from unimoe.analysis.gates.judging import judge
 from unimoe.analysis.gates.scores import GateScores
-from unimoe.analysis.gates.stability import Stability, stability_of
 from unimoe.analysis.loading import Results
 
 

@@ -10,7 +10,7 @@ import scipy.stats
 from support.results import make_result, simulate
 
 from unimoe.analysis.loading import Results
-from unimoe.analysis.statistics.corrections import holm
+from unimoe.analysis.statistics.estimates import holm
 from unimoe.analysis.tables.differences import Arms, differences, mean_interval, pair_up
 
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from unimoe.analysis.figures.files import save
-from unimoe.analysis.figures.style import NEUTRAL, ONE_COLUMN, STYLE, page
+from unimoe.analysis.figures.style import NEUTRAL, STYLE, panels
 from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.data.names import result_name
 from unimoe.studies.heads.compare.arms import in_words
@@ -72,15 +72,15 @@ def pareto(compared: MethodComparison, methods: Sequence[str]) -> tuple[Table, P
 
 def pareto_figure(points: Sequence[Point], front: Sequence[int]) -> Figure:
     """Draw all points, a marker for each method, and a line through those at the indices ``front``."""
-    figure, axes = page(ONE_COLUMN, 2.2, left=0.5, right=0.1, top=0.15, bottom=0.4)
+    figure, (axes,) = panels(
+        1, left=0.34, right=0.1, above=0.15, height=1.65, xlabel="diversity of the first documents", ylabel="nDCG x 100"
+    )
     line = sorted((points[i].diversity, 100 * points[i].relevance) for i in front)
     axes.plot(*zip(*line, strict=True), color=NEUTRAL, linewidth=0.8, zorder=1)
     markers = iter("osv^DPX<>*")
     for method in dict.fromkeys(point.method for point in points):
         own = [(p.diversity, 100 * p.relevance) for p in points if p.method == method]
         axes.plot(*zip(*own, strict=True), next(markers), markersize=3.5, label=method, alpha=0.8)
-    axes.set_xlabel("diversity of the first documents")
-    axes.set_ylabel("nDCG x 100")
     axes.legend(loc="best")
     return figure
 
