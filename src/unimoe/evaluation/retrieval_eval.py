@@ -54,7 +54,7 @@ class RetrievalOutcome:
 
     Attributes:
         run: query id to ``{document id: cosine}``, ``depth`` documents at most, best first.
-        scores: by query and on average: nDCG@10, MRR@10, MAP, recall@100, and recall_cap@K for every cutoff.
+        scores: by query and on average: nDCG@10, MRR@10, MAP, recall@100, and recall_of_retrieved@K for every cutoff.
         texts: those that were embedded now; vectors found on disk are not among them.
         seconds: time of embedding and searching.
         notes: what to know before the scores are believed, in sentences.
@@ -191,7 +191,7 @@ def score_retrieval(collection: Collection, run: Run, config: DenseConfig) -> Sc
 
 def retrieval_metrics(config: DenseConfig) -> tuple[str, ...]:
     """What a retrieval is judged by."""
-    return (*DEFAULT_METRICS, *(f"recall_cap@{cutoff}" for cutoff in sorted(set(config.cutoffs))))
+    return (*DEFAULT_METRICS, *(f"recall_of_retrieved@{cutoff}" for cutoff in sorted(set(config.cutoffs))))
 
 
 def cut_run(run: Run, depth: int) -> Run:

@@ -127,7 +127,10 @@ def _step_name(measured: ArmOnDataset) -> str:
 def _report(path: Path) -> None:
     """One line per result: main metric, capped recall, where."""
     result = read_result(path)
-    metrics = [result.main_metric, *(metric for metric in result.aggregate if metric.startswith("recall_cap@"))]
+    metrics = [
+        result.main_metric,
+        *(metric for metric in result.aggregate if metric.startswith("recall_of_retrieved@")),
+    ]
     shown = ", ".join(f"{metric} {result.aggregate[metric]:.4f}" for metric in metrics)
     stdout.print(f"{result.key} {result.config_name}: {shown}  {path}", soft_wrap=True)
 

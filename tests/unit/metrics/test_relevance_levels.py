@@ -270,4 +270,4 @@ def test_dense_retrieval_keeps_the_level(tmp_path: Path) -> None:
     data = dense_collection(stated, DenseConfig())
     scores = score_retrieval(data.test, RUN, DenseConfig())
     assert scores.per_query["map"] == {"q1": 0.0, "q2": 0.5}
-    assert scores.per_query["recall_cap@10"] == {"q1": 0.0, "q2": 1.0}
+    assert scores.per_query["recall_of_retrieved@10"] == {"q1": 0.0, "q2": 1.0}

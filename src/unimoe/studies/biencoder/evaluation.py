@@ -145,7 +145,7 @@ def measure(config: BiEncoderConfig, splits: Splits, retrievers: Sequence[Retrie
         with steps.step(name, size) as step:
             outcome = search(step.advance)
             result = results.write(measured, data.test, outcome)
-            step.outcome = f"recall_cap@10 {result.aggregate['recall_cap@10']:.4f}"
+            step.outcome = f"recall_of_retrieved@10 {result.aggregate['recall_of_retrieved@10']:.4f}"
         for note in outcome.notes:
             stderr.print(note, style="dim", soft_wrap=True)
     return f"{TASK}/{dataset.name}"

@@ -133,7 +133,10 @@ def _test_table(config: BiEncoderConfig, splits: Splits, key: str, before: str, 
         first = results.scores(before, key, [None], metric)
         return first, results.scores(config.arm, key, range(seeds), metric)
 
-    scores = {"recall_cap@10": held("recall_cap@10"), "recall@10": _recall(config, splits, before, seeds)}
+    scores = {
+        "recall_of_retrieved@10": held("recall_of_retrieved@10"),
+        "recall@10": _recall(config, splits, before, seeds),
+    }
     scores |= {metric: held(metric) for metric in ("ndcg@10", "mrr@10", "recall@100")}
     compared = differences({metric: Arms(second, first, paired=False) for metric, (first, second) in scores.items()})
     rows = [_row(metric, first, second, compared[metric]) for metric, (first, second) in scores.items()]
