@@ -132,7 +132,7 @@ class TestKeeping:
         assert "already done" not in other.stderr
         assert vectors.stat().st_mtime_ns == stamp
         found = result(tmp_path, ARMS[1])
-        assert [metric for metric in found.aggregate if "cap" in metric] == ["recall_of_retrieved@3"]
+        assert [metric for metric in found.aggregate if "of_retrieved" in metric] == ["recall_of_retrieved@3"]
         run = read_run(tmp_path / ARMS[1] / "seed_none" / "runs" / "retrieval" / "toy.trec")
         assert {len(scores) for scores in run.values()} == {5}
         assert "toy: recall@100 and map count the 5 documents" in other.stderr

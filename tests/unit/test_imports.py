@@ -19,7 +19,7 @@ import unimoe
 
 SOURCE = Path(unimoe.__file__).parent
 
-FOUNDATION = {"errors", "io", "trec", "description", "metrics", "config", "results", "console"}
+FOUNDATION = {"errors", "io", "trec", "description", "metrics", "config", "registry", "results", "console"}
 MODELS = FOUNDATION | {"checkpoint"}
 TRAINING = MODELS | {"models", "retrieval", "data", "provenance", "processes"}
 MAIN_LINE = TRAINING | {"losses", "training", "evaluation", "analysis", "experiment", "run_scores"}
@@ -31,7 +31,8 @@ ALLOWED: dict[str, set[str]] = {
     "trec": {"errors", "io"},
     "description": {"io"},
     "metrics": {"errors", "trec"},
-    "config": {"errors", "metrics"},
+    "registry": {"errors"},
+    "config": {"errors", "metrics", "registry"},
     "results": {"errors", "io"},
     "provenance": {"results"},
     "processes": {"errors"},
@@ -39,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "run_scores": {"errors", "trec", "description", "metrics"},
     "checkpoint": {"errors", "io", "config", "results"},
     "data": FOUNDATION,
-    "losses": {"errors", "config"},
+    "losses": {"errors", "config", "registry"},
     "models": MODELS,
     "retrieval": MODELS | {"models", "data", "provenance"},
     "training": TRAINING | {"losses"},

@@ -23,14 +23,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from unimoe.config.losses import LossConfig
+from unimoe.config.losses import LOSSES, LossConfig
 from unimoe.io import append_jsonl
 from unimoe.processes import ALONE, Processes
 from unimoe.training.aggregation import Aggregation, Surgery, Task
 from unimoe.training.flat_gradients import FlatGradients
-
-_MEANS_OVER_QUERIES = ("yes_no", "softmax", "listmle", "plistmle", "listnet")
-"""Given lists of one length; the others are means over pairs, whose number differs from list to list."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +166,7 @@ def is_additive(loss: LossConfig, dropout: float) -> bool:
 
     Neither dropout nor shuffled ties draw the same again.
     """
-    return loss.name in _MEANS_OVER_QUERIES and loss.ties == "keep" and dropout == 0
+    return LOSSES[loss.name].is_mean_of_lists and loss.ties == "keep" and dropout == 0
 
 
 def conflict_record(

@@ -25,7 +25,7 @@ from unimoe.models.device import choose_device, choose_dtype
 from unimoe.models.embedder import Advance
 from unimoe.results import arm_dir
 from unimoe.studies.common.initial_weight import initial_weight
-from unimoe.studies.heads.config import GRADIENT_METHODS, TrainConfig
+from unimoe.studies.heads.config import TrainConfig, is_gradient_method
 from unimoe.studies.heads.data import HeadData, load_head_data, to_device
 from unimoe.studies.heads.dates import document_dates
 from unimoe.studies.heads.methods import GradientMethod, Method
@@ -215,7 +215,7 @@ def make_method(
     """The method of a config; null where nothing is trained. ``dates`` of documents are for the objective freshness."""
     if config.method == "zero_shot":
         return None
-    if config.method in GRADIENT_METHODS:
+    if is_gradient_method(config.method):
         return GradientMethod(config, config.method, config.learning_rate, weight)
     from unimoe.studies.heads.eggroll.method import evolution
 
