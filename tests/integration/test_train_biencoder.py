@@ -16,7 +16,7 @@ from support.tiny_encoders import load
 
 import unimoe
 from unimoe.analysis.logs import read_logs
-from unimoe.data.names import result_name
+from unimoe.data.catalog import result_name
 from unimoe.errors import DataError, UsageError
 from unimoe.metrics import score_run
 from unimoe.results import read_result, result_path

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from unimoe.data.catalog import NANOBEIR, members
-from unimoe.data.names import result_name, set_name
+from unimoe.data.catalog import NANOBEIR, default_split, members, result_name
 from unimoe.data.sources.beir_sets import SHORT_NAMES, canonical_name
 from unimoe.description import COLLECTION_FILE
 from unimoe.errors import UsageError
@@ -24,7 +23,7 @@ def collections_of(name: str) -> list[tuple[str, str]]:
     name, split = match.groups() if match else (name, None)
     published = {known.lower(): known for known in (*SHORT_NAMES, *NANOBEIR)}
     spelled = (published.get(canonical_name(member), member) for member in members(name))
-    return [(collection, split or _default_split(collection)) for collection in spelled]
+    return [(collection, split or default_split(collection)) for collection in spelled]
 
 
 def refuse_equal_names(collections: Iterable[str]) -> None:
@@ -49,7 +48,3 @@ def refuse_equal_names(collections: Iterable[str]) -> None:
                 f"{other} and {collection} would both be {name!r} in results; "
                 f"state another name in {Path(folder, COLLECTION_FILE)}"
             )
-
-
-def _default_split(collection: str) -> str:
-    return "dev" if set_name(collection) == "msmarco" and not collection.startswith("nanobeir:") else "test"

@@ -8,9 +8,17 @@ from functools import cached_property
 from typing import Literal, get_args
 
 from unimoe.config import BM25Config, Experiment
-from unimoe.data.catalog import BEIR_NAMES, CQADUPSTACK, NANOBEIR, load_collection, refuse_unknown
+from unimoe.data.catalog import (
+    BEIR_NAMES,
+    CQADUPSTACK,
+    NANOBEIR,
+    load_collection,
+    main_metric,
+    refuse_unknown,
+    result_name,
+    set_name,
+)
 from unimoe.data.collection import Collection
-from unimoe.data.names import result_name, set_name
 from unimoe.errors import UsageError, did_you_mean
 from unimoe.evaluation.dataset_names import collections_of, refuse_equal_names
 from unimoe.io import hash_json
@@ -67,15 +75,8 @@ class Dataset:
 
     @property
     def main_metric(self) -> str:
-        """MRR@10 on MS MARCO, where one passage a query is judged; nDCG@10 elsewhere.
-
-        TREC DL's judgments of MS MARCO, which BEIR calls its test split, are graded and many; MTEB and NanoBEIR report
-        nDCG@10 throughout.
-        """
-        name = set_name(self.collection)
-        graded = name == "msmarco" and "test" in (self.split, self.collection.rpartition("/")[2])
-        elsewhere = self.collection.startswith(("nanobeir:", "mteb:")) or "trec-dl" in self.collection
-        return "mrr@10" if name.startswith("msmarco") and not (graded or elsewhere) else "ndcg@10"
+        """The metric that the collection's source names; the mean of a suite takes it."""
+        return main_metric(self.collection, self.split)
 
 
 def known_tier(name: str) -> TierName:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from unimoe.data.sources.mteb_library import import_mteb
+from unimoe.data.sources.from_mteb import import_mteb
 
 import_mteb()  # before anything of it is imported by name
 

@@ -15,7 +15,7 @@ from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import caveat_notes, mean_cell, signed_cell
 from unimoe.analysis.tables.differences import TESTED, Arms, Difference, differences
 from unimoe.config.files import parse_config
-from unimoe.data.names import result_name
+from unimoe.data.catalog import result_name
 from unimoe.errors import UsageError, did_you_mean
 from unimoe.metrics import score_run
 from unimoe.results import run_path

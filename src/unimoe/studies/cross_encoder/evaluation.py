@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from unimoe.data.names import set_name
+from unimoe.data.catalog import main_metric
 from unimoe.io import hash_json
 from unimoe.models.device import describe_device
 from unimoe.results import EvalResult, TrainingBudget
@@ -125,7 +125,7 @@ def _first_stage(data: RerankingSet, reporting: Reporting, config: dict[str, Any
         collection=data.collection,
         candidates=data.candidates,
         run=data.candidates,
-        metric="mrr@10" if set_name(data.name) == "msmarco" and data.collection.split == "dev" else "ndcg@10",
+        metric=main_metric(data.name, data.collection.split),
         first_stage=data.first_stage,
         depth=reporting.depth,
         max_queries=reporting.max_queries,

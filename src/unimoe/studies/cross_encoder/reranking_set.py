@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from unimoe.data.catalog import result_name
 from unimoe.data.collection import Collection
-from unimoe.data.names import result_name
 from unimoe.errors import DataError, InputError
 from unimoe.io import hash_json
 from unimoe.studies.cross_encoder.model import score_pairs

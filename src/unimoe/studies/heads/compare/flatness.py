@@ -11,7 +11,7 @@ from torch import Tensor
 from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import signed_cell
 from unimoe.console import Steps
-from unimoe.data.names import result_name
+from unimoe.data.catalog import result_name
 from unimoe.studies.heads.compare.methods import Chosen, MethodComparison
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.eggroll.ndcg import PoolMetric, ideal_dcg

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unimoe.data.names import result_name
+from unimoe.data.catalog import result_name
 from unimoe.studies.common.gate import register_gates
 from unimoe.studies.heads.compare.arms import Comparison
 

@@ -15,7 +15,7 @@ from unimoe.analysis.loading import Results
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import marked, mean_cell
 from unimoe.analysis.tables.differences import NO_DIFFERENCE, TESTED, Arms, differences, pair_up
-from unimoe.data.names import result_name
+from unimoe.data.catalog import result_name
 from unimoe.studies.common.splits import Splits
 from unimoe.studies.heads.compare.arms import ARMS, Comparison
 
