@@ -47,12 +47,12 @@ class Registry(Generic[T]):
         return self._things[self.checked(name)]
 
     def items(self) -> list[tuple[str, T]]:
-        """Return names and things, those of unimoe first."""
+        """Return names and things in alphabetical order, so that no order hangs on what was imported first."""
         self._fill()
-        return list(self._things.items())
+        return sorted(self._things.items(), key=lambda item: item[0])
 
     def names(self) -> tuple[str, ...]:
-        """Return all names, those of unimoe first."""
+        """Return all names in alphabetical order."""
         return tuple(name for name, _ in self.items())
 
     def checked(self, name: str) -> str:

@@ -147,14 +147,18 @@ def is_binary(name: str) -> bool:
     return parse_metric(name).binary
 
 
-@cache
 def parse_metric(name: str) -> Metric:
     """Find the metric that a name means.
 
     Raises:
         UsageError: as in ``canonical_metric``.
     """
-    metric = _registered.get(name) or _ours(name) or _of_trec_eval(name) or _of_ir_measures(name)
+    return _registered.get(name) or _known(name)
+
+
+@cache
+def _known(name: str) -> Metric:
+    metric = _ours(name) or _of_trec_eval(name) or _of_ir_measures(name)
     if metric is None:
         known = _names_like(name)
         hint = did_you_mean(name, known) or did_you_mean(name.lower(), known)

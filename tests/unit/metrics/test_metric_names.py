@@ -17,7 +17,6 @@ from unimoe.metrics import (
     register_measure,
     score_run,
 )
-from unimoe.metrics.names import parse_metric
 
 
 @pytest.mark.parametrize(
@@ -205,7 +204,6 @@ def test_a_key_of_a_config_holds_the_canonical_name() -> None:
 
 def test_a_measure_of_ones_own_can_be_named_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unimoe.metrics.names._registered", {})
-    parse_metric.cache_clear()
     register_measure("found@2", lambda grades, ranking: sum(grades.get(d, 0) > 0 for d in ranking[:2]), cutoff=2)
     assert (canonical_metric("found@2"), metric_cutoff("found@2"), is_binary("found@2")) == ("found@2", 2, False)
     run = {"q1": {"a": 3.0, "x": 2.0, "b": 1.0}, "q2": {"b": 1.0}}
@@ -216,4 +214,3 @@ def test_a_measure_of_ones_own_can_be_named_like_any_other(monkeypatch: pytest.M
     for taken in ("found@2", "ndcg@10", "RBP(rel=2)"):
         with pytest.raises(UsageError, match="exists already; choose another name"):
             register_measure(taken, lambda grades, ranking: 0.0)
-    parse_metric.cache_clear()
