@@ -11,16 +11,15 @@ from sentence_transformers.cross_encoder import losses as theirs
 from torch import Tensor
 
 from unimoe.config.losses import LossConfig
-from unimoe.losses.listwise import listwise_loss
+from unimoe.losses.listwise import ListwiseLoss
 from unimoe.losses.pointwise import softmax_loss
-from unimoe.losses.upstream import GivenScores
-from unimoe.losses.weights import PositionWeights
+from unimoe.losses.upstream import GivenScores, PositionWeights
 
 E = math.e
 
 
 def loss_of(scores: list[float], labels: list[float], **options: Any) -> float:
-    return float(listwise_loss(LossConfig(**options))([torch.tensor(scores)], [torch.tensor(labels)]))
+    return float(ListwiseLoss(LossConfig(**options))([torch.tensor(scores)], [torch.tensor(labels)]))
 
 
 class TestByHand:
@@ -114,8 +113,7 @@ def scores() -> list[Tensor]:
 
 def their_loss(make: Any, rows: list[Tensor], labels: list[Tensor]) -> Tensor:
     """A loss of sentence-transformers, called as its trainer calls it."""
-    given = GivenScores()
-    given.scores = torch.cat(rows)
+    given = GivenScores(torch.cat(rows))
     ends = torch.tensor([len(row) for row in rows]).cumsum(0).tolist()
     documents = [[*range(end - len(row), end)] for row, end in zip(rows, ends, strict=True)]
     return cast(Tensor, make(given)([["query"] * len(rows), documents], labels))
@@ -146,7 +144,7 @@ def their_loss(make: Any, rows: list[Tensor], labels: list[Tensor]) -> Tensor:
 )  # fmt: skip
 def test_equals_sentence_transformers(options: dict[str, Any], make: Any) -> None:
     ours_at, theirs_at = scores(), scores()
-    ours = listwise_loss(LossConfig(**options))(ours_at, LABELS)
+    ours = ListwiseLoss(LossConfig(**options))(ours_at, LABELS)
     expected = their_loss(make, theirs_at, LABELS)
     assert float(ours) == pytest.approx(float(expected), rel=1e-6)
     ours.backward()
@@ -160,7 +158,7 @@ def test_the_shipped_softmax_is_a_special_case() -> None:
     gaps = 2 * torch.randn(4, 5, generator=torch.Generator().manual_seed(1))
     labels = torch.zeros(4, 5)
     labels[:, 0] = 1
-    ours = listwise_loss(LossConfig(name="softmax"))(list(gaps), list(labels))
+    ours = ListwiseLoss(LossConfig(name="softmax"))(list(gaps), list(labels))
     torch.testing.assert_close(ours, softmax_loss(gaps))
 
 

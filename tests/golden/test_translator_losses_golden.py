@@ -12,6 +12,7 @@ from pytorch_metric_learning.reducers import MeanReducer
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
+from unimoe.losses.contrastive import info_nce
 from unimoe.studies.translator.training.contrastive import Extra, Negatives, contrastive_loss
 from unimoe.studies.translator.training.objectives import agreement_loss, cosine_loss, moment_loss
 
@@ -169,3 +170,21 @@ def test_the_other_terms_by_hand() -> None:
     assert value.item() == pytest.approx(0.5)
     assert pairs == 1
     assert agreement_loss(predicted, torch.tensor([1, 2, 3]))[0].item() == 0.0
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_the_fused_kernel_is_the_registrys_info_nce(copies: int) -> None:
+    """Value and both gradients, over a bank in which an image may stand several times."""
+    generator = torch.Generator().manual_seed(5)
+    unit = torch.nn.functional.normalize
+    anchors, bank = (unit(torch.randn(n, 16, generator=generator), dim=1) for n in (7, 8 * copies))
+    anchor_ids = torch.randint(8, (7,), generator=generator)
+    bank_ids = torch.arange(8).repeat(copies)
+    fused, plain = ([part.clone().requires_grad_() for part in (anchors, bank)] for _ in range(2))
+    found = contrastive_loss(fused[0], anchor_ids, fused[1], bank_ids, 0.1)
+    expected = info_nce(plain[0] @ plain[1].T / 0.1, anchor_ids[:, None] == bank_ids)
+    found.backward()  # type: ignore[no-untyped-call]
+    expected.backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(found, expected)
+    for ours, theirs in zip(fused, plain, strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)

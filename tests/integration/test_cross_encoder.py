@@ -15,7 +15,7 @@ from support.tiny_encoders import save_tiny_encoder
 from unimoe.analysis.loading import load_all_results
 from unimoe.config.dense import BUNDLED_ENCODER
 from unimoe.config.files import config_root, load_config, parse_config
-from unimoe.data.names import result_name
+from unimoe.data.catalog import result_name
 from unimoe.errors import DataError, MissingPartError, UsageError
 from unimoe.evaluation.reranking_eval import rerank_run
 from unimoe.metrics import score_run

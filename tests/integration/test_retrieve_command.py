@@ -67,7 +67,7 @@ class TestResults:
         table = " ".join(" ".join(lines[6:]).split())
         assert "retrieval/toy: all-minilm-l6-v2 (after) against bm25 (before), 8 queries" in table
         assert "retrieval/other: all-minilm-l6-v2+bm25 (after) against bm25 (before), 5 queries" in table
-        assert "recall_cap@10" in table
+        assert "recall_of_retrieved@10" in table
         assert "toy: depth 100, but the corpus holds 30" in ended.stderr
         assert "unjudged queries: 1" in ended.stderr
         assert output_dir.name not in table
@@ -83,7 +83,7 @@ class TestResults:
         assert all(found.metric(metric) == values for metric, values in scores.per_query.items())
         assert found.unjudged_queries == ["q8"]
         assert found.main_metric == "ndcg@10"
-        assert list(found.per_query_metrics)[3:] == [f"recall_cap@{k}" for k in (1, 5, 10, 50)]
+        assert list(found.per_query_metrics)[3:] == [f"recall_of_retrieved@{k}" for k in (1, 5, 10, 50)]
         detail = read_drilldown(result_path(output_dir, arm, None, "retrieval", "toy"))
         assert detail.queries.keys() == COLLECTION.qrels.keys()
 
@@ -109,7 +109,7 @@ class TestResults:
         assert {r.identity.pool for r in (bm25, encoder, fusion)} == {None}
         results = load_all_results(output_dir)
         assert set(results) == set(ARMS)
-        assert "recall_cap@10" in generate_comparison_table(results).columns
+        assert "recall_of_retrieved@10" in generate_comparison_table(results).columns
 
 
 class TestKeeping:
@@ -132,7 +132,7 @@ class TestKeeping:
         assert "already done" not in other.stderr
         assert vectors.stat().st_mtime_ns == stamp
         found = result(tmp_path, ARMS[1])
-        assert [metric for metric in found.aggregate if "cap" in metric] == ["recall_cap@3"]
+        assert [metric for metric in found.aggregate if "of_retrieved" in metric] == ["recall_of_retrieved@3"]
         run = read_run(tmp_path / ARMS[1] / "seed_none" / "runs" / "retrieval" / "toy.trec")
         assert {len(scores) for scores in run.values()} == {5}
         assert "toy: recall@100 and map count the 5 documents" in other.stderr

@@ -16,7 +16,7 @@ from support.tiny_encoders import load
 
 import unimoe
 from unimoe.analysis.logs import read_logs
-from unimoe.data.names import result_name
+from unimoe.data.catalog import result_name
 from unimoe.errors import DataError, UsageError
 from unimoe.metrics import score_run
 from unimoe.results import read_result, result_path
@@ -103,7 +103,7 @@ def test_training_learns_and_dev_is_scored_as_evaluation_scores(tmp_path: Path) 
         encoder.encode(list(dev.queries.values()), kind="query", max_length=16), list(dev.queries),
         encoder.encode([dev.corpus[key].full_text for key in documents], kind="document"), documents, 100,
     )  # fmt: skip
-    assert score_run(dev.qrels, run, ["recall_cap@10"]).aggregate["recall_cap@10"] == facts["val"]
+    assert score_run(dev.qrels, run, ["recall_of_retrieved@10"]).aggregate["recall_of_retrieved@10"] == facts["val"]
     ((_, log),) = read_logs(tmp_path / "out").items()
     assert [record["val"] for record in log if "val" in record].index(facts["val"]) == facts["epoch"] - 1
 

@@ -21,7 +21,12 @@ def test_the_shipped_settings_can_be() -> None:
     base = load_config(BiEncoderConfig, Path("biencoder/default"))
     assert len(tuning.CONFIGURATIONS) <= 8
     layer = tuning.configuration(base, "layer", seed=3)
-    assert (layer.freeze_base, layer.seed, layer.dev.metric, layer.loss.margin) == (True, 3, "recall_cap@10", 0.0)
+    assert (layer.freeze_base, layer.seed, layer.dev.metric, layer.loss.margin) == (
+        True,
+        3,
+        "recall_of_retrieved@10",
+        0.0,
+    )
     for name in tuning.CONFIGURATIONS:
         tuning.configuration(base, name)
     assert load_config(LabelConfig, Path("biencoder/labels")).thresholds == [0.5, 0.8]
@@ -47,7 +52,7 @@ def test_the_best_on_dev_is_trained_with_every_seed(tmp_path: Path, monkeypatch:
     deltas = [float(row[3].text) for row in dev.groups[0].rows]
     assert deltas[1] > max(deltas[0], 0.0)
     assert [row[0].text for row in test.groups[0].rows] == [
-        "recall_cap@10", "recall@10", "ndcg@10", "mrr@10", "recall@100"
+        "recall_of_retrieved@10", "recall@10", "ndcg@10", "mrr@10", "recall@100"
     ]  # fmt: skip
     before, after = (float(test.groups[0].rows[0][column].text) for column in (1, 2))
     assert after > before

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from unimoe.metrics import DEFAULT_METRICS, score_run
 from unimoe.trec import ranked
 
-BINARY = ("mrr@3", "map", "recall@5", "recall_cap@5", "p@5", "Success@3", "Rprec", "Bpref")
+BINARY = ("mrr@3", "map", "recall@5", "recall_of_retrieved@5", "p@5", "Success@3", "Rprec", "Bpref")
 
 documents = st.sampled_from([f"d{number}" for number in range(15)])
 queries = st.sampled_from(["q1", "q2", "q3"])

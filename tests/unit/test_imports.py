@@ -20,7 +20,7 @@ import unimoe
 
 SOURCE = Path(unimoe.__file__).parent
 
-FOUNDATION = {"errors", "io", "trec", "description", "metrics", "config", "results", "console"}
+FOUNDATION = {"errors", "io", "trec", "description", "metrics", "config", "registry", "results", "console"}
 MODELS = FOUNDATION | {"checkpoint"}
 TRAINING = MODELS | {"models", "retrieval", "data", "provenance", "processes"}
 MAIN_LINE = TRAINING | {"losses", "training", "evaluation", "analysis", "experiment", "run_scores"}
@@ -32,7 +32,8 @@ ALLOWED: dict[str, set[str]] = {
     "trec": {"errors", "io"},
     "description": {"io"},
     "metrics": {"errors", "trec"},
-    "config": {"errors", "metrics"},
+    "registry": {"errors"},
+    "config": {"errors", "metrics", "registry"},
     "results": {"errors", "io"},
     "provenance": {"results"},
     "processes": {"errors"},
@@ -40,7 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "run_scores": {"errors", "trec", "description", "metrics"},
     "checkpoint": {"errors", "io", "config", "results"},
     "data": FOUNDATION,
-    "losses": {"errors", "config"},
+    "losses": {"errors", "config", "registry"},
     "models": MODELS | {"provenance"},
     "retrieval": MODELS | {"models", "data", "provenance"},
     "training": TRAINING | {"losses"},

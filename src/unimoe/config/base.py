@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from unimoe.errors import UsageError
+from unimoe.registry import Registry
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -26,6 +27,18 @@ def _metric_name(text: str) -> str:
 
 MetricName = Annotated[str, AfterValidator(_metric_name)]
 """A metric in any spelling, held by the name that results hold it under."""
+
+
+def registered(registry: Registry[Any]) -> AfterValidator:
+    """Return a check that a name is one of a registry; it fills the registry when a config is checked, not before."""
+
+    def check(name: str) -> str:
+        try:
+            return registry.checked(name)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+
+    return AfterValidator(check)
 
 
 class Section(BaseModel):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from unimoe.config.base import Count, Dtype, Fraction, Name, Section
+from unimoe.config.base import Count, Dtype, Fraction, Name, Section, registered
 from unimoe.config.training import ArmConfig, LoraConfig, TrainingConfig
 from unimoe.errors import UsageError, did_you_mean
+from unimoe.registry import Registry
 
 QWEN3_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 
@@ -31,6 +32,10 @@ class ModelConfig(Section):
     trust_remote_code: bool = False
 
 
+TEMPLATES: Registry[Any] = Registry("prompt template", "unimoe.models.prompts")
+"""Classes by name; see ``models.prompts.Template``."""
+
+
 class PromptConfig(Section):
     r"""How a pair becomes text for the yes/no judgement, and a text for the embedding.
 
@@ -44,7 +49,7 @@ class PromptConfig(Section):
         embedding_suffix: a token of the vocabulary, or text, whose last token carries the embedding.
     """
 
-    template: Literal["qwen3", "chat"] = "qwen3"
+    template: Annotated[str, registered(TEMPLATES)] = "qwen3"
     order: Literal["query_first", "document_first"] = "query_first"
     instruction: str = QWEN3_INSTRUCTION
     field_separator: Literal["\n", "\n\n"] = "\n"

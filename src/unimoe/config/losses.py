@@ -1,46 +1,65 @@
-"""What a ranking loss is: its name and its options, for the yes/no reranker and for cross-encoders."""
+"""What a ranking loss is: its name and its options, for the yes/no reranker, heads and cross-encoders."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 from pydantic import model_validator
 
-from unimoe.config.base import Count, Positive, Section
-
-LossName = Literal[
-    "yes_no", "softmax", "listmle", "plistmle", "lambdaloss", "listnet", "ranknet", "adrmse", "marginmse"
-]
-LOSS_NAMES: tuple[LossName, ...] = get_args(LossName)
+from unimoe.config.base import Count, Positive, Section, registered
+from unimoe.registry import Registry
 
 Normalization = Literal["none", "sum", "softmax", "minmax", "log", "temperature"]
 RankDiscount = Literal["exponential", "identity", "log1p", "log2", "reciprocal"]
 Activation = Literal["Identity", "Sigmoid", "Tanh"]
 Weighting = Literal["ndcg_loss2pp", "ndcg_loss2", "ndcg_loss1", "lambdarank", "none"]
 
-_ORDER = ("respect_input_order", "ties", "activation")
-_PAIRS = ("k", "sigma", "activation")
-OPTIONS_OF: dict[str, tuple[str, ...]] = {
-    "yes_no": (),
-    "softmax": ("activation",),
-    "listmle": _ORDER,
-    "plistmle": (*_ORDER, "rank_discount", "normalize_weights", "normalization_method", "temperature"),
-    "lambdaloss": (*_PAIRS, "weighting"),
-    "listnet": ("activation",),
-    "ranknet": _PAIRS,
-    "adrmse": ("alpha", "activation"),
-    "marginmse": ("activation",),
-}
-"""The options that each loss reads; the others must keep their defaults."""
+
+@dataclass(frozen=True)
+class Loss:
+    """A ranking loss, as the files of ``losses/named`` register it.
+
+    Attributes:
+        function: ``function(scores, labels, options)`` gives a scalar tensor. ``scores`` and ``labels`` are lists of
+            float32 tensors ``(n_i,)``, one of each for a list of documents; the activation was applied to the scores.
+            ``options`` are ``LossOptions``.
+        options: names of the options that it reads, besides ``activation``.
+        citation: gives the BibTeX of its source.
+        labels: which labels it takes: ``any``, ``probabilities`` from 0 to 1, or ``graded`` ones, not 0 and 1 alone.
+        takes_activation: whether an activation of the scores makes sense.
+        in_order: whether it takes documents best first: they are sorted by label before it is called.
+        is_mean_of_lists: whether the loss of a batch is the mean over its lists.
+    """
+
+    function: Callable[..., Any]
+    options: tuple[str, ...] = ()
+    citation: Callable[[], str] = str
+    labels: Literal["any", "probabilities", "graded"] = "any"
+    takes_activation: bool = True
+    in_order: bool = False
+    is_mean_of_lists: bool = False
+
+    @property
+    def all_options(self) -> tuple[str, ...]:
+        """Names of all options that a config may set for it."""
+        order = ("respect_input_order", "ties") if self.in_order else ()
+        return (*order, *(("activation",) if self.takes_activation else ()), *self.options)
+
+
+LOSSES: Registry[Loss] = Registry("loss", "unimoe.losses.named")
+
+LossName = Annotated[str, registered(LOSSES)]
 
 
 class LossOptions(Section):
-    """Options of the losses; each loss reads some of them, see ``OPTIONS_OF``. The defaults are sentence-transformers'.
+    """Options of the losses; each loss reads some of them. The defaults are sentence-transformers'.
 
     Attributes:
         activation: applied to the scores before the loss.
-        respect_input_order: the order of the documents is what is taught, also among equal labels; labels must not
-            rise along the list. Off: documents are sorted by label.
+        respect_input_order: the loss teaches the order of the documents, also among equal labels; labels must not rise
+            along the list. Off: documents are sorted by label.
         ties: where the order is by label, documents of equal labels keep the order they came in, or are shuffled at
             every step, so that no order among them is taught.
         rank_discount: weight of place i in a list of n before normalisation: ``exponential`` 2^(n-i) - 1 (Lan et al.
@@ -49,8 +68,9 @@ class LossOptions(Section):
         normalization_method: ``sum`` divides by the sum; ``softmax`` of the weights themselves, with exponential
             weights nearly all on the first place; ``minmax`` to 0..1, ``log`` ln(1+w), ``temperature``
             w^(1/temperature), each then divided by its sum; ``none`` is ``normalize_weights`` off.
-        temperature: of the method of that name; below 1 sharpens, 1 is ``sum``.
-        weighting: of LambdaLoss's pairs.
+        temperature: in PListMLE, of the normalisation of that name: below 1 sharpens, 1 is ``sum``. In ApproxNDCG,
+            score differences are divided by it.
+        weighting: how LambdaLoss weights pairs.
         k: pairs count where one of the two is among the first k by score; null for all pairs.
         sigma: score differences are multiplied by it.
         alpha: steepness of ADR-MSE's approximate ranks.
@@ -78,14 +98,15 @@ class LossOptions(Section):
         return self
 
     def used_by(self, name: LossName) -> dict[str, Any]:
-        """The options that a loss reads, with their values."""
-        return {key: getattr(self, key) for key in OPTIONS_OF[name]}
+        """Return the options that a loss reads, with their values."""
+        return {key: getattr(self, key) for key in LOSSES[name].all_options}
 
     def refuse_unused(self, name: LossName) -> None:
         """Raise a value error where an option that the loss does not read was changed: it would do nothing."""
+        read = LOSSES[name].all_options
         for key, field in LossOptions.model_fields.items():
-            if key not in OPTIONS_OF[name] and getattr(self, key) != field.default:
-                takes = ", ".join(OPTIONS_OF[name]) or "no options"
+            if key not in read and getattr(self, key) != field.default:
+                takes = ", ".join(read) or "no options"
                 raise ValueError(f"{key}: the loss {name} does not read it; remove it ({name} takes {takes})")
 
 
@@ -94,7 +115,7 @@ class LossConfig(LossOptions):
 
     Attributes:
         name: ``yes_no`` judges each pair alone (binary cross-entropy); ``softmax`` picks the best document; the others
-            are listwise or pairwise, see ``docs/losses.md``.
+            are listwise, pairwise or contrastive, see ``docs/losses.md``.
         mini_batch_size: pairs of one forward pass of a cross-encoder: null for as many as the batch has queries, 0 or
             below for all of them at once.
     """

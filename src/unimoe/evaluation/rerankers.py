@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from torch import nn
 from unimoe.config import Experiment
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UsageError
-from unimoe.evaluation.shards import Candidates, Pair, Reranker, TextPair, cut_shards
+from unimoe.evaluation.shards import Candidates, Pair, Reranker, TextPair, candidate_pairs, cut_shards
 from unimoe.models.base import BaseModel
 from unimoe.models.batching import default_token_budget
 from unimoe.models.embedder import Advance
@@ -60,7 +62,7 @@ class FunctionReranker:
     """Scores pairs by a function from (query, document) pairs of texts to a score for each.
 
     Args:
-        function: called with the pairs of one shard at a time.
+        function: called with all candidates of one query at a time, so that it may compare them with each other.
     """
 
     token_budget = None
@@ -69,8 +71,9 @@ class FunctionReranker:
         self._function = function
 
     def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
-        """Cut by query."""
-        return cut_shards(collection, candidates, "query_first")
+        """Cut into a shard for each query."""
+        by_query = groupby(candidate_pairs(collection, candidates), key=itemgetter(0))
+        return [list(pairs) for _, pairs in by_query]
 
     def prepare(self, pairs: Sequence[TextPair]) -> Sequence[TextPair]:
         """Return the pairs as they are."""

@@ -166,7 +166,7 @@ def evaluate_retrieval(
 
 
 def retrieval_outcome(collection: Collection, run: Run, config: DenseConfig) -> Outcome:
-    """Score a run over a collection by nDCG@10, MRR@10, MAP, recall@100, and recall_cap@K for every cutoff."""
+    """Score a run over a collection by nDCG@10, MRR@10, MAP, recall@100, and recall_of_retrieved@K for every cutoff."""
     return Outcome(
         main_metric="ndcg@10",
         run=run,
@@ -179,7 +179,7 @@ def retrieval_outcome(collection: Collection, run: Run, config: DenseConfig) -> 
 
 def retrieval_metrics(config: DenseConfig) -> tuple[str, ...]:
     """Return the metrics of a retrieval."""
-    return (*DEFAULT_METRICS, *(f"recall_cap@{cutoff}" for cutoff in sorted(set(config.cutoffs))))
+    return (*DEFAULT_METRICS, *(f"recall_of_retrieved@{cutoff}" for cutoff in sorted(set(config.cutoffs))))
 
 
 def cut_run(run: Run, depth: int) -> Run:

@@ -266,7 +266,10 @@ def _print_result(output_dir: Path, result: EvalResult | None) -> None:
     """Print a line about a result: main metric, capped recall, file."""
     if result is None:
         return
-    metrics = [result.main_metric, *(metric for metric in result.aggregate if metric.startswith("recall_cap@"))]
+    metrics = [
+        result.main_metric,
+        *(metric for metric in result.aggregate if metric.startswith("recall_of_retrieved@")),
+    ]
     shown = ", ".join(f"{metric} {result.aggregate[metric]:.4f}" for metric in metrics)
     path = result_path(output_dir, result.config_name, result.seed, result.task, result.dataset)
     stdout.print(f"{result.key} {result.config_name}: {shown}  {path}", soft_wrap=True)

@@ -10,9 +10,19 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from unimoe.config import BM25Config, Experiment
-from unimoe.data.catalog import BEIR_NAMES, CQADUPSTACK, NANOBEIR, load_collection, members, refuse_unknown
+from unimoe.data.catalog import (
+    BEIR_NAMES,
+    CQADUPSTACK,
+    NANOBEIR,
+    default_split,
+    load_collection,
+    main_metric,
+    members,
+    refuse_unknown,
+    result_name,
+    set_name,
+)
 from unimoe.data.collection import Collection
-from unimoe.data.names import result_name, set_name
 from unimoe.data.sources.beir_sets import SHORT_NAMES, canonical_name
 from unimoe.description import COLLECTION_FILE
 from unimoe.errors import UsageError, did_you_mean
@@ -70,15 +80,8 @@ class Dataset:
 
     @property
     def main_metric(self) -> str:
-        """MRR@10 on MS MARCO, where one passage a query is judged; nDCG@10 elsewhere.
-
-        TREC DL's judgments of MS MARCO, which BEIR calls its test split, are graded and many; MTEB and NanoBEIR report
-        nDCG@10 throughout.
-        """
-        name = set_name(self.collection)
-        graded = name == "msmarco" and "test" in (self.split, self.collection.rpartition("/")[2])
-        elsewhere = self.collection.startswith(("nanobeir:", "mteb:")) or "trec-dl" in self.collection
-        return "mrr@10" if name.startswith("msmarco") and not (graded or elsewhere) else "ndcg@10"
+        """The metric that the collection's source names; the mean of a suite takes it."""
+        return main_metric(self.collection, self.split)
 
 
 def known_tier(name: str) -> TierName:
@@ -175,7 +178,7 @@ def collections_of(name: str) -> list[tuple[str, str]]:
     name, split = match.groups() if match else (name, None)
     published = {known.lower(): known for known in (*SHORT_NAMES, *NANOBEIR)}
     spelled = (published.get(canonical_name(member), member) for member in members(name))
-    return [(collection, split or _default_split(collection)) for collection in spelled]
+    return [(collection, split or default_split(collection)) for collection in spelled]
 
 
 def refuse_equal_names(collections: Iterable[str]) -> None:
@@ -200,10 +203,6 @@ def refuse_equal_names(collections: Iterable[str]) -> None:
                 f"{other} and {collection} would both be {name!r} in results; "
                 f"state another name in {Path(folder, COLLECTION_FILE)}"
             )
-
-
-def _default_split(collection: str) -> str:
-    return "dev" if set_name(collection) == "msmarco" and not collection.startswith("nanobeir:") else "test"
 
 
 class LoadedDataset:

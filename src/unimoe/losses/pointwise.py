@@ -1,4 +1,4 @@
-"""The two losses: yes/no judgements of pairs, and contrast within a batch."""
+"""Losses over margins of a yes/no reranker: each pair alone, and one positive among the documents of its query."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from torch.nn import functional
 
 
 def yes_no_loss(gaps: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of the answers ``yes`` and ``no``, per pair.
+    """Return the cross-entropy of the answers ``yes`` and ``no``, per pair.
 
-    Equals ``-log_softmax([logit_no, logit_yes])[label]``, the loss Qwen3-Reranker is fine-tuned with.
+    Equals ``-log_softmax([logit_no, logit_yes])[label]``, the loss that Qwen3-Reranker is fine-tuned with.
 
     Args:
         gaps: logit of yes minus logit of no, float32 ``(N,)``.
@@ -23,10 +23,10 @@ def yes_no_loss(gaps: Tensor, labels: Tensor) -> Tensor:
 
 
 def softmax_loss(gaps: Tensor) -> Tensor:
-    """Cross-entropy of picking each query's positive among its documents.
+    """Return the cross-entropy of picking each query's positive among its documents.
 
     Args:
-        gaps: logit of yes minus logit of no, float32 ``(Q, K)``; the positive stands in column 0.
+        gaps: logit of yes minus logit of no, float32 ``(Q, K)``; the positive is in column 0.
 
     Returns:
         The mean over the queries, a scalar.
@@ -34,23 +34,3 @@ def softmax_loss(gaps: Tensor) -> Tensor:
     Source: the listwise softmax of ListNet's top-one model (Cao et al. 2007) with one relevant document.
     """
     return functional.cross_entropy(gaps, torch.zeros(len(gaps), dtype=torch.long, device=gaps.device))
-
-
-def info_nce(queries: Tensor, documents: Tensor, positives: Tensor, excluded: Tensor, temperature: float) -> Tensor:
-    """InfoNCE over the batch's documents: in-batch and hard negatives in one softmax.
-
-    Args:
-        queries: unit vectors ``(Q, D)``.
-        documents: unit vectors ``(N, D)``, each document of the batch once.
-        positives: for each query, the row of its positive in ``documents``, ``(Q,)``.
-        excluded: ``(Q, N)`` bool, documents that are relevant to a query without being its positive here: they are no
-            negatives.
-        temperature: cosines are divided by it.
-
-    Returns:
-        The mean over the queries, a scalar.
-
-    Source: van den Oord et al. 2018, with false negatives masked.
-    """
-    logits = queries @ documents.T / temperature
-    return functional.cross_entropy(logits.masked_fill(excluded, -torch.inf), positives)

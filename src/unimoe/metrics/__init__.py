@@ -8,16 +8,26 @@ rank as trec_eval ranks them, whatever library computes the measure.
 A relevance level is the lowest grade that binary measures count as relevant: 1 by default, 2 in TREC Deep Learning. A
 measure whose name fixes its own (``AP(rel=2)``) keeps it; nDCG, ERR and other graded measures have none.
 
-``recall_cap@K`` is of neither library: the relevant documents among a query's first K, over the most that could be
-there, ``min(relevant, retrieved)``, where retrieved are the documents the run holds among its first K. So 1 can be
-reached where more than K documents are relevant. BEIR's capped recall divides by ``min(relevant, K)``, which
-differs for queries with fewer than K documents in the run: there BEIR counts what was not retrieved as missed.
+Two measures are of neither library. Both divide the number of relevant documents among a query's first K by the most
+that could be there, so that 1 can be reached where more than K documents are relevant:
+
+- ``recall_cap@K`` divides by ``min(relevant, K)``, as BEIR and MTEB do.
+- ``recall_of_retrieved@K`` divides by ``min(relevant, retrieved)``, where ``retrieved`` counts the documents among the
+  first K of the run. Where a run holds fewer than K documents, what it does not hold is not counted as missed.
 """
 
-from unimoe.metrics.averages import dataset_group, suite_averages
-from unimoe.metrics.levels import from_grade, level_note
-from unimoe.metrics.names import canonical_metric, is_binary, metric_cutoff
-from unimoe.metrics.scoring import DEFAULT_METRICS, Scores, computable_metrics, score_run, whole_grades
+from unimoe.metrics.names import canonical_metric, is_binary, metric_cutoff, register_measure
+from unimoe.metrics.scoring import (
+    DEFAULT_METRICS,
+    Scores,
+    computable_metrics,
+    dataset_group,
+    from_grade,
+    level_note,
+    score_run,
+    suite_averages,
+    whole_grades,
+)
 
 __all__ = [
     "DEFAULT_METRICS",
@@ -29,6 +39,7 @@ __all__ = [
     "is_binary",
     "level_note",
     "metric_cutoff",
+    "register_measure",
     "score_run",
     "suite_averages",
     "whole_grades",

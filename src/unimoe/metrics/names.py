@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -13,14 +14,17 @@ if TYPE_CHECKING:
     from ir_measures import Measure
 
 _CUTOFF = "[1-9][0-9]{0,6}"
-_OURS = re.compile(rf"(?P<family>ndcg|mrr|map|recall|recall_cap|p)(?:@(?P<cutoff>{_CUTOFF}))?")
-_ONLY_CUT = ("recall", "recall_cap", "p")
+_OURS = re.compile(rf"(?P<family>ndcg|mrr|map|recall|recall_cap|recall_of_retrieved|p)(?:@(?P<cutoff>{_CUTOFF}))?")
+_ONLY_CUT = ("recall", "recall_cap", "recall_of_retrieved", "p")
+CAPPED = ("recall_cap", "recall_of_retrieved")
+"""Families of recall over the most that could be reached: see the package's description."""
+
 _TREC_EVAL = re.compile(rf"(?P<name>ndcg_cut|map_cut|recall|P|success)[._](?P<cutoff>{_CUTOFF})")
 _CUT_BY_TREC_EVAL = {"ndcg_cut": "ndcg", "map_cut": "map", "recall": "recall", "P": "p", "success": "Success"}
 _UNCUT_BY_TREC_EVAL = {"recip_rank": "mrr", "bpref": "Bpref"}
 _OF_IR_MEASURES = {"nDCG": "ndcg", "RR": "mrr", "AP": "map", "R": "recall", "P": "p"}
 _USABLE = (
-    "ndcg@K, mrr, mrr@K, map, map@K, recall@K, recall_cap@K or p@K, "
+    "ndcg@K, mrr, mrr@K, map, map@K, recall@K, recall_cap@K, recall_of_retrieved@K or p@K, "
     "or a measure of ir_measures such as RBP(rel=2), ERR@20 or Judged@10"
 )
 
@@ -72,7 +76,41 @@ class OtherMetric:
         return rel is not None and isinstance(rel.default, int) and "rel" not in self.measure.params
 
 
-Metric = TrecEvalMetric | OtherMetric
+@dataclass(frozen=True)
+class FunctionMetric:
+    """A metric registered with ``register_measure``. Fields are documented there."""
+
+    name: str
+    function: MeasureFunction
+    cutoff: int | None = None
+    binary: bool = False
+
+
+MeasureFunction = Callable[[Mapping[str, int], Sequence[str]], float]
+"""From one query's grades by document id, and the ids that the run ranks, best first, to a value."""
+
+Metric = TrecEvalMetric | OtherMetric | FunctionMetric
+
+_registered: dict[str, FunctionMetric] = {}
+
+
+def register_measure(name: str, function: MeasureFunction, *, cutoff: int | None = None) -> None:
+    """Make a measure of your own usable wherever a metric is named.
+
+    Args:
+        name: the name in configs, options and results, such as ``first_relevant``.
+        function: called once for each judged query; the value of a run is the mean.
+        cutoff: how many documents of a ranking the measure looks at; None for all of them.
+
+    Raises:
+        UsageError: the name already means a metric.
+    """
+    try:
+        parse_metric(name)
+    except UsageError:
+        _registered[name] = FunctionMetric(name, function, cutoff)
+    else:
+        raise UsageError(f"metric {name!r} exists already; choose another name")
 
 
 def canonical_metric(name: str) -> str:
@@ -109,13 +147,17 @@ def is_binary(name: str) -> bool:
     return parse_metric(name).binary
 
 
-@cache
 def parse_metric(name: str) -> Metric:
     """Find the metric that a name means.
 
     Raises:
         UsageError: as in ``canonical_metric``.
     """
+    return _registered.get(name) or _known(name)
+
+
+@cache
+def _known(name: str) -> Metric:
     metric = _ours(name) or _of_trec_eval(name) or _of_ir_measures(name)
     if metric is None:
         known = _names_like(name)
@@ -158,6 +200,6 @@ def _names_like(name: str) -> list[str]:
 
     found = re.search(rf"(?<![0-9]){_CUTOFF}$", name)
     cutoff = found[0] if found else "10"
-    ours = ["mrr", "map", *(f"{family}@{cutoff}" for family in ("mrr", "ndcg", "recall", "p", "map", "recall_cap"))]
+    ours = ["mrr", "map", *(f"{family}@{cutoff}" for family in ("mrr", "ndcg", "recall", "p", "map", *CAPPED))]
     of_trec_eval = ["recip_rank", *(f"{base}_{cutoff}" for base in ("ndcg_cut", "P", "map_cut"))]
-    return [*ours, *of_trec_eval, *measure_names(f"@{cutoff}")]
+    return [*_registered, *ours, *of_trec_eval, *measure_names(f"@{cutoff}")]

@@ -1,15 +1,23 @@
-"""Scores a run against judgments."""
+"""Score a run against judgments, average over a suite, and say from which grade on a document is relevant."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from unimoe.errors import DataError, UsageError
-from unimoe.metrics.names import Metric, OtherMetric, TrecEvalMetric, parse_metric
+from unimoe.metrics.names import (
+    FunctionMetric,
+    Metric,
+    OtherMetric,
+    TrecEvalMetric,
+    canonical_metric,
+    is_binary,
+    parse_metric,
+)
 from unimoe.metrics.trec_eval import trec_eval_scores
-from unimoe.trec import Qrels, Run
+from unimoe.trec import Qrels, Run, ranked
 
 DEFAULT_METRICS = ("ndcg@10", "mrr@10", "map", "recall@100")
 
@@ -69,6 +77,79 @@ def computable_metrics(metrics: Sequence[str], relevance_level: int = 1) -> tupl
     return tuple(metric.name for metric in _wanted(metrics, relevance_level))
 
 
+def dataset_group(dataset: str) -> str:
+    """Return what counts once in an average: CQADupStack for its twelve subforums, else the dataset itself."""
+    return "cqadupstack" if "cqadupstack" in dataset.lower() else dataset
+
+
+def suite_averages(main_metrics: Mapping[str, str], scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Average over a suite of datasets, once for each main metric: MRR@10 is never mixed with nDCG@10.
+
+    Args:
+        main_metrics: dataset to its main metric.
+        scores: dataset to ``{metric: value}``.
+
+    Returns:
+        Metric to the mean over the datasets whose main metric it is, the parts of one set averaged first. Without the
+        metrics that a dataset lacks: an average over fewer datasets would pass for one over all.
+    """
+    averages = {}
+    for metric in sorted(set(main_metrics.values())):
+        datasets = [dataset for dataset, main in main_metrics.items() if main == metric]
+        if all(metric in scores.get(dataset, {}) for dataset in datasets):
+            groups: dict[str, list[float]] = {}
+            for dataset in datasets:
+                groups.setdefault(dataset_group(dataset), []).append(scores[dataset][metric])
+            averages[metric] = math.fsum(math.fsum(part) / len(part) for part in groups.values()) / len(groups)
+    return averages
+
+
+def from_grade(qrels: Mapping[str, Mapping[str, int]], lowest: int) -> Qrels:
+    """Return judgments in which grades below ``lowest`` are 0: what is not relevant enough is not relevant.
+
+    Every judgment stays, so the same queries are judged, and one that loses all its relevant documents counts 0.
+
+    Raises:
+        DataError: no grade is that high, so that every query would count 0.
+    """
+    highest = _highest(qrels)
+    if highest < lowest:
+        raise DataError(
+            f"no judgment reaches grade {lowest}, the highest is {highest}, so nothing would be relevant; "
+            "lower relevance_threshold, or check the judgments"
+        )
+    return {
+        query_id: {document_id: grade if grade >= lowest else 0 for document_id, grade in grades.items()}
+        for query_id, grades in qrels.items()
+    }
+
+
+def level_note(
+    metrics: Iterable[str], qrels: Mapping[str, Mapping[str, int]], stated: int | None, *, where: str, mend: str
+) -> str | None:
+    """Name the binary metrics that count grade 1 as relevant though grades go higher and no level was stated.
+
+    Args:
+        metrics: those that are computed.
+        qrels: the judgments.
+        stated: the relevance level that data, option or convention states, 1 among them; None where nothing does.
+        where: what holds the judgments, as the note names it.
+        mend: how to state a level.
+
+    Returns:
+        One line, or None where there is nothing to note.
+    """
+    binary = [canonical_metric(metric) for metric in metrics if is_binary(metric)]
+    highest = 0 if stated is not None or not binary else _highest(qrels)
+    if highest < 2:
+        return None
+    verb = "counts" if len(binary) == 1 else "count"
+    return (
+        f"grades up to {highest} in {where}: {', '.join(binary)} {verb} grade 1 as relevant; "
+        f"TREC DL counts from 2: {mend}"
+    )
+
+
 def _wanted(metrics: Sequence[str], relevance_level: int) -> list[Metric]:
     if relevance_level < 1:
         raise UsageError(f"relevance level {relevance_level} makes every document relevant; use at least 1")
@@ -90,6 +171,11 @@ def _by_query(qrels: Qrels, run: Run, metrics: Sequence[Metric], level: int) -> 
 
             values = provided_scores(qrels, run, metric, level)
             found[metric.name] = {query_id: values[query_id] for query_id in qrels}
+        elif isinstance(metric, FunctionMetric):
+            value_of = metric.function
+            found[metric.name] = {
+                query_id: float(value_of(qrels[query_id], ranked(run[query_id]))) for query_id in qrels
+            }
     return {metric.name: found[metric.name] for metric in metrics}
 
 
@@ -131,3 +217,7 @@ def _plain(query_id: str, scores: Mapping[str, float]) -> dict[str, float]:
         document_id, score = next((key, score) for key, score in plain.items() if not math.isfinite(score))
         raise DataError(f"query {query_id!r}, document {document_id!r}: score {score} is not finite")
     return plain
+
+
+def _highest(qrels: Mapping[str, Mapping[str, int]]) -> int:
+    return max((grade for grades in qrels.values() for grade in grades.values()), default=0)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytrec_eval
 
-from unimoe.metrics.names import TrecEvalMetric
+from unimoe.metrics.names import CAPPED, TrecEvalMetric
 from unimoe.trec import Qrels, Run, head
 
-_CUT = {"ndcg": "ndcg_cut", "map": "map_cut", "recall": "recall", "p": "P", "recall_cap": "P"}
+_CUT = {"ndcg": "ndcg_cut", "map": "map_cut", "recall": "recall", "p": "P"} | dict.fromkeys(CAPPED, "P")
 _UNCUT = {"ndcg": "ndcg", "map": "map", "mrr": "recip_rank"}
 
 
@@ -39,8 +39,8 @@ def trec_eval_scores(
         for metric in members:
             key = names[metric.name].replace(".", "_")
             values = {query_id: float(evaluated[query_id][key]) for query_id in qrels}
-            if metric.family == "recall_cap":
-                values = _capped(values, metric.cutoff or 0, level, qrels, run)
+            if metric.family in CAPPED:
+                values = _capped(values, metric, level, qrels, run)
             per_query[metric.name] = values
     return per_query
 
@@ -57,11 +57,14 @@ def _depth(metric: TrecEvalMetric) -> int | None:
     return metric.cutoff if metric.family == "mrr" else None
 
 
-def _capped(precision: dict[str, float], cutoff: int, level: int, qrels: Qrels, run: Run) -> dict[str, float]:
+def _capped(
+    precision: dict[str, float], metric: TrecEvalMetric, level: int, qrels: Qrels, run: Run
+) -> dict[str, float]:
     """Return capped recall from precision at the same cut-off; 0 where nothing is relevant or retrieved."""
-    capped = {}
+    cutoff, capped = metric.cutoff or 0, {}
     for query_id, value in precision.items():
         relevant = sum(grade >= level for grade in qrels[query_id].values())
-        reachable = min(relevant, len(run[query_id]), cutoff)
+        places = cutoff if metric.family == "recall_cap" else min(cutoff, len(run[query_id]))
+        reachable = min(relevant, places)
         capped[query_id] = round(value * cutoff) / reachable if reachable else 0.0
     return capped

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unimoe.config import BM25Config
-from unimoe.data.catalog import available
+from unimoe.data.catalog import available, result_name
 from unimoe.data.collection import Collection
-from unimoe.data.names import result_name
 from unimoe.data.sources.msmarco import TOP1000, msmarco_files, read_top1000
 from unimoe.errors import DataError, UsageError
 from unimoe.io import hash_file

@@ -24,14 +24,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from unimoe.config.losses import LossConfig
+from unimoe.config.losses import LOSSES, LossConfig
 from unimoe.io import append_jsonl
 from unimoe.processes import ALONE, Processes
 from unimoe.training.aggregation import Aggregation, Surgery, Task
-
-_MEANS_OVER_QUERIES = ("yes_no", "softmax", "listmle", "plistmle", "listnet")
-"""For lists of equal length; the other losses are means over pairs, whose number differs from list to list."""
-
 
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 
@@ -226,7 +222,7 @@ def is_additive(loss: LossConfig, dropout: float) -> bool:
 
     With dropout or shuffled ties it is not: a second computation draws other random numbers.
     """
-    return loss.name in _MEANS_OVER_QUERIES and loss.ties == "keep" and dropout == 0
+    return LOSSES[loss.name].is_mean_of_lists and loss.ties == "keep" and dropout == 0
 
 
 def conflict_record(

@@ -192,8 +192,8 @@ def _rerank_code(experiment: Experiment, model: UnimodelForExp1) -> str:
     return _RERANK.format(
         base=base_on_hub(experiment),
         body="\n".join(f"    {line}" for line in body),
-        prefix=pairs.frame.prefix,
-        suffix=pairs.frame.suffix,
+        prefix=pairs.prefix,
+        suffix=pairs.suffix,
     )
 
 

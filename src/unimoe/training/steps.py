@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from unimoe.config.losses import LossConfig
-from unimoe.losses.pointwise import info_nce, softmax_loss, yes_no_loss
+from unimoe.losses.contrastive import info_nce
+from unimoe.losses.pointwise import softmax_loss, yes_no_loss
 from unimoe.models.batching import default_token_budget, plan_batches
 from unimoe.models.frozen_layers import FrozenStates
 from unimoe.models.unimodel import UnimodelForExp1
@@ -173,7 +174,8 @@ def embedding_backward(
     def loss_of(states: Tensor) -> Tensor:
         vectors = model.embeddings(states)
         on = vectors.device
-        return info_nce(vectors[: len(batch)], vectors[len(batch) :], positives.to(on), excluded.to(on), temperature)
+        scores = vectors[: len(batch)] @ vectors[len(batch) :].T / temperature
+        return info_nce(scores, positives.to(on), excluded.to(on))
 
     texts = join(queries.pick(batch), documents.pick(rows))
     return _joint_backward(model, texts, loss_of, weight, budget), texts.tokens

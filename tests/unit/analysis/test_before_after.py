@@ -24,8 +24,8 @@ def measured(arm: str, scores: list[float], seed: int | None = None, dataset: st
     recall = {query_id: min(1.0, 2 * score) for query_id, score in result.per_query.items()}
     mean = math.fsum(recall.values()) / len(recall)
     metrics = {
-        "per_query_metrics": result.per_query_metrics | {"recall_cap@10": by_query_id(recall)},
-        "aggregate": result.aggregate | {"recall_cap@10": mean},
+        "per_query_metrics": result.per_query_metrics | {"recall_of_retrieved@10": by_query_id(recall)},
+        "aggregate": result.aggregate | {"recall_of_retrieved@10": mean},
     }
     return EvalResult.model_validate(result.model_dump() | metrics)
 
@@ -66,14 +66,16 @@ def test_an_arm_is_looked_for_before_any_work(tmp_path: Path) -> None:
 
 def test_a_gate_judges_capped_recall(tmp_path: Path) -> None:
     """PASS where every query gains more than the margin, in the metric of the gate alone."""
-    base = {"task": "retrieval", "datasets": ["toy"], "metric": "recall_cap@10"}
+    base = {"task": "retrieval", "datasets": ["toy"], "metric": "recall_of_retrieved@10"}
     gate = base | {"kind": "superiority", "system": "minilm", "baseline": "bm25", "margin": 0.1}
     rng = np.random.default_rng(4)
     before = rng.uniform(0.1, 0.2, 60)
-    later = (before + rng.uniform(0.08, 0.12, 60)).tolist()  # doubled in recall_cap@10
+    later = (before + rng.uniform(0.08, 0.12, 60)).tolist()  # doubled in recall_of_retrieved@10
     results = Results(Path("out"), [measured("bm25", before.tolist()), measured("minilm", later)])
     judgment = judge(results, register(tmp_path, **gate), "it")
-    (compared,) = compare_arms(results, [Question("retrieval/toy", "minilm", "bm25", "recall_cap@10")], iterations=10)
+    (compared,) = compare_arms(
+        results, [Question("retrieval/toy", "minilm", "bm25", "recall_of_retrieved@10")], iterations=10
+    )
     assert judgment.label == "PASS"
     assert judgment.found.value == pytest.approx(compared.delta)
     assert judgment.found.estimate.interval == pytest.approx(compared.difference.interval)

@@ -241,7 +241,10 @@ class TestMistakes:
             ("seeds=3", "seeds: must be a list, as in [a, b] (it is 3)"),
             ("seeds=[0, a]", 'seeds[1]: must be a whole number (it is "a")'),
             ("seeds=[1, 1]", "seeds: a seed is listed twice"),
-            ("prompt.template=qwen", "prompt.template: must be 'qwen3' or 'chat' (it is \"qwen\")"),
+            (
+                "prompt.template=qwen",
+                "prompt.template: there is no prompt template 'qwen' (did you mean 'qwen3'?); use chat, qwen3",
+            ),
             ("name=a/b", "name: may hold only letters, digits, '_', '.' and '-', and starts with a letter or digit"),
             ("arms.joint_r8.ranking_weight=2", "arms.joint_r8.ranking_weight: must be below 1.0 (it is 2)"),
             (

@@ -89,7 +89,7 @@ class TestSameCollectionFromEverySource:
         ("../data", r"'\.\./data' is no short name; write path:\.\./data"),
         (
             "paht:x",
-            r"'paht:x': write a short name, path:DIR, nanobeir:NAME, ir_datasets:ID or mteb:TASK "
+            r"'paht:x': write a short name, ir_datasets:ID, mteb:TASK, nanobeir:NAME or path:DIR "
             r"\(did you mean 'path'\?\)",
         ),
         ("mteb:", "write a short name"),

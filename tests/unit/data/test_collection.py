@@ -4,8 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from unimoe.data.collection import Collection, Document, assemble
-from unimoe.data.problems import Problems
+from unimoe.data.collection import Collection, Document, Problems, assemble
 from unimoe.errors import DataError, UsageError
 
 DOCUMENTS = [(f"d{i}", Document("", f"text {i}")) for i in range(20)]

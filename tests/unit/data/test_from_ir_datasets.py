@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from support.sources import IrDocument, IrQrel, IrQuery, content
 
-from unimoe.data.availability import UnavailableError
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Document
+from unimoe.data.source import UnavailableError
 from unimoe.errors import DataError, UsageError
 
 

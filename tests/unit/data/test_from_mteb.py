@@ -8,9 +8,9 @@ import mteb
 import pytest
 from support.sources import MtebTask
 
-from unimoe.data.availability import UnavailableError
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Document
+from unimoe.data.source import UnavailableError
 from unimoe.errors import DataError, UsageError
 
 ROWS = {

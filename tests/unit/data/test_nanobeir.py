@@ -11,8 +11,8 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 import pytest
 from support.sources import SMALL, content, write_nanobeir
 
-from unimoe.data.availability import UnavailableError
 from unimoe.data.catalog import available, load_collection
+from unimoe.data.source import UnavailableError
 from unimoe.errors import DataError, UsageError
 
 

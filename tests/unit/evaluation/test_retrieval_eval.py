@@ -67,15 +67,15 @@ class TestScores:
         assert list(found.run["q2"]) == ["c", "e", "d"]
         assert found.run["q1"]["a"] == pytest.approx(2 / 5**0.5, abs=1e-6)
         assert found.run["q2"]["e"] == pytest.approx(1 / 5**0.5, abs=1e-6)
-        assert found.scores.per_query["recall_cap@1"] == {"q1": 1.0, "q2": 1.0}
-        assert found.scores.per_query["recall_cap@3"] == {"q1": 1.0, "q2": 1.0}
+        assert found.scores.per_query["recall_of_retrieved@1"] == {"q1": 1.0, "q2": 1.0}
+        assert found.scores.per_query["recall_of_retrieved@3"] == {"q1": 1.0, "q2": 1.0}
         assert found.scores.per_query["mrr@10"] == {"q1": 1.0, "q2": 1.0}
         assert found.scores.unjudged_queries == ["u"]
         assert found.items == 3 + 5
 
     def test_metrics_are_the_usual_ones_and_capped_recall_at_every_cutoff(self) -> None:
         metrics = retrieval_metrics(DenseConfig(cutoffs=[10, 5, 5]))
-        assert metrics == ("ndcg@10", "mrr@10", "map", "recall@100", "recall_cap@5", "recall_cap@10")
+        assert metrics == ("ndcg@10", "mrr@10", "map", "recall@100", "recall_of_retrieved@5", "recall_of_retrieved@10")
 
     def test_lengths_and_roles_reach_the_model(self, tmp_path: Path) -> None:
         model = WordEmbedder(WORDS)
@@ -114,8 +114,8 @@ class TestDepth:
 
     def test_a_judged_query_without_a_relevant_document_counts_zero_and_is_named(self, tmp_path: Path) -> None:
         found = retrieve(tmp_path, toy({"q1": {"b": 1}, "q2": {"c": 0}}))
-        assert found.scores.per_query["recall_cap@5"] == {"q1": 1.0, "q2": 0.0}
-        assert found.scores.aggregate["recall_cap@5"] == 0.5
+        assert found.scores.per_query["recall_of_retrieved@5"] == {"q1": 1.0, "q2": 0.0}
+        assert found.scores.aggregate["recall_of_retrieved@5"] == 0.5
         assert "toy: judged queries without a relevant document, which count 0: 1 (q2)" in found.notes
 
 

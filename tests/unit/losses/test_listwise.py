@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from unimoe.config.files import parse_config
-from unimoe.config.losses import LOSS_NAMES, LossConfig
+from unimoe.config.losses import LOSSES, LossConfig
 from unimoe.errors import DataError, InputError, UsageError
-from unimoe.losses.listwise import listwise_loss, loss_card
+from unimoe.losses.listwise import ListwiseLoss, loss_card
 
 ORDERED = ("listmle", "plistmle")
-WITHOUT_ORDER = tuple(name for name in LOSS_NAMES if name not in ORDERED)
+WITHOUT_ORDER = tuple(name for name in LOSSES.names() if name not in ORDERED)
 
 
 def config(name: str, **options: object) -> LossConfig:
@@ -33,18 +33,18 @@ def some_scores(seed: int = 0, scale: float = 2.0) -> list[Tensor]:
     return [(scale * torch.randn(len(row), generator=generator)).requires_grad_() for row in LABELS]
 
 
-@pytest.mark.parametrize("name", LOSS_NAMES)
+@pytest.mark.parametrize("name", LOSSES.names())
 class TestEveryLoss:
     def test_is_a_finite_scalar_with_a_gradient(self, name: str) -> None:
         scores = some_scores()
-        loss = listwise_loss(config(name))(scores, LABELS)
+        loss = ListwiseLoss(config(name))(scores, LABELS)
         loss.backward()
         assert loss.shape == ()
         assert loss > 0
         assert sum(float(row.grad.abs().sum()) for row in scores if row.grad is not None) > 0
 
     def test_a_step_against_the_gradient_lowers_it(self, name: str) -> None:
-        scores, loss = some_scores(), listwise_loss(config(name))
+        scores, loss = some_scores(), ListwiseLoss(config(name))
         before = loss(scores, LABELS)
         before.backward()
         after = loss([row.detach() - 0.05 * row.grad for row in scores if row.grad is not None], LABELS)
@@ -52,7 +52,7 @@ class TestEveryLoss:
 
     def test_does_not_change_with_padding(self, name: str) -> None:
         """A longer list in the batch pads the others: its own loss apart, theirs must be what they are alone."""
-        loss = listwise_loss(config(name))
+        loss = ListwiseLoss(config(name))
         scores, alone = [row.detach() for row in some_scores()], []
         for row, given in zip(scores, LABELS, strict=True):
             tracked = row.clone().requires_grad_()
@@ -71,14 +71,14 @@ class TestEveryLoss:
     @pytest.mark.parametrize("size", [100.0, -100.0])
     def test_survives_large_scores(self, name: str, size: float) -> None:
         scores = lists([size, -size, size, -size], [-size, size], [size, size, size], grad=True)
-        loss = listwise_loss(config(name))(scores, LABELS)
+        loss = ListwiseLoss(config(name))(scores, LABELS)
         loss.backward()
         assert loss.isfinite()
         assert all(row.grad is not None and row.grad.isfinite().all() for row in scores)
 
     def test_lists_of_one_keep_the_graph(self, name: str) -> None:
         scores = lists([0.3], [2.0], grad=True)
-        loss = listwise_loss(config(name))(scores, lists([1], [1]))
+        loss = ListwiseLoss(config(name))(scores, lists([1], [1]))
         loss.backward()
         assert loss.requires_grad
         assert all(row.grad is not None and row.grad.isfinite().all() for row in scores)
@@ -87,18 +87,18 @@ class TestEveryLoss:
 
     def test_equal_labels_have_a_finite_gradient(self, name: str) -> None:
         scores = lists([0.3, -1.0, 2.0], grad=True)
-        listwise_loss(config(name))(scores, lists([1, 1, 1])).backward()
+        ListwiseLoss(config(name))(scores, lists([1, 1, 1])).backward()
         assert scores[0].grad is not None
         assert scores[0].grad.isfinite().all()
 
     def test_scores_that_are_not_finite_show(self, name: str) -> None:
         for strange in (math.nan, math.inf):
-            loss = listwise_loss(config(name))(lists([strange, 0.0, 1.0]), lists([1, 0, 0]))
+            loss = ListwiseLoss(config(name))(lists([strange, 0.0, 1.0]), lists([1, 0, 0]))
             assert not loss.isfinite()
 
     def test_half_precision_scores_are_computed_in_float32(self, name: str) -> None:
         scores = [row.detach().bfloat16() for row in some_scores()]
-        loss = listwise_loss(config(name))
+        loss = ListwiseLoss(config(name))
         assert loss(scores, LABELS) == loss([row.float() for row in scores], LABELS)
 
     def test_has_a_card(self, name: str) -> None:
@@ -108,7 +108,7 @@ class TestEveryLoss:
         assert card["citation"].endswith("}")
 
     def test_refuses_malformed_batches(self, name: str) -> None:
-        loss = listwise_loss(config(name))
+        loss = ListwiseLoss(config(name))
         with pytest.raises(DataError, match="empty batch"):
             loss([], [])
         with pytest.raises(DataError, match="1 lists of scores, 2 lists of labels"):
@@ -125,25 +125,25 @@ class TestOrder:
     @pytest.mark.parametrize("name", ORDERED)
     def test_labels_that_rise_are_refused_where_the_order_counts(self, name: str) -> None:
         with pytest.raises(InputError, match="input 1: labels rise along the list"):
-            listwise_loss(config(name))(lists([1.0, 2.0], [1.0, 2.0, 3.0]), lists([1, 0], [1, 0, 1]))
+            ListwiseLoss(config(name))(lists([1.0, 2.0], [1.0, 2.0, 3.0]), lists([1, 0], [1, 0, 1]))
 
     @pytest.mark.parametrize("name", ORDERED)
     def test_an_order_among_equal_labels_is_taught(self, name: str) -> None:
-        loss, labels = listwise_loss(config(name)), lists([1, 1, 0])
+        loss, labels = ListwiseLoss(config(name)), lists([1, 1, 0])
         assert loss(lists([2.0, 1.0, 0.0]), labels) < loss(lists([1.0, 2.0, 0.0]), labels)
 
     @pytest.mark.parametrize("name", ORDERED)
     def test_sorting_by_label_is_the_sorted_input(self, name: str) -> None:
         scores, labels = torch.tensor([0.5, 2.0, -1.0, 0.1]), torch.tensor([0.0, 1.0, 2.0, 1.0])
-        by_label = listwise_loss(config(name, respect_input_order=False))([scores], [labels])
+        by_label = ListwiseLoss(config(name, respect_input_order=False))([scores], [labels])
         order = [2, 1, 3, 0]  # of equal labels the first stays first
-        assert by_label == listwise_loss(config(name))([scores[order]], [labels[order]])
+        assert by_label == ListwiseLoss(config(name))([scores[order]], [labels[order]])
 
     @pytest.mark.parametrize("name", ORDERED)
     def test_shuffled_ties_differ_between_steps_and_not_between_runs(self, name: str) -> None:
         def steps(seed: int) -> list[float]:
             shuffling = config(name, respect_input_order=False, ties="shuffle")
-            loss = listwise_loss(shuffling, generator=torch.Generator().manual_seed(seed))
+            loss = ListwiseLoss(shuffling, generator=torch.Generator().manual_seed(seed))
             scores, labels = lists([3.0, 1.0, 0.0, -2.0]), lists([1, 0, 0, 0])
             return [float(loss(scores, labels)) for _ in range(8)]
 
@@ -152,12 +152,12 @@ class TestOrder:
         assert len(set(steps(0))) > 1
 
     def test_shuffled_ties_keep_different_labels_apart(self) -> None:
-        loss = listwise_loss(config("listmle", respect_input_order=False, ties="shuffle"))
+        loss = ListwiseLoss(config("listmle", respect_input_order=False, ties="shuffle"))
         scores, labels = lists([3.0, 1.0, 0.0, -2.0]), lists([3, 2, 1, 0])
         assert len({float(loss(scores, labels)) for _ in range(5)}) == 1
 
     def test_by_default_ties_follow_the_random_state_that_trainers_restore(self) -> None:
-        loss = listwise_loss(config("listmle", respect_input_order=False, ties="shuffle"))
+        loss = ListwiseLoss(config("listmle", respect_input_order=False, ties="shuffle"))
         scores, labels = lists([3.0, 1.0, 0.0, -2.0, 0.5, 4.0]), lists([1, 0, 0, 0, 0, 0])
         torch.manual_seed(3)
         first = [float(loss(scores, labels)) for _ in range(4)]
@@ -167,7 +167,7 @@ class TestOrder:
     @pytest.mark.parametrize("name", WITHOUT_ORDER)
     def test_the_others_ask_for_labels_alone(self, name: str) -> None:
         scores, labels = torch.tensor([0.5, 2.0, -1.0, 0.1]), torch.tensor([0.0, 0.5, 1.0, 0.25])
-        loss, order = listwise_loss(config(name)), torch.tensor([3, 1, 0, 2])
+        loss, order = ListwiseLoss(config(name)), torch.tensor([3, 1, 0, 2])
         assert float(loss([scores[order]], [labels[order]])) == pytest.approx(float(loss([scores], [labels])), rel=1e-6)
 
 
@@ -181,7 +181,7 @@ class TestConfig:
     @pytest.mark.parametrize(
         ("raw", "message"),
         [
-            ({"name": "listmel"}, "name: must be"),
+            ({"name": "listmel"}, "name: there is no loss 'listmel' .did you mean 'listmle'"),
             ({"name": "listnet", "normalization_method": "softmax"}, "the loss listnet does not read it"),
             ({"name": "listmle", "rank_discount": "log1p"}, "rank_discount: the loss listmle does not read it"),
             ({"ties": "shuffle"}, "set respect_input_order: false"),
@@ -197,9 +197,9 @@ class TestConfig:
         card = loss_card(config("plistmle", normalization_method="temperature", temperature=2.0))["config"]
         assert card["temperature"] == 2.0
         assert "sigma" not in card
-        assert listwise_loss(config("plistmle"), discount=torch.sqrt).get_config_dict()["rank_discount"] == "custom"
+        assert ListwiseLoss(config("plistmle"), discount=torch.sqrt).get_config_dict()["rank_discount"] == "custom"
 
 
 def test_a_binary_loss_refuses_grades() -> None:
     with pytest.raises(InputError, match="input 0: the loss yes_no takes labels between 0 and 1"):
-        listwise_loss(config("yes_no"))(lists([1.0, 0.0]), lists([2, 0]))
+        ListwiseLoss(config("yes_no"))(lists([1.0, 0.0]), lists([2, 0]))

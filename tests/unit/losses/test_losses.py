@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from unimoe.losses.pointwise import info_nce, softmax_loss, yes_no_loss
+from unimoe.losses.contrastive import info_nce
+from unimoe.losses.pointwise import softmax_loss, yes_no_loss
 
 
 class TestYesNo:
@@ -42,12 +43,13 @@ class TestInfoNCE:
     queries = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     documents = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
     positives = torch.tensor([0, 1])
+    scores = queries @ documents.T / 0.5
     nothing = torch.zeros(2, 3, dtype=torch.bool)
 
     def test_by_hand(self) -> None:
         first = -math.log(math.exp(2) / (math.exp(2) + math.exp(0) + math.exp(1.2)))
         second = -math.log(math.exp(2) / (math.exp(0) + math.exp(2) + math.exp(1.6)))
-        loss = info_nce(self.queries, self.documents, self.positives, self.nothing, temperature=0.5)
+        loss = info_nce(self.scores, self.positives, self.nothing)
         assert float(loss) == pytest.approx((first + second) / 2, rel=1e-6)
 
     def test_a_false_negative_is_no_negative(self) -> None:
@@ -55,23 +57,23 @@ class TestInfoNCE:
         excluded[0, 2] = True
         first = -math.log(math.exp(2) / (math.exp(2) + math.exp(0)))
         second = -math.log(math.exp(2) / (math.exp(0) + math.exp(2) + math.exp(1.6)))
-        loss = info_nce(self.queries, self.documents, self.positives, excluded, temperature=0.5)
+        loss = info_nce(self.scores, self.positives, excluded)
         assert float(loss) == pytest.approx((first + second) / 2, rel=1e-6)
 
     def test_a_query_without_any_negative_costs_nothing(self) -> None:
         excluded = torch.tensor([[False, True, True]])
-        loss = info_nce(self.queries[:1], self.documents, self.positives[:1], excluded, temperature=0.5)
+        loss = info_nce(self.scores[:1], self.positives[:1], excluded)
         assert float(loss) == 0
 
     def test_an_excluded_document_gets_no_gradient(self) -> None:
         documents = self.documents.clone().requires_grad_()
         excluded = torch.tensor([[False, False, True], [False, False, True]])
-        info_nce(self.queries, documents, self.positives, excluded, 0.5).backward()  # type: ignore[no-untyped-call]
+        info_nce(self.queries @ documents.T / 0.5, self.positives, excluded).backward()  # type: ignore[no-untyped-call]
         assert documents.grad is not None
         assert documents.grad[2].tolist() == [0, 0]
         assert documents.grad[0].abs().sum() > 0
 
     def test_two_queries_may_share_their_positive(self) -> None:
-        loss = info_nce(self.queries[:1].repeat(2, 1), self.documents, torch.tensor([0, 0]), self.nothing, 0.5)
-        alone = info_nce(self.queries[:1], self.documents, torch.tensor([0]), self.nothing[:1], 0.5)
+        loss = info_nce(self.scores[:1].repeat(2, 1), torch.tensor([0, 0]), self.nothing)
+        alone = info_nce(self.scores[:1], torch.tensor([0]), self.nothing[:1])
         assert float(loss) == pytest.approx(float(alone))

@@ -8,7 +8,15 @@ from pydantic import BaseModel
 
 from unimoe.config.base import MetricName
 from unimoe.errors import UsageError
-from unimoe.metrics import canonical_metric, computable_metrics, is_binary, level_note, metric_cutoff, score_run
+from unimoe.metrics import (
+    canonical_metric,
+    computable_metrics,
+    is_binary,
+    level_note,
+    metric_cutoff,
+    register_measure,
+    score_run,
+)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +40,7 @@ from unimoe.metrics import canonical_metric, computable_metrics, is_binary, leve
         ("P_10", "p@10", 10, True),
         ("Precision@5", "p@5", 5, True),
         ("recall_cap@10", "recall_cap@10", 10, True),
+        ("recall_of_retrieved@10", "recall_of_retrieved@10", 10, True),
         ("success_5", "Success@5", 5, True),
         ("bpref", "Bpref", None, True),
         ("Rprec", "Rprec", None, True),
@@ -67,7 +76,7 @@ def test_scores_hold_each_metric_once_by_its_canonical_name() -> None:
 
 
 USE = (
-    "; use ndcg@K, mrr, mrr@K, map, map@K, recall@K, recall_cap@K or p@K, "
+    "; use ndcg@K, mrr, mrr@K, map, map@K, recall@K, recall_cap@K, recall_of_retrieved@K or p@K, "
     "or a measure of ir_measures such as RBP(rel=2), ERR@20 or Judged@10"
 )
 WHOLE = "it must be a whole number from 1 to 9999999"
@@ -191,3 +200,17 @@ def test_a_key_of_a_config_holds_the_canonical_name() -> None:
     assert Choice(metric="ndcg_cut_10").metric == "ndcg@10"
     with pytest.raises(ValueError, match="unknown metric 'ndgc@10'"):
         Choice(metric="ndgc@10")
+
+
+def test_a_measure_of_ones_own_can_be_named_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unimoe.metrics.names._registered", {})
+    register_measure("found@2", lambda grades, ranking: sum(grades.get(d, 0) > 0 for d in ranking[:2]), cutoff=2)
+    assert (canonical_metric("found@2"), metric_cutoff("found@2"), is_binary("found@2")) == ("found@2", 2, False)
+    run = {"q1": {"a": 3.0, "x": 2.0, "b": 1.0}, "q2": {"b": 1.0}}
+    scores = score_run({"q1": {"a": 1, "b": 2}, "q2": {"b": 1, "a": 0}}, run, ["found@2", "mrr"])
+    assert scores.per_query["found@2"] == {"q1": 1.0, "q2": 1.0}
+    with pytest.raises(UsageError, match="did you mean 'found@2'"):
+        canonical_metric("fond@2")
+    for taken in ("found@2", "ndcg@10", "RBP(rel=2)"):
+        with pytest.raises(UsageError, match="exists already; choose another name"):
+            register_measure(taken, lambda grades, ranking: 0.0)

@@ -113,6 +113,7 @@ class TestNames:
         [
             "recall",
             "recall_cap",
+            "recall_of_retrieved",
             "p",
             "ndcg@0",
             "ndcg@-1",
@@ -124,7 +125,8 @@ class TestNames:
     )
     def test_an_unknown_metric_lists_the_known(self, name: str) -> None:
         with pytest.raises(
-            UsageError, match=r"unknown metric .*; use ndcg@K, mrr, .* recall_cap@K or p@K, or a measure of ir_measures"
+            UsageError,
+            match=r"unknown metric .*; use ndcg@K, mrr, .* recall_cap@K, recall_of_retrieved@K or p@K, or a measure",
         ):
             score_run({"q1": {"d1": 1}}, {}, [name])
 
@@ -140,15 +142,34 @@ class TestCappedRecall:
             ("abc", 2, 2 / 2),  # both places hold a relevant one; two more are beyond reach
             ("axbyc", 3, 2 / 3),
             ("axbyc", 5, 3 / 4),  # all four could be there
-            ("ax", 10, 1 / 2),  # two retrieved: BEIR would say 1 / 4
+            ("ax", 10, 1 / 2),  # two retrieved
             ("xynz", 10, 0.0),
             ("", 10, 0.0),
         ],
     )
     def test_by_hand(self, ranking: str, cutoff: int, expected: float) -> None:
         run = {"q": {document: float(-place) for place, document in enumerate(ranking)}}
-        metric = f"recall_cap@{cutoff}"
-        assert score_run(FOUR_RELEVANT, run, [metric]).aggregate[metric] == pytest.approx(expected, abs=1e-15)
+        of_retrieved, capped = f"recall_of_retrieved@{cutoff}", f"recall_cap@{cutoff}"
+        found = score_run(FOUR_RELEVANT, run, [of_retrieved, capped]).aggregate
+        assert found[of_retrieved] == pytest.approx(expected, abs=1e-15)
+        missed = 1 / 2 if ranking == "ax" else 1.0  # MTEB divides by the four that ten places could hold
+        assert found[capped] == pytest.approx(expected * missed, abs=1e-15)
+
+    def test_the_capped_recall_is_that_of_mteb(self) -> None:
+        from mteb._evaluators.retrieval_metrics import recall_cap
+
+        rng = np.random.default_rng(4)
+        documents = [f"d{i:02}" for i in range(40)]
+        qrels = {f"q{i}": dict(zip(documents, rng.integers(0, 3, 40).tolist(), strict=True)) for i in range(20)}
+        run: dict[str, dict[str, float]] = {}
+        for query_id in qrels:
+            found = rng.choice(documents, size=rng.integers(1, 40), replace=False).tolist()
+            run[query_id] = {document: float(rng.integers(0, 9)) for document in found}  # with ties
+        theirs = recall_cap(qrels, run, [1, 5, 10, 50])
+        for cutoff in (1, 5, 10, 50):
+            metric = f"recall_cap@{cutoff}"
+            ours = score_run(qrels, run, [metric]).per_query[metric]
+            assert list(ours.values()) == pytest.approx(theirs[f"R_cap_at_{cutoff}"], abs=1e-15)
 
     def test_the_seeds_formula_on_random_runs(self) -> None:
         rng = np.random.default_rng(3)
@@ -159,7 +180,7 @@ class TestCappedRecall:
             found = rng.choice(documents, size=rng.integers(1, 30), replace=False).tolist()
             run[query_id] = dict(zip(found, rng.permutation(len(found)).astype(float).tolist(), strict=True))
         for cutoff in (1, 5, 10, 50):
-            metric = f"recall_cap@{cutoff}"
+            metric = f"recall_of_retrieved@{cutoff}"
             scores = score_run(qrels, run, [metric, "ndcg@10"]).per_query[metric]
             for query_id, grades in qrels.items():
                 top = set(sorted(run[query_id], key=lambda d: -run[query_id][d])[:cutoff])
@@ -169,8 +190,8 @@ class TestCappedRecall:
 
     def test_a_query_the_run_lacks_and_one_without_a_relevant_document_count_zero(self) -> None:
         qrels = {"q1": {"a": 1}, "q2": {"a": 1}, "q3": {"a": 0}}
-        scores = score_run(qrels, {"q1": {"a": 1.0}, "q3": {"a": 1.0}}, ["recall_cap@5"])
-        assert scores.per_query["recall_cap@5"] == {"q1": 1.0, "q2": 0.0, "q3": 0.0}
+        scores = score_run(qrels, {"q1": {"a": 1.0}, "q3": {"a": 1.0}}, ["recall_of_retrieved@5"])
+        assert scores.per_query["recall_of_retrieved@5"] == {"q1": 1.0, "q2": 0.0, "q3": 0.0}
 
 
 GRADED = {"q1": {"a": 1, "b": 2}, "q2": {"a": 1, "c": 0}}
@@ -182,8 +203,8 @@ class TestThreshold:
         assert from_grade(GRADED, 2) == {"q1": {"a": 0, "b": 2}, "q2": {"a": 0, "c": 0}}
         assert GRADED["q1"]["a"] == 1
         run = {"q1": {"a": 2.0, "b": 1.0}, "q2": {"a": 1.0}}
-        scores = score_run(from_grade(GRADED, 2), run, ["recall_cap@1"])
-        assert scores.per_query["recall_cap@1"] == {"q1": 0.0, "q2": 0.0}
+        scores = score_run(from_grade(GRADED, 2), run, ["recall_of_retrieved@1"])
+        assert scores.per_query["recall_of_retrieved@1"] == {"q1": 0.0, "q2": 0.0}
 
     def test_one_that_no_grade_reaches_is_refused(self) -> None:
         with pytest.raises(DataError, match=r"reaches grade 3, the highest is 2, .* lower relevance_threshold"):

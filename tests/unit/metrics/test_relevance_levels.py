@@ -17,10 +17,8 @@ from support.sources import IrDocument, IrQrel, IrQuery
 from unimoe.analysis.compare import load_all_results
 from unimoe.config import Experiment
 from unimoe.config.files import parse_experiment
-from unimoe.data.catalog import load_collection
+from unimoe.data.catalog import known_level, load_collection, result_name
 from unimoe.data.collection import Collection, Document
-from unimoe.data.levels import known_level
-from unimoe.data.names import result_name
 from unimoe.data.sources.beir_layout import read_beir, write_beir
 from unimoe.description import Description, describe_qrels
 from unimoe.errors import DataError, UsageError
@@ -270,4 +268,4 @@ def test_dense_retrieval_keeps_the_level(tmp_path: Path) -> None:
     data = dense_collection(stated, DenseConfig())
     scores = retrieval_outcome(data.test, RUN, DenseConfig()).scores
     assert scores.per_query["map"] == {"q1": 0.0, "q2": 0.5}
-    assert scores.per_query["recall_cap@10"] == {"q1": 0.0, "q2": 1.0}
+    assert scores.per_query["recall_of_retrieved@10"] == {"q1": 0.0, "q2": 1.0}

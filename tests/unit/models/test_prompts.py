@@ -23,9 +23,7 @@ def tokenizer() -> Any:
 class TestPairs:
     @pytest.mark.parametrize("order", ORDERS)
     @pytest.mark.parametrize("template", ["qwen3", "chat"])
-    def test_only_the_document_is_truncated(
-        self, tokenizer: Any, order: Order, template: Literal["qwen3", "chat"]
-    ) -> None:
+    def test_only_the_document_is_truncated(self, tokenizer: Any, order: Order, template: str) -> None:
         prompt = PromptConfig(order=order, template=template, instruction="find")
         encode = PairTokenizer(tokenizer, prompt, 512)
         whole, cut = encode([("why?", "z"), ("why?", "z " * 10_000)])

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from unimoe.analysis.figures.conflicts import Conflict
-from unimoe.config.losses import LOSS_NAMES, LossConfig, LossName
+from unimoe.config.losses import LOSSES, LossConfig
 from unimoe.config.training import ArmConfig
 from unimoe.losses.listwise import ListwiseLoss
 from unimoe.training.aggregation import Aggregation, Task, make_aggregation
@@ -248,8 +248,8 @@ class TestAdditive:
     ) -> None:
         assert is_additive(LossConfig(**loss), dropout) == expected
 
-    @pytest.mark.parametrize("name", [name for name in LOSS_NAMES if is_additive(LossConfig(name=name), 0.0)])
-    def test_they_are_the_mean_of_their_halves(self, name: LossName) -> None:
+    @pytest.mark.parametrize("name", [name for name in LOSSES.names() if is_additive(LossConfig(name=name), 0.0)])
+    def test_they_are_the_mean_of_their_halves(self, name: str) -> None:
         generator = torch.Generator().manual_seed(1)
         scores = [*torch.randn(4, 5, generator=generator)]
         labels = [*torch.tensor([2.0, 1.0, 0.0, 0.0, 0.0]).expand(4, 5)]

@@ -16,9 +16,9 @@ from itertools import accumulate
 from pathlib import Path
 
 from unimoe.data.collection import Collection, Document
+from unimoe.data.source import SOURCES, Source
 from unimoe.data.sources.beir_layout import read_beir, write_parts
-from unimoe.data.sources.docstrings import Docstring
-from unimoe.data.sources.public_api import MODULES, PublicName, documented
+from unimoe.data.sources.public_api import MODULES, Docstring, PublicName, documented
 from unimoe.errors import DataError, UsageError, did_you_mean
 from unimoe.io import atomic_dir, cache_dir, hash_json, lock, read_json, write_json
 from unimoe.trec import Qrels
@@ -184,3 +184,24 @@ class _Directory:
                 return self.document_of.get(full + target.removeprefix(short))
         tails = self._tails.get((package, target.removeprefix(f"{package}.")), set())
         return next(iter(tails)) if len(tails) == 1 else None
+
+
+class ApiDocs(Source):
+    """The bundled collection."""
+
+    is_one = True
+
+    def load(self, name: str, split: str) -> Collection:
+        """Load one split; see ``load_apidocs``."""
+        return load_apidocs(split)
+
+    def available(self, name: str) -> Path | None:
+        """Return its folder, which is filled on first use."""
+        return apidocs_folder()
+
+    def relevance_level(self, name: str, split: str) -> int | None:
+        """Return 1: documents listed under See Also count."""
+        return 1
+
+
+SOURCES.add("apidocs", ApiDocs())

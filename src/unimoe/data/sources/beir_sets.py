@@ -12,8 +12,11 @@ import zipfile
 import zlib
 from pathlib import Path
 
-from unimoe.data.availability import DOWNLOAD_ADVICE, UnavailableError, not_at_hand, user_folder
-from unimoe.data.sources.beir_layout import is_beir_folder
+from unimoe.data.collection import Collection
+from unimoe.data.source import DOWNLOAD_ADVICE, SHORT_NAME, SOURCES, Source, UnavailableError, not_at_hand, user_folder
+from unimoe.data.sources.beir_layout import is_beir_folder, read_beir
+from unimoe.data.sources.msmarco import is_msmarco_folder, msmarco_files, read_msmarco
+from unimoe.description import GRADED_FROM_1, describe_collection
 from unimoe.errors import DataError, UsageError
 from unimoe.io import atomic_dir, cache_dir, hash_json, lock
 
@@ -159,3 +162,105 @@ def _download(name: str) -> Path:
             raise UnavailableError(f"collection {name!r}: {url} is not a folder in BEIR layout")
         fetched.replace(kept)
     return kept / inside
+
+
+def read_folder(folder: Path, split: str, name: str) -> Collection:
+    """Read a folder in either layout; one that lacks something is read as the layout its files belong to."""
+    if msmarco_files(folder) and not is_beir_folder(folder):
+        return read_msmarco(folder, split, name)
+    return read_beir(folder, split, name)
+
+
+TREC_DL = 2
+"""The passage task of TREC Deep Learning counts "highly relevant" and "perfectly relevant", not "related"."""
+
+_PUBLISHED = GRADED_FROM_1 | {"cqadupstack", *SHORT_NAMES}
+
+
+def _is_trec_dl(set_name: str, name: str, split: str) -> bool:
+    """Return whether judgments are those of TREC DL, which BEIR calls the test split of MS MARCO."""
+    return set_name == "msmarco" and "test" in (split, name.rpartition("/")[2])
+
+
+class PublishedSets(Source):
+    """The conventions of BEIR and MS MARCO, for sources that hold their sets under the names they are known by."""
+
+    def main_metric(self, name: str, split: str) -> str:
+        """Return MRR@10 for MS MARCO, where one passage a query is judged, and nDCG@10 for other sets.
+
+        TREC DL's judgments of MS MARCO, which BEIR calls its test split, are graded and many: nDCG@10.
+        """
+        graded = _is_trec_dl(self.set_name(name), name, split) or "trec-dl" in name
+        return "mrr@10" if self.set_name(name).startswith("msmarco") and not graded else "ndcg@10"
+
+    def default_split(self, name: str) -> str:
+        """Return dev for MS MARCO, whose test split is TREC DL's; test for other sets."""
+        return "dev" if self.set_name(name) == "msmarco" else "test"
+
+    def relevance_level(self, name: str, split: str) -> int | None:
+        """Return 2 for passages judged by TREC DL, 1 for other published sets; None for others."""
+        behind = canonical_name(self.set_name(name))
+        if _is_trec_dl(behind, name, split):
+            return TREC_DL
+        return 1 if behind in _PUBLISHED else None
+
+
+class ShortNames(PublishedSets):
+    """BEIR sets by their short names, and any folder under $UNIMOE_DATA."""
+
+    def load(self, name: str, split: str) -> Collection:
+        """Load one split, unpacked or downloaded where need be."""
+        canonical = canonical_name(name)
+        return read_folder(folder_of(name), split, canonical if canonical in SHORT_NAMES else name)
+
+    def available(self, name: str) -> Path | None:
+        """Return the folder or zip that is here."""
+        place = at_hand(name)
+        return place if place is not None and (place.is_file() or is_collection(place)) else None
+
+
+def folder_name(place: str) -> str:
+    """Return the name under which results show a folder.
+
+    It is what the folder's ``collection.json`` states, else the folder's name, with ``cqadupstack/`` before it where
+    that is the folder around it.
+
+    Raises:
+        DataError: ``collection.json`` is malformed.
+    """
+    folder = Path(place)
+    if stated := describe_collection(folder).name:
+        return stated
+    whole = folder.absolute() if folder.name not in ("", "..") else folder.resolve()
+    return f"cqadupstack/{whole.name}" if whole.parent.name.lower() == "cqadupstack" else whole.name
+
+
+class Folders(PublishedSets):
+    """Folders in BEIR layout, or with the files of MS MARCO's passage ranking."""
+
+    usage = "path:DIR"
+
+    def load(self, name: str, split: str) -> Collection:
+        """Read one split."""
+        return read_folder(Path(name), split, folder_name(name))
+
+    def available(self, name: str) -> Path | None:
+        """Return the folder, where it holds a collection."""
+        return Path(name) if is_collection(Path(name)) else None
+
+    def set_name(self, name: str) -> str:
+        """Return the folder's name; ``msmarco`` for a folder with the files of MS MARCO, whatever it is called."""
+        return "msmarco" if is_msmarco_folder(Path(name)) else Path(name).name.lower()
+
+    def result_name(self, name: str) -> str:
+        """Return the name that the folder states, or its own."""
+        return folder_name(name)
+
+
+def is_collection(folder: Path) -> bool:
+    """Return whether a folder has the files of either layout; their content is not read."""
+    return is_beir_folder(folder) or is_msmarco_folder(folder)
+
+
+SOURCES.add(SHORT_NAME, ShortNames())
+SOURCES.add("path", Folders())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from unimoe.data.availability import DOWNLOAD_ADVICE, not_at_hand
 from unimoe.data.collection import Collection, Document, assemble
+from unimoe.data.source import DOWNLOAD_ADVICE, SOURCES, not_at_hand
+from unimoe.data.sources.beir_sets import TREC_DL, PublishedSets
 from unimoe.errors import UnimoeError, UsageError
 from unimoe.trec import Qrels
 
@@ -59,3 +61,22 @@ def _document(record: Any) -> Document:
 def _text(record: Any) -> str:
     """The text of a record, whose fields differ by dataset."""
     return str(record.text if hasattr(record, "text") else record.default_text())
+
+
+class IrDatasets(PublishedSets):
+    """Anything that ir_datasets knows; the id names the split too."""
+
+    usage = "ir_datasets:ID"
+
+    def load(self, name: str, split: str) -> Collection:
+        """Load a dataset; see ``load_ir_datasets``."""
+        return load_ir_datasets(name, split)
+
+    def relevance_level(self, name: str, split: str) -> int | None:
+        """Return 2 for TREC DL's passages and 1 for its documents; else that of the set behind the id."""
+        if re.search(r"trec-dl-(20\d\d|hard)", name):
+            return 1 if "document" in name else TREC_DL
+        return super().relevance_level(name, split)
+
+
+SOURCES.add("ir_datasets", IrDatasets())

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from unimoe.data.availability import not_at_hand
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.data.sources.mteb_library import import_mteb
+from unimoe.data.source import SOURCES, not_at_hand
+from unimoe.data.sources.beir_sets import PublishedSets
 from unimoe.errors import DataError, UsageError, did_you_mean
+from unimoe.io import cache_dir
 
 
 def load_mteb(identifier: str, split: str) -> Collection:
@@ -70,3 +72,36 @@ def _rows(rows: Any, identifier: str) -> Iterator[tuple[str, str, dict[str, Any]
         if not isinstance(row.get("text"), str):
             raise DataError(f"mteb:{identifier}: {row.get('id')!r} is not text; only text retrieval can be loaded")
         yield str(row["id"]), row["text"], row
+
+
+def import_mteb() -> Any:
+    """Import the package ``mteb``, so that it keeps its files beside ours.
+
+    The import takes seconds, seeds the global random generators and makes a result cache, which would be in the user's
+    home unless ``MTEB_CACHE`` says otherwise.
+    """
+    os.environ.setdefault("MTEB_CACHE", str(cache_dir("mteb")))
+    import mteb
+
+    return mteb
+
+
+class MtebTasks(PublishedSets):
+    """Retrieval tasks of MTEB, which reports nDCG@10 throughout."""
+
+    usage = "mteb:TASK"
+
+    def load(self, name: str, split: str) -> Collection:
+        """Load one split of a task; see ``load_mteb``."""
+        return load_mteb(name, split)
+
+    def main_metric(self, name: str, split: str) -> str:
+        """Return nDCG@10."""
+        return "ndcg@10"
+
+    def relevance_level(self, name: str, split: str) -> int | None:
+        """Return 2 for the test split of MS MARCO, which is TREC DL's, and 1 for all other tasks."""
+        return super().relevance_level(name, split) or 1
+
+
+SOURCES.add("mteb", MtebTasks())

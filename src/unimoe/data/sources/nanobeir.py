@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from unimoe.data.availability import not_at_hand, user_folder
 from unimoe.data.collection import Collection, Document, assemble
+from unimoe.data.source import SOURCES, Source, not_at_hand, user_folder
 from unimoe.errors import DataError, UsageError, did_you_mean
 from unimoe.trec import Qrels
 
@@ -114,3 +114,24 @@ def _rows(folder: Path, part: str) -> Iterator[tuple[str, str]]:
             if not all(isinstance(value, str) for value in row):
                 raise DataError(f"{path}: row {number}: {' or '.join(columns)} is not text; fetch it again")
             yield row
+
+
+class NanoBeir(Source):
+    """The NanoBEIR sets, for which nDCG@10 and grade 1 hold throughout."""
+
+    usage = "nanobeir:NAME"
+
+    def load(self, name: str, split: str) -> Collection:
+        """Load a set; see ``load_nanobeir``."""
+        return load_nanobeir(name, split)
+
+    def available(self, name: str) -> Path | None:
+        """Return the folder under $UNIMOE_DATA."""
+        return nanobeir_folder(name)
+
+    def relevance_level(self, name: str, split: str) -> int | None:
+        """Return 1: every judgment is of a relevant document."""
+        return 1
+
+
+SOURCES.add("nanobeir", NanoBeir())

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from unimoe.data.sources.beir_sets import BEIR_NAMES, CQADUPSTACK, canonical_name
-from unimoe.data.sources.mteb_library import import_mteb
+from unimoe.data.sources.from_mteb import import_mteb
 from unimoe.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:

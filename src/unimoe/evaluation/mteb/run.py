@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from unimoe.data.availability import not_at_hand
 from unimoe.data.catalog import available, load_collection
+from unimoe.data.source import not_at_hand
 from unimoe.errors import DataError
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.names import beir_name, random_state_kept

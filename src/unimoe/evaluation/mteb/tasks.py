@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from unimoe.data.collection import Collection
-from unimoe.data.sources.mteb_library import import_mteb
+from unimoe.data.sources.from_mteb import import_mteb
 from unimoe.trec import Qrels, Run
 
 import_mteb()  # before anything of it is imported by name

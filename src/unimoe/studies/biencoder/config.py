@@ -68,7 +68,7 @@ class DevConfig(Section):
         patience: stop after this many epochs without a new best; null for never.
     """
 
-    metric: MetricName = "recall_cap@10"
+    metric: MetricName = "recall_of_retrieved@10"
     queries: Count | None = None
     pool: Count | None = None
     patience: Count | None = None

@@ -136,7 +136,7 @@ def evaluate(config: BiEncoderConfig, splits: Splits, retrievers: Sequence[Retri
     steps = Steps(len(arms))
     for arm in arms:
         evaluator.store.refuse_taken(arm.spec)
-        evaluator.take(arm, steps, metric="recall_cap@10")
+        evaluator.take(arm, steps, metric="recall_of_retrieved@10")
     return f"{TASK}/{dataset.name}"
 
 

@@ -15,7 +15,7 @@ from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import caveat_notes, mean_cell, signed_cell
 from unimoe.analysis.tables.differences import TESTED, Arms, Difference, differences
 from unimoe.config.files import parse_config
-from unimoe.data.names import result_name
+from unimoe.data.catalog import result_name
 from unimoe.errors import UsageError, did_you_mean
 from unimoe.metrics import score_run
 from unimoe.results import run_path
@@ -133,7 +133,10 @@ def _test_table(config: BiEncoderConfig, splits: Splits, key: str, before: str, 
         first = results.scores(before, key, [None], metric)
         return first, results.scores(config.arm, key, range(seeds), metric)
 
-    scores = {"recall_cap@10": held("recall_cap@10"), "recall@10": _recall(config, splits, before, seeds)}
+    scores = {
+        "recall_of_retrieved@10": held("recall_of_retrieved@10"),
+        "recall@10": _recall(config, splits, before, seeds),
+    }
     scores |= {metric: held(metric) for metric in ("ndcg@10", "mrr@10", "recall@100")}
     compared = differences({metric: Arms(second, first, paired=False) for metric, (first, second) in scores.items()})
     rows = [_row(metric, first, second, compared[metric]) for metric, (first, second) in scores.items()]

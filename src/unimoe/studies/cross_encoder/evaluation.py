@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from unimoe.data.names import set_name
+from unimoe.data.catalog import main_metric
 from unimoe.evaluation.reranking_eval import rerank_run
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.store import ResultStore
@@ -133,7 +133,7 @@ def _pools(data: RerankingSet, reporting: Reporting) -> PoolSet:
         dataset=data.dataset,
         collection=data.collection,
         candidates=data.candidates,
-        metric="mrr@10" if set_name(data.name) == "msmarco" and data.collection.split == "dev" else "ndcg@10",
+        metric=main_metric(data.name, data.collection.split),
         first_stage=data.first_stage,
         depth=reporting.depth,
         max_queries=reporting.max_queries,

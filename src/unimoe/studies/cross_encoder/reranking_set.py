@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from unimoe.data.catalog import result_name
 from unimoe.data.collection import Collection
-from unimoe.data.names import result_name
 from unimoe.evaluation.shards import Candidates, Pair, TextPair, candidate_pairs, pair_texts
 from unimoe.io import hash_json
 from unimoe.models.embedder import Advance

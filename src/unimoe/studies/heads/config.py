@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from unimoe.config.base import Count, Fraction, Positive, Section
 from unimoe.config.dense import BUNDLED_ENCODER, EncoderConfig
 from unimoe.config.experiment import BM25Config
+from unimoe.config.losses import LOSSES
+from unimoe.errors import did_you_mean
 from unimoe.studies.common.splits import SplitConfig
 
-GradientLoss = Literal[
-    "infonce", "lambdaloss", "approxndcg", "listnet", "softmax", "listmle", "plistmle", "ranknet", "adrmse"
-]
-Method = Literal["zero_shot", "eggroll", "score_es", "genetic", "hybrid", GradientLoss]
-METHODS: tuple[Method, ...] = get_args(Method)
-GRADIENT_METHODS: tuple[GradientLoss, ...] = get_args(GradientLoss)
+EVOLUTION = ("eggroll", "score_es", "genetic", "hybrid")
+
+
+def gradient_methods() -> tuple[str, ...]:
+    """Return the losses that take whole grades, 0 and 1 among them: each is a method of its name."""
+    return tuple(name for name, loss in LOSSES.items() if loss.labels == "any")
+
+
+def is_gradient_method(name: str) -> bool:
+    """Return whether a method follows gradients."""
+    return name in gradient_methods()
+
+
+def methods() -> tuple[str, ...]:
+    """Return the names of all methods."""
+    return ("zero_shot", *EVOLUTION, *gradient_methods())
+
+
+def _known(name: str, known: tuple[str, ...]) -> str:
+    if name not in known:
+        raise ValueError(f"there is no method {name!r}{did_you_mean(name, known)}; use {', '.join(known)}")
+    return name
+
+
+Method = Annotated[str, AfterValidator(lambda name: _known(name, methods()))]
+GradientLoss = Annotated[str, AfterValidator(lambda name: _known(name, gradient_methods()))]
 
 Scoring = Literal["dot", "cosine"]
 Objective = Literal["relevance", "diversity", "fairness", "freshness"]
@@ -174,7 +196,7 @@ class TrainConfig(Section):
             raise ValueError(f"population_size {self.population_size} is odd; each direction is tried both ways")
         if set(self.objectives) != {"relevance"} and self.method not in ("eggroll", "genetic", "hybrid"):
             raise ValueError(f"objectives: {self.method} optimises relevance only; use eggroll or genetic")
-        if self.precision != "float32" and self.method in GRADIENT_METHODS:
+        if self.precision != "float32" and is_gradient_method(self.method):
             raise ValueError(f"precision {self.precision}: {self.method} takes float32; evolution takes fewer bits")
         if self.method == "hybrid" and self.handoff >= self.num_steps:
             raise ValueError(f"handoff {self.handoff} must be below num_steps {self.num_steps}")

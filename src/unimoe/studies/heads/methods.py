@@ -9,7 +9,7 @@ from torch import Tensor
 
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.eggroll.chance import generator
-from unimoe.studies.heads.losses import LISTWISE, LOSSES, listwise
+from unimoe.studies.heads.losses import head_loss
 from unimoe.studies.heads.model import head_scores
 from unimoe.studies.heads.pools import Batch
 
@@ -37,7 +37,7 @@ class Method(Protocol):
 
 
 class GradientMethod:
-    """Adam or SGD down a loss.
+    """Goes down a loss of the registry by Adam or SGD.
 
     Args:
         config: temperature, optimizer, clipping, weight decay, cutoff.
@@ -69,12 +69,8 @@ class GradientMethod:
 
     def _loss(self, scores: Tensor, batch: Batch, step: int) -> Tensor:
         config = self._config
-        for name in LISTWISE:
-            if name == self._name:
-                chance = int(generator("ties", config.seed, step).integers(2**31))
-                ties = torch.Generator().manual_seed(chance)
-                return listwise(name, scores, batch.grades, batch.valid, config.temperature, ties)
-        return LOSSES[self._name](scores, batch.grades, batch.valid, config.temperature, config.ndcg_k)
+        ties = torch.Generator().manual_seed(int(generator("ties", config.seed, step).integers(2**31)))
+        return head_loss(self._name, scores, batch.grades, batch.valid, config.temperature, config.ndcg_k, ties)
 
     def state(self) -> dict[str, Tensor]:
         """Return the optimizer's moments."""

@@ -26,7 +26,7 @@ from unimoe.models.device import choose_device, choose_dtype
 from unimoe.models.embedder import Advance
 from unimoe.results import arm_dir
 from unimoe.studies.common.initial_weight import initial_weight
-from unimoe.studies.heads.config import GRADIENT_METHODS, TrainConfig
+from unimoe.studies.heads.config import TrainConfig, is_gradient_method
 from unimoe.studies.heads.data import HeadData, document_dates, load_head_data, to_device
 from unimoe.studies.heads.methods import GradientMethod, Method
 from unimoe.studies.heads.model import HEAD_FILE, chosen_by, evaluate_head, load_head, save_head
@@ -233,7 +233,7 @@ def make_method(
     """Return the method of a config, None where nothing is trained; ``dates`` are those of documents, for freshness."""
     if config.method == "zero_shot":
         return None
-    if config.method in GRADIENT_METHODS:
+    if is_gradient_method(config.method):
         return GradientMethod(config, config.method, config.learning_rate, weight)
     from unimoe.studies.heads.eggroll.method import evolution
 

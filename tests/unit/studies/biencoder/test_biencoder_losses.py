@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from unimoe.errors import UsageError
+from unimoe.losses.contrastive import label_matrix
 from unimoe.studies.biencoder.config import ContrastiveConfig
-from unimoe.studies.biencoder.training.losses import contrastive_loss, label_matrix
+from unimoe.studies.biencoder.training.losses import contrastive_loss
 from unimoe.studies.biencoder.training.steps import batch_backward
 
 PLAIN = ContrastiveConfig(temperature=1.0, margin=0.0, symmetric=False)

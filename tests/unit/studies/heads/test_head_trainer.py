@@ -15,13 +15,13 @@ from unimoe.analysis.logs import read_logs
 from unimoe.errors import DataError
 from unimoe.metrics import score_run
 from unimoe.studies.common.initial_weight import initial_weight
-from unimoe.studies.heads.config import METHODS, TrainConfig, original_recipe
+from unimoe.studies.heads.config import TrainConfig, methods, original_recipe
 from unimoe.studies.heads.data import HeadData
 from unimoe.studies.heads.model import evaluate_head, load_head, save_head
 from unimoe.studies.heads.trainer import HeadTrainer
 
 pytestmark = pytest.mark.usefixtures("tmp_cache")
-VARIANTS: dict[str, dict[str, Any]] = {method: {"method": method} for method in METHODS if method != "zero_shot"}
+VARIANTS: dict[str, dict[str, Any]] = {method: {"method": method} for method in methods() if method != "zero_shot"}
 VARIANTS |= {
     "hybrid": {"method": "hybrid", "handoff": 5},
     "genetic": {"method": "genetic", "genetic": {"individuals": 6}},

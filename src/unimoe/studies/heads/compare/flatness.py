@@ -11,11 +11,11 @@ from torch import Tensor
 from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import signed_cell
 from unimoe.console import Steps
-from unimoe.data.names import result_name
+from unimoe.data.catalog import result_name
 from unimoe.studies.heads.compare.methods import Chosen, MethodComparison
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.eggroll.ndcg import PoolMetric, ideal_dcg
-from unimoe.studies.heads.losses import infonce
+from unimoe.studies.heads.losses import head_loss
 from unimoe.studies.heads.model import pool_scores
 from unimoe.studies.heads.pools import PoolSet
 
@@ -45,7 +45,11 @@ def robustness(
         heads = [disturbed(weight, size, draw) for draw in range(draws)] if size else [weight]
         scores = torch.stack([pool_scores(head, pools, config) for head in heads], dim=2)
         shown = scores.masked_fill(~pools.valid.unsqueeze(2), -torch.inf)
-        losses = [infonce(s, pools.grades, pools.valid, _TEMPERATURE, config.ndcg_k) for s in scores.unbind(2)]
+        no_ties = torch.Generator()
+        losses = [
+            head_loss("infonce", s, pools.grades, pools.valid, _TEMPERATURE, config.ndcg_k, no_ties)
+            for s in scores.unbind(2)
+        ]
         found[size] = float(metric(shown).mean()), float(torch.stack(losses).mean())
     return found
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from unimoe.console import Step, Steps
-from unimoe.data.names import result_name
+from unimoe.data.catalog import result_name
 from unimoe.evaluation.spec import EvaluationSpec, Outcome
 from unimoe.evaluation.store import ResultStore
 from unimoe.io import hash_file, read_json, write_json

@@ -14,7 +14,7 @@ from torch import Tensor
 from unimoe.analysis.figures.files import save
 from unimoe.analysis.figures.style import NEUTRAL, STYLE, panels
 from unimoe.analysis.tables import Cell, RowGroup, Table
-from unimoe.data.names import result_name
+from unimoe.data.catalog import result_name
 from unimoe.studies.heads.compare.arms import in_words
 from unimoe.studies.heads.compare.methods import MethodComparison
 from unimoe.studies.heads.config import TrainConfig

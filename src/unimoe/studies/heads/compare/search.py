@@ -18,7 +18,7 @@ from unimoe.analysis.figures.style import LINE, STYLE, TWO_COLUMNS
 from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import count_cell
 from unimoe.console import Steps
-from unimoe.data.names import result_name
+from unimoe.data.catalog import result_name
 from unimoe.studies.heads.compare.arms import changed
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.data import HeadData

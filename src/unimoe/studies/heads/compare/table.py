@@ -20,7 +20,7 @@ from unimoe.analysis.tables.differences import (
     mean_interval,
     pair_up,
 )
-from unimoe.data.names import result_name
+from unimoe.data.catalog import result_name
 from unimoe.io import read_json
 from unimoe.results import arm_dir
 from unimoe.studies.common.splits import Splits

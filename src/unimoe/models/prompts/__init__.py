@@ -1,0 +1,27 @@
+"""Prompts: how a pair becomes the text of a yes/no judgement, and a text the tokens to embed.
+
+A template of your own is a class with the methods of ``Template``::
+
+    from unimoe.models.prompts import register_prompt
+
+    register_prompt("mine", MyTemplate)  # then prompt.template: mine
+
+Inside unimoe it is one file in this folder. Results record its name and the ``prompt`` section of the config, not its
+code: give a changed template another name.
+"""
+
+from unimoe.config.experiment import TEMPLATES
+from unimoe.models.prompts.template import Template
+from unimoe.models.prompts.tokenizers import PairTokenizer, TextTokenizer, prompt_name, well_formed, yes_no_ids
+
+__all__ = [
+    "PairTokenizer",
+    "Template",
+    "TextTokenizer",
+    "prompt_name",
+    "register_prompt",
+    "well_formed",
+    "yes_no_ids",
+]
+
+register_prompt = TEMPLATES.add
