@@ -47,9 +47,9 @@ def retrieve(
 ) -> None:
     """Search collections by embeddings, by BM25, and by the fusion of both; compare the scores with --before.
 
-    Collections are read from the folder UNIMOE_DATA, else downloaded. If one is not available, the command names it,
-    searches the others and exits with 4. It keeps results that are up to date, and vectors in the folder vectors/ of
-    the output folder, so you can restart a killed run; you may delete vectors/ at any time.
+    Collections are read from the folder UNIMOE_DATA, else downloaded. If one is not available, the command names it and
+    searches the others, and its exit code is 4. It keeps results that are up to date, and vectors in the folder
+    vectors/ of the output folder, so you can restart a killed run; you may delete vectors/ at any time.
     """
     from unimoe.analysis.before_after import print_before_after, refuse_unknown_arm
     from unimoe.config.dense import DenseExperiment
