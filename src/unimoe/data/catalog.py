@@ -11,12 +11,11 @@ mteb:TASK           an MTEB retrieval task, ``mteb:TASK:SUBSET`` where it has se
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from unimoe.data.collection import Collection
-from unimoe.data.source import SOURCES, UnavailableError, find_source
+from unimoe.data.source import SOURCES, UnavailableError, find_source, listed
 from unimoe.data.sources.beir_sets import ALIASES, BEIR_NAMES, CQADUPSTACK, SHORT_NAMES, at_hand, canonical_name
 from unimoe.data.sources.nanobeir import NANOBEIR
 from unimoe.errors import UsageError, did_you_mean
@@ -64,27 +63,20 @@ def refuse_unknown(name: str) -> None:
     Raises:
         UsageError: no such short name or source; names the closest.
     """
-    word, separator, rest = name.partition(":")
-    sources = dict(SOURCES.items())
-    usages = {known: source.usage for known, source in sources.items() if source.usage}
-    if separator:
-        if word in usages and rest:
-            return
-        raise UsageError(
-            f"collection {name!r}: write a short name, {_listed(usages.values())}{did_you_mean(word, usages)}"
-        )
-    if word in sources and sources[word].is_one:
+    source, _ = find_source(name)
+    if ":" in name or source.is_one:
         return
     if len(members(name)) > 1:
         raise UsageError(
             f"{name} is {len(CQADUPSTACK)} collections, each with its own corpus; write one of {', '.join(CQADUPSTACK)}"
         )
     if canonical_name(name) not in SHORT_NAMES and at_hand(name) is None:
-        single = [known for known, source in sources.items() if source.is_one]
+        single = [known for known, source in SOURCES.items() if source.is_one]
+        usages = [source.usage for _, source in SOURCES.items() if source.usage]
         raise UsageError(
             f"unknown collection {name!r}{did_you_mean(canonical_name(name), (*single, *SHORT_NAMES, *NANOBEIR))}; "
             f"known are {', '.join((*single, *BEIR_NAMES))}, {CQADUPSTACK[0]} and its {len(CQADUPSTACK) - 1} "
-            f"siblings, folders under UNIMOE_DATA, {_listed(usages.values())}"
+            f"siblings, folders under UNIMOE_DATA, {listed(usages)}"
         )
 
 
@@ -140,8 +132,3 @@ def known_level(name: str, split: str) -> int | None:
     """Return the lowest grade that counts as relevant, by what is known of published collections; else None."""
     source, rest = find_source(name)
     return source.relevance_level(rest, split)
-
-
-def _listed(words: Iterable[str]) -> str:
-    *first, last = words
-    return f"{', '.join(first)} or {last}"

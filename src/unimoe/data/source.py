@@ -12,10 +12,11 @@ Inside unimoe it is one file under ``data/sources``.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from unimoe.data.collection import Collection
-from unimoe.errors import DataError
+from unimoe.errors import DataError, UsageError, did_you_mean
 from unimoe.registry import Registry
 
 
@@ -77,13 +78,25 @@ def find_source(collection: str) -> tuple[Source, str]:
     """Return the source of a collection and its name there.
 
     Raises:
-        UsageError: there is no such source.
+        UsageError: there is no such source; names the closest.
     """
     word, separator, rest = collection.partition(":")
+    sources = dict(SOURCES.items())
     if separator:
-        return SOURCES[word], rest
-    named = dict(SOURCES.items()).get(word)
+        usages = {known: source.usage for known, source in sources.items() if source.usage}
+        if word not in usages or not rest:
+            raise UsageError(
+                f"collection {collection!r}: write a short name, {listed(usages.values())}{did_you_mean(word, usages)}"
+            )
+        return sources[word], rest
+    named = sources.get(word)
     return (named, word) if named is not None and named.is_one else (SOURCES[SHORT_NAME], collection)
+
+
+def listed(words: Iterable[str]) -> str:
+    """Return words as a sentence lists them: ``a, b or c``."""
+    *first, last = words
+    return f"{', '.join(first)} or {last}"
 
 
 DOWNLOAD_ADVICE = "install the extra (uv sync --extra collections) and connect to the network"
