@@ -1,18 +1,14 @@
 """Functions of ``import unimoe`` that need no config: they take names and plain data, and have defaults for the rest.
 
-torch is imported only when a model is loaded.
+torch is imported only when something is reranked or a model is loaded.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Label, Registration
@@ -35,12 +31,10 @@ from unimoe.trec import Run, head, is_unordered
 if TYPE_CHECKING:
     import torch
 
+    from unimoe.evaluation.rerankers import PairScorer
     from unimoe.models.device import DeviceName
     from unimoe.models.encoder import SentenceEncoder
     from unimoe.models.unimodel import UnimodelForExp1
-
-Scorer = Callable[[list[tuple[str, str]]], Sequence[float] | NDArray[np.floating]]
-"""Takes the ``(query, document)`` texts of one query and returns a score for each, higher for more relevant."""
 
 
 class TIR(NamedTuple):
@@ -154,7 +148,7 @@ def bm25_candidates(collection: Collection | str, depth: int = 100, params: BM25
 
 
 def evaluate_reranker(
-    scorer: Scorer,
+    scorer: PairScorer,
     collection: Collection | str,
     *,
     candidates: Mapping[str, Mapping[str, float]] | None = None,
@@ -178,13 +172,16 @@ def evaluate_reranker(
             the function returns another number of scores than it got pairs, or a score that is not finite.
         UsageError: an unknown collection or metric, or a number below 1.
     """
+    from unimoe.evaluation.rerankers import FunctionReranker
+    from unimoe.evaluation.reranking_eval import rerank_run
+
     loaded = load_collection(collection) if isinstance(collection, str) else collection
     if depth < 1:
         raise UsageError(f"depth {depth} leaves nothing to rerank; use at least 1")
     found = bm25_candidates(loaded, depth) if candidates is None else candidates
     scored = loaded if max_queries is None else loaded.sample_queries(max_queries)
     chosen = {query_id: _cut(query_id, found.get(query_id, {}), depth) for query_id in scored.queries}
-    run = {query_id: _rerank(scorer, scored, query_id, list(ids)) for query_id, ids in chosen.items()}
+    run, _ = rerank_run(FunctionReranker(scorer), scored, chosen)
     level = scored.relevance_level
     several = [scores for scores in chosen.values() if len(scores) > 1]
     ordered = not several or not all(map(is_unordered, several))
@@ -316,29 +313,6 @@ def _cut(query_id: str, scores: Mapping[str, float], depth: int) -> dict[str, fl
             f"them by id; use a depth of at least {len(scores)}, or a ranked run"
         )
     return head(scores, depth)
-
-
-def _rerank(scorer: Scorer, collection: Collection, query_id: str, document_ids: list[str]) -> dict[str, float]:
-    if not document_ids:
-        return {}
-    unknown = next((key for key in document_ids if key not in collection.corpus), None)
-    if unknown is not None:
-        raise DataError(
-            f"candidate {unknown!r} of query {query_id!r} is no document of {collection.name}; "
-            "use a run made on this corpus"
-        )
-    query = collection.queries[query_id]
-    values = scorer([(query, collection.corpus[key].full_text) for key in document_ids])
-    scores = [float(value) for value in values]
-    if len(scores) != len(document_ids):
-        raise DataError(
-            f"query {query_id!r}: the reranker returned {len(scores)} scores for {len(document_ids)} pairs; "
-            "return one for each pair"
-        )
-    for document_id, score in zip(document_ids, scores, strict=True):
-        if not math.isfinite(score):
-            raise DataError(f"query {query_id!r}, document {document_id!r}: the reranker's score {score} is not finite")
-    return dict(zip(document_ids, scores, strict=True))
 
 
 def _trained(folder: Path, device: torch.device) -> UnimodelForExp1:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from unimoe.config import Experiment
@@ -20,8 +21,8 @@ from unimoe.models.batching import default_token_budget
 from unimoe.models.embedder import Advance
 from unimoe.models.unimodel import UnimodelForExp1
 
-PairScorer = Callable[[list[TextPair]], Sequence[float]]
-"""From (query, document) pairs of texts to a score for each."""
+PairScorer = Callable[[list[TextPair]], Sequence[float] | NDArray[np.floating]]
+"""Takes the ``(query, document)`` texts of one query and returns a score for each, higher for more relevant."""
 
 
 class UnimodelReranker:

@@ -237,7 +237,10 @@ def _score(
     with _named(collection, pairs):
         scores = list(map(float, reranker.score(prepared, advance)))
         if len(scores) != len(pairs):
-            raise DataError(f"the reranker returned {len(scores)} scores for {len(pairs)} pairs; return one for each")
+            raise DataError(
+                f"query {pairs[0][0]!r}: the reranker returned {len(scores)} scores for {len(pairs)} pairs; "
+                "return one for each"
+            )
         for index, score in enumerate(scores):
             if not math.isfinite(score):
                 raise InputError(index, f"the score is {score}; a reranker returns finite numbers")

@@ -76,10 +76,10 @@ class TestFunction:
         ("function", "words"),
         [
             (lambda pairs: [math.nan] * len(pairs), "invented, query 'q0', document 'd00': the score is nan"),
-            (lambda pairs: [0.0], "the reranker returned 1 scores for 60 pairs; return one for each"),
+            (lambda pairs: [0.0], "the reranker returned 1 scores for 12 pairs; return one for each"),
             (lambda pairs: None, r"the reranker returned scores of shape \(\); return a number for each pair"),
             (lambda pairs: ["a"] * len(pairs), "the reranker returned list; return a number for each pair"),
-            (lambda pairs: [[0.0, 1.0]] * len(pairs), r"the reranker returned scores of shape \(60, 2\)"),
+            (lambda pairs: [[0.0, 1.0]] * len(pairs), r"the reranker returned scores of shape \(12, 2\)"),
         ],
         ids=["nan", "too few", "nothing", "no numbers", "two each"],
     )
