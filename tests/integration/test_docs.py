@@ -21,7 +21,10 @@ from support.scripts import call_script
 import unimoe
 from unimoe.cli.main import app
 from unimoe.config import Experiment
+from unimoe.config.experiment import TEMPLATES
 from unimoe.config.files import load_experiment, parse_config
+from unimoe.data.source import SOURCES
+from unimoe.losses import LOSSES
 from unimoe.trec import Qrels, write_qrels, write_run
 
 ROOT = Path(__file__).parents[2]
@@ -108,6 +111,18 @@ def test_a_command_does_what_the_page_says(block: Block) -> None:
         assert done.stdout
 
 
+def test_what_a_page_registers_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unimoe.metrics.names._registered", {})
+    try:
+        run_python(blocks("python", ROOT / "docs" / "extending.md"))
+        assert list(unimoe.load_collection("colours:garden").corpus) == ["d1", "d2"]
+        assert unimoe.score_run({"q1": {"d1": 1}}, {"q1": {"d1": 1.0}}, ["first_is_best"]).aggregate
+    finally:
+        SOURCES.remove("colours")
+        TEMPLATES.remove("plain")
+        LOSSES.remove("hinge")
+
+
 @pytest.mark.usefixtures("folder")
 def test_the_python_of_the_readme_runs() -> None:
     run_python(blocks("python", ROOT / "README.md"))
@@ -116,7 +131,9 @@ def test_the_python_of_the_readme_runs() -> None:
 def test_every_other_block_of_python_says_why_it_is_not_run() -> None:
     """``docs/python.md`` is run by ``tests/unit/test_docs_python.py``."""
     for block in blocks("python"):
-        assert block.path.name in {"README.md", "python.md"} or block.not_run, f"{block.path}:{block.line}"
+        assert block.path.name in {"README.md", "python.md", "extending.md"} or block.not_run, (
+            f"{block.path}:{block.line}"
+        )
 
 
 @pytest.mark.parametrize("block", blocks("yaml"), ids=lambda b: f"{b.path.stem}:{b.line}")
