@@ -107,6 +107,7 @@ class TestMainJob:
         assert {path: path.stat().st_mtime_ns for path in before} == before
         assert again.stdout == first.stdout
 
+    @pytest.mark.slow
     def test_another_seed_may_join(self, config: Path, finished: tuple[Path, Done], tmp_path: Path) -> None:
         output_dir = shutil.copytree(finished[0], tmp_path / "outputs")
         more = run(config, output_dir, "--set", "seeds=[0, 1, 7]")
@@ -121,6 +122,7 @@ class TestMainJob:
         assert "another training.steps (6 there, 7 here)" in refused.stderr
         assert "Traceback" not in refused.stderr
 
+    @pytest.mark.slow
     def test_killed_twice_and_run_again_it_ends_as_an_undisturbed_run(
         self, config: Path, finished: tuple[Path, Done], tmp_path: Path
     ) -> None:

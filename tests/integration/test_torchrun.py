@@ -52,6 +52,7 @@ def launched(launcher: list[str], *arguments: str, **environment: str) -> subpro
     )
 
 
+@pytest.mark.slow
 def test_two_processes_find_what_one_finds(data: Path, tmp_path: Path) -> None:
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     options = ["--zero-shot", "--config", str(data / "tiny.yaml"), "--datasets", "long", "--task", "reranking"]
@@ -74,6 +75,7 @@ def test_two_processes_find_what_one_finds(data: Path, tmp_path: Path) -> None:
         ),
     ],
 )
+@pytest.mark.slow
 def test_two_processes_train_as_one(data: Path, tmp_path: Path, launcher: list[str], settings: list[str]) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     common = ["training.dev={queries: 4, depth: 3, pool: 30}", "training.conflicts.interval=3", *settings]

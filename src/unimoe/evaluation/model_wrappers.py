@@ -188,7 +188,7 @@ def _meta(
 
     The kind is part of it: an encoder and a cross-encoder with the same weights score a reranking task differently.
     """
-    from unimoe.evaluation.mteb.tasks import model_meta
+    from unimoe.evaluation.mteb.model_meta import model_meta
 
     own = [model.base_identity, model.prompt_name, str(model.dtype)]
     identity = {"weights": _weights_hash(model)} if identity is None else dict(identity)

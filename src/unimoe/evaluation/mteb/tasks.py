@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from unimoe.data.collection import Collection
 from unimoe.data.sources.from_mteb import import_mteb
@@ -20,7 +20,6 @@ from mteb import AbsTask, TaskResult, evaluate  # noqa: E402
 from mteb.abstasks import AbsTaskRetrieval  # noqa: E402
 from mteb.abstasks.retrieval_dataset_loaders import RetrievalSplitData  # noqa: E402
 from mteb.abstasks.task_metadata import TaskMetadata  # noqa: E402
-from mteb.models.model_meta import ModelMeta, ScoringFunction  # noqa: E402
 
 if TYPE_CHECKING:
     from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
@@ -115,24 +114,6 @@ def run_task(model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, task: AbsTask)
         encode_kwargs={"batch_size": _LOADER_BATCH, "show_progress_bar": False},
     )
     return results.task_results[0]
-
-
-def model_meta(name: str, revision: str, kind: Literal["dense", "cross-encoder"]) -> ModelMeta:
-    """Return the card that MTEB files a model's results under, by name and revision.
-
-    Args:
-        name: with a ``/`` in it.
-        revision: a hash of everything that changes scores.
-        kind: what the model is.
-    """
-    facts = {
-        "name": name,
-        "revision": revision,
-        "model_type": [kind],
-        "modalities": ["text"],
-        "similarity_fn_name": ScoringFunction.COSINE if kind == "dense" else None,
-    }
-    return ModelMeta.create_empty(overwrites=facts)
 
 
 def query_texts(task: AbsTask) -> dict[str, str]:
