@@ -149,6 +149,12 @@ def test_the_page_of_keys_is_current() -> None:
     )
 
 
+def test_every_key_says_what_it_means() -> None:
+    rows = [line for line in (ROOT / "docs" / "configuration.md").read_text("utf-8").splitlines() if "`" in line[:4]]
+    assert len(rows) > 300
+    assert [row for row in rows if row.endswith("|  |")] == []
+
+
 def _merged(whole: dict[str, Any], piece: dict[str, Any]) -> dict[str, Any]:
     return whole | {
         key: _merged(whole[key], value) if isinstance(value, dict) and isinstance(whole.get(key), dict) else value

@@ -84,6 +84,7 @@ class DenseExperiment(Section):
     Attributes:
         name: recorded in every result; ``output_dir`` holds one experiment.
         caveats: why results are unfit for decisions; copied into every result.
+        output_dir: folder of vectors, results and analysis.
     """
 
     name: Name = "dense"

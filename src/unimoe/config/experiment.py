@@ -59,7 +59,13 @@ class PromptConfig(Section):
 
 
 class BM25Config(Section):
-    """BM25's parameters, for candidates and for the hard negatives of training."""
+    """BM25's parameters, for candidates and for the hard negatives of training.
+
+    Attributes:
+        k1: saturation of a term's frequency.
+        b: how much the length of a document counts, from 0 to 1.
+        stemmer: ``english`` (Snowball) or ``none``.
+    """
 
     k1: Annotated[float, Field(ge=0)] = 0.9
     b: Fraction = 0.4
@@ -73,6 +79,8 @@ class BundledTier(Section):
         queries: queries of a seeded sample of the split.
         depth: candidates reranked per query.
         pool: documents of dense retrieval, a seeded sample that includes every relevant one.
+        collection: any collection, by name.
+        split: the queries that are scored.
     """
 
     collection: str = "apidocs"
@@ -145,6 +153,8 @@ class Experiment(Section):
             ``run_experiment`` copies them to ``output_dir`` before there are scores, and the analysis judges by that
             copy.
         caveats: why results are unfit for decisions; copied into every result.
+        output_dir: folder of checkpoints, results and analysis; one experiment each.
+        seeds: a training of every arm for each of them.
     """
 
     name: Name

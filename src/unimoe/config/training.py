@@ -22,6 +22,10 @@ class LoraConfig(Section):
     Attributes:
         first_layer: adapt this layer (counted from 0) and all above. The layers below stay frozen, so their states are
             computed once for all arms and seeds, and no gradient flows there.
+        r: rank of the adapters.
+        alpha: scale of the adapters; they are multiplied by ``alpha / r``.
+        dropout: on the input of each adapter, in training.
+        target_modules: names of the linear layers that get an adapter.
     """
 
     r: Count = 8
@@ -43,6 +47,9 @@ class RankingRecipe(Section):
             has the listwise losses.
         loss_options: of the loss; options that it does not use must keep their defaults.
         negatives_from: draw hard negatives from this many of the best BM25 candidates.
+        queries_per_step: queries of one ranking batch.
+        hard_negatives: negatives of each query from BM25.
+        random_negatives: negatives of each query from the whole collection.
     """
 
     queries: Count | None = None
@@ -73,6 +80,8 @@ class EmbeddingRecipe(Section):
         queries: size of the training set, a fixed sample of the split; null for all of it.
         negatives_from: draw hard negatives from this many of the best BM25 candidates.
         temperature: divides the cosines.
+        pairs_per_step: queries, each with one positive, of one embedding batch.
+        hard_negatives: negatives of each query from BM25; the batch gives the others.
     """
 
     queries: Count | None = None
@@ -135,6 +144,10 @@ class TrainingConfig(Section):
         patience: stop after this many evaluations without a better score; null for never.
         dev: the queries of these evaluations.
         tracking: trackers that receive the log, in addition to ``logs/train.jsonl``.
+        split: of the collection, whose queries train.
+        steps: optimizer steps of every arm.
+        weight_decay: of AdamW.
+        max_grad_norm: clip the norm of the gradient here.
     """
 
     collection: str

@@ -103,6 +103,9 @@ class CrossEncoderConfig(Section):
         dtype: of the forward passes in training; weights are float32. ``auto``: bfloat16 on a GPU that has it.
         push_to_hub: repository to upload the finished model to; null for none.
         caveats: reasons why results are unfit for decisions, copied into every result.
+        output_dir: folder of checkpoint, logs and results.
+        weight_decay: of AdamW.
+        max_grad_norm: clip the norm of the gradient here.
     """
 
     name: Name = "cross_encoder"

@@ -90,7 +90,12 @@ class PositivesConfig(Section):
 
 
 class DebiasConfig(Section):
-    """The debiased contrastive loss (Chuang et al. 2020); ``prior`` is the chance that a negative is a positive."""
+    """The debiased contrastive loss (Chuang et al. 2020).
+
+    Attributes:
+        enabled: subtract the share of positives that is expected among the negatives.
+        prior: the chance that a negative is a positive.
+    """
 
     enabled: bool = False
     prior: Below1 = 0.01
@@ -120,7 +125,14 @@ class LossConfig(Section):
 
 
 class SamplerConfig(Section):
-    """Batches: ``batch`` shuffled captions, or with ``by_image`` so many ``captions`` (K) of so many ``images`` (P)."""
+    """Batches: ``batch`` shuffled captions, or with ``by_image`` so many ``captions`` (K) of so many ``images`` (P).
+
+    Attributes:
+        batch: captions of a shuffled batch.
+        by_image: draw images, then captions of each.
+        images: images of such a batch (P).
+        captions: captions of each of them (K).
+    """
 
     batch: Annotated[int, Field(ge=2)] = 512
     by_image: bool = False
@@ -129,7 +141,13 @@ class SamplerConfig(Section):
 
 
 class TemperatureConfig(Section):
-    """The divisor of cosines: ``fixed``, or if null, half a cosine wave from ``start`` to ``end`` over the epochs."""
+    """The divisor of cosines: ``fixed``, or if null, half a cosine wave from ``start`` to ``end`` over the epochs.
+
+    Attributes:
+        fixed: one divisor for all epochs; null for the wave.
+        start: divisor of the first epoch.
+        end: divisor of the last epoch.
+    """
 
     fixed: Positive | None = None
     start: Positive = 0.10
@@ -164,7 +182,8 @@ class TranslatorConfig(Section):
         centre: rank by the cosine after the mean training image is subtracted.
         ridge, cca, geometry: the closed forms, alone or under an adapter.
         epochs: of training; the best one on the validation images is kept.
-        learning_rate, weight_decay: of AdamW; biases do not decay.
+        learning_rate: of AdamW.
+        weight_decay: of AdamW; biases do not decay.
         save_every: epochs between saved states.
         validation: share of the images that chooses the epoch.
         seed: of split, first weights and batches.
