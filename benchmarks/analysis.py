@@ -5,7 +5,7 @@
 A folder of results is generated: BEIR's 15 sets with their numbers of test queries, five trained arms with five seeds
 each beside BM25 and zero-shot, all default metrics by query, the sidecars with query texts and ranks, training logs and
 logs of gradient conflicts. Then the commands run on it in turn, each in a fresh process with its imports. One run of
-each beforehand leaves Python's byte code and the files in the caches they are in on a machine in use.
+each beforehand fills the caches of byte code and files, as on a machine in use.
 """
 
 from __future__ import annotations

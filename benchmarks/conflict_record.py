@@ -4,7 +4,8 @@
 
 Two trainings of the bundled joint arm take the same steps alternately: one measures each of them, the other none. A
 measured step computes half of the ranking batch and both halves of the embedding batch once more. ``overhead`` is the
-share of training time at the default interval. On a CPU, time is this process's own, which others do not lengthen.
+share of training time at the default interval. On a CPU, time is processor time of this
+process, which other processes do not lengthen.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ Both search 1,000,000 seeded random unit vectors of 384 float32 numbers, mapped 
 beforehand (FAISS), with the same number of threads. Ours starts from the queries' vectors and ends with a run, checks
 of the input and exact scores included; FAISS ends with its arrays of scores and row numbers.
 
-Below the times stands what no exact search can avoid: reading every vector once, and the matrix product.
+Below the times, it prints the time of what no exact search can avoid: reading every vector once, and the matrix
+product.
 """
 
 from __future__ import annotations

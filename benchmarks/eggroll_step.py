@@ -1,4 +1,4 @@
-"""A full EGGROLL step against materialised weights, the original's recipe, and the matrix product it cannot avoid.
+"""A full EGGROLL step against materialised weights, the original's recipe, and the matrix product that it cannot avoid.
 
     uv run benchmarks/eggroll_step.py
 
@@ -8,11 +8,11 @@ and the weight's update; pools and ideal DCGs are prepared beforehand for all.
 
 naive   one perturbed weight after the other, projections, scores, topk
 seed    the original: the closed form as three products with the documents' vectors, topk, argsort for shaping
-floor   documents times all directions' factors, one matrix product of torch's into memory at hand
-product the same by the library that we ask for it: on AMD's processors with AVX-512 another one, twice as fast
+floor   documents times all directions' factors: one matrix product by torch, into memory that exists already
+product the same by the library that ``matmul_nt`` takes: on AMD's processors with AVX-512 oneDNN, twice as fast
 
-The figures of the JSON are for one thread, in time of the processor: with two, or by the clock, what else runs on a
-small machine decides. Several threads are timed by the clock. Memory is what torch allocates from the first step on
+The JSON's numbers are for one thread, in processor time: with two threads, or in wall-clock time, other processes of a
+small machine decide. Several threads are timed by the clock. Memory is what torch allocates from the first step on
 (its profiler's running sum, work buffers included) and what numpy does (tracemalloc).
 """
 

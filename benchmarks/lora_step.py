@@ -2,14 +2,14 @@
 
     uv run benchmarks/lora_step.py
 
-All train the bundled ranking arm from the same token ids: softmax over a query's gaps, 24 questions a step, adapters on
-the upper half, the same dtype. ``Trainer`` is what a user would write: PEFT's default adapters (float32 beside a
+All train the bundled ranking arm from the same token ids: softmax over a query's margins, 24 prompts a step, adapters
+on the upper half, the same dtype. ``Trainer`` is what a user would write: PEFT's default adapters (float32 beside a
 bfloat16 base), right-padded batches with a mask, all logits, AdamW. ``CrossEncoderTrainer`` is the same loop around a
 CrossEncoder with LogitScore, which computes the last token's logits alone, so it is the stronger peer in memory.
 
 Ours starts from the states of the frozen half, which are computed once for all arms and seeds. In the bundled
-experiment a training sees each question once: ``*_shared`` charges every step its part of that computation where all of
-the experiment's trainings that rank share it, ``*_alone`` all of it, as if there were one arm and one seed. Peak memory
+experiment a training sees each prompt once: ``*_shared`` adds to every step its part of that computation, shared by all
+of the experiment's trainings that rank; ``*_alone`` adds all of it, as if there were one arm and one seed. Peak memory
 is that of a process for each side while it takes steps; weights are included, loading them is not.
 """
 
@@ -114,7 +114,7 @@ def adapters(experiment: Experiment, layers: int) -> Any:
 
 
 def arguments(device: torch.device, batch: int) -> dict[str, Any]:
-    """What both trainers are told."""
+    """The settings of both trainers."""
     return {
         "per_device_train_batch_size": batch,
         "num_train_epochs": 1,

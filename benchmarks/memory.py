@@ -1,4 +1,4 @@
-"""What this process holds, as the kernel counts it; for the scripts beside this one."""
+"""The memory of this process, as the kernel counts it; for the scripts beside this one."""
 
 from __future__ import annotations
 

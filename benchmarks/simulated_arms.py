@@ -3,7 +3,7 @@
 Every query has a difficulty that all arms share, a part of its own under each arm, and noise that each training run
 draws anew; a training run also shifts all its scores by one number. These are normal variables. Graded scores are cut
 to 0 and 1, where many end, as nDCG@10 and MRR@10 do; 0/1 scores say whether the variable is above 0, as Success@5 does.
-An arm's mean over all the seeds and queries there could be is exactly the one asked for.
+An arm's mean over all possible seeds and queries is exactly the one that is asked for.
 
 Where seeds pair, half of the variance of a run's shift and half of its noise are common to the runs of one seed.
 """

@@ -1,4 +1,4 @@
-"""What the analysis says of simulated experiments, and whether it is right; used by ``tir_coverage.py``."""
+"""Judge simulated experiments by the analysis, and check its intervals, labels and marks; for ``tir_coverage.py``."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from unimoe.config import Experiment
 from unimoe.config.dense import DenseExperiment
@@ -51,24 +51,30 @@ def page() -> str:
 def _kind(title: str, used_by: str, model: type[BaseModel]) -> Iterator[str]:
     yield f"## {title}\n\n{used_by}\n"
     yield "| key | default | means |\n|---|---|---|"
-    yield from _rows(model, "")
+    yield from _rows(model, "", None)
     yield ""
 
 
-def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
+def _rows(model: type[BaseModel], prefix: str, defaults: BaseModel | None) -> Iterator[str]:
+    """Yield a row for each key; ``defaults`` is what a file without this section has in its place."""
     meanings = _attributes(model)
     for name, field in model.model_fields.items():
         section = _section(field.annotation)
+        value = field.get_default(call_default_factory=True)
         if section is not None:
             summary = (section.__doc__ or "").split("\n", 1)[0]
             several = " (by name)" if get_origin(field.annotation) is dict else ""
             meaning = meanings.get(name, summary)
-            yield f"| **`{prefix}{name}`**{several} | {_default(field, section)} | {_cell(meaning)} |"
+            yield f"| **`{prefix}{name}`**{several} | {_default(value, section)} | {_cell(meaning)} |"
             inner = f"{prefix}{name}.NAME." if several else f"{prefix}{name}."
-            yield from _rows(section, inner)
+            absent = getattr(defaults, name, value)
+            yield from _rows(section, inner, absent if isinstance(absent, section) else None)
         else:
             meaning = ". ".join(filter(None, [_choices(field.annotation), meanings.get(name, "").rstrip(".")]))
-            yield f"| `{prefix}{name}` | {_default(field, None)} | {_cell(meaning)} |"
+            default = _default(value, None)
+            if defaults is not None and (absent := getattr(defaults, name)) != value:
+                default += f"; {_default(absent, None)} if `{prefix.split('.')[0]}` is left out"
+            yield f"| `{prefix}{name}` | {default} | {_cell(meaning)} |"
 
 
 def _attributes(model: type[BaseModel]) -> dict[str, str]:
@@ -99,10 +105,9 @@ def _choices(annotation: Any) -> str:
     return ", ".join(f"`{value!r}`" if "\n" in str(value) else f"`{value}`" for value in get_args(annotation))
 
 
-def _default(field: FieldInfo, section: type[BaseModel] | None) -> str:
-    if field.is_required():
+def _default(value: Any, section: type[BaseModel] | None) -> str:
+    if value is PydanticUndefined:
         return "**required**"
-    value = field.get_default(call_default_factory=True)
     if section is not None and isinstance(value, section):
         return ""
     if value is None:

@@ -17,12 +17,12 @@ class EncoderConfig(Section):
 
     Attributes:
         base: a hub id, a folder (of sentence-transformers or of transformers), or ``bundled:all-minilm-l6-v2``.
-        revision: the hub revision; None for the newest.
+        revision: the hub revision; null for the newest.
         dtype: ``auto`` probes the device for the faster of bfloat16 and float32.
-        max_length: tokens of one text, prefix included; None for the model's own limit.
+        max_length: tokens of one text, prefix included; null for the model's own limit.
         pooling: how token states become one vector; ``auto`` takes the model's own setting, else the mean.
-        query_prefix: text before a query, such as e5's ``query: ``; None for the model's own, which is often none.
-        document_prefix: text before a document, such as e5's ``passage: ``; None for the model's own.
+        query_prefix: text before a query, such as e5's ``query: ``; null for the model's own, which is often none.
+        document_prefix: text before a document, such as e5's ``passage: ``; null for the model's own.
         trust_remote_code: runs code from the model's repository; leave it off unless you have read that code.
     """
 
@@ -43,16 +43,16 @@ class DenseConfig(Section):
         depth: documents kept per query, at most.
         cutoffs: K of the Recall@K that is reported.
         relevance_threshold: the lowest grade that counts as relevant.
-        query_length: tokens of a query; None for the encoder's limit.
-        document_length: tokens of a document; None for the encoder's limit.
-        corpus_sample: documents of a seeded sample that includes the relevant ones; None for the whole corpus.
+        query_length: tokens of a query; null for the encoder's limit.
+        document_length: tokens of a document; null for the encoder's limit.
+        corpus_sample: documents of a seeded sample that includes the relevant ones; null for the whole corpus.
         use_small_eval_set: search a sample of ``subset_size`` documents, for a quick look; results say so.
         subset_size: documents of that sample, which includes the relevant ones.
-        test_size: share of the queries that is scored, split by query with ``split_seed``; None scores all.
+        test_size: share of the queries that is scored, split by query with ``split_seed``; null scores all.
         split_seed: seed of the sample of the corpus and of the split of the queries.
         backend: ``torch``, or ``faiss`` (flat inner product), which needs the extra of that name.
         storage: the dtype of vectors on disk.
-        fuse_depth: candidates of BM25 and of the encoder that reciprocal rank fusion joins; None for no fusion.
+        fuse_depth: candidates of BM25 and of the encoder that reciprocal rank fusion joins; null for no fusion.
         fuse_k: the constant of the fusion.
     """
 

@@ -19,7 +19,7 @@ class ModelConfig(Section):
 
     Attributes:
         base: a hub id, a folder, or ``bundled:smollm2-135m-instruct``.
-        revision: the hub revision; None for the newest.
+        revision: the hub revision; null for the newest.
         dtype: ``auto`` probes the device for the faster of bfloat16 and float32.
         max_length: tokens of one sequence, prompt included; only documents are truncated to fit.
         trust_remote_code: runs code from the model's repository; leave it off unless you have read that code.
@@ -104,7 +104,7 @@ class MTEBConfig(Section):
 
     Attributes:
         task_instruction: the prefix of queries, and of texts in symmetric tasks, if MTEB has an instruction for the
-            task, which replaces ``{instruction}``. Documents get none. With None, queries get ``prompt.query_prefix``
+            task, which replaces ``{instruction}``. Documents get none. With null, queries get ``prompt.query_prefix``
             and symmetric tasks none.
         prompts: prefixes that override the others. The first of these keys that fits counts: ``SciFact-query`` (task
             and role), ``SciFact`` (a task, all texts except documents), ``STS`` (a type of tasks, all texts except
@@ -129,7 +129,7 @@ class EvaluationConfig(Section):
             no order and is reranked whole; or ``run:PATH``, a TREC run, where the collection's name replaces
             ``{dataset}`` in the path.
         depth: candidates reranked per query, in all tiers except the bundled one.
-        token_budget: padded tokens of one forward pass; None for a number that suits the device.
+        token_budget: padded tokens of one forward pass; null for a number that suits the device.
         batch_size: sequences of one forward pass, instead of ``token_budget``.
     """
 
@@ -149,7 +149,7 @@ class Experiment(Section):
         name: recorded in every result; ``output_dir`` holds one experiment.
         paired_seeds: declares that the arms of one seed share the order of the data and the initial weights, so that
             intervals pair seeds; recorded in every result. Without it seeds are independent.
-        gates: a gate file, or the name of a shipped one; None for the default gates, one for each joint arm and task.
+        gates: a gate file, or the name of a shipped one; null for the default gates, one for each joint arm and task.
             ``run_experiment`` copies them to ``output_dir`` before there are scores, and the analysis judges by that
             copy.
         caveats: why results are unfit for decisions; copied into every result.

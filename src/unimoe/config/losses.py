@@ -59,17 +59,17 @@ class LossOptions(Section):
     Attributes:
         activation: applied to the scores before the loss.
         respect_input_order: the loss teaches the order of the documents, also among equal labels; labels must not rise
-            along the list. Off: documents are sorted by label.
+            along the list. ``false``: documents are sorted by label.
         ties: where the order is by label, documents of equal labels keep the order they came in, or are shuffled at
             every step, so that no order among them is taught.
         rank_discount: weight of place i in a list of n before normalisation: ``exponential`` 2^(n-i) - 1 (Lan et al.
             2014), ``identity`` 1, ``log1p`` 1/ln(1+i), ``log2`` 1/log2(1+i) as in nDCG, ``reciprocal`` 1/i.
-        normalize_weights: off: the weights as they are, so that long lists count for far more than short ones.
+        normalize_weights: ``false`` leaves the weights as they are, so that long lists count far more than short ones.
         normalization_method: ``sum`` divides by the sum; ``softmax`` of the weights themselves, with exponential
             weights nearly all on the first place; ``minmax`` to 0..1, ``log`` ln(1+w), ``temperature``
-            w^(1/temperature), each then divided by its sum; ``none`` is ``normalize_weights`` off.
-        temperature: in PListMLE, of the normalisation of that name: below 1 sharpens, 1 is ``sum``. In ApproxNDCG,
-            score differences are divided by it.
+            w^(1/temperature), each then divided by its sum; ``none`` is ``normalize_weights: false``.
+        temperature: of PListMLE's normalisation ``temperature``: below 1 sharpens the weights, 1 equals ``sum``.
+            ApproxNDCG divides score differences by it.
         weighting: how LambdaLoss weights pairs.
         k: pairs count where one of the two is among the first k by score; null for all pairs.
         sigma: score differences are multiplied by it.
@@ -115,7 +115,7 @@ class LossConfig(LossOptions):
 
     Attributes:
         name: ``yes_no`` judges each pair alone (binary cross-entropy); ``softmax`` picks the best document; the others
-            are listwise, pairwise or contrastive, see ``docs/losses.md``.
+            are listwise, pairwise or contrastive, see ``docs/studies/cross_encoder.md``.
         mini_batch_size: pairs of one forward pass of a cross-encoder: null for as many as the batch has queries, 0 or
             below for all of them at once.
     """

@@ -24,7 +24,7 @@ class LoraConfig(Section):
             computed once for all arms and seeds, and no gradient flows there.
         r: rank of the adapters.
         alpha: scale of the adapters; they are multiplied by ``alpha / r``.
-        dropout: on the input of each adapter, in training.
+        dropout: probability of dropout on each adapter's input, in training.
         target_modules: names of the linear layers that get an adapter.
     """
 
@@ -43,9 +43,9 @@ class RankingRecipe(Section):
     Attributes:
         queries: size of the training set, a fixed sample of the split; null for all of it.
         loss: ``yes_no`` judges each pair alone, as in the fine-tuning of Qwen3-Reranker. ``softmax`` compares the
-            margin of the positive with those of its negatives, which learns an order in fewer steps. ``config.losses``
-            has the listwise losses.
-        loss_options: of the loss; options that it does not use must keep their defaults.
+            margin of the positive with those of its negatives, which learns an order in fewer steps. The
+            listwise losses are in ``docs/studies/cross_encoder.md``.
+        loss_options: options of the loss; those that it does not use must keep their defaults.
         negatives_from: draw hard negatives from this many of the best BM25 candidates.
         queries_per_step: queries of one ranking batch.
         hard_negatives: negatives of each query from BM25.
@@ -110,7 +110,7 @@ class DevConfig(Section):
     joint arm by the mean of both.
 
     Attributes:
-        split: of the training collection.
+        split: a split of the training collection.
         queries: number of judged queries, a fixed sample.
         depth: candidates reranked per query.
         pool: documents of dense retrieval, a fixed sample that holds the relevant ones; null for the whole corpus.
@@ -129,14 +129,14 @@ class TrainingConfig(Section):
     and joint both, the same batches in the same order.
 
     Attributes:
-        collection: of the training queries.
+        collection: the collection of the training queries.
         token_budget: most padded tokens of one backward pass; a larger batch is done in parts.
         batch_size: sequences of one part; replaces ``token_budget``.
-        schedule: of the learning rate after the warm-up: ``linear`` and ``cosine`` decay to 0, ``constant`` stays;
+        schedule: the learning rate after the warm-up: ``linear`` and ``cosine`` decay to 0, ``constant`` stays;
             ``onecycle`` is Smith's: a cosine up from a 25th of the peak and down to a 250,000th.
-        warmup_steps: steps of warm-up, which is linear except in ``onecycle``.
+        warmup_steps: steps of the warm-up, which is linear except in ``onecycle``.
         warmup_ratio: warm-up as a share of ``steps``, rounded up.
-        accumulation_steps: batches of one optimizer step. Contrast stays within each batch.
+        accumulation_steps: batches of one optimizer step. InfoNCE takes negatives from its own batch only.
         activation_checkpointing: recompute activations in the backward pass: less memory, a third more time.
         save_every: steps between saved training states; a killed run loses at most these.
         evaluate_every: steps between evaluations on dev, with one more at the end; the best checkpoint is kept as
@@ -144,10 +144,10 @@ class TrainingConfig(Section):
         patience: stop after this many evaluations without a better score; null for never.
         dev: the queries of these evaluations.
         tracking: trackers that receive the log, in addition to ``logs/train.jsonl``.
-        split: of the collection, whose queries train.
+        split: the split whose queries train.
         steps: optimizer steps of every arm.
-        weight_decay: of AdamW.
-        max_grad_norm: clip the norm of the gradient here.
+        weight_decay: AdamW's weight decay.
+        max_grad_norm: gradients are clipped to this norm.
     """
 
     collection: str

@@ -88,28 +88,28 @@ class BiEncoderConfig(Section):
         train_queries: number of training queries, a fixed sample; null for all of them.
         encoder: the base that is trained; ``pooling`` is one of its keys.
         out_dim: rows of a linear layer without bias after the pooling; null for none.
-        head_init: of that layer. ``orthogonal`` keeps cosines where ``out_dim`` is the hidden size, and approximately
-            below it; ``uniform`` is torch's own.
+        head_init: first weights of that layer. ``orthogonal`` keeps cosines where ``out_dim`` is the hidden size, and
+            approximately below it; ``uniform`` is torch's own.
         freeze_base: train the linear layer alone; embeddings of the base are then computed once.
         frozen_layers: freeze the embeddings and this many of the lowest layers; 0 trains everything.
         query_length: tokens of a query; null for the encoder's limit.
         document_length: tokens of a document; null for the encoder's limit.
-        loss: of a batch.
+        loss: the loss of a batch.
         batch_size: queries of one batch; the documents of the others are a query's negatives.
         accumulation: batches of one optimizer step.
         chunk_size: texts of one forward pass where a whole batch does not fit in memory (gradient caching: the same
             gradient, one more forward pass); null for whole batches.
         negatives: hard negatives.
         epochs: passes over the training queries, each with one positive drawn at random.
-        schedule: of the learning rate.
+        schedule: how the learning rate changes after the warm-up.
         warmup: share of the steps in which the learning rate rises.
         learning_rate: peak, of AdamW.
-        weight_decay: of AdamW.
+        weight_decay: AdamW's weight decay.
         max_grad_norm: gradients are clipped to this norm.
         dropout: use the encoder's; false for none.
         precision: ``auto`` computes in bfloat16 where a probe finds that faster; weights stay float32.
         dev: the choice of the epoch.
-        seed: of batches, draws, dropout and the linear layer.
+        seed: decides batches, draws, dropout and the linear layer's first weights.
         save_every: steps between saved states; null saves after every epoch alone.
         output_dir: one folder for each base model.
         caveats: reasons why results are unfit for decisions.
@@ -171,7 +171,7 @@ class SamplingConfig(Section):
         max_words: most words of a query.
         characters: most characters of a query.
         letters: smallest share of letters and digits among the characters that are not white space.
-        seed: of the sample.
+        seed: decides the sample.
     """
 
     queries: Count | None = 200
@@ -201,7 +201,7 @@ class LabelConfig(Section):
         bm25: the first stage's parameters.
         reranker: a causal language model as ``model.base`` names it, the checkpoint folder of an arm, or
             ``cross-encoder:`` and the id or folder of a sequence classifier with one label.
-        prompt: of a causal language model that is not a checkpoint.
+        prompt: the prompt of a causal language model; a checkpoint has its own.
         thresholds: ascending; a pair's grade is the number of them that its P(yes) reaches, 0 for not relevant.
         max_length: tokens of one pair.
         shard_queries: queries of one shard; a killed run loses at most one shard.

@@ -30,10 +30,10 @@ class SplitConfig(Section):
 
     Attributes:
         train: the split that trains.
-        dev: the split that chooses settings and the best step; None takes ``dev_fraction`` of the training queries.
+        dev: the split that chooses settings and the best step; null takes ``dev_fraction`` of the training queries.
         test: the split that is reported.
-        dev_fraction: of the queries of ``train``, by a hash of their ids.
-        test_fraction: if ``train`` is None, all three are parts of the split ``test``: this fraction of its queries is
+        dev_fraction: share of the queries of ``train`` that becomes dev, by a hash of their ids.
+        test_fraction: if ``train`` is null, all three are parts of the split ``test``: this fraction of its queries is
             the test, then ``dev_fraction`` is dev, and the rest trains.
     """
 

@@ -45,7 +45,7 @@ class ListsConfig(Section):
         max_positives: at most this many relevant documents in a list, the best grades first; null for half of
             ``max_docs``. Only for collections.
         negatives_from: draw the negatives from this many BM25 candidates, in their order. Only for collections.
-        held_out: number of MS MARCO's lists that choose the checkpoint instead.
+        held_out: number of MS MARCO's lists that do not train and choose the checkpoint.
         bm25: BM25's parameters.
     """
 
@@ -90,7 +90,7 @@ class CrossEncoderConfig(Section):
     """One training of a cross-encoder, and its evaluation. The defaults are the project's first recipe.
 
     Attributes:
-        name: of the experiment, written in every result; one ``output_dir`` for each experiment.
+        name: the experiment's name, recorded in every result; one ``output_dir`` for each experiment.
         arm: name of the trained model in results.
         epochs: passes over the lists.
         max_steps: optimizer steps, instead of ``epochs``.
@@ -100,12 +100,12 @@ class CrossEncoderConfig(Section):
         seed: set before the head is initialised, and again for dropout and the order of lists.
         eval_every: steps between evaluations on dev, each followed by a saved state; a killed run loses at most these.
         keep: number of saved states to keep; the best is always among them.
-        dtype: of the forward passes in training; weights are float32. ``auto``: bfloat16 on a GPU that has it.
+        dtype: dtype of the forward passes in training; weights are float32. ``auto``: bfloat16 on a GPU that has it.
         push_to_hub: repository to upload the finished model to; null for none.
         caveats: reasons why results are unfit for decisions, copied into every result.
         output_dir: folder of checkpoint, logs and results.
-        weight_decay: of AdamW.
-        max_grad_norm: clip the norm of the gradient here.
+        weight_decay: AdamW's weight decay.
+        max_grad_norm: gradients are clipped to this norm.
     """
 
     name: Name = "cross_encoder"

@@ -114,11 +114,11 @@ class TrainConfig(Section):
 
     Attributes:
         task: a collection of the catalogue; ``NanoMSMARCO`` and its siblings are ``nanobeir:MSMARCO`` and so on.
-        splits: the queries that train, choose and report; None: the published splits if there is a train split, else
+        splits: the queries that train, choose and report; null for the published splits if there is a train split, else
             parts of the test split.
         encoder: frozen; its embeddings are cached.
         head_output_size: dimensions after the head.
-        scoring: of a projected query with a projected document, the same in training, choice and report.
+        scoring: how a projected query and document are compared, the same in training, choice and report.
         init: ``pca``: the directions in which the documents' embeddings are longest, which keeps the encoder's ranking;
             ``orthogonal``: random ones; ``normal``: independent entries of variance 1 / inputs.
         method: evolution, genetic, hybrid, a loss, or ``zero_shot``, which trains nothing.
@@ -127,27 +127,27 @@ class TrainConfig(Section):
         population_size: perturbations of one step, two of each direction.
         sigma: size of a perturbation.
         sigma_is: ``relative`` to the weights (sigma is then the ratio of their norms), or ``absolute``.
-        learning_rate: of the optimizer; Adam's steps do not depend on the gradient's size, SGD's do.
-        optimizer: of all methods except the genetic algorithm.
+        learning_rate: the optimizer's; Adam's steps do not depend on the gradient's size, SGD's do.
+        optimizer: all methods except the genetic algorithm use it.
         adaptive_sigma: let sigma follow how much perturbations change the ranking.
-        shaping_method: of the fitness.
+        shaping_method: how the fitness of perturbations becomes weights.
         noise_rank: rank of a perturbation.
         grid: take the products of few a and few b vectors as directions: cheaper, and noisier by a known factor.
-        max_norm: gradients are clipped to this norm; None for no clipping.
+        max_norm: gradients are clipped to this norm; null for no clipping.
         weight_decay: per step, relative to the learning rate.
         seed_scale: leave 1/sigma out of the gradient estimate, as the original does.
         temperature: gradient losses divide cosines or dot products by it.
         ndcg_k: cutoff of the nDCG in training, choice and report.
-        gain: of a grade; equality with trec_eval holds for ``linear``.
+        gain: the gain of a grade in nDCG; equality with trec_eval holds for ``linear``.
         precision: of evolution: ``fp4`` keeps the weights in NVFP4 between steps, ``bfloat16`` concerns products alone.
-        soft_labels: half-relevant labels for training queries; None for none.
+        soft_labels: half-relevant labels for training queries; null for none.
         objectives: weights of the objectives in the fitness; eggroll, genetic and hybrid take more than relevance.
         handoff: steps of evolution before gradients take over, where the method is ``hybrid``.
         gradient_method: the loss of ``hybrid`` from then on.
         gradient_learning_rate: its learning rate.
         eval_every: steps between evaluations on the dev queries.
         save_every: steps between saved states; a killed run loses at most these.
-        seed: of noise, batches and random first weights.
+        seed: decides noise, batches and random first weights.
         device: None for the best available.
         output_dir: the folder of checkpoints, logs and results.
     """
@@ -204,7 +204,7 @@ class TrainConfig(Section):
 
 
 def original_recipe(**changes: object) -> TrainConfig:
-    """Return the original's settings with some changes, for comparison; ``docs/eggroll.md`` lists their faults."""
+    """Return the original's settings with some changes; ``docs/studies/heads.md`` lists their faults."""
     recipe: dict[str, object] = {
         "population_size": 256,
         "sigma": 0.02,

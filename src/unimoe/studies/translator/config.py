@@ -27,7 +27,7 @@ class RidgeConfig(Section):
 
     Attributes:
         alphas: penalties tried by cross-validation grouped by image; null for fifteen around the captions' variance.
-        folds: of that cross-validation.
+        folds: number of folds of that cross-validation.
     """
 
     alphas: Annotated[list[Weight], Field(min_length=1)] | None = None
@@ -40,8 +40,8 @@ class CCAConfig(Section):
     Attributes:
         components: directions kept; null for all.
         power: coordinates are weighted by their correlation to this power; null tries several.
-        shrinkage: of both covariances; null tries several.
-        folds: of the cross-validation, grouped by image, that chooses by MRR what is null.
+        shrinkage: how far both covariances are shrunk; null tries several.
+        folds: number of folds of the cross-validation that chooses what is null, by MRR; folds are grouped by image.
     """
 
     components: Count | None = None
@@ -158,8 +158,8 @@ class GeometryConfig(Section):
     """The geometry map, and the training of the closed form under an adapter.
 
     Attributes:
-        power: of the canonical correlations: 0 whitens, rotates and recolours, 1 keeps them as least squares does.
-        shrinkage: of both covariances.
+        power: exponent of canonical correlations: 0 whitens, rotates and recolours, 1 keeps them as least squares does.
+        shrinkage: how far both covariances are shrunk.
         unfreeze_epoch: the first epoch, counted from 1, that trains the closed form; null leaves it frozen.
         lr_scale: the closed form's learning rate over that of the adapter.
         freeze_bias: train the closed form's matrix only.
@@ -176,18 +176,18 @@ class TranslatorConfig(Section):
     """One training of a translator from caption vectors to image vectors.
 
     Attributes:
-        model: a closed form (ridge, cca, geometry), a network from random weights (linear, mlp1, mlp2), or a closed
-            form with a residual adapter whose last layer starts at zero (``BASES``).
+        model: a closed form (ridge, cca, geometry), a network from random weights (linear, mlp1, mlp2), or a residual
+            adapter whose last layer starts at zero, on geometry (bigjump) or on ridge (ridge_adapter).
         hidden: width of hidden layers.
         centre: rank by the cosine after the mean training image is subtracted.
         ridge, cca, geometry: the closed forms, alone or under an adapter.
-        epochs: of training; the best one on the validation images is kept.
-        learning_rate: of AdamW.
-        weight_decay: of AdamW; biases do not decay.
+        epochs: number of training epochs; the best one on the validation images is kept.
+        learning_rate: AdamW's learning rate.
+        weight_decay: AdamW's weight decay; biases do not decay.
         save_every: epochs between saved states.
         validation: share of the images that chooses the epoch.
-        seed: of split, first weights and batches.
-        device: null for the best there is.
+        seed: decides split, first weights and batches.
+        device: null for the best available.
         output_dir: folder of checkpoint, log and results.
     """
 
