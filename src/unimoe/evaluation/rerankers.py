@@ -41,7 +41,7 @@ class UnimodelReranker:
 
     @property
     def token_budget(self) -> int | None:
-        """As in ``Reranker``."""
+        """Tokens of one forward pass; see ``Reranker``."""
         return used_budget(self._model, self._token_budget, self._batch_size)
 
     def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:

@@ -220,7 +220,7 @@ class DatasetArms:
         )
 
     def _embed(self, advance: Advance | None) -> Outcome:
-        """Embed and search once for the encoder and the fusion; never where both results exist."""
+        """Embed and search once for the encoder and the fusion, and not at all if both results exist."""
         if self._embedded is None:
             evaluation, checkpoint = self._experiment.evaluation, self._retriever.checkpoint
             outcome = evaluate_retrieval(

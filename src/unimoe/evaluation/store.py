@@ -197,7 +197,7 @@ def _first_stage(outcome: Outcome) -> FirstStageScores | None:
 
 
 def _drilldown(queries: Mapping[str, str], qrels: Qrels, run: Run) -> DrillDown:
-    """The judged queries with their texts and the ranks of their relevant documents in a run."""
+    """Return the judged queries with their texts and the ranks of their relevant documents in a run."""
     details = {}
     for query_id, grades in qrels.items():
         places = {document_id: place for place, document_id in enumerate(ranked(run.get(query_id, {})), start=1)}

@@ -193,7 +193,7 @@ def _as_tensor(vectors: Corpus) -> torch.Tensor:
 
 
 def _to_device(rows: torch.Tensor, pinned: torch.Tensor | None, device: torch.device) -> torch.Tensor:
-    """A block as float32 on the device; on a CPU float32 rows are not copied."""
+    """Return a block as float32 on the device; on a CPU float32 rows are not copied."""
     if pinned is None:
         return rows.to(device, torch.float32)
     return pinned[: len(rows)].copy_(rows).to(device, non_blocking=True)
@@ -204,7 +204,7 @@ def _longest(queries: _Queries) -> float:
 
 
 def _longest_row(rows: torch.Tensor, block: slice, ids: Sequence[str], longest_query: float) -> float:
-    """The greatest length of a block's vectors; refuse a block whose products may not be finite."""
+    """Return the greatest length of a block's vectors; refuse a block whose products may not be finite."""
     lengths = torch.linalg.vector_norm(rows, dim=1)
     longest = float(lengths.max())
     with np.errstate(over="ignore"):
@@ -239,7 +239,7 @@ def _check_shapes(queries: NDArray[np.float32], query_ids: Sequence[str], vector
 
 
 def _places(ids: Sequence[str]) -> Rows | None:
-    """Each row's number in the ascending order of ids; None where they ascend already."""
+    """Return each row's number in the ascending order of ids; None where they ascend already."""
     if all(map(lt, ids, islice(ids, 1, None))):
         return None
     order = sorted(range(len(ids)), key=ids.__getitem__)

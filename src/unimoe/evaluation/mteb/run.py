@@ -1,4 +1,4 @@
-"""Runs one task of MTEB without its output and without changing the random state around it."""
+"""One task of MTEB, run without its output and without changing the random state around it."""
 
 from __future__ import annotations
 

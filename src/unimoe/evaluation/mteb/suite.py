@@ -60,7 +60,7 @@ class MTEBSuite:
         return [result for result in results if result is not None]
 
     def _ready(self, mteb_task: AbsTask) -> list[Evaluation]:
-        """The evaluations on a task, with its data loaded where one of them has to be run."""
+        """Return the evaluations on a task, and load its data if one of them has to be run."""
         try:
             ready = task_at_hand(mteb_task) or mteb_task
             evaluations = [self._evaluator.on_mteb_task(self._system, task, ready) for task in self.tasks_on(mteb_task)]

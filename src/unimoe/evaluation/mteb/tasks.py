@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _SUBSET = "default"  # what MTEB calls the only subset of a task
 _UNKNOWN_LANGUAGE = "und-Zyyy"
-_LOADER_BATCH = 1024  # rows per step of MTEB's data loader; the model makes batches of its own
+_LOADER_BATCH = 1024  # rows per step of MTEB's data loader; the model forms its batches itself
 
 
 class CollectionTask(AbsTaskRetrieval):

@@ -15,8 +15,8 @@ from unimoe.trec import Run
 
 
 @dataclass(frozen=True)
-class PoolSet:
-    """The candidates of a test split, which every arm of a comparison reranks.
+class RerankingPools:
+    """The candidates of a test split, which every arm of a comparison reranks, and what makes results of them.
 
     Attributes:
         dataset: the collection's name in results.

@@ -16,7 +16,7 @@ from unimoe.evaluation.store import ResultStore
 from unimoe.io import hash_json
 from unimoe.models.device import describe_device
 from unimoe.results import EvalResult, TrainingBudget
-from unimoe.studies.common.pool_results import PoolSet
+from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.cross_encoder.model import load_cross_encoder
 from unimoe.studies.cross_encoder.reranking_set import CrossEncoderReranker, RerankingSet
 
@@ -128,8 +128,8 @@ def write_first_stage(data: RerankingSet, reporting: Reporting, config: dict[str
     return store.evaluated(spec, lambda: pools.outcome(data.candidates))
 
 
-def _pools(data: RerankingSet, reporting: Reporting) -> PoolSet:
-    return PoolSet(
+def _pools(data: RerankingSet, reporting: Reporting) -> RerankingPools:
+    return RerankingPools(
         dataset=data.dataset,
         collection=data.collection,
         candidates=data.candidates,

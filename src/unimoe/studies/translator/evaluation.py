@@ -22,7 +22,7 @@ from unimoe.results import EvalResult, Identity, Task, TrainingBudget
 from unimoe.retrieval.dense import search
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs
 from unimoe.studies.translator.models.interface import Floats, Translator
-from unimoe.studies.translator.models.ranking import Advance, Rows, image_ranks, rank_metrics, rank_values
+from unimoe.studies.translator.models.ranking import Rows, image_ranks, rank_metrics, rank_values
 
 TASK: Task = "crossmodal"
 MAIN_METRIC = "mrr"
@@ -100,7 +100,6 @@ def evaluate_crossmodal(
     texts: Mapping[str, str] | None = None,
     device: str = "cpu",
     given: Sequence[str] = (),
-    advance: Advance | None = None,
 ) -> EvalResult:
     """Rank, score, and write result, TREC run, judgments and drill-down, unless the result exists.
 
@@ -112,7 +111,6 @@ def evaluate_crossmodal(
         texts: caption id to text, for drill-downs; without them ids are shown.
         device: where blocks of scores are computed.
         given: options given by hand, for provenance.
-        advance: called with the number of captions ranked.
 
     Raises:
         DataError: the place of the result is taken by another evaluation, the translator takes other dimensions, or a
@@ -122,7 +120,7 @@ def evaluate_crossmodal(
     def evaluate() -> Outcome:
         start = time.perf_counter()
         captions, images = translated_pairs(translator, pairs, spec.dataset)
-        ranks = image_ranks(captions, images, pairs.image_of, image_ids=pairs.image_ids, device=device, advance=advance)
+        ranks = image_ranks(captions, images, pairs.image_of, image_ids=pairs.image_ids, device=device)
         run = search(captions, pairs.caption_ids, images, pairs.image_ids, RUN_DEPTH, device=device, longest=_UNIT)
         rows = np.asarray(pairs.image_of).tolist()
         return Outcome(

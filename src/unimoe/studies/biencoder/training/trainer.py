@@ -1,4 +1,4 @@
-"""Trains a bi-encoder, chooses the best epoch on dev, and writes two checkpoints: the best and the last.
+"""The training of a bi-encoder: the best epoch is chosen on dev; the best and the last checkpoint are written.
 
     trainer = BiEncoderTrainer(load_config(BiEncoderConfig, Path("biencoder/default")), torch.device("cpu"))
     facts = trainer.fit()

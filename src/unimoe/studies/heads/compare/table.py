@@ -157,12 +157,12 @@ def _row(
         signed_cell(float(np.mean(train)) - 100.0 * float(scores.mean())),
         *(cell for found in against for cell in (found.cells if found else NO_DIFFERENCE)),
         *costs,
-        Cell(in_words(chosen.knobs) or ABSENT),
+        Cell(in_words(chosen.setting) or ABSENT),
     )
 
 
 def _scores(results: Results, names: Sequence[str], key: str) -> dict[str, NDArray[np.float64]]:
-    """Scores ``(seeds, queries)`` of each method."""
+    """Return the scores ``(seeds, queries)`` of each method."""
     return {name: results.scores(name, key, results.seeds(name, key) or [None]) for name in names}
 
 

@@ -125,7 +125,7 @@ class WeightEvolution:
             self._sigma.value = float(state["sigma"].cpu().view(torch.float64))
 
     def _values(self, weight: Tensor, batch: Batch, directions: Perturbations, sigma: float) -> dict[str, Tensor]:
-        """Each objective's mean over the queries, ``(2M,)``."""
+        """Return each objective's mean over the queries, ``(2M,)``."""
         of_batch, totals = self._objectives.of(batch), dict[str, Tensor]()
         pools = Pools(batch.queries, batch.documents, batch.valid)
         relevance = of_batch.relevance_alone
@@ -190,7 +190,7 @@ class ScoreEvolution:
 
 
 class Hybrid:
-    """Evolution first, gradients after: does a warm-up without gradients find a better place to start from?
+    """Trains by evolution first and by gradients after, to see whether evolution finds a better start for gradients.
 
     The second method starts afresh, without moments of the first, and takes the steps from number ``handoff`` on,
     counted from 0.

@@ -225,12 +225,12 @@ def _discounts(top: Top) -> Tensor:
 
 
 def _at(values: Tensor, places: Tensor) -> Tensor:
-    """Values ``(b, P)`` at places ``(b, k, n)``."""
+    """Return values ``(b, P)`` at places ``(b, k, n)``."""
     return values.gather(1, places.flatten(1)).view(places.shape)
 
 
 def _spread(train: PoolSet, of_document: Mapping[str, float], kind: str) -> Tensor:
-    """A number of each document at its place in the pools, ``(Q, P)`` float32; 0 where padded."""
+    """Put a number of each document at its place in the pools, ``(Q, P)`` float32; 0 where padded."""
     found = torch.zeros(train.rows.shape)
     for place, ids in enumerate(train.document_ids):
         missing = [document_id for document_id in ids if document_id not in of_document]

@@ -143,7 +143,7 @@ class Scorer:
             yield _Block(part, products, documents, queries)
 
     def _scores(self, block: _Block, directions: tuple[int, ...]) -> Tensor:
-        """Scores ``(b, P, 2, *directions)``."""
+        """Return scores ``(b, P, 2, *directions)``."""
         documents, queries, gram, twice = block.documents, block.queries, block.products.gram, block.products.twice
         shape = documents.base.shape[:2]
         scores = self._buffer("scores", (*shape, 2, *directions), documents.base)

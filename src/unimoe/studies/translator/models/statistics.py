@@ -174,7 +174,7 @@ def total(parts: Sequence[PairStatistics]) -> PairStatistics:
 
 
 def _gather(pairs: CaptionPairs, rows: Rows, image_rows: Rows, block: int) -> PairStatistics:
-    """Sum over some captions, and over some images each once."""
+    """Compute the sums over some captions, and over some images each once."""
     inputs, outputs = pairs.captions.shape[1], pairs.images.shape[1]
     captions, images = _no_moments(inputs), _no_moments(outputs)
     cross, paired_total = np.zeros((inputs, outputs)), np.zeros(outputs)
