@@ -197,7 +197,7 @@ def _meta(
 
 
 def _weights_hash(model: object) -> str:
-    """Content hash of the weights in memory; other models than PyTorch's are known by their identity alone."""
+    """Hash the weights in memory; other models than PyTorch's are known by their identity alone."""
     if not isinstance(model, nn.Module):
         return "as named"
     weights = sorted(model.state_dict().items())

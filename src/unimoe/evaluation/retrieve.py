@@ -209,7 +209,7 @@ class DatasetArms:
         return self._scored(reciprocal_rank_fusion(cut, depth=self._config.depth, k=self._config.fuse_k), start)
 
     def _bm25_run(self, advance: Advance | None) -> Run:
-        """BM25 over the very same documents and queries; made once, then read from the cache."""
+        """Rank the very same documents by BM25, once; later calls read the cache."""
         return cached_bm25_run(
             self._data.test,
             self._depth,

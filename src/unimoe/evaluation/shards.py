@@ -206,7 +206,7 @@ def prepare(reranker: Reranker, collection: Collection, pairs: Sequence[Pair]) -
 
 
 def _characters(collection: Collection, pairs: Sequence[Pair]) -> int:
-    """Text of a group, what its prompts share counted once."""
+    """Return the characters of a group; what its prompts share counts once."""
     queries, documents = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
     text = sum(len(collection.queries[query_id]) for query_id in queries)
     return text + sum(len(collection.corpus[document_id].full_text) for document_id in documents)

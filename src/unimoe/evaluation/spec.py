@@ -249,7 +249,7 @@ def _system_spec(
 
 
 def _published(task: Task, dataset: Dataset) -> TaskMetadata | None:
-    """MTEB's card of the task that the collection is, where embeddings are evaluated on it."""
+    """Return MTEB's card of the task that the collection is, where embeddings are evaluated on it."""
     name = mteb_name(dataset.collection) if task == "embedding" else None
     return find_tasks([name])[0].metadata if name else None
 

@@ -146,7 +146,7 @@ class Ranker:
         self.ids = np.array(sorted(ids), dtype=object)
 
     def __len__(self) -> int:
-        """Number of documents."""
+        """Return the number of documents."""
         return len(self.ids)
 
     def place(self, document_id: str) -> slice:

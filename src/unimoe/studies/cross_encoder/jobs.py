@@ -11,6 +11,7 @@ from unimoe.console import Step, Steps, stderr, stdout
 from unimoe.errors import MissingPartError
 from unimoe.models.quiet import first_line
 from unimoe.results import EvalResult
+from unimoe.studies.common.progress import fit_with_progress
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 from unimoe.studies.cross_encoder.evaluation import (
     Reporting,
@@ -47,7 +48,7 @@ def train_and_evaluate(config: CrossEncoderConfig, device: torch.device, given: 
     training = training_of(config, data, device)
     steps = Steps(1 + len(data.test))
     with steps.step(f"{config.arm}, seed {config.seed}: {config.loss.name}", training.steps) as step:
-        manifest = fit(training, step)
+        manifest = fit_with_progress(training.fit, training.steps, step)
         step.outcome = "trained" if manifest.dev is None else f"nDCG@10 on dev {100 * manifest.dev:.2f}"
     for dataset in data.test:
         with steps.step(f"reranking {dataset.dataset}", dataset.pairs) as step:
@@ -56,20 +57,6 @@ def train_and_evaluate(config: CrossEncoderConfig, device: torch.device, given: 
     stdout.print(f"model  {training.checkpoint_dir}", soft_wrap=True)
     if config.push_to_hub is not None:
         _push(config.push_to_hub, training.checkpoint_dir, device)
-
-
-def fit(training: CrossEncoderTraining, step: Step) -> CrossEncoderManifest:
-    """Train, and move the progress bar past steps that an earlier run has taken."""
-    taken = 0
-
-    def on_step(number: int, _: int) -> None:
-        nonlocal taken
-        step.advance(number - taken)
-        taken = number
-
-    manifest = training.fit(on_step)
-    step.advance(training.steps - taken)
-    return manifest
 
 
 def report(

@@ -113,5 +113,5 @@ def _project(weight: Tensor, embeddings: Tensor, scoring: Scoring) -> Tensor:
 
 
 def _similarities(queries: Tensor, documents: Tensor) -> Tensor:
-    """Dot products of projected queries ``(B, D_out)`` with their pools ``(B, P, D_out)``, ``(B, P)`` float32."""
+    """Multiply projected queries ``(B, D_out)`` with their pools ``(B, P, D_out)``, ``(B, P)`` float32."""
     return (documents @ queries.unsqueeze(-1)).squeeze(-1).float()

@@ -69,7 +69,7 @@ class PoolSet:
     relevance_level: int = 1
 
     def __len__(self) -> int:
-        """Number of queries."""
+        """Return the number of queries."""
         return len(self.query_ids)
 
     def batch(self, places: Sequence[int]) -> Batch:

@@ -10,14 +10,13 @@ from unimoe.errors import DataError
 from unimoe.io import read_json, write_json
 from unimoe.metrics import score_run
 from unimoe.retrieval.bm25 import cached_bm25_run
-from unimoe.retrieval.dense import search
+from unimoe.retrieval.dense import UNIT_LENGTH, search
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.training.pairs import TrainingPairs
 from unimoe.studies.biencoder.training.sources import Source
 from unimoe.trec import Run, ranked
 
 _DEPTH = 100
-_LONGEST = 1.001  # length of an embedding, and a little for rounding
 
 
 def dev_score(source: Source, dev: Collection, metric: str) -> float:
@@ -36,7 +35,7 @@ def found_by(source: Source, queries: dict[str, str], collection: Collection, de
         source.all_vectors("document", documents),
         ids,
         depth,
-        longest=_LONGEST,
+        longest=UNIT_LENGTH,
     )
 
 

@@ -64,7 +64,7 @@ class CrossEncoderListLoss(nn.Module):
         if not loss.isfinite():
             raise DataError(
                 f"the loss of the queries {_named(query_ids)} is {float(loss.detach())}; lower learning_rate, or set "
-                "dtype to float32; what was saved before stands"
+                "dtype to float32; what was saved before is kept"
             )
         return loss
 

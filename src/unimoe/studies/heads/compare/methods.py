@@ -20,6 +20,7 @@ from unimoe.models.device import describe_device
 from unimoe.results import TrainingBudget, arm_dir, result_path
 from unimoe.studies.common.gate import register_gates
 from unimoe.studies.common.pool_results import RerankingPools
+from unimoe.studies.common.progress import fit_with_progress
 from unimoe.studies.heads.compare.arms import ARMS, Comparison, in_words
 from unimoe.studies.heads.compare.memory import step_peak_bytes
 from unimoe.studies.heads.config import TrainConfig
@@ -229,16 +230,7 @@ def shares_seeds(config: TrainConfig, base: TrainConfig) -> bool:
 
 
 def _fit(trainer: HeadTrainer, step: Step) -> dict[str, float]:
-    """Train, with a progress bar that also moves for steps taken in an earlier run."""
-    taken = 0
-
-    def on_step(number: int, facts: dict[str, float]) -> None:
-        nonlocal taken
-        step.advance(number - taken)
-        taken = number
-
-    found = trainer.fit(on_step)
-    step.advance(trainer.config.num_steps - taken)
+    found = fit_with_progress(trainer.fit, trainer.config.num_steps, step)
     return {name: found[name] for name in ("val", "best_step", "seconds")}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unimoe.analysis.arms import ZERO_SHOT
 from unimoe.analysis.loading import Results
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import caveat_notes, count_cell, marked, mean_cell, signed_cell
@@ -27,7 +28,6 @@ from unimoe.studies.common.splits import Splits
 from unimoe.studies.heads.compare.arms import ARMS, Comparison, in_words
 from unimoe.studies.heads.compare.methods import TRAINING_FILE, Chosen
 
-ZERO_SHOT = "zero_shot"
 BASELINES = ("infonce", ZERO_SHOT)
 
 _COLUMNS = (

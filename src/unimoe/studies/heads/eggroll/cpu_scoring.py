@@ -197,7 +197,7 @@ def _divide_by_lengths(query: int, factors: Factors, lengths: Lengths, scores: A
 
 @machine_code
 def _row(rows: Rows, number: int, part: int, length: int) -> Array:
-    """Part of a row, all of whose parts are of one length."""
+    """Return a part of a row, all of whose parts are of one length."""
     begin = rows.first + number * rows.apart + part * length
     return rows.memory[begin : begin + length]
 

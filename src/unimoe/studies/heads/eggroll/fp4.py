@@ -179,7 +179,7 @@ def _round(values: Tensor, mantissa: int, least: int, uniform: Tensor | None = N
 
 
 def _spacing(values: Tensor, mantissa: int, least: int) -> Tensor:
-    """Distance of the floating-point numbers of few bits around each value."""
+    """Return the distance of the floating-point numbers of few bits around each value."""
     exponents = (torch.frexp(values).exponent - 1).clamp(min=least)
     return torch.ldexp(torch.ones_like(values), exponents - mantissa)
 

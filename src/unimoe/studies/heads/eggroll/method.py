@@ -263,13 +263,13 @@ def _positive(sigma: float) -> float:
 
 
 def _tied(fitness: Tensor) -> float:
-    """Share of directions whose two perturbations have equal fitness ``(2M, ...)``."""
+    """Return the share of directions whose two perturbations have equal fitness ``(2M, ...)``."""
     plus, minus = fitness.chunk(2)
     return float((plus == minus).double().mean())
 
 
 def _pool_spread(scores: Tensor, valid: Tensor) -> float:
-    """Standard deviation of the scores in a pool, averaged over the pools as variances are."""
+    """Return the standard deviation of the scores in a pool, averaged over the pools as variances are."""
     count = valid.sum(1, keepdim=True).clamp(min=1)
     inside = scores.masked_fill(~valid, 0)
     apart = (inside - inside.sum(1, keepdim=True) / count).masked_fill(~valid, 0)

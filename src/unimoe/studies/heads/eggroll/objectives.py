@@ -215,7 +215,7 @@ def pareto_front(points: Sequence[Sequence[float]]) -> list[int]:
 
 
 def _halves(batch: Batch) -> Tensor:
-    """0 where the first stage ranks a document in the upper half of its pool, 1 elsewhere, ``(B, P)``."""
+    """Return 0 where the first stage ranks a document in the upper half of its pool, 1 elsewhere, ``(B, P)``."""
     return (2 * batch.ranks > batch.valid.sum(1, keepdim=True) + 1).long()
 
 

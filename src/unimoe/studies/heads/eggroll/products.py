@@ -169,7 +169,7 @@ class Products:
         return found[:, :split], found[:, split:total], base.contiguous(), None
 
     def _with_room(self, weight: Tensor) -> Tensor:
-        """Return rows ``b`` and ``W^T a``, and room for a block's queries where one product computes base scores too."""
+        """Return rows ``b`` and ``W^T a``, and room for a block's queries if that product gives base scores too."""
         split, total = len(self._inputs), len(self._inputs) + len(self._outputs)
         matrix = weight.new_empty(total + self._room, weight.shape[1])
         matrix[:split] = self._inputs

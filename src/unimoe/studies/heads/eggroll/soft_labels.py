@@ -108,7 +108,7 @@ def _embedded_by(voter: str, train: PoolSet, collection: Collection, config: Tra
 
 
 def _similarities(train: PoolSet, queries: Tensor, documents: Tensor) -> Run:
-    """Dot products of queries ``(Q, D)`` with the documents of their pools, whose rows are those of the pool set."""
+    """Return dot products of queries ``(Q, D)`` with their pools' documents, whose rows are those of the pool set."""
     scores = torch.zeros(train.rows.shape)
     for place, rows in enumerate(train.rows.cpu()):
         scores[place] = documents[rows.to(documents.device)] @ queries[place]

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unimoe.errors import DataError, InputError
+from unimoe.studies.translator.data.caption_pairs import Floats
 
-Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Numbers = NDArray[np.floating[Any]]
 

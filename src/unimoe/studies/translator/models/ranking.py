@@ -17,9 +17,7 @@ from torch import Tensor
 
 from unimoe.errors import DataError, InputError
 from unimoe.models.matmul import matmul_nt
-
-Floats = NDArray[np.float32]
-Rows = NDArray[np.int64]
+from unimoe.studies.translator.data.caption_pairs import Floats, Rows
 
 _CUTOFFS = (1, 5, 10)
 """K of Recall@K."""

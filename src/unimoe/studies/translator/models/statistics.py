@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from unimoe.errors import DataError, UsageError
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, Rows
-
-Doubles = NDArray[np.float64]
+from unimoe.studies.translator.models.interface import Doubles
 
 _BLOCK = 4096
 """Vectors converted to float64 at once."""

@@ -86,7 +86,7 @@ class Objective:
         return {f"{name}.{key}": tensor for name, state in kept.items() for key, tensor in state.items()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Go back to a state."""
+        """Restore what ``state`` returned."""
         for name, queue in self._queues():
             queue.load_state({key.partition(".")[2]: t for key, t in state.items() if key.startswith(f"{name}.")})
 
