@@ -65,7 +65,7 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, processes: 
     """Evaluate the arm and the first stage; print scores and result files on stdout.
 
     Raises:
-        MissingPartError: everything is done except collections that cannot be had.
+        MissingPartError: everything is done except collections that are not available.
         UnimoeError: the checkpoint or config cannot be used.
     """
     experiment, output_dir, load_system = _resolved(request, device)
@@ -97,7 +97,7 @@ def plan_evaluation(request: EvaluationRequest, device: torch.device, price_per_
     """Print what ``run_evaluation`` would do and take; run only a short probe of the model.
 
     Raises:
-        MissingPartError: the plan leaves out collections that cannot be had.
+        MissingPartError: the plan leaves out collections that are not available.
         UnimoeError: the checkpoint or config cannot be used.
     """
     experiment, _, load_system = _resolved(request, device)

@@ -64,7 +64,7 @@ class RetrievalReport:
     Attributes:
         arms: the encoder, and its fusion with BM25 where there is one.
         keys: ``task/dataset`` of the collections that were searched.
-        missing: how many collections cannot be had.
+        missing: how many collections are not available.
     """
 
     arms: list[str]

@@ -48,7 +48,7 @@ class EvaluationSpec:
         caveats: why the result is unfit for decisions; empty when it is fit.
         task_type: MTEB's type of the task; None outside MTEB.
         training: what a trained arm saw.
-        reusable: whether the hashes tell this system from every other; where they do not, it is always evaluated anew.
+        reusable: whether the hashes tell this system from every other; where they do not, it is always evaluated again.
     """
 
     system: str

@@ -165,7 +165,7 @@ def read_foreign(path: Path, corpus_ids: Sequence[str], ids: Sequence[str] | Non
     if len(vectors) != len(corpus_ids):
         raise DataError(f"{path}: {len(vectors)} vectors for {len(corpus_ids)} documents; encode this corpus again")
     if ids is None or len(set(ids)) != len(ids):
-        what = "has no row ids" if ids is None else "has row ids that stand twice"
+        what = "has no row ids" if ids is None else "has row ids that occur twice"
         logger.warning("%s: %s; rows are taken to be in the order of the corpus", path, what)
         return VectorStore(list(corpus_ids), vectors)
     known = set(corpus_ids)
@@ -203,8 +203,8 @@ def _resume(folder: Path, asked: _Progress, units: list[NDArray[np.int64]]) -> t
         if checksum_of_rows(vectors, done) != there.checksum:
             raise DataError(f"{folder / 'vectors.npy'}: the content has changed since it was written")
     except DataError as error:
-        logger.warning("%s; all vectors are made anew", error)
-        manifest.unlink()  # before the file it speaks of is replaced
+        logger.warning("%s; all vectors are computed again", error)
+        manifest.unlink()  # before the file that it describes is replaced
         return asked, None
     return there, vectors
 

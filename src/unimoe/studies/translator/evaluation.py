@@ -57,8 +57,8 @@ def crossmodal_spec(
         config: the whole configuration.
         encoder: identity of the captions' encoder, ``id@hash``; None where the files do not state it.
         prompt: name and hash of its prefixes and lengths; None where the files do not state it.
-        translator_hash: content hash of what was learned; without it no result can be told to be this translator's,
-            and it is always evaluated anew.
+        translator_hash: content hash of what was learned; without it no existing result is known to be this
+            translator's, and it is always evaluated again.
         checkpoint: which state of a training; ``none`` for closed forms.
         training: what it took.
         caveats: why the result is unfit for decisions.

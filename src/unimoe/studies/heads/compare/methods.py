@@ -56,7 +56,7 @@ class MethodComparison:
         given: options of the command line, for provenance.
 
     Raises:
-        DataError: the folder holds another gate, or the collection or encoder cannot be had.
+        DataError: the folder holds another gate, or the collection or encoder is not available.
     """
 
     def __init__(self, comparison: Comparison, data: HeadData | None = None, given: Sequence[str] = ()) -> None:

@@ -43,7 +43,7 @@ def soften(train: PoolSet, splits: Splits, config: TrainConfig) -> tuple[PoolSet
 
     Raises:
         UsageError: the config has no soft labels, or a voter is named twice or is no name.
-        DataError: a model cannot be had.
+        DataError: a model is not available.
     """
     settings = config.soft_labels
     if settings is None:

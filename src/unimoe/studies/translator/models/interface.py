@@ -149,7 +149,7 @@ def refuse_width(vectors: Numbers, width: int, what: str) -> None:
     if vectors.ndim != 2 or vectors.shape[1] != width:
         raise DataError(
             f"{what} of shape {vectors.shape}, but the translator was made for {width} dimensions; "
-            "use the encoder it was made with, or make it anew"
+            "use the encoder it was made with, or make it again"
         )
 
 

@@ -36,7 +36,7 @@ class Objective:
         captions: how many there are to train on; queues of predictions never hold more.
 
     Attributes:
-        fired: how often each component had something to do since the last ``take_fired``: ``queue_negatives`` and
+        counts: how much each component had to do since the last ``take_counts``: ``queue_negatives`` and
             ``mined_negatives`` (caption-image pairs), ``extra_positives``, ``past_predictions``, ``same_image_pairs``.
     """
 
@@ -47,7 +47,7 @@ class Objective:
         held, past = min(config.positives.held, captions), min(config.bank.queue, captions)
         self._positives = PredictionQueue(held, width, device) if config.positives.per_image else None
         self._past = PredictionQueue(past, width, device) if config.predictions else None
-        self.fired: dict[str, int] = {}
+        self.counts: dict[str, int] = {}
 
     def __call__(self, predicted: Tensor, batch: Batch, temperature: float, recent: int) -> dict[str, Tensor]:
         """Return the weighted terms of a batch; their sum is the loss.
@@ -75,10 +75,10 @@ class Objective:
         self._push(unit, batch)
         return terms
 
-    def take_fired(self) -> dict[str, int]:
-        """Return how often each component was active since the last call, and set the counts to zero."""
-        fired, self.fired = self.fired, {}
-        return fired
+    def take_counts(self) -> dict[str, int]:
+        """Return how much each component had to do since the last call, and set the counts to zero."""
+        counts, self.counts = self.counts, {}
+        return counts
 
     def state(self) -> dict[str, Tensor]:
         """Return all that the next batch depends on."""
@@ -135,7 +135,7 @@ class Objective:
                 queue.push(unit, batch.images, batch.captions)
 
     def _count(self, name: str, number: int) -> None:
-        self.fired[name] = self.fired.get(name, 0) + number
+        self.counts[name] = self.counts.get(name, 0) + number
 
 
 def cosine_loss(predicted: Tensor, targets: Tensor) -> Tensor:
