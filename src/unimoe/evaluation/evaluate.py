@@ -37,7 +37,7 @@ class EvaluationRequest:
     """What the command was asked to evaluate.
 
     Attributes:
-        checkpoint: a checkpoint folder; None for the base model as it is.
+        checkpoint: a checkpoint folder; None for the untrained base model.
         config: evaluation settings in place of the checkpoint's; required without a checkpoint.
         overrides: ``key=value`` strings, for the checkpoint's config where no other is given.
         tier: ``bundled``, ``fast``, ``nano`` or ``full``.

@@ -1,4 +1,4 @@
-"""Loads the collections of a tier one after the other, and says on stderr what is odd or missing."""
+"""Loads the collections of a tier one after the other, and reports on stderr what is odd or missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unimoe.metrics import DEFAULT_METRICS, level_note
 
 
 class Loader:
-    """Loads datasets as they are asked for.
+    """Loads datasets one at a time, when the caller asks for the next.
 
     Attributes:
         missing: a line for each dataset that is not available.

@@ -75,7 +75,7 @@ class MTEBEncoderWrapper:
         prompt_type: PromptType | None = None,
         **kwargs: Unpack[EncodeKwargs],
     ) -> Vectors:
-        """Embed the texts of a data loader, all in one call of the model, whatever the loader's batches.
+        """Embed all texts of a data loader in one call of the model, regardless of the loader's batches.
 
         Returns:
             ``(N, D)`` float32 of unit length, in the loader's order.

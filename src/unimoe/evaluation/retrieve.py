@@ -123,7 +123,7 @@ def bm25_engine(experiment: DenseExperiment) -> Engine:
 
 
 class DatasetArms:
-    """The arms of one retriever on one collection: BM25 on the very same documents, the encoder, and their fusion.
+    """The arms of one retriever on one collection: BM25 on the same documents, the encoder, and their fusion.
 
     Args:
         experiment: settings of the search.
@@ -209,7 +209,7 @@ class DatasetArms:
         return self._scored(reciprocal_rank_fusion(cut, depth=self._config.depth, k=self._config.fuse_k), start)
 
     def _bm25_run(self, advance: Advance | None) -> Run:
-        """Rank the very same documents by BM25, once; later calls read the cache."""
+        """Rank the same documents by BM25, once; later calls read the cache."""
         return cached_bm25_run(
             self._data.test,
             self._depth,

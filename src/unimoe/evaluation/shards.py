@@ -51,7 +51,7 @@ class Reranker(Protocol):
         """Cut the candidate pairs of a collection's queries into shards, each pair once."""
 
     def prepare(self, pairs: Sequence[TextPair]) -> Sequence[Sequence[Any]]:
-        """Return what is scored of each pair, such as its token ids.
+        """Return the input to score for each pair, such as its token ids.
 
         It is done ahead in another thread, and names the shard on disk.
 

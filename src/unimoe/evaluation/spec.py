@@ -1,4 +1,4 @@
-"""What is evaluated, and what came out of it.
+"""The specification of an evaluation, and its outcome.
 
 An ``EvaluationSpec`` names a system, a task and a dataset, with everything that the scores depend on; an ``Outcome``
 holds the scores. Every kind of evaluation makes these two, and ``store`` writes them as a result.
@@ -96,7 +96,7 @@ class Outcome:
         items: pairs or texts that a model scored; None where there is no model.
         seconds: time of scoring, of all processes together.
         relevance_level: the lowest grade that binary metrics counted as relevant.
-        device: what computed, in words.
+        device: description of the device that computed.
         token_budget: tokens of one forward pass; None without a model, or where sequences are counted instead.
         first_stage: the scores of the candidates in their first-stage order; None where there is no such order.
         queries_without_candidates: judged queries that had none, which count 0; None where nothing was reranked.

@@ -130,7 +130,7 @@ class ResultStore:
         return result
 
     def shards(self, spec: EvaluationSpec, fingerprint: str) -> ShardStore:
-        """Return the finished shards of a spec that is under way.
+        """Return the finished shards of an unfinished evaluation.
 
         Args:
             spec: of a reranking.

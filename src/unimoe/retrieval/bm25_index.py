@@ -100,7 +100,7 @@ class Analyzer:
     The stop words are Lucene's 33 English ones. Words are numbered in the order of their first document.
 
     Args:
-        stemmer: a Snowball stemmer such as ``english``; ``none`` leaves words as they are.
+        stemmer: a Snowball stemmer such as ``english``; ``none`` leaves words unchanged.
     """
 
     def __init__(self, stemmer: str) -> None:

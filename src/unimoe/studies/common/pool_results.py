@@ -96,7 +96,7 @@ class RerankingPools:
             run: the pools with an arm's scores.
             items: pairs that a model scored; None where there is no model.
             seconds: time of scoring.
-            device: what computed, in words.
+            device: description of the device that computed.
         """
         collection, level = self.collection, self.collection.relevance_level
         metrics = tuple(dict.fromkeys((self.metric, *DEFAULT_METRICS)))

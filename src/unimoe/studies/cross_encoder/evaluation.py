@@ -81,8 +81,8 @@ def evaluate_cross_encoder(
     """Rerank a collection's candidates and write the result, unless it exists; a killed run is resumed.
 
     Args:
-        model: what is scored.
-        data: what is reranked.
+        model: the cross-encoder to evaluate.
+        data: the collection with the candidates to rerank.
         reporting: where the result is written.
         device: where to compute.
         advance: called with the number of pairs done.

@@ -60,7 +60,7 @@ def crossmodal_spec(
         translator_hash: content hash of what was learned; without it no existing result is known to be this
             translator's, and it is always evaluated again.
         checkpoint: which state of a training; ``none`` for closed forms.
-        training: what it took.
+        training: steps and examples that the training took.
         caveats: why the result is unfit for decisions.
     """
     return EvaluationSpec(
@@ -103,7 +103,7 @@ def evaluate_crossmodal(
 
     Args:
         output_dir: the experiment's folder.
-        spec: what is evaluated, as ``crossmodal_spec`` makes it.
+        spec: of the evaluation; see ``crossmodal_spec``.
         translator: the translator.
         pairs: the captions, and all unique images of the part.
         texts: caption id to text, for drill-downs; without them ids are shown.

@@ -63,7 +63,7 @@ class HardNegatives:
 
         Args:
             epoch: from 0.
-            source: of vectors; the model as it is at the beginning of the epoch.
+            source: of vectors; the model at the beginning of the epoch.
             begun: whether steps of the epoch have been taken already.
 
         Raises:

@@ -25,7 +25,7 @@ from unimoe.studies.heads.pools import PoolSet
 
 @dataclass(frozen=True)
 class Point:
-    """A head by its arm, its setting in words, and its two objectives on dev."""
+    """A head by its arm, its setting as text, and its two objectives on dev."""
 
     method: str
     setting: str

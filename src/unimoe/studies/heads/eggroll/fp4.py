@@ -131,7 +131,7 @@ class FourBit:
         return inner | {"codes": packed.codes, "scales": packed.scales, "scale": packed.scale, "columns": columns}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Return to a state."""
+        """Restore what ``state`` returned."""
         self._packed = None
         if "codes" in state:
             self._packed = Packed(state["codes"], state["scales"], state["scale"], int(state["columns"]))

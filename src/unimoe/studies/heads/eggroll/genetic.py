@@ -66,7 +66,7 @@ class Genetic:
         return {} if self._population is None else {"population": self._population}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Return to a state."""
+        """Restore what ``state`` returned."""
         self._population = state.get("population")
 
     def _values(self, population: Tensor, batch: Batch) -> dict[str, Tensor]:

@@ -71,7 +71,7 @@ class WeightEvolution:
     """EGGROLL: low-rank perturbations of the weights, the fitness of each, and a step along their weighted sum.
 
     The fitness is the mean of ``Objectives`` over the batch's queries. Where no direction's two perturbations differ in
-    fitness, nothing was learned: weights and the optimizer's moments stay as they are. An adaptive sigma starts
+    fitness, nothing was learned: weights and the optimizer's moments stay unchanged. An adaptive sigma starts
     relative to the given weight.
     """
 
@@ -119,7 +119,7 @@ class WeightEvolution:
         return tensors
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Return to a state."""
+        """Restore what ``state`` returned."""
         self._optimizer.load_state(state)
         if self._sigma is not None:
             self._sigma.value = float(state["sigma"].cpu().view(torch.float64))
@@ -185,7 +185,7 @@ class ScoreEvolution:
         return self._optimizer.state()
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Return to a state."""
+        """Restore what ``state`` returned."""
         self._optimizer.load_state(state)
 
 
@@ -209,7 +209,7 @@ class Hybrid:
         return {f"{part}.{name}": value for part, state in parts.items() for name, value in state.items()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Return to a state."""
+        """Restore what ``state`` returned."""
         for part, method in (("first.", self._first), ("second.", self._second)):
             method.load_state({name.removeprefix(part): t for name, t in state.items() if name.startswith(part)})
 

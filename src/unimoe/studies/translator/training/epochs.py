@@ -80,7 +80,7 @@ class TranslatorTraining:
     Attributes:
         checkpoint: folder of the best epoch.
         last: folder of the last epoch.
-        state: the training under way.
+        state: of the training in progress.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class TranslatorTraining:
         self.state = RunState(folder, settings, hash_json(list(settings.values())), Progress)
 
     def settings(self, facts: dict[str, Any], *, finished: bool) -> dict[str, Any]:
-        """Return what is written beside the weights."""
+        """Return the facts written beside the weights."""
         return {
             "fingerprint": self.state.fingerprint,
             "finished": finished,
