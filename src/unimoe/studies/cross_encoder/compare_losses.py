@@ -21,7 +21,8 @@ from unimoe.console import Steps, stderr, stdout
 from unimoe.errors import UsageError, did_you_mean
 from unimoe.studies.common.progress import fit_with_progress
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
-from unimoe.studies.cross_encoder.jobs import report, training_of
+from unimoe.studies.cross_encoder.evaluation import report
+from unimoe.studies.cross_encoder.jobs import training_of
 from unimoe.studies.cross_encoder.training.data import CrossEncoderData, load_cross_encoder_data
 from unimoe.studies.cross_encoder.training.lists import fit_for
 
