@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import from_json
 
 from unimoe.errors import DataError
-from unimoe.io import read_bytes, write_json, write_text
+from unimoe.io import find_files, read_bytes, write_json, write_text
 
 SCHEMA_VERSION = 1
 
@@ -229,6 +229,12 @@ def arm_dir(output_dir: Path, config_name: str, seed: int | None) -> Path:
 def result_path(output_dir: Path, config_name: str, seed: int | None, task: str, dataset: str) -> Path:
     """Return the path of the result of one arm, seed, task and dataset."""
     return arm_dir(output_dir, config_name, seed) / "results" / task / f"{safe_name(dataset)}.json"
+
+
+def result_files(output_dir: Path) -> list[Path]:
+    """Return the result files of an output folder, without the files beside them; none where there is no folder."""
+    found = find_files(output_dir, "*/seed_*/results/*/*.json") if output_dir.exists() else []
+    return [path for path in found if not path.name.endswith((".queries.json", ".mteb.json"))]
 
 
 def run_path(output_dir: Path, config_name: str, seed: int | None, task: str, dataset: str) -> Path:

@@ -192,7 +192,7 @@ class TestResume:
         here = placed(experiment, tmp_path)
         with pytest.raises(KilledError):
             train(here, data, "rank_only_r8", die_after=3, resume=False)
-        with pytest.raises(UsageError, match=r"state\.safetensors exists; --resume goes on from it"):
+        with pytest.raises(UsageError, match=r"state\.safetensors exists; --resume continues from it"):
             train(here, data, "rank_only_r8", resume=False)
         train(here, data, "rank_only_r8")
         with pytest.raises(UsageError, match="checkpoint exists"):

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from unimoe.analysis.comparable import comparable, name_of
 from unimoe.analysis.logs import Log, read_logs
 from unimoe.errors import DataError
-from unimoe.io import find_files
 from unimoe.results import (
     TASKS,
     EvalResult,
@@ -20,6 +19,7 @@ from unimoe.results import (
     by_query_id,
     read_query_details,
     read_result,
+    result_files,
     result_path,
     safe_name,
     seed_name,
@@ -30,8 +30,6 @@ Seed: TypeAlias = int | None
 
 Details: TypeAlias = Mapping[str, QueryDetail]
 """What is known of the queries of one arm and seed, by query id."""
-
-_SIDECARS = (".queries.json", ".mteb.json")
 
 
 class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
@@ -170,8 +168,7 @@ def load_all_results(
         UsageError: an unknown name in ``allow``.
     """
     output_dir = Path(output_dir)
-    found = find_files(output_dir, "*/seed_*/results/*/*.json") if output_dir.exists() else []
-    paths = [path for path in found if not path.name.endswith(_SIDECARS)]
+    paths = result_files(output_dir)
     if not paths:
         raise DataError(f"{output_dir}: no results here; evaluate an arm first, or point --output-dir at an experiment")
     results = _read(output_dir, paths if only is None else _chosen(paths, only))

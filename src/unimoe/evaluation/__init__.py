@@ -1,1 +1,1 @@
-"""Evaluates systems on standard collections and tasks, and stores what comes out."""
+"""Evaluation of systems on standard collections and tasks, and the results that it stores."""

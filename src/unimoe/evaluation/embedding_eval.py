@@ -190,7 +190,7 @@ def failure_reason(error: Exception) -> str:
 
 
 def _as_embedder(model: Any, tokenizer: Any, config: Experiment) -> Embedder:
-    """A model that embeds as it is, or a causal language model as the encoder that a config describes."""
+    """Return a model that embeds unchanged, or a causal language model as the encoder that a config describes."""
     if callable(getattr(model, "encode", None)) and hasattr(model, "base_identity"):
         embedder: Embedder = model
         return embedder

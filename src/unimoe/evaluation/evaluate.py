@@ -37,7 +37,7 @@ class EvaluationRequest:
     """What the command was asked to evaluate.
 
     Attributes:
-        checkpoint: a checkpoint folder; None for the base model as it is.
+        checkpoint: a checkpoint folder; None for the untrained base model.
         config: evaluation settings in place of the checkpoint's; required without a checkpoint.
         overrides: ``key=value`` strings, for the checkpoint's config where no other is given.
         tier: ``bundled``, ``fast``, ``nano`` or ``full``.
@@ -65,7 +65,7 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, processes: 
     """Evaluate the arm and the first stage; print scores and result files on stdout.
 
     Raises:
-        MissingPartError: everything is done except collections that cannot be had.
+        MissingPartError: everything is done except collections that are not available.
         UnimoeError: the checkpoint or config cannot be used.
     """
     experiment, output_dir, load_system = _resolved(request, device)
@@ -97,7 +97,7 @@ def plan_evaluation(request: EvaluationRequest, device: torch.device, price_per_
     """Print what ``run_evaluation`` would do and take; run only a short probe of the model.
 
     Raises:
-        MissingPartError: the plan leaves out collections that cannot be had.
+        MissingPartError: the plan leaves out collections that are not available.
         UnimoeError: the checkpoint or config cannot be used.
     """
     experiment, _, load_system = _resolved(request, device)
@@ -122,7 +122,7 @@ def _in_full_tier(request: EvaluationRequest) -> bool:
 
 
 def _mteb_tasks(request: EvaluationRequest, experiment: Experiment) -> list[AbsTask]:
-    """The tasks of MTEB that were asked for by name, or with the full tier."""
+    """Return the tasks of MTEB that the user named, or those of the full tier."""
     names = request.mteb or (("full",) if _in_full_tier(request) and request.task != "reranking" else ())
     if not names:
         return []
@@ -142,7 +142,7 @@ def _count_in_mteb(suite: MTEBSuite, tasks: Sequence[AbsTask], system: System) -
 
 
 def _on_collections(system: System, request: EvaluationRequest) -> Sequence[Task]:
-    """The tasks evaluated on collections; in the full tier MTEB(eng, v2) evaluates embeddings."""
+    """Return the tasks to evaluate on collections; in the full tier MTEB(eng, v2) evaluates embeddings."""
     wanted = _wanted(system, request.task)
     return [task for task in wanted if task != "embedding"] if _in_full_tier(request) else wanted
 
@@ -153,7 +153,7 @@ def _refuse_untrained_task(system: System, task: Task | None) -> None:
 
 
 def _wanted(system: System, task: Task | None) -> Sequence[Task]:
-    """The tasks of a system that were asked for; embeddings are compared with the first stage's retrieval."""
+    """Return a system's tasks that the user asked for; embeddings are compared with the first stage's retrieval."""
     if task is None:
         return system.tasks
     return [own for own in system.tasks if own == task or (own, task) == ("retrieval", "embedding")]
@@ -189,7 +189,7 @@ def _print_averages(results: Sequence[EvalResult]) -> None:
 
 
 def _resolved(request: EvaluationRequest, device: torch.device) -> tuple[Experiment, Path, Callable[[], System]]:
-    """The configuration, the output folder, and what returns the arm."""
+    """Return the configuration, the output folder, and a function that loads the arm."""
     if request.checkpoint is None:
         if request.config is None:
             raise UsageError("--zero-shot needs --config, which names the base model")
@@ -212,7 +212,7 @@ def _overridden(checkpoint: Checkpoint, overrides: tuple[str, ...]) -> Experimen
 
 
 def _experiment_folder(folder: Path, checkpoint: Checkpoint) -> Path | None:
-    """The experiment's folder, where the checkpoint is in its usual place in one."""
+    """Return the experiment's folder if the checkpoint is in its usual place in one, else None."""
     places = folder.resolve().parts[-3:]
     expected = (checkpoint.arm, f"seed_{checkpoint.seed}", folder_name(checkpoint.which))
     return folder.resolve().parents[2] if places == expected else None

@@ -1,4 +1,4 @@
-"""Loads the collections of a tier one after the other, and says on stderr what is odd or missing."""
+"""Loads the collections of a tier one after the other, and reports on stderr what is odd or missing."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from unimoe.metrics import DEFAULT_METRICS, level_note
 
 
 class Loader:
-    """Loads datasets as they are asked for.
+    """Loads datasets one at a time, when the caller asks for the next.
 
     Attributes:
-        missing: a line for each dataset that cannot be had.
+        missing: a line for each dataset that is not available.
     """
 
     def __init__(self) -> None:
         self.missing: list[str] = []
 
     def available(self, datasets: Iterable[Dataset]) -> Iterator[LoadedDataset]:
-        """Yield the datasets that can be had, each loaded when its turn comes; name the others on stderr.
+        """Yield the datasets that are available, each loaded when its turn comes; name the others on stderr.
 
         Raises:
             DataError: a collection is malformed.
@@ -41,7 +41,7 @@ def load_reporting(dataset: Dataset) -> LoadedDataset:
     """Load a dataset and say on stderr what is odd about its collection and its candidates.
 
     Raises:
-        UnavailableError: the collection cannot be had here.
+        UnavailableError: the collection is not available here.
         DataError: it is malformed.
     """
     data = LoadedDataset(dataset)
@@ -50,7 +50,7 @@ def load_reporting(dataset: Dataset) -> LoadedDataset:
         named = ", ".join(lacking[:3]) + ", ..." * (len(lacking) > 3)
         oddities.append(f"judged queries without any candidate, which count 0: {len(lacking):,} ({named})")
     if not data.first_stage_is_ordered:
-        oddities.append(f"{data.first_stage} is in no order: no scores of its own")
+        oddities.append(f"{data.first_stage} gives no order, so it gets no scores")
     report_oddities(dataset, data.collection, "; ".join(oddities))
     return data
 
@@ -64,7 +64,7 @@ def report_oddities(dataset: Dataset, collection: Collection, oddities: str) -> 
 
 
 def report_unavailable(error: UnavailableError) -> None:
-    """Print on stderr that a collection cannot be had."""
+    """Print on stderr that a collection is not available."""
     stderr.print(f"not available: {error}", style="yellow", soft_wrap=True)
 
 

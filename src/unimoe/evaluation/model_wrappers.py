@@ -75,7 +75,7 @@ class MTEBEncoderWrapper:
         prompt_type: PromptType | None = None,
         **kwargs: Unpack[EncodeKwargs],
     ) -> Vectors:
-        """Embed the texts of a data loader, all in one call of the model, whatever the loader's batches.
+        """Embed all texts of a data loader in one call of the model, regardless of the loader's batches.
 
         Returns:
             ``(N, D)`` float32 of unit length, in the loader's order.
@@ -90,11 +90,11 @@ class MTEBEncoderWrapper:
             return self._model.encode(texts, kind=_KINDS[role], prefix=prefix, **self._options)
 
     def similarity(self, embeddings1: Array, embeddings2: Array) -> Tensor:
-        """Cosines of all pairs of ``(N, D)`` and ``(M, D)`` unit vectors, ``(N, M)``, on the model's device."""
+        """Return cosines of all pairs of ``(N, D)`` and ``(M, D)`` unit vectors, ``(N, M)``, on the model's device."""
         return self._vectors(embeddings1) @ self._vectors(embeddings2).T
 
     def similarity_pairwise(self, embeddings1: Array, embeddings2: Array) -> Tensor:
-        """Cosines of corresponding pairs of ``(N, D)`` and ``(N, D)`` unit vectors, ``(N,)``, on the CPU."""
+        """Return cosines of corresponding pairs of ``(N, D)`` and ``(N, D)`` unit vectors, ``(N,)``, on the CPU."""
         return (self._vectors(embeddings1) * self._vectors(embeddings2)).sum(dim=-1).cpu()
 
     def _vectors(self, embeddings: Array) -> Tensor:
@@ -158,7 +158,7 @@ class MTEBCrossEncoderWrapper:
 
 
 def _texts(inputs: DataLoader[BatchedInput]) -> tuple[list[str], list[str]]:
-    """All texts, and their ids: MTEB's own in retrieval, else the position in the list, from 1."""
+    """Return all texts and their ids: MTEB's ids in retrieval, else positions in the list, from 1."""
     texts: list[str] = []
     ids: list[str] = []
     for batch in inputs:
@@ -184,7 +184,7 @@ def _meta(
     identity: Mapping[str, str] | None,
     prompts: TaskPrompts,
 ) -> ModelMeta:
-    """The model's card for MTEB, whose revision is the content hash of everything that changes scores.
+    """Make the model's card for MTEB, whose revision is the content hash of everything that changes scores.
 
     The kind is part of it: an encoder and a cross-encoder with the same weights score a reranking task differently.
     """
@@ -197,7 +197,7 @@ def _meta(
 
 
 def _weights_hash(model: object) -> str:
-    """Content hash of the weights in memory; other models than PyTorch's are known by their identity alone."""
+    """Hash the weights in memory; other models than PyTorch's are known by their identity alone."""
     if not isinstance(model, nn.Module):
         return "as named"
     weights = sorted(model.state_dict().items())

@@ -103,7 +103,7 @@ def _work(task: Task, data: LoadedDataset, model: UnimodelForExp1) -> tuple[Work
 
 
 def _prompt_tokens(data: LoadedDataset, model: UnimodelForExp1, items: int) -> tuple[int, list[list[int]]]:
-    """Tokens of all prompts, from whole prefix groups spread over the dataset, and the token ids of those."""
+    """Estimate the tokens of all prompts by whole prefix groups spread over the dataset; return those groups' ids."""
     collection = data.collection
     shards = cut_shards(collection, data.candidates, model.pair_ids.order, _SAMPLE_CHARACTERS)
     pairs: list[Pair] = [pair for shard in _spread(shards) for pair in shard]

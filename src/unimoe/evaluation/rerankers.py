@@ -41,7 +41,7 @@ class UnimodelReranker:
 
     @property
     def token_budget(self) -> int | None:
-        """As in ``Reranker``."""
+        """Tokens of one forward pass; see ``Reranker``."""
         return used_budget(self._model, self._token_budget, self._batch_size)
 
     def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
@@ -77,7 +77,7 @@ class FunctionReranker:
         return [list(pairs) for _, pairs in by_query]
 
     def prepare(self, pairs: Sequence[TextPair]) -> Sequence[TextPair]:
-        """Return the pairs as they are."""
+        """Return the pairs unchanged."""
         return pairs
 
     def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:
@@ -107,7 +107,7 @@ def used_budget(model: UnimodelForExp1, token_budget: int | None, batch_size: in
 
 
 def as_reranker(model: Any, tokenizer: Any, config: Experiment) -> Reranker:
-    """Return what was given from Python as a reranker.
+    """Return a model or function given from Python as a reranker.
 
     Args:
         model: a causal language model of transformers, with or without adapters, a ``UnimodelForExp1``, a function

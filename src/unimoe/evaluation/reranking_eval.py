@@ -57,7 +57,7 @@ def evaluate_beir(
 
     Raises:
         UsageError: no such collection; names the closest. ``cqadupstack`` is twelve: evaluate it as a suite.
-        UnavailableError: it cannot be had here.
+        UnavailableError: it is not available here.
         DataError: collection, candidates or scores are unfit.
     """
     datasets = chosen_datasets(config, [dataset_name], max_queries)
@@ -104,7 +104,7 @@ def evaluate_reranking_suite(
 
     Raises:
         UsageError: no such tier or collection.
-        DataError: a collection is malformed, or none of them can be had.
+        DataError: a collection is malformed, or none of them is available.
     """
     if isinstance(tier, str):
         chosen = tier_datasets(config, known_tier(tier), max_queries)
@@ -119,7 +119,7 @@ def evaluate_reranking_suite(
         except UnavailableError as error:
             missing.append(str(error))
     if not outcomes:
-        raise DataError(f"none of the {len(chosen)} collections can be had; the first: {missing[0]}")
+        raise DataError(f"none of the {len(chosen)} collections is available; the first: {missing[0]}")
     return _suite(chosen, outcomes, missing)
 
 

@@ -22,13 +22,10 @@ from unimoe.evaluation.spec import Outcome
 from unimoe.io import hash_json
 from unimoe.metrics import DEFAULT_METRICS, from_grade, score_run
 from unimoe.models.embedder import Advance, Embedder, TextKind
-from unimoe.retrieval.dense import search
+from unimoe.retrieval.dense import UNIT_LENGTH, search
 from unimoe.retrieval.embeddings import embedding_fingerprint
 from unimoe.retrieval.vector_store import encode_corpus
 from unimoe.trec import Run, head
-
-_UNIT = 1.001
-"""Embeddings are of unit length; the rest is rounding, to float16 at worst."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +152,7 @@ def evaluate_retrieval(
         backend=config.backend,
         device=model.device,
         exclude_self=exclude_self,
-        longest=_UNIT,
+        longest=UNIT_LENGTH,
     )
     return replace(
         retrieval_outcome(collection, run, config),

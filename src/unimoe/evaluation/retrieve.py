@@ -64,7 +64,7 @@ class RetrievalReport:
     Attributes:
         arms: the encoder, and its fusion with BM25 where there is one.
         keys: ``task/dataset`` of the collections that were searched.
-        missing: how many collections cannot be had.
+        missing: how many collections are not available.
     """
 
     arms: list[str]
@@ -123,7 +123,7 @@ def bm25_engine(experiment: DenseExperiment) -> Engine:
 
 
 class DatasetArms:
-    """The arms of one retriever on one collection: BM25 on the very same documents, the encoder, and their fusion.
+    """The arms of one retriever on one collection: BM25 on the same documents, the encoder, and their fusion.
 
     Args:
         experiment: settings of the search.
@@ -209,7 +209,7 @@ class DatasetArms:
         return self._scored(reciprocal_rank_fusion(cut, depth=self._config.depth, k=self._config.fuse_k), start)
 
     def _bm25_run(self, advance: Advance | None) -> Run:
-        """BM25 over the very same documents and queries; made once, then read from the cache."""
+        """Rank the same documents by BM25, once; later calls read the cache."""
         return cached_bm25_run(
             self._data.test,
             self._depth,
@@ -220,7 +220,7 @@ class DatasetArms:
         )
 
     def _embed(self, advance: Advance | None) -> Outcome:
-        """Embed and search once for the encoder and the fusion; never where both results exist."""
+        """Embed and search once for the encoder and the fusion, and not at all if both results exist."""
         if self._embedded is None:
             evaluation, checkpoint = self._experiment.evaluation, self._retriever.checkpoint
             outcome = evaluate_retrieval(

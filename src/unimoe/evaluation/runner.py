@@ -1,4 +1,4 @@
-"""Runs evaluations, each once, and writes what they find."""
+"""Runs evaluations, each once, and writes their results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Evaluation:
     """An evaluation that can be run.
 
     Attributes:
-        spec: what is evaluated.
+        spec: the specification of the evaluation.
         size: pairs or texts that a model has to score, for the progress bar; None where only MTEB knows.
         run: evaluates; takes what is called with the number of items done.
         shared: whether all processes take part in it; otherwise the leader alone evaluates.
@@ -66,7 +66,7 @@ class Evaluator:
         """Yield the evaluations on a dataset: every task of every system, except a first stage that gives no order.
 
         Args:
-            systems: what is evaluated.
+            systems: the systems to evaluate.
             data: on which collection.
             tasks: those that are wanted; None for all.
         """
@@ -106,7 +106,7 @@ class Evaluator:
         """Run one evaluation as a step of several; a result of its very spec that exists is kept.
 
         Args:
-            evaluation: what is run.
+            evaluation: the evaluation to run.
             steps: numbers the evaluations on stderr.
             metric: what the step shows; by default the main metric.
 
@@ -132,7 +132,7 @@ class Evaluator:
         return result
 
     def evaluate(self, evaluation: Evaluation) -> EvalResult | None:
-        """Run one evaluation, whatever is on disk, and write its result; see ``take``."""
+        """Run one evaluation without looking for an existing result, and write its result; see ``take``."""
         outcome = self._outcome(evaluation, None)
         return None if outcome is None else self.store.write(evaluation.spec, outcome)
 

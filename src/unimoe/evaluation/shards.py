@@ -51,7 +51,7 @@ class Reranker(Protocol):
         """Cut the candidate pairs of a collection's queries into shards, each pair once."""
 
     def prepare(self, pairs: Sequence[TextPair]) -> Sequence[Sequence[Any]]:
-        """Return what is scored of each pair, such as its token ids.
+        """Return the input to score for each pair, such as its token ids.
 
         It is done ahead in another thread, and names the shard on disk.
 
@@ -206,7 +206,7 @@ def prepare(reranker: Reranker, collection: Collection, pairs: Sequence[Pair]) -
 
 
 def _characters(collection: Collection, pairs: Sequence[Pair]) -> int:
-    """Text of a group, what its prompts share counted once."""
+    """Return the characters of a group; what its prompts share counts once."""
     queries, documents = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
     text = sum(len(collection.queries[query_id]) for query_id in queries)
     return text + sum(len(collection.corpus[document_id].full_text) for document_id in documents)

@@ -1,4 +1,4 @@
-"""What is evaluated, and what came out of it.
+"""The specification of an evaluation, and its outcome.
 
 An ``EvaluationSpec`` names a system, a task and a dataset, with everything that the scores depend on; an ``Outcome``
 holds the scores. Every kind of evaluation makes these two, and ``store`` writes them as a result.
@@ -48,7 +48,7 @@ class EvaluationSpec:
         caveats: why the result is unfit for decisions; empty when it is fit.
         task_type: MTEB's type of the task; None outside MTEB.
         training: what a trained arm saw.
-        reusable: whether the hashes tell this system from every other; where they do not, it is always evaluated anew.
+        reusable: whether the hashes tell this system from every other; where they do not, it is always evaluated again.
     """
 
     system: str
@@ -96,7 +96,7 @@ class Outcome:
         items: pairs or texts that a model scored; None where there is no model.
         seconds: time of scoring, of all processes together.
         relevance_level: the lowest grade that binary metrics counted as relevant.
-        device: what computed, in words.
+        device: description of the device that computed.
         token_budget: tokens of one forward pass; None without a model, or where sequences are counted instead.
         first_stage: the scores of the candidates in their first-stage order; None where there is no such order.
         queries_without_candidates: judged queries that had none, which count 0; None where nothing was reranked.
@@ -249,7 +249,7 @@ def _system_spec(
 
 
 def _published(task: Task, dataset: Dataset) -> TaskMetadata | None:
-    """MTEB's card of the task that the collection is, where embeddings are evaluated on it."""
+    """Return MTEB's card of the task that the collection is, where embeddings are evaluated on it."""
     name = mteb_name(dataset.collection) if task == "embedding" else None
     return find_tasks([name])[0].metadata if name else None
 

@@ -14,7 +14,7 @@ from unimoe.description import sidecar_path
 from unimoe.errors import DataError
 from unimoe.evaluation.shards import ShardStore
 from unimoe.evaluation.spec import EvaluationSpec, Outcome
-from unimoe.io import find_files, write_json
+from unimoe.io import write_json
 from unimoe.provenance import collect_provenance
 from unimoe.results import (
     DrillDown,
@@ -25,14 +25,13 @@ from unimoe.results import (
     by_query_id,
     read_result,
     refuse_other_identity,
+    result_files,
     result_path,
     run_path,
     safe_name,
     write_result,
 )
 from unimoe.trec import Qrels, Run, ranked, write_qrels, write_run
-
-_SIDECARS = (".queries.json", ".mteb.json")
 
 
 class ResultStore:
@@ -87,10 +86,7 @@ class ResultStore:
         Raises:
             DataError: it holds results of another experiment or base model, or retrieval with another prompt.
         """
-        found = find_files(self.output_dir, "*/seed_*/results/*/*.json") if self.output_dir.exists() else []
-        for path in found:
-            if path.name.endswith(_SIDECARS):
-                continue
+        for path in result_files(self.output_dir):
             result = read_result(path)
             same_kind = result.task == "retrieval" and result.task_type is None
             own_prompt = prompt if same_kind else result.identity.prompt
@@ -134,7 +130,7 @@ class ResultStore:
         return result
 
     def shards(self, spec: EvaluationSpec, fingerprint: str) -> ShardStore:
-        """Return the finished shards of a spec that is under way.
+        """Return the finished shards of an unfinished evaluation.
 
         Args:
             spec: of a reranking.
@@ -197,7 +193,7 @@ def _first_stage(outcome: Outcome) -> FirstStageScores | None:
 
 
 def _drilldown(queries: Mapping[str, str], qrels: Qrels, run: Run) -> DrillDown:
-    """The judged queries with their texts and the ranks of their relevant documents in a run."""
+    """Return the judged queries with their texts and the ranks of their relevant documents in a run."""
     details = {}
     for query_id, grades in qrels.items():
         places = {document_id: place for place, document_id in enumerate(ranked(run.get(query_id, {})), start=1)}

@@ -1,4 +1,4 @@
-"""The systems that can be evaluated: trained checkpoints, the base model as it is, an encoder, and the first stage."""
+"""The systems that can be evaluated: trained checkpoints, the untrained base model, an encoder, and the first stage."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Retriever:
         load: returns the model, when it is needed.
         base_identity: of the base weights.
         prompt: name and hash of the prompt, lengths included.
-        device: in words.
+        device: its description.
         dtype: what the model computes in.
         checkpoint: of a trained arm.
     """

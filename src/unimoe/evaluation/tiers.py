@@ -209,7 +209,7 @@ class LoadedDataset:
     """A dataset in memory: the queries scored, the documents, and the first stage's candidates.
 
     Raises:
-        UnavailableError: the collection cannot be had here.
+        UnavailableError: the collection is not available here.
         UsageError: its first stage does not fit the collection.
         DataError: the collection is malformed, or the run file of its first stage is missing.
     """

@@ -35,7 +35,7 @@ _TOKENIZER_FILES = (
     "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model",
 )  # fmt: skip
 _FROM_HUB = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
-_NOT_FROM_HUB = ["onnx/*", "openvino/*", "flax/*", "coreml/*"]
+NOT_FROM_HUB = ["onnx/*", "openvino/*", "flax/*", "coreml/*"]
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _locate(config: EncoderConfig) -> tuple[Path, str | None]:
     patterns = _FROM_HUB + ["*.py"] * config.trust_remote_code
     try:
         folder = snapshot_download(
-            config.base, revision=config.revision, allow_patterns=patterns, ignore_patterns=_NOT_FROM_HUB
+            config.base, revision=config.revision, allow_patterns=patterns, ignore_patterns=NOT_FROM_HUB
         )
     except Exception as error:  # the hub's client raises errors of many kinds: offline, no such id, gated, malformed
         raise DataError(

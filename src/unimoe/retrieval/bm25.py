@@ -1,7 +1,7 @@
 """BM25 candidates.
 
 Text is title, a space, text; lower case; words are runs of word characters, single ones included as in Lucene; its 33
-English stop words are left out; Snowball's English stemmer (``stemmer: none`` leaves words as they are). Scores are
+English stop words are left out; Snowball's English stemmer (``stemmer: none`` leaves words unchanged). Scores are
 Lucene's BM25 in float32. With k1 0.9 and b 0.4 nDCG@10 is .680 on SciFact (published .679) and .320 on NFCorpus (.322).
 """
 

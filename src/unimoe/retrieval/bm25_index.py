@@ -100,7 +100,7 @@ class Analyzer:
     The stop words are Lucene's 33 English ones. Words are numbered in the order of their first document.
 
     Args:
-        stemmer: a Snowball stemmer such as ``english``; ``none`` leaves words as they are.
+        stemmer: a Snowball stemmer such as ``english``; ``none`` leaves words unchanged.
     """
 
     def __init__(self, stemmer: str) -> None:
@@ -146,7 +146,7 @@ class Ranker:
         self.ids = np.array(sorted(ids), dtype=object)
 
     def __len__(self) -> int:
-        """Number of documents."""
+        """Return the number of documents."""
         return len(self.ids)
 
     def place(self, document_id: str) -> slice:

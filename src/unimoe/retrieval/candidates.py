@@ -111,7 +111,7 @@ class CandidatePool:
         self._learn_kth()
 
     def _exact_scores(self) -> NDArray[np.float32]:
-        """Float64 inner products rounded to float32, each summed over its own row alone."""
+        """Return float64 inner products rounded to float32, each summed over its own row alone."""
         scores = np.empty(len(self._row), dtype=np.float32)
         step = max(1, EXACT_BYTES // (8 * max(1, self._queries.shape[1])))
         for begin in range(0, len(scores), step):

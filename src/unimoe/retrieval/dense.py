@@ -30,6 +30,9 @@ Advance = Callable[[int], None]
 
 Corpus = NDArray[np.floating]
 
+UNIT_LENGTH = 1.001
+"""The greatest length of an embedding: 1, and a little for rounding, to float16 at worst."""
+
 
 def search(
     queries: NDArray[np.float32],
@@ -58,7 +61,7 @@ def search(
         device: where torch computes.
         exclude_self: leave out the document whose id is the query's, before the cut. Right where queries and
             documents share ids (ArguAna, Quora), wrong elsewhere: equal numbers would drop real documents.
-        longest: no document's vector is longer than this (1 for unit vectors, and a little for rounding). Without it
+        longest: no document's vector is longer than this (``UNIT_LENGTH`` for embeddings). Without it
             the corpus is read once more to find it, which is slow for a query or two at a time.
         block_bytes: float32 size of a block of the corpus; by default what suits the device.
         query_block: queries multiplied with a block at a time; by default what suits the device.
@@ -193,7 +196,7 @@ def _as_tensor(vectors: Corpus) -> torch.Tensor:
 
 
 def _to_device(rows: torch.Tensor, pinned: torch.Tensor | None, device: torch.device) -> torch.Tensor:
-    """A block as float32 on the device; on a CPU float32 rows are not copied."""
+    """Return a block as float32 on the device; on a CPU float32 rows are not copied."""
     if pinned is None:
         return rows.to(device, torch.float32)
     return pinned[: len(rows)].copy_(rows).to(device, non_blocking=True)
@@ -204,7 +207,7 @@ def _longest(queries: _Queries) -> float:
 
 
 def _longest_row(rows: torch.Tensor, block: slice, ids: Sequence[str], longest_query: float) -> float:
-    """The greatest length of a block's vectors; refuse a block whose products may not be finite."""
+    """Return the greatest length of a block's vectors; refuse a block whose products may not be finite."""
     lengths = torch.linalg.vector_norm(rows, dim=1)
     longest = float(lengths.max())
     with np.errstate(over="ignore"):
@@ -235,17 +238,17 @@ def _check_shapes(queries: NDArray[np.float32], query_ids: Sequence[str], vector
             "embed both with the same model"
         )
     if len(set(query_ids)) != len(query_ids):
-        raise DataError("a query id stands twice; give every query its own")
+        raise DataError("a query id occurs twice; give every query its own")
 
 
 def _places(ids: Sequence[str]) -> Rows | None:
-    """Each row's number in the ascending order of ids; None where they ascend already."""
+    """Return each row's number in the ascending order of ids; None where they ascend already."""
     if all(map(lt, ids, islice(ids, 1, None))):
         return None
     order = sorted(range(len(ids)), key=ids.__getitem__)
     for before, after in pairwise(order):
         if ids[before] == ids[after]:
-            raise DataError(f"document id {ids[after]!r} stands at rows {before} and {after}; give every row its own")
+            raise DataError(f"document id {ids[after]!r} is at rows {before} and {after}; give every row its own")
     places = np.empty(len(ids), dtype=np.int64)
     places[order] = np.arange(len(ids))
     return places

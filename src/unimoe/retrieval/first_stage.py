@@ -32,7 +32,7 @@ class Candidates:
     Attributes:
         source: the first stage's name in results, with its parameters or the content hash of its file.
         run: for every query ``{document id: score}``, best first; empty where nothing was found.
-        ordered: whether the scores rank. Where they are all equal the first stage has no effectiveness of its own.
+        ordered: whether the scores rank. Where they are all equal, the first stage gives no order to compare with.
     """
 
     source: str

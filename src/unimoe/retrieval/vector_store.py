@@ -165,7 +165,7 @@ def read_foreign(path: Path, corpus_ids: Sequence[str], ids: Sequence[str] | Non
     if len(vectors) != len(corpus_ids):
         raise DataError(f"{path}: {len(vectors)} vectors for {len(corpus_ids)} documents; encode this corpus again")
     if ids is None or len(set(ids)) != len(ids):
-        what = "has no row ids" if ids is None else "has row ids that stand twice"
+        what = "has no row ids" if ids is None else "has row ids that occur twice"
         logger.warning("%s: %s; rows are taken to be in the order of the corpus", path, what)
         return VectorStore(list(corpus_ids), vectors)
     known = set(corpus_ids)
@@ -177,7 +177,7 @@ def read_foreign(path: Path, corpus_ids: Sequence[str], ids: Sequence[str] | Non
 
 
 def _cut(corpus: Mapping[str, Document], ids: Sequence[str], characters: int) -> list[NDArray[np.int64]]:
-    """Rows of each unit: slices of the rows by falling length, ties by id."""
+    """Return the rows of each unit: slices of the rows by falling length, ties by id."""
     lengths = np.array([len(corpus[key].full_text) for key in ids])
     order = np.argsort(-lengths, kind="stable")
     units, begin, room = [], 0, characters
@@ -190,7 +190,7 @@ def _cut(corpus: Mapping[str, Document], ids: Sequence[str], characters: int) ->
 
 
 def _resume(folder: Path, asked: _Progress, units: list[NDArray[np.int64]]) -> tuple[_Progress, MappedVectors | None]:
-    """What is done of the work asked for, and the file to go on with; from the start where nothing can be used."""
+    """Return the finished part of the requested work and its file; nothing is finished if the files are of no use."""
     manifest = folder / "store.json"
     if not manifest.exists():
         return asked, None
@@ -203,8 +203,8 @@ def _resume(folder: Path, asked: _Progress, units: list[NDArray[np.int64]]) -> t
         if checksum_of_rows(vectors, done) != there.checksum:
             raise DataError(f"{folder / 'vectors.npy'}: the content has changed since it was written")
     except DataError as error:
-        logger.warning("%s; all vectors are made anew", error)
-        manifest.unlink()  # before the file it speaks of is replaced
+        logger.warning("%s; all vectors are computed again", error)
+        manifest.unlink()  # before the file that it describes is replaced
         return asked, None
     return there, vectors
 
@@ -227,7 +227,7 @@ def _write_unit(
 
 
 def _encode_unit(encode: Encode, corpus: Mapping[str, Document], ids: Sequence[str], storage: Storage) -> Vectors:
-    """The vectors of some documents as they will be stored, none of them zero or not finite."""
+    """Embed some documents as they will be stored; refuse vectors that are zero or not finite."""
     try:
         made = encode([corpus[key].full_text for key in ids])
         if made.ndim != 2 or len(made) != len(ids):

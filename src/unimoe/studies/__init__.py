@@ -1,1 +1,1 @@
-"""Side questions, each whole in a folder of its own; the main line imports none of them."""
+"""Studies beside the main line, each complete in one folder; the main line imports none of them."""

@@ -123,7 +123,7 @@ class CheckpointManager:
         """
         for path in (self.last, self.best, self._state.path):
             if path.exists():
-                raise UsageError(f"{path} exists; --resume goes on from it, or delete it to start over")
+                raise UsageError(f"{path} exists; --resume continues from it, or delete it to start over")
 
     def resume(self) -> tuple[Progress, Parts]:
         """Return the saved state, empty where there is none, and cut the logs back to it.

@@ -153,7 +153,7 @@ class ArmGradients:
         return found
 
     def learn(self, losses: Mapping[Task, float], learning_rate: float) -> None:
-        """Pass the losses of the last step to the aggregation of a joint arm."""
+        """Adapt the loss weights of a joint arm to the losses of the last step."""
         if self._joint:
             self._joint.aggregation.learn(losses, learning_rate)
 

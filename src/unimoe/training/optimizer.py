@@ -62,7 +62,7 @@ class MasterAdamW:
     def step(self, learning_rate: float, max_grad_norm: float) -> float:
         """Clip, update, copy back, and clear the gradients; return the gradient's norm before clipping.
 
-        A norm that is not finite leaves the weights as they are.
+        If the norm is not finite, the weights stay unchanged.
         """
         for name, weight in self._weights.items():
             self.masters[name].grad = (

@@ -1,4 +1,4 @@
-"""The folder of a training under way: its saved state, its logs, and the refusal of another training's files.
+"""The folder of an unfinished training: its saved state, its logs, and the refusal of another training's files.
 
 All trainers, those of the studies too, save and resume through ``RunState``. Each keeps its own loop and declares a
 dataclass of its progress.

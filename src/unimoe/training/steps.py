@@ -122,8 +122,8 @@ def _pointwise_backward(model: UnimodelForExp1, texts: Texts, labels: Tensor, we
     total = 0.0
     with _own_random_numbers(budget.processes):
         for part in _parts(model, texts, budget):
-            gaps = model.margins(_states(model, texts, part))
-            loss = yes_no_loss(gaps, labels[part].to(gaps.device)).sum() / len(labels)
+            margins = model.margins(_states(model, texts, part))
+            loss = yes_no_loss(margins, labels[part].to(margins.device)).sum() / len(labels)
             (weight * loss).backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
     return float(budget.processes.total(torch.tensor(total, dtype=torch.float64)))

@@ -115,7 +115,7 @@ def train_arm(
 
 
 class ArmTraining:
-    """One training under way: model, optimizer, data and progress. Arguments are those of ``train_arm``."""
+    """One training in progress: model, optimizer, data and progress. Arguments are those of ``train_arm``."""
 
     def __init__(
         self,

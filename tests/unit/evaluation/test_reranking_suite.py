@@ -110,7 +110,7 @@ class TestSuite:
     def test_where_nothing_can_be_had_there_is_no_average(
         self, base: BaseModel, config: Experiment, data: Path
     ) -> None:
-        with pytest.raises(DataError, match="none of the 3 collections can be had; the first: collection 'scifact'"):
+        with pytest.raises(DataError, match="none of the 3 collections is available; the first: collection 'scifact'"):
             evaluate_reranking_suite(base.model, base.tokenizer, config)
 
     @pytest.mark.parametrize(

@@ -160,9 +160,9 @@ def test_what_does_not_fit_is_refused() -> None:
         search(queries, ["a", "b"], vectors, names("d", 3), 1)
     with pytest.raises(DataError, match="among no documents"):
         search(queries, ["a", "b"], vectors[:0], [], 1)
-    with pytest.raises(DataError, match="document id 'x' stands at rows 1 and 3"):
+    with pytest.raises(DataError, match="document id 'x' is at rows 1 and 3"):
         search(queries, ["a", "b"], vectors, ["z", "x", "y", "x"], 1)
-    with pytest.raises(DataError, match="a query id stands twice"):
+    with pytest.raises(DataError, match="a query id occurs twice"):
         search(queries, ["a", "a"], vectors, names("d", 4), 1)
     assert search(queries[:0], [], vectors, names("d", 4), 1) == {}
 

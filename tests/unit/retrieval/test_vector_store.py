@@ -157,7 +157,7 @@ class TestResuming:
         encoder = Encoder()
         found = encode(encoder, folder, **changes)
         assert sum(map(len, encoder.calls)) == len(CORPUS)
-        assert "made from another model, corpus, or setting; all vectors are made anew" in caplog.text
+        assert "made from another model, corpus, or setting; all vectors are computed again" in caplog.text
         assert found.tobytes() == encode(Encoder(), folder.with_name("fresh"), **changes).tobytes()
 
     def test_another_dimension_is_an_error_that_says_what_to_do(self, folder: Path) -> None:
@@ -198,7 +198,7 @@ class TestDamage:
             encoder = Encoder()
             assert encode(encoder, folder).tobytes() == undisturbed.tobytes()
         assert sum(map(len, encoder.calls)) == len(CORPUS)
-        assert "all vectors are made anew" in caplog.text
+        assert "all vectors are computed again" in caplog.text
         assert read_store(folder).vectors.tobytes() == undisturbed.tobytes()
 
     def test_unfinished_vectors_are_not_read(self, folder: Path) -> None:

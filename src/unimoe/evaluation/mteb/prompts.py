@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from unimoe.config import MTEBConfig
@@ -62,11 +62,8 @@ class TaskPrompts:
         """Return the prefixes of a task for queries, documents and texts without a role, for content hashes."""
         return [self.prefix(task, role) for role in (*_ROLES, None)]
 
-    def refuse_unknown_keys(self, known: Iterable[str] = ()) -> None:
+    def refuse_unknown_keys(self) -> None:
         """Refuse a prefix in the config that no task would ever use.
-
-        Args:
-            known: names of tasks besides MTEB's own.
 
         Raises:
             UsageError: a key is neither a task nor a type of tasks nor a role; the message names the closest.
@@ -75,7 +72,7 @@ class TaskPrompts:
 
         if not self._config.prompts:
             return
-        heads = {*task_names(), *task_types(), *known}
+        heads = {*task_names(), *task_types()}
         for key in self._config.prompts:
             head, _, role = key.rpartition("-")
             if key not in heads and key not in _ROLES and not (role in _ROLES and head in heads):
@@ -84,7 +81,7 @@ class TaskPrompts:
 
 
 def _keys(task: TaskCard, role: str | None) -> Iterator[str]:
-    """The keys in MTEB's order, except that a key without a role applies to no documents."""
+    """Yield the keys in MTEB's order, except that a key without a role applies to no documents."""
     for head in (task.name, task.type):
         if role is not None:
             yield f"{head}-{role}"
@@ -95,7 +92,7 @@ def _keys(task: TaskCard, role: str | None) -> Iterator[str]:
 
 
 def _instruction(task: TaskCard, role: str | None) -> str | None:
-    """MTEB's instruction for a task, or for its type where texts have no roles; Qwen3-Embedding is scored this way."""
+    """Return MTEB's instruction for a task, or for its type where texts have no roles, as Qwen3-Embedding is scored."""
     written: Any = task.prompt
     if isinstance(written, dict):
         written = written.get(role or "")

@@ -1,4 +1,4 @@
-"""Runs one task of MTEB without its output and without changing the random state around it."""
+"""One task of MTEB, run without its output and without changing the random state around it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def load_from_hub(task: AbsTask) -> None:
     """Load a task's data by MTEB's own loader, unless it is loaded.
 
     Raises:
-        UnavailableError: it cannot be had; says what to do.
+        UnavailableError: it is not available; says what to do.
     """
     if task.data_loaded:
         return

@@ -21,7 +21,7 @@ class MTEBSuite:
 
     Args:
         evaluator: runs the evaluations and writes results; of this process alone.
-        system: what is evaluated.
+        system: the system to evaluate.
         wanted: the tasks of ours that were asked for.
 
     Attributes:
@@ -33,7 +33,7 @@ class MTEBSuite:
         self.failures: list[str] = []
 
     def tasks_on(self, mteb_task: AbsTask) -> list[Task]:
-        """Return what is evaluated on a task: embedding, and where its candidates are given also reranking."""
+        """Return how to evaluate a task: by embedding, and by reranking too if the task comes with candidates."""
         reranks = mteb_task.metadata.type in RERANKING_TYPES
         return [task for task in self._wanted if task == "embedding" or (task == "reranking" and reranks)]
 
@@ -60,7 +60,7 @@ class MTEBSuite:
         return [result for result in results if result is not None]
 
     def _ready(self, mteb_task: AbsTask) -> list[Evaluation]:
-        """The evaluations on a task, with its data loaded where one of them has to be run."""
+        """Return the evaluations on a task, and load its data if one of them has to be run."""
         try:
             ready = task_at_hand(mteb_task) or mteb_task
             evaluations = [self._evaluator.on_mteb_task(self._system, task, ready) for task in self.tasks_on(mteb_task)]

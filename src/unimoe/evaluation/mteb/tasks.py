@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _SUBSET = "default"  # what MTEB calls the only subset of a task
 _UNKNOWN_LANGUAGE = "und-Zyyy"
-_LOADER_BATCH = 1024  # rows per step of MTEB's data loader; the model makes batches of its own
+_LOADER_BATCH = 1024  # rows per step of MTEB's data loader; the model forms its batches itself
 
 
 class CollectionTask(AbsTaskRetrieval):
@@ -146,7 +146,7 @@ def _split_data(collection: Collection) -> RetrievalSplitData:
 
 
 def _metadata(collection: Collection, published: TaskMetadata | None) -> TaskMetadata:
-    """MTEB's card of the task, with the collection as its data, by content hash."""
+    """Return MTEB's card of the task, with the collection as its data, by content hash."""
     data: Any = {"path": collection.name, "revision": collection.content_hash}
     if published is not None:
         return published.model_copy(update={"dataset": data, "eval_splits": [collection.split]})

@@ -1,1 +1,1 @@
-"""The candidate generator from end to end: labels, training, and what it finds before and after."""
+"""The bi-encoder from end to end: labels, training, and what it finds before and after."""

@@ -30,8 +30,8 @@ def register_gates(wanted: Mapping[str, Mapping[str, object]], output_dir: Path)
         there = load_gates(path).gates
         if {name: gate.model_dump(exclude_defaults=True) for name, gate in there.items()} != wanted:
             raise DataError(
-                f"{path} registers another gate (collection, metric, seeds or margin differ); gates are not changed "
-                "under way, choose another --output-dir"
+                f"{path} registers another gate (collection, metric, seeds or margin differ); a gate stays "
+                "unchanged during a comparison, choose another --output-dir"
             )
     elif output_dir.exists() and find_files(output_dir, "*/seed_*/results/*/*.json"):
         stderr.print(f"{output_dir} has results and no {REGISTERED}: too late to register a gate", soft_wrap=True)

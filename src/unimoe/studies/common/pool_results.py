@@ -15,8 +15,8 @@ from unimoe.trec import Run
 
 
 @dataclass(frozen=True)
-class PoolSet:
-    """The candidates of a test split, which every arm of a comparison reranks.
+class RerankingPools:
+    """The candidates of a test split, which every arm of a comparison reranks, and what makes results of them.
 
     Attributes:
         dataset: the collection's name in results.
@@ -96,7 +96,7 @@ class PoolSet:
             run: the pools with an arm's scores.
             items: pairs that a model scored; None where there is no model.
             seconds: time of scoring.
-            device: what computed, in words.
+            device: description of the device that computed.
         """
         collection, level = self.collection, self.collection.relevance_level
         metrics = tuple(dict.fromkeys((self.metric, *DEFAULT_METRICS)))

@@ -84,7 +84,7 @@ def load_splits(task: str, config: SplitConfig | None) -> Splits:
 
 
 def _split_or_none(name: str, split: str) -> Collection | None:
-    """A split, or None where the collection has none of that name; damaged data is still an error."""
+    """Load a split; return None where the collection has none of that name. Damaged data is still an error."""
     if name.startswith("ir_datasets:"):  # its id names the split already
         return None
     try:
@@ -107,7 +107,7 @@ def _of_one(collection: Collection, config: SplitConfig) -> Splits:
 
 
 def _parted(collection: Collection, fractions: list[float]) -> list[Collection]:
-    """The judged queries in parts of these sizes, and one of all others; a query's place depends on its id alone."""
+    """Divide the judged queries into parts of these sizes and the rest; a query's place depends on its id alone."""
     order = sorted(collection.qrels, key=lambda query_id: hash_parts(["head split", query_id]))
     parts, begin = [], 0
     for fraction in fractions:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from unimoe.analysis.arms import FIRST_STAGE
 from unimoe.analysis.loading import Results, load_all_results
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import caveat_notes, marked, mean_cell, signed_cell
@@ -18,12 +19,13 @@ from unimoe.config.files import parse_config
 from unimoe.config.losses import Activation, LossConfig
 from unimoe.console import Steps, stderr, stdout
 from unimoe.errors import UsageError, did_you_mean
+from unimoe.studies.common.progress import fit_with_progress
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
-from unimoe.studies.cross_encoder.jobs import fit, report, training_of
+from unimoe.studies.cross_encoder.evaluation import report
+from unimoe.studies.cross_encoder.jobs import training_of
 from unimoe.studies.cross_encoder.training.data import CrossEncoderData, load_cross_encoder_data
 from unimoe.studies.cross_encoder.training.lists import fit_for
 
-FIRST_STAGE = "bm25"
 REFERENCE = "plistmle_sum_identity"
 """The default that was merged upstream; the others are compared with it too."""
 
@@ -101,7 +103,7 @@ def compare_losses(
             training = training_of(configured(base, arm, seed), data, device)
             size = training.steps + sum(one.pairs for one in data.test)
             with steps.step(f"{arm}, seed {seed}", size) as step:
-                manifest = fit(training, step)
+                manifest = fit_with_progress(training.fit, training.steps, step)
                 paired = arm in alike
                 found = [report(training, manifest, one, given, step, paired=paired)[1] for one in data.test]
                 step.outcome = ", ".join(f"{one.dataset} {100 * one.aggregate['ndcg@10']:.2f}" for one in found)

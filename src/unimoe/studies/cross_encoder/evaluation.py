@@ -2,139 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
 
-import torch
-
+from unimoe.console import Step
 from unimoe.data.catalog import main_metric
 from unimoe.evaluation.reranking_eval import rerank_run
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.store import ResultStore
 from unimoe.io import hash_json
 from unimoe.models.device import describe_device
-from unimoe.results import EvalResult, TrainingBudget
-from unimoe.studies.common.pool_results import PoolSet
+from unimoe.results import EvalResult
+from unimoe.studies.common.pool_results import RerankingPools
+from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 from unimoe.studies.cross_encoder.model import load_cross_encoder
 from unimoe.studies.cross_encoder.reranking_set import CrossEncoderReranker, RerankingSet
+from unimoe.studies.cross_encoder.training.checkpoint import CrossEncoderManifest
+from unimoe.studies.cross_encoder.training.trainer import CrossEncoderTraining
 
 
-@dataclass(frozen=True)
-class TrainedCrossEncoder:
-    """A trained cross-encoder that is evaluated.
+def report(
+    training: CrossEncoderTraining,
+    manifest: CrossEncoderManifest,
+    dataset: RerankingSet,
+    given: Sequence[str],
+    step: Step,
+    *,
+    paired: bool = False,
+) -> tuple[EvalResult, EvalResult]:
+    """Write the results of the first stage (the arm ``bm25``) and of a trained cross-encoder on one set.
 
-    Attributes:
-        folder: of the model.
-        arm: its name.
-        seed: of the training.
-        which: the best checkpoint on dev, or the last.
-        base_model: identity of the base.
-        weights_hash: content hash of the weights.
-        max_length: tokens of a pair.
-        training: what the training took.
-        config: its configuration.
-    """
-
-    folder: Path
-    arm: str
-    seed: int
-    which: Literal["best", "last"]
-    base_model: str
-    weights_hash: str
-    max_length: int
-    training: TrainingBudget
-    config: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Reporting:
-    """Where results are written, and what they have in common.
-
-    Attributes:
-        output_dir: the experiment's folder.
-        experiment: its name.
-        depth: candidates of a query.
-        batch_size: pairs of one forward pass.
-        max_queries: test queries scored, where they were cut.
-        caveats: why results are unfit for decisions.
-        given: options given by hand, for provenance.
-    """
-
-    output_dir: Path
-    experiment: str
-    depth: int
-    batch_size: int
-    max_queries: int | None = None
-    caveats: Sequence[str] = ()
-    given: Sequence[str] = ()
-
-
-def evaluate_cross_encoder(
-    model: TrainedCrossEncoder,
-    data: RerankingSet,
-    reporting: Reporting,
-    device: torch.device,
-    advance: Callable[[int], None] | None = None,
-) -> EvalResult:
-    """Rerank a collection's candidates and write the result, unless it exists; a killed run is resumed.
+    Results that exist are kept; a killed reranking is resumed.
 
     Args:
-        model: what is scored.
-        data: what is reranked.
-        reporting: where the result is written.
-        device: where to compute.
-        advance: called with the number of pairs done.
+        training: finished.
+        manifest: of its checkpoint.
+        dataset: the collection with the candidates to rerank.
+        given: command-line options, for provenance.
+        step: its progress bar moves.
+        paired: record that trainings of one seed share the order of the data and the first weights.
 
     Raises:
-        DataError: the place of the result is taken by another evaluation, or a score is not finite.
+        DataError: the place of a result is taken by another evaluation, or a score is not finite.
     """
-    prompt = {"pair": "query, document", "max_length": model.max_length}
-    pools, store = _pools(data, reporting), ResultStore(reporting.output_dir, reporting.given)
+    config, device = training.config, training.device
+    pools, store = _pools(dataset, config), ResultStore(Path(config.output_dir), given)
+    first_stage = pools.spec("bm25", None, experiment=config.name, config=manifest.config, caveats=config.caveats)
+    before = store.evaluated(first_stage, lambda: pools.outcome(dataset.candidates))
+
+    max_length, batch_size = config.model.max_length, config.evaluation.batch_size
+    prompt = {"pair": "query, document", "max_length": max_length}
     spec = pools.spec(
-        model.arm,
-        model.seed,
-        experiment=reporting.experiment,
-        config=model.config,
-        encoder=model.base_model,
-        prompt=f"cross_encoder(max_length={model.max_length})@{hash_json(prompt)}",
-        trained_hash=model.weights_hash,
-        checkpoint=model.which,
-        training=model.training,
-        caveats=reporting.caveats,
+        manifest.arm,
+        manifest.seed,
+        experiment=config.name,
+        config=manifest.config | ({"paired_seeds": True} if paired else {}),
+        encoder=manifest.base_model,
+        prompt=f"cross_encoder(max_length={max_length})@{hash_json(prompt)}",
+        trained_hash=manifest.weights_hash,
+        checkpoint=manifest.which,
+        training=manifest.training,
+        caveats=config.caveats,
     )
 
     def evaluate() -> Outcome:
         run, found = rerank_run(
-            CrossEncoderReranker(load_cross_encoder(model.folder, device), reporting.batch_size),
-            data.collection,
-            data.candidates,
-            store=store.shards(spec, spec.fingerprint(device, None, reporting.batch_size)),
-            advance=advance,
+            CrossEncoderReranker(load_cross_encoder(training.checkpoint_dir, device), batch_size),
+            dataset.collection,
+            dataset.candidates,
+            store=store.shards(spec, spec.fingerprint(device, None, batch_size)),
+            advance=step.advance,
         )
         return pools.outcome(run, items=len(found.scores), seconds=found.seconds, device=describe_device(device))
 
-    if advance is not None and store.is_done(spec):
-        advance(data.pairs)
-    return store.evaluated(spec, evaluate)
+    if store.is_done(spec):
+        step.advance(dataset.pairs)
+    return before, store.evaluated(spec, evaluate)
 
 
-def write_first_stage(data: RerankingSet, reporting: Reporting, config: dict[str, Any]) -> EvalResult:
-    """Write the result of the candidates in the first stage's order, as the arm ``bm25``, unless it exists."""
-    pools = _pools(data, reporting)
-    spec = pools.spec("bm25", None, experiment=reporting.experiment, config=config, caveats=reporting.caveats)
-    store = ResultStore(reporting.output_dir, reporting.given)
-    return store.evaluated(spec, lambda: pools.outcome(data.candidates))
-
-
-def _pools(data: RerankingSet, reporting: Reporting) -> PoolSet:
-    return PoolSet(
+def _pools(data: RerankingSet, config: CrossEncoderConfig) -> RerankingPools:
+    return RerankingPools(
         dataset=data.dataset,
         collection=data.collection,
         candidates=data.candidates,
         metric=main_metric(data.name, data.collection.split),
         first_stage=data.first_stage,
-        depth=reporting.depth,
-        max_queries=reporting.max_queries,
+        depth=config.evaluation.depth,
+        max_queries=config.evaluation.test_queries,
     )

@@ -7,20 +7,14 @@ from pathlib import Path
 
 import torch
 
-from unimoe.console import Step, Steps, stderr, stdout
+from unimoe.console import Steps, stderr, stdout
 from unimoe.errors import MissingPartError
 from unimoe.models.quiet import first_line
 from unimoe.results import EvalResult
+from unimoe.studies.common.progress import fit_with_progress
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
-from unimoe.studies.cross_encoder.evaluation import (
-    Reporting,
-    TrainedCrossEncoder,
-    evaluate_cross_encoder,
-    write_first_stage,
-)
+from unimoe.studies.cross_encoder.evaluation import report
 from unimoe.studies.cross_encoder.model import load_cross_encoder
-from unimoe.studies.cross_encoder.reranking_set import RerankingSet
-from unimoe.studies.cross_encoder.training.checkpoint import CrossEncoderManifest
 from unimoe.studies.cross_encoder.training.data import CrossEncoderData, load_cross_encoder_data
 from unimoe.studies.cross_encoder.training.lists import fit_for, warnings_for
 from unimoe.studies.cross_encoder.training.trainer import CrossEncoderTraining
@@ -47,7 +41,7 @@ def train_and_evaluate(config: CrossEncoderConfig, device: torch.device, given: 
     training = training_of(config, data, device)
     steps = Steps(1 + len(data.test))
     with steps.step(f"{config.arm}, seed {config.seed}: {config.loss.name}", training.steps) as step:
-        manifest = fit(training, step)
+        manifest = fit_with_progress(training.fit, training.steps, step)
         step.outcome = "trained" if manifest.dev is None else f"nDCG@10 on dev {100 * manifest.dev:.2f}"
     for dataset in data.test:
         with steps.step(f"reranking {dataset.dataset}", dataset.pairs) as step:
@@ -56,64 +50,6 @@ def train_and_evaluate(config: CrossEncoderConfig, device: torch.device, given: 
     stdout.print(f"model  {training.checkpoint_dir}", soft_wrap=True)
     if config.push_to_hub is not None:
         _push(config.push_to_hub, training.checkpoint_dir, device)
-
-
-def fit(training: CrossEncoderTraining, step: Step) -> CrossEncoderManifest:
-    """Train, and move the progress bar past steps that an earlier run has taken."""
-    taken = 0
-
-    def on_step(number: int, _: int) -> None:
-        nonlocal taken
-        step.advance(number - taken)
-        taken = number
-
-    manifest = training.fit(on_step)
-    step.advance(training.steps - taken)
-    return manifest
-
-
-def report(
-    training: CrossEncoderTraining,
-    manifest: CrossEncoderManifest,
-    dataset: RerankingSet,
-    given: Sequence[str],
-    step: Step,
-    *,
-    paired: bool = False,
-) -> tuple[EvalResult, EvalResult]:
-    """Write the results of the first stage and of a trained cross-encoder on one set.
-
-    Args:
-        training: finished.
-        manifest: of its checkpoint.
-        dataset: to rerank.
-        given: command-line options, for provenance.
-        step: its progress bar moves.
-        paired: record that trainings of one seed share the order of the data and the first weights.
-    """
-    config = training.config
-    model = TrainedCrossEncoder(
-        folder=training.checkpoint_dir,
-        arm=manifest.arm,
-        seed=manifest.seed,
-        which=manifest.which,
-        base_model=manifest.base_model,
-        weights_hash=manifest.weights_hash,
-        max_length=config.model.max_length,
-        training=manifest.training,
-        config=manifest.config | ({"paired_seeds": True} if paired else {}),
-    )
-    reporting = Reporting(
-        output_dir=Path(config.output_dir),
-        experiment=config.name,
-        depth=config.evaluation.depth,
-        batch_size=config.evaluation.batch_size,
-        max_queries=config.evaluation.test_queries,
-        caveats=config.caveats,
-        given=given,
-    )
-    before = write_first_stage(dataset, reporting, manifest.config)
-    return before, evaluate_cross_encoder(model, dataset, reporting, training.device, step.advance)
 
 
 def _print(name: str, before: EvalResult, after: EvalResult) -> None:

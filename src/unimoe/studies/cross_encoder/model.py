@@ -16,6 +16,7 @@ from unimoe.config.dense import BUNDLED_ENCODER
 from unimoe.errors import DataError, InputError
 from unimoe.io import hash_file, hash_parts, read_json
 from unimoe.models.bundled import bundled_encoder_folder, folder_named
+from unimoe.models.encoder_files import NOT_FROM_HUB
 from unimoe.models.matmul import quicken
 from unimoe.models.quiet import first_line, quiet_loading
 from unimoe.studies.cross_encoder.config import CrossEncoderModelConfig
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 Pair = tuple[str, str]
 
 _FROM_HUB = ["*.json", "*.txt", "*.model", "*.safetensors"]
-_NOT_FROM_HUB = ["onnx/*", "openvino/*", "flax/*", "coreml/*"]
 _CHUNK = 16
 """Batches between two reports of progress."""
 
@@ -171,7 +171,7 @@ def _download(config: CrossEncoderModelConfig) -> Path:
     def fetch(allowed: list[str]) -> Path:
         return Path(
             snapshot_download(
-                config.base, revision=config.revision, allow_patterns=allowed, ignore_patterns=_NOT_FROM_HUB
+                config.base, revision=config.revision, allow_patterns=allowed, ignore_patterns=NOT_FROM_HUB
             )
         )
 

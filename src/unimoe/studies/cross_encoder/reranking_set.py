@@ -76,7 +76,7 @@ class CrossEncoderReranker:
         return [[pairs[index] for index in order[begin : begin + size]] for begin in range(0, len(order), size)]
 
     def prepare(self, pairs: Sequence[TextPair]) -> Sequence[TextPair]:
-        """Return the pairs as they are: sentence-transformers tokenises them batch by batch."""
+        """Return the pairs unchanged: sentence-transformers tokenises them batch by batch."""
         return pairs
 
     def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:

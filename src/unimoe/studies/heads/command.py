@@ -33,7 +33,7 @@ def train_head(
     override: Override = None,
 ) -> None:
     """Train one projection head over a frozen encoder, choose its step on dev; print nDCG on train, dev and test."""
-    from unimoe.studies.heads.compare import jobs
+    from unimoe.studies.heads import jobs
 
     refuse_torchrun("training heads")
     quiet_libraries()
@@ -125,7 +125,7 @@ def run_comparison(
 ) -> None:
     """Run ``compare-heads`` with further keys of the shared configuration, and caveats."""
     from unimoe.results import safe_name
-    from unimoe.studies.heads.compare import jobs
+    from unimoe.studies.heads import jobs
 
     refuse_torchrun("training heads")
     quiet_libraries()

@@ -33,7 +33,7 @@ class Method(Protocol):
         """Return all that the next step depends on besides the head."""
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Return to a state."""
+        """Restore what ``state`` returned."""
 
 
 class GradientMethod:
@@ -78,6 +78,6 @@ class GradientMethod:
         return {name: value.clone() for name, value in kept.items() if isinstance(value, Tensor)}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Return to a state."""
+        """Restore what ``state`` returned."""
         if state:
             self._optimizer.state[self._parameter] = {name: value.clone() for name, value in state.items()}

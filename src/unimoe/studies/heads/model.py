@@ -107,11 +107,11 @@ def load_head(path: Path, inputs: int | None = None) -> tuple[Tensor, dict[str, 
 
 
 def _project(weight: Tensor, embeddings: Tensor, scoring: Scoring) -> Tensor:
-    """Embeddings ``(..., D)`` after the head, ``(..., D_out)``; of unit length where scores are cosines."""
+    """Apply the head to embeddings ``(..., D)``; return ``(..., D_out)``, of unit length where scores are cosines."""
     projected = embeddings @ weight.T
     return nn.functional.normalize(projected, dim=-1) if scoring == "cosine" else projected
 
 
 def _similarities(queries: Tensor, documents: Tensor) -> Tensor:
-    """Dot products of projected queries ``(B, D_out)`` with their pools ``(B, P, D_out)``, ``(B, P)`` float32."""
+    """Multiply projected queries ``(B, D_out)`` with their pools ``(B, P, D_out)``, ``(B, P)`` float32."""
     return (documents @ queries.unsqueeze(-1)).squeeze(-1).float()

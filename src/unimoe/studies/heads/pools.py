@@ -69,7 +69,7 @@ class PoolSet:
     relevance_level: int = 1
 
     def __len__(self) -> int:
-        """Number of queries."""
+        """Return the number of queries."""
         return len(self.query_ids)
 
     def batch(self, places: Sequence[int]) -> Batch:
@@ -173,7 +173,7 @@ def pool_set(
 
 
 def _with_positives(scores: Mapping[str, float], collection: Collection, query_id: str) -> dict[str, float]:
-    """The pool with positives of the corpus in place of its last negatives, until half of it is positive.
+    """Put positives of the corpus in place of the pool's last negatives, until half of it is positive.
 
     Its size does not change. A query with more positives keeps those that the source found, then gets others by a hash
     of both ids: a pool without negatives teaches nothing.

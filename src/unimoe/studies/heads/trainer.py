@@ -1,4 +1,4 @@
-"""Trains a head by any method, chooses the best step on dev, and writes a checkpoint.
+"""The training of a head by any method: it chooses the best step on dev, and writes a checkpoint.
 
     results = HeadTrainer(TrainConfig(task="scifact", num_steps=300)).train()
     results["test/ndcg@10"]
@@ -77,7 +77,7 @@ class HeadTrainer:
         dev_pools: these choose the step.
         dates: of documents, where freshness is an objective; else None.
         head_path: of the trained head.
-        state: the training under way.
+        state: of the training in progress.
     """
 
     def __init__(self, config: TrainConfig, data: HeadData | None = None, arm: str | None = None) -> None:

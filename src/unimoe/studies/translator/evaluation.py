@@ -19,16 +19,14 @@ from unimoe.evaluation.spec import EvaluationSpec, Outcome, model_hashes
 from unimoe.evaluation.store import ResultStore
 from unimoe.metrics import Scores
 from unimoe.results import EvalResult, Identity, Task, TrainingBudget
-from unimoe.retrieval.dense import search
-from unimoe.studies.translator.data.caption_pairs import CaptionPairs
-from unimoe.studies.translator.models.interface import Floats, Translator
-from unimoe.studies.translator.models.ranking import Advance, Rows, image_ranks, rank_metrics, rank_values
+from unimoe.retrieval.dense import UNIT_LENGTH, search
+from unimoe.studies.translator.data.caption_pairs import CaptionPairs, Floats, Rows
+from unimoe.studies.translator.models.interface import Translator
+from unimoe.studies.translator.models.ranking import image_ranks, rank_metrics, rank_values
 
 TASK: Task = "crossmodal"
 MAIN_METRIC = "mrr"
 RUN_DEPTH = 100
-
-_UNIT = 1.001
 
 
 def crossmodal_spec(
@@ -59,10 +57,10 @@ def crossmodal_spec(
         config: the whole configuration.
         encoder: identity of the captions' encoder, ``id@hash``; None where the files do not state it.
         prompt: name and hash of its prefixes and lengths; None where the files do not state it.
-        translator_hash: content hash of what was learned; without it no result can be told to be this translator's,
-            and it is always evaluated anew.
+        translator_hash: content hash of what was learned; without it no existing result is known to be this
+            translator's, and it is always evaluated again.
         checkpoint: which state of a training; ``none`` for closed forms.
-        training: what it took.
+        training: steps and examples that the training took.
         caveats: why the result is unfit for decisions.
     """
     return EvaluationSpec(
@@ -100,19 +98,17 @@ def evaluate_crossmodal(
     texts: Mapping[str, str] | None = None,
     device: str = "cpu",
     given: Sequence[str] = (),
-    advance: Advance | None = None,
 ) -> EvalResult:
     """Rank, score, and write result, TREC run, judgments and drill-down, unless the result exists.
 
     Args:
         output_dir: the experiment's folder.
-        spec: what is evaluated, as ``crossmodal_spec`` makes it.
+        spec: of the evaluation; see ``crossmodal_spec``.
         translator: the translator.
         pairs: the captions, and all unique images of the part.
         texts: caption id to text, for drill-downs; without them ids are shown.
         device: where blocks of scores are computed.
         given: options given by hand, for provenance.
-        advance: called with the number of captions ranked.
 
     Raises:
         DataError: the place of the result is taken by another evaluation, the translator takes other dimensions, or a
@@ -122,8 +118,10 @@ def evaluate_crossmodal(
     def evaluate() -> Outcome:
         start = time.perf_counter()
         captions, images = translated_pairs(translator, pairs, spec.dataset)
-        ranks = image_ranks(captions, images, pairs.image_of, image_ids=pairs.image_ids, device=device, advance=advance)
-        run = search(captions, pairs.caption_ids, images, pairs.image_ids, RUN_DEPTH, device=device, longest=_UNIT)
+        ranks = image_ranks(captions, images, pairs.image_of, image_ids=pairs.image_ids, device=device)
+        run = search(
+            captions, pairs.caption_ids, images, pairs.image_ids, RUN_DEPTH, device=device, longest=UNIT_LENGTH
+        )
         rows = np.asarray(pairs.image_of).tolist()
         return Outcome(
             main_metric=MAIN_METRIC,

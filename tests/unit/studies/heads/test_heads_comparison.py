@@ -71,7 +71,7 @@ class TestArms:
     def test_every_method_may_try_as_many_settings(self, name: str) -> None:
         settings = ARMS[name].settings(TrainConfig(num_steps=40), LARGEST_GRID)
         assert len({json.dumps(config.model_dump(), sort_keys=True) for _, config in settings}) == LARGEST_GRID
-        middle = [values[1] for values in ARMS[name].knobs.values()]
+        middle = [values[1] for values in ARMS[name].grid.values()]
         assert [*settings[0][0].values()] == middle
         assert ARMS[name].settings(TrainConfig(num_steps=40), 4) == settings[:4]
 
@@ -84,9 +84,9 @@ class TestArms:
                     assert (config.head_output_size, config.scoring, config.init) == (64, "cosine", "pca")
 
     def test_the_recipe_is_the_originals(self) -> None:
-        knobs, config = ARMS["seed_recipe"].settings(TrainConfig(), 1)[0]
+        setting, config = ARMS["seed_recipe"].settings(TrainConfig(), 1)[0]
         recipe = original_recipe()
-        assert knobs == {"learning_rate": recipe.learning_rate, "sigma": recipe.sigma}
+        assert setting == {"learning_rate": recipe.learning_rate, "sigma": recipe.sigma}
         assert config == recipe.model_copy(update={"ndcg_k": 10})
 
     def test_a_key_within_a_section_leaves_its_siblings(self) -> None:
@@ -196,7 +196,7 @@ class TestTable:
         for name, choice in finished[1].items():
             if choice.tried:
                 best = max(choice.tried, key=lambda tried: tried["val"])
-                assert {knob: best[knob] for knob in choice.knobs} == choice.knobs, name
+                assert {key: best[key] for key in choice.setting} == choice.setting, name
 
 
 class TestOverlap:

@@ -78,11 +78,6 @@ class TestRanks:
         expected = 1 + (scores > np.diag(scores)[:, None]).sum(1)
         assert image_ranks(captions, images, np.arange(30), block=7).tolist() == expected.tolist()
 
-    def test_progress_is_told_by_captions(self) -> None:
-        seen: list[int] = []
-        ridge().ranks(block=256, advance=seen.append)
-        assert seen == [256, 256, 88]
-
     def test_metrics_by_hand(self) -> None:
         found = rank_metrics(np.array([1, 2, 4, 11]), 50)
         assert found["mrr"] == pytest.approx((1 + 1 / 2 + 1 / 4 + 1 / 11) / 4)

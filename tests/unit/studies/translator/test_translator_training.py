@@ -178,7 +178,7 @@ class TestObjective:
             captions = torch.arange(8) + 8 * number
             predicted = torch.randn(8, 6, generator=generator).requires_grad_()
             terms = objective(predicted, Batch(captions, captions // 2), 0.1, recent)
-        return terms, objective.take_fired()
+        return terms, objective.take_counts()
 
     def test_components_count_how_often_they_fire(self) -> None:
         config = LossConfig(

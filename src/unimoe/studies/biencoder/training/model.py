@@ -46,7 +46,7 @@ class BiEncoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Of the weights."""
+        """The device of the weights."""
         device: torch.device = self.transformer.device
         return device
 

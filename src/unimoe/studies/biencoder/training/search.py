@@ -9,37 +9,33 @@ from unimoe.data.collection import Collection
 from unimoe.errors import DataError
 from unimoe.io import read_json, write_json
 from unimoe.metrics import score_run
-from unimoe.models.embedder import Advance
 from unimoe.retrieval.bm25 import cached_bm25_run
-from unimoe.retrieval.dense import search
+from unimoe.retrieval.dense import UNIT_LENGTH, search
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.training.pairs import TrainingPairs
 from unimoe.studies.biencoder.training.sources import Source
 from unimoe.trec import Run, ranked
 
 _DEPTH = 100
-_LONGEST = 1.001  # length of an embedding, and a little for rounding
 
 
-def dev_score(source: Source, dev: Collection, metric: str, advance: Advance | None = None) -> float:
+def dev_score(source: Source, dev: Collection, metric: str) -> float:
     """Return the mean of a metric on dev, with the search and the measures of evaluation."""
-    run = found_by(source, dev.queries, dev, _DEPTH, advance)
+    run = found_by(source, dev.queries, dev, _DEPTH)
     return score_run(dev.qrels, run, [metric], dev.relevance_level).aggregate[metric]
 
 
-def found_by(
-    source: Source, queries: dict[str, str], collection: Collection, depth: int, advance: Advance | None = None
-) -> Run:
+def found_by(source: Source, queries: dict[str, str], collection: Collection, depth: int) -> Run:
     """Return the ``depth`` nearest documents of a collection for each query."""
     ids = sorted(collection.corpus)
     documents = {key: collection.corpus[key].full_text for key in ids}
     return search(
-        source.all_vectors("query", queries, advance),
+        source.all_vectors("query", queries),
         list(queries),
-        source.all_vectors("document", documents, advance),
+        source.all_vectors("document", documents),
         ids,
         depth,
-        longest=_LONGEST,
+        longest=UNIT_LENGTH,
     )
 
 
@@ -67,7 +63,7 @@ class HardNegatives:
 
         Args:
             epoch: from 0.
-            source: of vectors; the model as it is at the beginning of the epoch.
+            source: of vectors; the model at the beginning of the epoch.
             begun: whether steps of the epoch have been taken already.
 
         Raises:

@@ -38,7 +38,7 @@ class Source(Protocol):
     def embed(self, inputs: Sequence[Any]) -> Tensor:
         """Return unit vectors ``(N, D)`` from one forward pass; gradients flow if enabled."""
 
-    def all_vectors(self, kind: TextKind, texts: Texts, advance: Advance | None = None) -> NDArray[np.float32]:
+    def all_vectors(self, kind: TextKind, texts: Texts) -> NDArray[np.float32]:
         """Return unit vectors ``(N, D)`` as evaluation computes them, in the order of ``texts``."""
 
 
@@ -67,14 +67,12 @@ class EncoderSource:
             vectors: Tensor = self._model(inputs)
         return vectors
 
-    def all_vectors(self, kind: TextKind, texts: Texts, advance: Advance | None = None) -> NDArray[np.float32]:
+    def all_vectors(self, kind: TextKind, texts: Texts) -> NDArray[np.float32]:
         """Embed with the current weights."""
         embedder = self._model.embedder()
         try:
             with self._autocast():
-                return embedder.encode(
-                    list(texts.values()), kind=kind, max_length=self._model.lengths[kind], advance=advance
-                )
+                return embedder.encode(list(texts.values()), kind=kind, max_length=self._model.lengths[kind])
         except InputError as error:
             raise DataError(f"{kind} {list(texts)[error.index]!r}: {error.reason}") from None
 
@@ -112,12 +110,10 @@ class FrozenSource:
         return self._model.projected(torch.stack(list(inputs)).to(self._model.device))
 
     @torch.no_grad()
-    def all_vectors(self, kind: TextKind, texts: Texts, advance: Advance | None = None) -> NDArray[np.float32]:
+    def all_vectors(self, kind: TextKind, texts: Texts) -> NDArray[np.float32]:
         """Apply the linear layer to the cached vectors."""
         base = torch.from_numpy(self._base[kind].of(list(texts)))
         vectors: NDArray[np.float32] = self._model.projected(base.to(self._model.device)).cpu().numpy()
-        if advance:
-            advance(len(texts))
         return vectors
 
 
@@ -151,12 +147,12 @@ class CachedEmbedder:
 
     @property
     def device(self) -> torch.device:
-        """Of the base."""
+        """The device of the base."""
         return self._base.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the base."""
+        """The dtype of the base."""
         return self._base.dtype
 
     @torch.no_grad()
@@ -181,6 +177,4 @@ class CachedEmbedder:
         vectors = np.stack([known[text] if text in known else here[text] for text in texts])
         if self._head is not None:
             vectors = normalize(self._head(torch.from_numpy(vectors).to(self.device))).cpu().numpy()
-        if advance:
-            advance(len(texts))
         return vectors

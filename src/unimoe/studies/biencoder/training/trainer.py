@@ -1,4 +1,4 @@
-"""Trains a bi-encoder, chooses the best epoch on dev, and writes two checkpoints: the best and the last.
+"""The training of a bi-encoder: the best epoch is chosen on dev; the best and the last checkpoint are written.
 
     trainer = BiEncoderTrainer(load_config(BiEncoderConfig, Path("biencoder/default")), torch.device("cpu"))
     facts = trainer.fit()
@@ -64,7 +64,7 @@ class Progress:
         val: the best since then.
         epoch: the epoch after which it was seen; 0 is before training.
         seconds: of the steps, without evaluations on dev.
-        dtype: of the forward passes; a resumed training keeps it, whatever the probe of the machine then says.
+        dtype: of the forward passes; a resumed training keeps it, even on a machine that would choose another.
     """
 
     step: int = 0
@@ -90,7 +90,7 @@ class BiEncoderTrainer:
         dev: the collection that chooses the epoch.
         best_dir: the checkpoint of the best epoch on dev, of epoch 0 until there is a better one.
         last_dir: the checkpoint of the last epoch, written when the training is finished.
-        state: the training under way.
+        state: of the training in progress.
 
     Raises:
         DataError: the collection or the base cannot be loaded, or no query has a positive.

@@ -40,7 +40,7 @@ class CrossEncoderListLoss(nn.Module):
     def forward(
         self, inputs: Sequence[Sequence[Any]], labels: Sequence[Tensor], prompt: str | None = None, task: Any = None
     ) -> Tensor:
-        """The loss of a batch.
+        """Return the loss of a batch.
 
         Args:
             inputs: query ids, queries, and for each query its documents.
@@ -64,7 +64,7 @@ class CrossEncoderListLoss(nn.Module):
         if not loss.isfinite():
             raise DataError(
                 f"the loss of the queries {_named(query_ids)} is {float(loss.detach())}; lower learning_rate, or set "
-                "dtype to float32; what was saved before stands"
+                "dtype to float32; what was saved before is kept"
             )
         return loss
 
@@ -78,7 +78,7 @@ class CrossEncoderListLoss(nn.Module):
         return self._loss.citation
 
     def _scores(self, pairs: Sequence[tuple[str, str]], queries: int, prompt: str | None, task: Any) -> Tensor:
-        """The logits ``(N,)``, pairs of similar length together, so that little is padded."""
+        """Return the logits ``(N,)``, computed in batches of similar length, so that little is padded."""
         size = self._config.mini_batch_size or queries
         size = len(pairs) if size < 0 or self._config.mini_batch_size == 0 else size
         order = sorted(range(len(pairs)), key=lambda index: -sum(map(len, pairs[index])))

@@ -1,4 +1,4 @@
-"""The arms of the comparison: nine settings each of the two knobs that matter most to it, so that none is favoured."""
+"""The arms of the comparison: nine settings each of the two keys that matter most to it, so that none is favoured."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unimoe.studies.heads.config import TrainConfig, original_recipe
 LARGEST_GRID = 9
 """Settings of every arm."""
 
-Knobs = Mapping[str, tuple[Any, ...]]
+Grid = Mapping[str, tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
@@ -25,20 +25,22 @@ class Arm:
 
     Attributes:
         changes: keys of the comparison's base that it changes in every setting; a key may be ``section.key``.
-        knobs: two keys with three values each. ``handoff`` is a fraction of the steps.
+        grid: two keys with three values each. ``handoff`` is a fraction of the steps.
         description: for tables.
     """
 
     changes: Mapping[str, Any]
-    knobs: Knobs = field(default_factory=dict)
+    grid: Grid = field(default_factory=dict)
     description: str = ""
 
     def settings(self, base: TrainConfig, count: int) -> list[tuple[dict[str, Any], TrainConfig]]:
-        """Return the first ``count`` settings, the grid's middle first: the knobs' values, and the configuration."""
-        values = list(self.knobs.values())
+        """Return the first ``count`` settings, the grid's middle first: its keys and values, and the configuration."""
+        values = list(self.grid.values())
         places = sorted(product(*(range(len(v)) for v in values)), key=lambda p: (sum(abs(i - 1) for i in p), p))
-        chosen = [dict(zip(self.knobs, (v[i] for v, i in zip(values, p, strict=True)), strict=True)) for p in places]
-        return [(knobs, changed(base, {**self.changes, **knobs})) for knobs in chosen[: count if self.knobs else 1]]
+        chosen = [dict(zip(self.grid, (v[i] for v, i in zip(values, p, strict=True)), strict=True)) for p in places]
+        return [
+            (setting, changed(base, {**self.changes, **setting})) for setting in chosen[: count if self.grid else 1]
+        ]
 
 
 _RECIPE_KEYS = (
@@ -46,9 +48,9 @@ _RECIPE_KEYS = (
     "max_norm", "scoring", "init",
 )  # fmt: skip
 
-_STEPS: Knobs = {"learning_rate": (3e-4, 1e-3, 3e-3)}
-_LOSS: Knobs = {**_STEPS, "temperature": (0.02, 0.05, 0.1)}
-_NOISE: Knobs = {**_STEPS, "sigma": (0.05, 0.15, 0.5)}
+_STEPS: Grid = {"learning_rate": (3e-4, 1e-3, 3e-3)}
+_LOSS: Grid = {**_STEPS, "temperature": (0.02, 0.05, 0.1)}
+_NOISE: Grid = {**_STEPS, "sigma": (0.05, 0.15, 0.5)}
 
 ARMS: dict[str, Arm] = {
     "zero_shot": Arm({"method": "zero_shot"}, description="the frozen encoder, no head"),
@@ -131,9 +133,9 @@ class Comparison(Section):
         return self
 
 
-def in_words(knobs: Mapping[str, Any]) -> str:
-    """Return the values of an arm's knobs, for tables and progress."""
-    return ", ".join(f"{knob} {value:g}" for knob, value in knobs.items())
+def in_words(setting: Mapping[str, Any]) -> str:
+    """Return the keys and values of a setting as text, for tables and progress."""
+    return ", ".join(f"{key} {value:g}" for key, value in setting.items())
 
 
 def changed(base: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:

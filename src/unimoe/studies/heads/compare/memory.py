@@ -37,7 +37,7 @@ def _profiled(device: torch.device) -> profile:
 
 
 def _held(profiled: profile) -> tuple[int, int]:
-    """Bytes held at the end, and the most held at any moment, both beyond the beginning."""
+    """Return the bytes held at the end and the most held at any moment, both beyond the beginning."""
     recorded: Any = profiled.profiler
     events = recorded.kineto_results.events()
     changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")

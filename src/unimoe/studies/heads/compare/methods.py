@@ -19,7 +19,8 @@ from unimoe.io import hash_file, read_json, write_json
 from unimoe.models.device import describe_device
 from unimoe.results import TrainingBudget, arm_dir, result_path
 from unimoe.studies.common.gate import register_gates
-from unimoe.studies.common.pool_results import PoolSet
+from unimoe.studies.common.pool_results import RerankingPools
+from unimoe.studies.common.progress import fit_with_progress
 from unimoe.studies.heads.compare.arms import ARMS, Comparison, in_words
 from unimoe.studies.heads.compare.memory import step_peak_bytes
 from unimoe.studies.heads.config import TrainConfig
@@ -36,12 +37,12 @@ class Chosen:
     """The setting of an arm that was best on dev.
 
     Attributes:
-        knobs: the values of its knobs.
+        setting: the keys of the arm's grid with the chosen values.
         config: the whole configuration.
-        tried: the knobs of every setting, with ``val`` on dev, best step and seconds.
+        tried: the keys and values of every setting, with ``val`` on dev, best step and seconds.
     """
 
-    knobs: dict[str, Any]
+    setting: dict[str, Any]
     config: TrainConfig
     tried: list[dict[str, Any]]
 
@@ -55,7 +56,7 @@ class MethodComparison:
         given: options of the command line, for provenance.
 
     Raises:
-        DataError: the folder holds another gate, or the collection or encoder cannot be had.
+        DataError: the folder holds another gate, or the collection or encoder is not available.
     """
 
     def __init__(self, comparison: Comparison, data: HeadData | None = None, given: Sequence[str] = ()) -> None:
@@ -82,12 +83,12 @@ class MethodComparison:
         return HeadTrainer(config.model_copy(update={"seed": seed}), self._data_of(config), name)
 
     def tuned(self, name: str) -> list[tuple[dict[str, Any], HeadTrainer]]:
-        """Return the trainings that choose an arm's setting, each with the values of its knobs."""
+        """Return the trainings that choose an arm's setting, each with its keys and values."""
         base = self.comparison.base.model_copy(update={"seed": self.comparison.tuning_seed})
         trainers = []
-        for place, (knobs, config) in enumerate(ARMS[name].settings(base, self.comparison.settings)):
+        for place, (setting, config) in enumerate(ARMS[name].settings(base, self.comparison.settings)):
             folder = {"output_dir": str(self.output_dir / "tuning" / f"{name}-{place}")}
-            trainers.append((knobs, HeadTrainer(config.model_copy(update=folder), self._data_of(config), name)))
+            trainers.append((setting, HeadTrainer(config.model_copy(update=folder), self._data_of(config), name)))
         return trainers
 
     def _tune(self, name: str, steps: Steps) -> Chosen:
@@ -98,16 +99,16 @@ class MethodComparison:
         tried: list[dict[str, Any]] = []
         size = len(trainings) * self.comparison.base.num_steps
         with steps.step(f"{name}: {len(trainings)} settings on dev", size) as step:
-            for knobs, trainer in trainings:
-                tried.append({**knobs, **_fit(trainer, step)})
+            for setting, trainer in trainings:
+                tried.append({**setting, **_fit(trainer, step)})
             best = max(range(len(tried)), key=lambda i: (tried[i]["val"], -i))
-            knobs, trainer = trainings[best]
-            step.outcome = f"best {100 * tried[best]['val']:.2f} with {in_words(knobs)}"
+            setting, trainer = trainings[best]
+            step.outcome = f"best {100 * tried[best]['val']:.2f} with {in_words(setting)}"
         write_json(self.output_dir / "tuning" / f"{name}.json", tried)
-        return Chosen(knobs, self._reported(trainer.config), tried)
+        return Chosen(setting, self._reported(trainer.config), tried)
 
     def _reported(self, config: TrainConfig) -> TrainConfig:
-        """The configuration of a setting's reported trainings, except their seed."""
+        """Return the configuration of a setting's reported trainings, except their seed."""
         return config.model_copy(update={"output_dir": str(self.output_dir), "seed": self.comparison.base.seed})
 
     def _train(self, name: str, config: TrainConfig, steps: Steps) -> None:
@@ -144,7 +145,7 @@ class MethodComparison:
         return result.aggregate[metric]
 
     def _peak_bytes(self, trainer: HeadTrainer) -> int | None:
-        """The peak of one step, beside weights and data; None where nothing is trained."""
+        """Measure the peak of one step, beside weights and data; return None where nothing is trained."""
         weight = trainer.initial()
         method = make_method(trainer.config, weight, trainer.train_pools, trainer.dates)
         if method is None:
@@ -172,9 +173,9 @@ class MethodComparison:
         return self._softened
 
 
-def pools_tested(data: HeadData, config: TrainConfig) -> PoolSet:
+def pools_tested(data: HeadData, config: TrainConfig) -> RerankingPools:
     """Return the test pools of the heads."""
-    return PoolSet(
+    return RerankingPools(
         dataset=result_name(config.task),
         collection=data.splits.test,
         candidates=data.candidates,
@@ -229,16 +230,7 @@ def shares_seeds(config: TrainConfig, base: TrainConfig) -> bool:
 
 
 def _fit(trainer: HeadTrainer, step: Step) -> dict[str, float]:
-    """Train, with a progress bar that also moves for steps taken in an earlier run."""
-    taken = 0
-
-    def on_step(number: int, facts: dict[str, float]) -> None:
-        nonlocal taken
-        step.advance(number - taken)
-        taken = number
-
-    found = trainer.fit(on_step)
-    step.advance(trainer.config.num_steps - taken)
+    found = fit_with_progress(trainer.fit, trainer.config.num_steps, step)
     return {name: found[name] for name in ("val", "best_step", "seconds")}
 
 

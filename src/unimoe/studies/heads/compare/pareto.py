@@ -25,7 +25,7 @@ from unimoe.studies.heads.pools import PoolSet
 
 @dataclass(frozen=True)
 class Point:
-    """A head by its arm, its setting in words, and its two objectives on dev."""
+    """A head by its arm, its setting as text, and its two objectives on dev."""
 
     method: str
     setting: str
@@ -48,11 +48,11 @@ def pareto(compared: MethodComparison, methods: Sequence[str]) -> tuple[Table, P
     """
     dev, points = compared.data.dev, []
     for name in methods:
-        for knobs, trainer in compared.tuned(name):
+        for setting, trainer in compared.tuned(name):
             trainer.fit()
             weight, _ = trainer.head()
             found = chosen_by(weight, dev, trainer.config), mean_diversity(weight, dev, trainer.config)
-            points.append(Point(name, in_words(knobs), *found))
+            points.append(Point(name, in_words(setting), *found))
     front = set(pareto_front([(point.relevance, point.diversity) for point in points]))
     order = sorted(range(len(points)), key=lambda i: (i not in front, -points[i].relevance))
     base = compared.comparison.base

@@ -1,4 +1,4 @@
-"""A grid search over evolution's four knobs, scored on dev alone, as a table and a heat map."""
+"""A grid search over four keys of evolution, scored on dev alone, as a table and a heat map."""
 
 from __future__ import annotations
 
@@ -56,9 +56,14 @@ def grid_search(base: TrainConfig, data: HeadData, output_dir: Path, num_steps: 
     for size, population in product(SIZES, POPULATIONS):
         with steps.step(f"head size {size}, population {population}", 9) as step:
             for rate, sigma in product(RATES, SIGMAS):
-                knobs = {"sigma": sigma, "population_size": population, "learning_rate": rate, "head_output_size": size}
-                name = "-".join(f"{value:g}" for value in knobs.values())
-                config = changed(base, {**shared, **knobs, "output_dir": str(output_dir / "grid" / name)})
+                setting = {
+                    "sigma": sigma,
+                    "population_size": population,
+                    "learning_rate": rate,
+                    "head_output_size": size,
+                }
+                name = "-".join(f"{value:g}" for value in setting.values())
+                config = changed(base, {**shared, **setting, "output_dir": str(output_dir / "grid" / name)})
                 facts = HeadTrainer(config, data).fit()
                 scores[size, population, rate, sigma] = facts["val"]
                 rows.append((sigma, population, rate, size, facts))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unimoe.analysis.arms import ZERO_SHOT
 from unimoe.analysis.loading import Results
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import caveat_notes, count_cell, marked, mean_cell, signed_cell
@@ -27,7 +28,6 @@ from unimoe.studies.common.splits import Splits
 from unimoe.studies.heads.compare.arms import ARMS, Comparison, in_words
 from unimoe.studies.heads.compare.methods import TRAINING_FILE, Chosen
 
-ZERO_SHOT = "zero_shot"
 BASELINES = ("infonce", ZERO_SHOT)
 
 _COLUMNS = (
@@ -157,12 +157,12 @@ def _row(
         signed_cell(float(np.mean(train)) - 100.0 * float(scores.mean())),
         *(cell for found in against for cell in (found.cells if found else NO_DIFFERENCE)),
         *costs,
-        Cell(in_words(chosen.knobs) or ABSENT),
+        Cell(in_words(chosen.setting) or ABSENT),
     )
 
 
 def _scores(results: Results, names: Sequence[str], key: str) -> dict[str, NDArray[np.float64]]:
-    """Scores ``(seeds, queries)`` of each method."""
+    """Return the scores ``(seeds, queries)`` of each method."""
     return {name: results.scores(name, key, results.seeds(name, key) or [None]) for name in names}
 
 

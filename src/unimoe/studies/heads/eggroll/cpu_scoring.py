@@ -103,14 +103,14 @@ def _terms(products: Products, documents: DocumentTerms, queries: QueryTerms) ->
 
 
 def _rows_of(products: Tensor) -> Rows:
-    """The rows of products ``(b, P, ...)`` of the first rank; those of other ranks lie behind them."""
+    """Return the rows of products ``(b, P, ...)`` of the first rank; those of other ranks lie behind them."""
     entries = products.untyped_storage().nbytes() // products.element_size()
     memory: Array = products.as_strided((entries,), (1,), 0).numpy()
     return Rows(memory, int(products.storage_offset()), products.stride(1))
 
 
 def _by_rank(terms: Terms, is_product: bool) -> Array:
-    """Terms of queries as ``(b, r, M)``, or of products, whose rank is 1, as ``(b, m1, 1)`` or ``(b, m1, m2)``."""
+    """Shape terms of queries as ``(b, r, M)``, of products (their rank is 1) as ``(b, m1, 1)`` or ``(b, m1, m2)``."""
     if is_product:
         return terms[0].squeeze(1).contiguous().numpy()
     return (terms[0] if len(terms) == 1 else torch.cat(terms, dim=1)).numpy()
@@ -118,14 +118,14 @@ def _by_rank(terms: Terms, is_product: bool) -> Array:
 
 @machine_code
 def _score_pools(factors: Factors, lengths: Lengths | None, scores: Array) -> None:
-    """Scores ``(b, P, 2, M)`` of b pools."""
+    """Return scores ``(b, P, 2, M)`` of b pools."""
     for query in range(len(scores)):
         _score_pool(query, factors, lengths, scores[query])
 
 
 @machine_code
 def _earned(factors: Factors, lengths: Lengths | None, judged: Judged) -> NDArray[np.float64]:
-    """The metric of b pools' rankings, ``(b, 2M)``."""
+    """Return the metric of b pools' rankings, ``(b, 2M)``."""
     (queries, size), count = factors.base.shape, factors.plus.shape[2]
     if factors.is_product:
         count *= factors.plus.shape[1]
@@ -140,7 +140,7 @@ def _earned(factors: Factors, lengths: Lengths | None, judged: Judged) -> NDArra
 
 @machine_code
 def _score_pool(query: int, factors: Factors, lengths: Lengths | None, scores: Array) -> None:
-    """Scores ``(P, 2, M)`` of one pool."""
+    """Compute the scores ``(P, 2, M)`` of one pool."""
     if factors.is_product:
         _score_with_products(query, factors, lengths, scores)
     else:
@@ -151,7 +151,7 @@ def _score_pool(query: int, factors: Factors, lengths: Lengths | None, scores: A
 
 @machine_code
 def _score_with_directions(query: int, factors: Factors, scores: Array) -> None:
-    """Dot products ``(P, 2, M)`` of one pool under independent directions."""
+    """Compute the dot products ``(P, 2, M)`` of one pool under independent directions."""
     size, _, count = scores.shape
     for place in range(size):
         up, down, level = scores[place, 0], scores[place, 1], factors.base[query, place]
@@ -197,14 +197,14 @@ def _divide_by_lengths(query: int, factors: Factors, lengths: Lengths, scores: A
 
 @machine_code
 def _row(rows: Rows, number: int, part: int, length: int) -> Array:
-    """Part of a row, all of whose parts are of one length."""
+    """Return a part of a row, all of whose parts are of one length."""
     begin = rows.first + number * rows.apart + part * length
     return rows.memory[begin : begin + length]
 
 
 @machine_code
 def _score_with_products(query: int, factors: Factors, lengths: Lengths | None, scores: Array) -> None:
-    """Scores ``(P, 2, m1 m2)`` of one pool under every pair of an input and an output."""
+    """Compute the scores ``(P, 2, m1 m2)`` of one pool under every pair of an input and an output."""
     size, inputs, outputs = len(scores), factors.plus.shape[1], factors.plus.shape[2]
     for place in range(size):
         level, row = factors.base[query, place], query * size + place

@@ -131,7 +131,7 @@ class FourBit:
         return inner | {"codes": packed.codes, "scales": packed.scales, "scale": packed.scale, "columns": columns}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Return to a state."""
+        """Restore what ``state`` returned."""
         self._packed = None
         if "codes" in state:
             self._packed = Packed(state["codes"], state["scales"], state["scale"], int(state["columns"]))
@@ -147,7 +147,7 @@ class FourBit:
 
 
 def _chosen_scales(wanted: Tensor, magnitudes: Tensor, scale: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """Block scales ``(R, blocks)`` rounded up or down by chance, and the magnitudes to encode with them.
+    """Round block scales ``(R, blocks)`` up or down by chance; return them and the magnitudes to encode with them.
 
     With the lower scale, magnitudes beyond its reach are cut, which lowers their mean. So with the upper scale those,
     and only those, are stretched until the largest is at the end of its reach, which compensates exactly.
@@ -179,7 +179,7 @@ def _round(values: Tensor, mantissa: int, least: int, uniform: Tensor | None = N
 
 
 def _spacing(values: Tensor, mantissa: int, least: int) -> Tensor:
-    """Distance of the floating-point numbers of few bits around each value."""
+    """Return the distance of the floating-point numbers of few bits around each value."""
     exponents = (torch.frexp(values).exponent - 1).clamp(min=least)
     return torch.ldexp(torch.ones_like(values), exponents - mantissa)
 
@@ -191,7 +191,7 @@ def _blocks(matrix: Tensor) -> Tensor:
 
 
 def _tensor_scale(largest: Tensor) -> Tensor:
-    """The smallest power of two with which no block's scale exceeds the largest of E4M3; 1 for a matrix of zeros."""
+    """Return the smallest power of two for which no block's scale exceeds E4M3's largest; 1 for a matrix of zeros."""
     ratio = float(largest.max()) / (_TOP * _TOP_SCALE) if largest.numel() else 0.0
     mantissa, exponent = math.frexp(ratio)
     power = 1.0 if ratio == 0 else math.ldexp(1.0, max(exponent - (mantissa == 0.5), -126))

@@ -66,11 +66,11 @@ class Genetic:
         return {} if self._population is None else {"population": self._population}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Return to a state."""
+        """Restore what ``state`` returned."""
         self._population = state.get("population")
 
     def _values(self, population: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Each objective's mean over the queries, for every individual."""
+        """Return each objective's mean over the queries, for every individual."""
         pools = Pools(batch.queries, batch.documents, batch.valid)
         scores = torch.stack([base_scores(head, pools, self._config.scoring) for head in population], dim=2)
         values = self._objectives.of(batch).values(scores, slice(0, len(batch.queries)))
@@ -89,7 +89,7 @@ class Genetic:
         return torch.cat([population[order[: settings.elites]], self._mutated(bred, step)])
 
     def _mutated(self, heads: Tensor, step: int, first: int = 0) -> Tensor:
-        """Heads ``(n, D_out, D)``, a different rank-1 matrix added to each."""
+        """Add a different rank-1 matrix to each of the heads ``(n, D_out, D)``."""
         count, outputs, inputs = heads.shape
         noise = directions(self._config.seed, step, count, outputs, inputs, first=first, device=heads.device)
         size = heads.flatten(1).square().mean(1).sqrt() * self._config.genetic.mutation

@@ -71,7 +71,7 @@ class WeightEvolution:
     """EGGROLL: low-rank perturbations of the weights, the fitness of each, and a step along their weighted sum.
 
     The fitness is the mean of ``Objectives`` over the batch's queries. Where no direction's two perturbations differ in
-    fitness, nothing was learned: weights and the optimizer's moments stay as they are. An adaptive sigma starts
+    fitness, nothing was learned: weights and the optimizer's moments stay unchanged. An adaptive sigma starts
     relative to the given weight.
     """
 
@@ -119,13 +119,13 @@ class WeightEvolution:
         return tensors
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Return to a state."""
+        """Restore what ``state`` returned."""
         self._optimizer.load_state(state)
         if self._sigma is not None:
             self._sigma.value = float(state["sigma"].cpu().view(torch.float64))
 
     def _values(self, weight: Tensor, batch: Batch, directions: Perturbations, sigma: float) -> dict[str, Tensor]:
-        """Each objective's mean over the queries, ``(2M,)``."""
+        """Return each objective's mean over the queries, ``(2M,)``."""
         of_batch, totals = self._objectives.of(batch), dict[str, Tensor]()
         pools = Pools(batch.queries, batch.documents, batch.valid)
         relevance = of_batch.relevance_alone
@@ -185,12 +185,12 @@ class ScoreEvolution:
         return self._optimizer.state()
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Return to a state."""
+        """Restore what ``state`` returned."""
         self._optimizer.load_state(state)
 
 
 class Hybrid:
-    """Evolution first, gradients after: does a warm-up without gradients find a better place to start from?
+    """Trains by evolution first and by gradients after, to see whether evolution finds a better start for gradients.
 
     The second method starts afresh, without moments of the first, and takes the steps from number ``handoff`` on,
     counted from 0.
@@ -209,7 +209,7 @@ class Hybrid:
         return {f"{part}.{name}": value for part, state in parts.items() for name, value in state.items()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Return to a state."""
+        """Restore what ``state`` returned."""
         for part, method in (("first.", self._first), ("second.", self._second)):
             method.load_state({name.removeprefix(part): t for name, t in state.items() if name.startswith(part)})
 
@@ -263,13 +263,13 @@ def _positive(sigma: float) -> float:
 
 
 def _tied(fitness: Tensor) -> float:
-    """Share of directions whose two perturbations have equal fitness ``(2M, ...)``."""
+    """Return the share of directions whose two perturbations have equal fitness ``(2M, ...)``."""
     plus, minus = fitness.chunk(2)
     return float((plus == minus).double().mean())
 
 
 def _pool_spread(scores: Tensor, valid: Tensor) -> float:
-    """Standard deviation of the scores in a pool, averaged over the pools as variances are."""
+    """Return the standard deviation of the scores in a pool, averaged over the pools as variances are."""
     count = valid.sum(1, keepdim=True).clamp(min=1)
     inside = scores.masked_fill(~valid, 0)
     apart = (inside - inside.sum(1, keepdim=True) / count).masked_fill(~valid, 0)

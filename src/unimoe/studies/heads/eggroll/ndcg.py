@@ -174,7 +174,7 @@ class PoolMetric:
         return self._ends[first : last + 1]
 
     def _by_counting(self, scores: Tensor, queries: slice) -> Tensor:
-        """As many relevant documents at a time as memory has room for, on any device."""
+        """Count for as many relevant documents at a time as memory has room for, on any device."""
         ends = self._ends_of(queries)
         valid = None if self._valid is None else self._valid[queries]
         total = torch.zeros(scores.shape[0], scores.shape[2], dtype=self._gains.dtype, device=scores.device)
@@ -236,7 +236,7 @@ def earned_by_pool(
 
 
 def _count_ahead(scores: Tensor, owner: Tensor, place: Tensor, valid: Tensor | None) -> Tensor:
-    """How many documents of pool ``owner[t]`` are ahead of the one at ``place[t]``, in the dtype of the scores."""
+    """Count the documents of pool ``owner[t]`` ahead of the one at ``place[t]``, in the dtype of the scores."""
     pools, relevant = scores[owner], scores[owner, place].unsqueeze(1)
     is_before = torch.arange(scores.shape[1], device=scores.device).view(1, -1, 1) < place.view(-1, 1, 1)
     is_ahead = torch.where(is_before, pools >= relevant, pools > relevant)

@@ -146,7 +146,7 @@ def _signs(words: NDArray[np.uint64]) -> Tensor:
 
 @cache
 def _table() -> NDArray[np.float32]:
-    """The normal's mean over each of ``_INTERVALS`` equally likely intervals, symmetric about 0."""
+    """Return the normal's mean over each of ``_INTERVALS`` equally likely intervals, symmetric about 0."""
     edges = ndtri(np.linspace(0.5, 1, _INTERVALS // 2 + 1))
     densities = np.exp(-(edges**2) / 2)
     upper = densities[:-1] - densities[1:]

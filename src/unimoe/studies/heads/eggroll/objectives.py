@@ -215,7 +215,7 @@ def pareto_front(points: Sequence[Sequence[float]]) -> list[int]:
 
 
 def _halves(batch: Batch) -> Tensor:
-    """0 where the first stage ranks a document in the upper half of its pool, 1 elsewhere, ``(B, P)``."""
+    """Return 0 where the first stage ranks a document in the upper half of its pool, 1 elsewhere, ``(B, P)``."""
     return (2 * batch.ranks > batch.valid.sum(1, keepdim=True) + 1).long()
 
 
@@ -225,12 +225,12 @@ def _discounts(top: Top) -> Tensor:
 
 
 def _at(values: Tensor, places: Tensor) -> Tensor:
-    """Values ``(b, P)`` at places ``(b, k, n)``."""
+    """Return values ``(b, P)`` at places ``(b, k, n)``."""
     return values.gather(1, places.flatten(1)).view(places.shape)
 
 
 def _spread(train: PoolSet, of_document: Mapping[str, float], kind: str) -> Tensor:
-    """A number of each document at its place in the pools, ``(Q, P)`` float32; 0 where padded."""
+    """Put a number of each document at its place in the pools, ``(Q, P)`` float32; 0 where padded."""
     found = torch.zeros(train.rows.shape)
     for place, ids in enumerate(train.document_ids):
         missing = [document_id for document_id in ids if document_id not in of_document]

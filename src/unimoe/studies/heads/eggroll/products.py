@@ -155,7 +155,7 @@ class Products:
         )
 
     def _directly(self, block: slice, buffer: Buffer) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Rows of x and y as products with ``b`` and ``W^T a``, and base scores."""
+        """Return rows of x and y as products with ``b`` and ``W^T a``, and base scores."""
         documents, queries = self._pools.documents[block], self._onto_documents[block]
         (count, size, _), split = documents.shape, len(self._inputs)
         rows, total = documents.flatten(0, 1), split + len(self._outputs)
@@ -169,7 +169,7 @@ class Products:
         return found[:, :split], found[:, split:total], base.contiguous(), None
 
     def _with_room(self, weight: Tensor) -> Tensor:
-        """Rows ``b`` and ``W^T a``, and then room for the queries of a block where they ride along."""
+        """Return rows ``b`` and ``W^T a``, and room for a block's queries if that product gives base scores too."""
         split, total = len(self._inputs), len(self._inputs) + len(self._outputs)
         matrix = weight.new_empty(total + self._room, weight.shape[1])
         matrix[:split] = self._inputs
@@ -177,7 +177,7 @@ class Products:
         return matrix
 
     def _by_projection(self, block: slice, buffer: Buffer) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Rows of x and y by way of ``W d``, base scores, and the squared lengths where they are needed."""
+        """Return rows of x and y by way of ``W d``, base scores, and the squared lengths where they are needed."""
         documents, split = self._pools.documents[block], len(self._inputs)
         rows = documents.flatten(0, 1)
         if self._gemm_dtype is None:
@@ -217,7 +217,7 @@ class Products:
 
 
 def _with_own_query(documents: Tensor, queries: Tensor) -> Tensor:
-    """Products ``(b, P)`` of documents ``(b, P, N)`` with their own query ``(b, N)``."""
+    """Return the products ``(b, P)`` of documents ``(b, P, N)`` with their own query ``(b, N)``."""
     return torch.bmm(documents, queries.unsqueeze(-1)).squeeze(-1)
 
 

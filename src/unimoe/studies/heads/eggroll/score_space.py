@@ -76,7 +76,7 @@ def through_head(gradient: Tensor, weight: Tensor, pools: Pools, similarity: Sim
 
 
 def _normalised(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Unit vectors and lengths; a length of 0 has no direction to move in, and counts as infinite."""
+    """Return unit vectors and lengths; a length of 0 has no direction to move in, and counts as infinite."""
     lengths = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
     lengths = torch.where(lengths == 0, torch.inf, lengths)
     return vectors / lengths, lengths

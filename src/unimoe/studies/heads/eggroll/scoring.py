@@ -143,7 +143,7 @@ class Scorer:
             yield _Block(part, products, documents, queries)
 
     def _scores(self, block: _Block, directions: tuple[int, ...]) -> Tensor:
-        """Scores ``(b, P, 2, *directions)``."""
+        """Return scores ``(b, P, 2, *directions)``."""
         documents, queries, gram, twice = block.documents, block.queries, block.products.gram, block.products.twice
         shape = documents.base.shape[:2]
         scores = self._buffer("scores", (*shape, 2, *directions), documents.base)
@@ -159,7 +159,7 @@ class Scorer:
         return scores
 
     def _buffer(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Memory that is used again, unless it is too small or of another kind."""
+        """Return memory that is used again, unless it is too small or of another kind."""
         need, held = prod(shape), self._buffers.get(name)
         if held is None or held.numel() < need or held.dtype != like.dtype or held.device != like.device:
             held = self._buffers[name] = torch.empty(need, dtype=like.dtype, device=like.device)

@@ -43,7 +43,7 @@ def soften(train: PoolSet, splits: Splits, config: TrainConfig) -> tuple[PoolSet
 
     Raises:
         UsageError: the config has no soft labels, or a voter is named twice or is no name.
-        DataError: a model cannot be had.
+        DataError: a model is not available.
     """
     settings = config.soft_labels
     if settings is None:
@@ -83,7 +83,7 @@ def with_votes(train: PoolSet, rankings: Iterable[Run], settings: SoftLabelConfi
 
 
 def _ranking(voter: str, train: PoolSet, collection: Collection, config: TrainConfig) -> Run:
-    """A voter's scores of the candidates of every query."""
+    """Return a voter's scores of the candidates of every query."""
     if voter == "bm25":
         found = cached_bm25_run(collection, config.pools.depth, config.pools.bm25)
         return {query_id: found[query_id] for query_id in train.query_ids}
@@ -108,7 +108,7 @@ def _embedded_by(voter: str, train: PoolSet, collection: Collection, config: Tra
 
 
 def _similarities(train: PoolSet, queries: Tensor, documents: Tensor) -> Run:
-    """Dot products of queries ``(Q, D)`` with the documents of their pools, whose rows are those of the pool set."""
+    """Return dot products of queries ``(Q, D)`` with their pools' documents, whose rows are those of the pool set."""
     scores = torch.zeros(train.rows.shape)
     for place, rows in enumerate(train.rows.cpu()):
         scores[place] = documents[rows.to(documents.device)] @ queries[place]
@@ -116,14 +116,14 @@ def _similarities(train: PoolSet, queries: Tensor, documents: Tensor) -> Run:
 
 
 def _ids_by_row(train: PoolSet) -> list[str]:
-    """The id of every row of ``train.documents``."""
+    """Return the id of every row of ``train.documents``."""
     pools = zip(train.rows.tolist(), train.document_ids, strict=True)
     ids = {row: document_id for rows, pool in pools for row, document_id in zip(rows, pool, strict=False)}
     return [ids[row] for row in sorted(ids)]
 
 
 def _margins_by_model(name: str, train: PoolSet, collection: Collection, config: TrainConfig) -> Run:
-    """The yes/no margin of a causal language model, kept in the user's cache a few queries at a time."""
+    """Score by the yes/no margin of a causal language model, kept in the user's cache a few queries at a time."""
     if not name:
         raise UsageError(f"soft_labels.voters: {LM_PREFIX!r} names no model; append a hub id, a folder or {BUNDLED_ID}")
     device = choose_device(config.device)
@@ -141,7 +141,7 @@ def _margins_by_model(name: str, train: PoolSet, collection: Collection, config:
 
 
 def _margins(model: UnimodelForExp1, collection: Collection, pools: list[tuple[str, list[str]]]) -> Run:
-    """A few queries' margins, from the cache if it holds them."""
+    """Return a few queries' margins, from the cache if it holds them."""
     asked = [(query_id, document_id) for query_id, pool in pools for document_id in pool]
     texts = [(collection.queries[query], collection.corpus[document].full_text) for query, document in asked]
     device, dtype = describe_device(model.device), str(model.dtype)
@@ -163,7 +163,7 @@ def _margins(model: UnimodelForExp1, collection: Collection, pools: list[tuple[s
 
 
 def _read_values(path: Path, count: int) -> list[float] | None:
-    """The values in a file; None where it is missing or damaged, for they can be computed again."""
+    """Read the values in a file; None where it is missing or damaged, for they can be computed again."""
     try:
         values = [float(value) for value in read_json(path)["gaps"]]
     except (DataError, OSError, KeyError, TypeError, ValueError):

@@ -147,7 +147,7 @@ class Ascent:
         return {"steps": torch.tensor(self._steps), "first": self._first.clone(), "second": self._second.clone()}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Return to a state."""
+        """Restore what ``state`` returned."""
         self._steps = int(tensors["steps"])
         self._first, self._second = tensors["first"].clone(), tensors["second"].clone()
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unimoe.console import Step, Steps
+from unimoe.console import Steps
 from unimoe.io import read_json, write_json
 from unimoe.models.device import describe_device
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.studies.common.gate import register_gates
+from unimoe.studies.common.progress import fit_with_progress
 from unimoe.studies.translator.compare.arms import (
     ADAPTERS,
     BASELINE,
@@ -101,7 +102,7 @@ class TranslatorRun:
             own = {"seed": self.comparison.tuning_seed, "output_dir": str(self.output_dir / f"tuning/{model}-{place}")}
             trainers.append(TranslatorTrainer(config.model_copy(update=own), train, dev))
         with steps.step(f"{model}: {len(tried)} settings on dev", sum(t.batches for t in trainers)) as step:
-            values = [_fit(trainer, step)["val"] for trainer in trainers]
+            values = [fit_with_progress(trainer.fit, trainer.batches, step)["val"] for trainer in trainers]
             best = values.index(max(values))
             changes, config = tried[best]
             shown = ", ".join(f"{key} {value}" for key, value in changes.items())
@@ -116,7 +117,10 @@ class TranslatorRun:
             train, dev = self._split(seed)
             trainers.append(TranslatorTrainer(config.model_copy(update={"seed": seed}), train, dev, arm))
         with steps.step(f"{arm}: {len(trainers)} seeds", sum(t.batches for t in trainers)) as step:
-            found = [self._report(trainer, _fit(trainer, step)) for trainer in trainers]
+            found = []
+            for trainer in trainers:
+                facts = fit_with_progress(trainer.fit, trainer.batches, step)
+                found.append(self._report(trainer, facts))
             step.outcome = f"test {100 * sum(found) / len(found):.2f}"
 
     def _report(self, trainer: TranslatorTrainer, facts: Mapping[str, Any]) -> float:
@@ -163,17 +167,3 @@ class TranslatorRun:
     def _split(self, seed: int) -> tuple[CaptionPairs, CaptionPairs]:
         """Return train and dev of a seed."""
         return split_by_image(self._rest, self.comparison.dev / (1.0 - self.comparison.test), seed)
-
-
-def _fit(trainer: TranslatorTrainer, step: Step) -> dict[str, Any]:
-    """Train with a progress bar, which also advances over work found done."""
-    taken = 0
-
-    def on_batch(number: int, loss: float) -> None:
-        nonlocal taken
-        step.advance(number - taken)
-        taken = number
-
-    facts = trainer.fit(on_batch)
-    step.advance(trainer.batches - taken)
-    return facts

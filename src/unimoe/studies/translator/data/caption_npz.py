@@ -85,7 +85,7 @@ def load_pairs(path: Path, captions_txt: Path | None = None) -> CaptionPairs:
     caption_ids, names = arrays.texts("captions/ids"), arrays.texts("images/names")
     captions = arrays.shape("captions/embeddings")[0]
     if len(caption_ids) != captions:
-        raise DataError(f"{path}: {len(caption_ids):,} caption ids for {captions:,} embeddings; write both anew")
+        raise DataError(f"{path}: {len(caption_ids):,} caption ids for {captions:,} embeddings; write both again")
     stems = _stems(names, path)
     named, contradictions = _caption_images(arrays, captions_txt, caption_ids, list(stems))
     return build_pairs(

@@ -190,7 +190,7 @@ def checked_vectors(vectors: NDArray[Any], ids: Sequence[str], source: str, what
             "they must be a matrix of numbers, a row for each"
         )
     if len(ids) != len(vectors):
-        raise DataError(f"{source}: {len(ids):,} {what} ids for {len(vectors):,} {what} embeddings; write both anew")
+        raise DataError(f"{source}: {len(ids):,} {what} ids for {len(vectors):,} {what} embeddings; write both again")
     repeated = first_repeated(ids)
     if repeated is not None:
         raise DataError(f"{source}: {what} id {repeated!r} occurs twice; keep one, or name them apart")

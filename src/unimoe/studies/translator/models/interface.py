@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unimoe.errors import DataError, InputError
+from unimoe.studies.translator.data.caption_pairs import Floats
 
-Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Numbers = NDArray[np.floating[Any]]
 
@@ -149,7 +149,7 @@ def refuse_width(vectors: Numbers, width: int, what: str) -> None:
     if vectors.ndim != 2 or vectors.shape[1] != width:
         raise DataError(
             f"{what} of shape {vectors.shape}, but the translator was made for {width} dimensions; "
-            "use the encoder it was made with, or make it anew"
+            "use the encoder it was made with, or make it again"
         )
 
 

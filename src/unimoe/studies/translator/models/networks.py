@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unimoe.studies.translator.models.interface import Doubles, Floats, LinearMap, Numbers, refuse_width, unit
+from unimoe.studies.translator.data.caption_pairs import Floats
+from unimoe.studies.translator.models.interface import Doubles, LinearMap, Numbers, refuse_width, unit
 
 _HIDDEN_LAYERS = {"linear": 0, "mlp1": 1, "mlp2": 2}
 _BLOCK = 16_384

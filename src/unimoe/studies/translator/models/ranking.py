@@ -7,7 +7,7 @@ the true image's are computed again in float64. So ranks depend neither on block
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,7 @@ from torch import Tensor
 
 from unimoe.errors import DataError, InputError
 from unimoe.models.matmul import matmul_nt
-
-Floats = NDArray[np.float32]
-Rows = NDArray[np.int64]
+from unimoe.studies.translator.data.caption_pairs import Floats, Rows
 
 _CUTOFFS = (1, 5, 10)
 """K of Recall@K."""
@@ -27,9 +25,6 @@ _CUTOFFS = (1, 5, 10)
 _BLOCK = 1024
 _GATHERED = 2**22
 """Numbers of each side gathered at once for exact products: 16 MiB in float32."""
-
-Advance = Callable[[int], None]
-"""A function called with the number of captions done since the last call."""
 
 
 def image_ranks(
@@ -40,7 +35,6 @@ def image_ranks(
     image_ids: Sequence[str] | None = None,
     block: int = _BLOCK,
     device: torch.device | str = "cpu",
-    advance: Advance | None = None,
 ) -> Rows:
     """Return the rank of each caption's image among all images by inner product, from 1, ``(n,)`` int64.
 
@@ -51,7 +45,6 @@ def image_ranks(
         image_ids: by which equal scores rank, descending; without them the later row goes first.
         block: captions, and images, of one block of scores; memory beyond the arguments is that of one block.
         device: where blocks are computed.
-        advance: called after each block of captions.
 
     Raises:
         DataError: shapes do not fit, or a row is outside the gallery.
@@ -82,8 +75,6 @@ def image_ranks(
             close = ((scores >= low) ^ above).nonzero().cpu()
             better += _better_of(close, columns.start, queries, gallery, true, places, wanted).to(device)
         ranks[rows] = 1 + better.cpu().numpy()
-        if advance:
-            advance(len(queries))
     return ranks
 
 

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from unimoe.errors import DataError, UsageError
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, Rows
-
-Doubles = NDArray[np.float64]
+from unimoe.studies.translator.models.interface import Doubles
 
 _BLOCK = 4096
 """Vectors converted to float64 at once."""
@@ -174,7 +173,7 @@ def total(parts: Sequence[PairStatistics]) -> PairStatistics:
 
 
 def _gather(pairs: CaptionPairs, rows: Rows, image_rows: Rows, block: int) -> PairStatistics:
-    """Sum over some captions, and over some images each once."""
+    """Compute the sums over some captions, and over some images each once."""
     inputs, outputs = pairs.captions.shape[1], pairs.images.shape[1]
     captions, images = _no_moments(inputs), _no_moments(outputs)
     cross, paired_total = np.zeros((inputs, outputs)), np.zeros(outputs)

@@ -18,8 +18,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from unimoe.errors import DataError, UsageError
-from unimoe.studies.translator.models.interface import LinearMap, ProjectionPair
-from unimoe.studies.translator.models.statistics import Doubles, Moments, PairStatistics
+from unimoe.studies.translator.models.interface import Doubles, LinearMap, ProjectionPair
+from unimoe.studies.translator.models.statistics import Moments, PairStatistics
 
 Shrinkage = float | Literal["ledoit_wolf"]
 """The share, between 0 and 1, of a multiple of the identity in a covariance; or estimated as Ledoit and Wolf do."""

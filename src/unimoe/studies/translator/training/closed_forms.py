@@ -17,11 +17,10 @@ import numpy as np
 from unimoe.errors import DataError, InputError, UsageError
 from unimoe.studies.translator.config import TranslatorConfig
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, Rows
-from unimoe.studies.translator.models.interface import LinearMap, ProjectionPair, Translator
+from unimoe.studies.translator.models.interface import Doubles, LinearMap, ProjectionPair, Translator
 from unimoe.studies.translator.models.ranking import image_ranks
 from unimoe.studies.translator.models.ridge import fit_ridge, penalties, ridge_path
 from unimoe.studies.translator.models.statistics import (
-    Doubles,
     PairStatistics,
     fold_statistics,
     image_folds,

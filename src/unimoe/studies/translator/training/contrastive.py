@@ -57,7 +57,7 @@ class Negatives:
 
 
 def matching_pairs(anchor_ids: Tensor, candidate_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows and columns where the ids are equal, by row and then by column.
+    """Return the rows and columns where the ids are equal, by row and then by column.
 
     Args:
         anchor_ids: ``(B,)``.
@@ -81,7 +81,7 @@ def contrastive_loss(
     extra: Extra | None = None,
     negatives: Negatives | None = None,
 ) -> Tensor:
-    """Mean loss over anchors; candidates of an anchor's id are its positives, all others its negatives.
+    """Return the mean loss over anchors; candidates of an anchor's id are its positives, all others its negatives.
 
     Args:
         anchors: ``(B, D)`` of unit length.
@@ -228,7 +228,7 @@ class _Block:
             self._further = self._further * share[:, None] - self._extra.valid / self._counts[:, None]
 
     def of_anchors(self, divisor: float) -> Tensor:
-        """Gradient of the sum of losses over ``divisor``, ``(b, D)``."""
+        """Return the gradient of the sum of losses over ``divisor`` with respect to the anchors, ``(b, D)``."""
         found = matmul_nt(self._weights, self._candidates.T).mul_(self._scale[:, None])
         found.index_add_(0, self._rows, self._own[:, None] * self._candidates[self._columns])
         if self._further is not None and self._extra is not None:
@@ -236,7 +236,7 @@ class _Block:
         return found.div_(divisor)
 
     def of_candidates(self, divisor: float) -> Tensor:
-        """The same for the candidates, ``(M, D)``."""
+        """Return the gradient with respect to the candidates, ``(M, D)``; see ``of_anchors``."""
         scaled = self._anchors * self._scale[:, None]
         found = matmul_nt(scaled.T, self._weights.T).T  # this way round nobody copies the weights
         found.index_add_(0, self._columns, self._own[:, None] * self._anchors[self._rows])

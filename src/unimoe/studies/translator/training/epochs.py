@@ -80,7 +80,7 @@ class TranslatorTraining:
     Attributes:
         checkpoint: folder of the best epoch.
         last: folder of the last epoch.
-        state: the training under way.
+        state: of the training in progress.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class TranslatorTraining:
         self.state = RunState(folder, settings, hash_json(list(settings.values())), Progress)
 
     def settings(self, facts: dict[str, Any], *, finished: bool) -> dict[str, Any]:
-        """Return what is written beside the weights."""
+        """Return the facts written beside the weights."""
         return {
             "fingerprint": self.state.fingerprint,
             "finished": finished,
@@ -205,14 +205,14 @@ class _Run:
                 self._on_batch(progress.steps + number, terms["loss"])
         progress.seconds += time.perf_counter() - start
         progress.steps, progress.epoch = progress.steps + len(batches), epoch + 1
-        fired = self._objective.take_fired()
-        for name, count in fired.items():
+        counts = self._objective.take_counts()
+        for name, count in counts.items():
             progress.fired[name] = progress.fired.get(name, 0) + count
         found = self._validate()
         if found["mrr"] > progress.best_value:
             progress.best_value, progress.best_epoch = found["mrr"], epoch + 1
             self._best = copy.deepcopy(self._network.state_dict())
-        record = {name: value / len(batches) for name, value in sums.items()} | {"fired": fired}
+        record = {name: value / len(batches) for name, value in sums.items()} | {"fired": counts}
         record |= {f"val/{name}": value for name, value in found.items()}
         record |= {"temperature": temperature, "recent": recent, "closed_form_trained": self._unfrozen}
         head = {"step": progress.steps, "epoch": epoch + 1, "batches": len(batches)}

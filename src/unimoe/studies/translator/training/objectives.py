@@ -36,7 +36,7 @@ class Objective:
         captions: how many there are to train on; queues of predictions never hold more.
 
     Attributes:
-        fired: how often each component had something to do since the last ``take_fired``: ``queue_negatives`` and
+        counts: how much each component had to do since the last ``take_counts``: ``queue_negatives`` and
             ``mined_negatives`` (caption-image pairs), ``extra_positives``, ``past_predictions``, ``same_image_pairs``.
     """
 
@@ -47,10 +47,10 @@ class Objective:
         held, past = min(config.positives.held, captions), min(config.bank.queue, captions)
         self._positives = PredictionQueue(held, width, device) if config.positives.per_image else None
         self._past = PredictionQueue(past, width, device) if config.predictions else None
-        self.fired: dict[str, int] = {}
+        self.counts: dict[str, int] = {}
 
     def __call__(self, predicted: Tensor, batch: Batch, temperature: float, recent: int) -> dict[str, Tensor]:
-        """The terms of a batch, weighted; their sum is the loss.
+        """Return the weighted terms of a batch; their sum is the loss.
 
         Args:
             predicted: ``(B, D)`` centred where the bank is, not normalised.
@@ -75,18 +75,18 @@ class Objective:
         self._push(unit, batch)
         return terms
 
-    def take_fired(self) -> dict[str, int]:
-        """What fired since the last time, and start again from nothing."""
-        fired, self.fired = self.fired, {}
-        return fired
+    def take_counts(self) -> dict[str, int]:
+        """Return how much each component had to do since the last call, and set the counts to zero."""
+        counts, self.counts = self.counts, {}
+        return counts
 
     def state(self) -> dict[str, Tensor]:
-        """All that the next batch depends on."""
+        """Return all that the next batch depends on."""
         kept = {name: queue.state() for name, queue in self._queues()}
         return {f"{name}.{key}": tensor for name, state in kept.items() for key, tensor in state.items()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Go back to a state."""
+        """Restore what ``state`` returned."""
         for name, queue in self._queues():
             queue.load_state({key.partition(".")[2]: t for key, t in state.items() if key.startswith(f"{name}.")})
 
@@ -95,7 +95,7 @@ class Objective:
         return ((name, queue) for name, queue in queues.items() if queue is not None)
 
     def _images_of_captions(self, unit: Tensor, batch: Batch, temperature: float, recent: int) -> Tensor:
-        """Each caption must find its image among the bank."""
+        """Return the loss by which each caption must find its image among the bank."""
         config, ids, own = self._config.bank, None, 0
         candidates, held = self._bank, len(self._bank)
         if config.kind != "full":
@@ -118,7 +118,7 @@ class Objective:
         return contrastive_loss(unit, batch.images, candidates, ids, temperature, extra=extra, negatives=negatives)
 
     def _captions_of_images(self, unit: Tensor, batch: Batch, temperature: float) -> Tensor:
-        """Each image of the batch must find its captions among predictions of this batch and of past ones."""
+        """Return the loss by which each image must find its captions among predictions of this batch and past ones."""
         images = torch.unique(batch.images)
         candidates, ids = unit, batch.images
         if self._past is not None:
@@ -135,29 +135,29 @@ class Objective:
                 queue.push(unit, batch.images, batch.captions)
 
     def _count(self, name: str, number: int) -> None:
-        self.fired[name] = self.fired.get(name, 0) + number
+        self.counts[name] = self.counts.get(name, 0) + number
 
 
 def cosine_loss(predicted: Tensor, targets: Tensor) -> Tensor:
-    """Mean of one minus the cosine of unit vectors ``(B, D)``."""
+    """Return the mean of one minus the cosine of unit vectors ``(B, D)``."""
     return 1.0 - (predicted * targets).sum(1).mean()
 
 
 def moment_loss(predicted: Tensor, targets: Tensor) -> Tensor:
-    """Squared distance of the means of ``(B, D)`` over the batch, plus that of the standard deviations."""
+    """Return the squared distance of the means of ``(B, D)`` over the batch, plus that of the standard deviations."""
     means = (predicted.mean(0) - targets.mean(0)).square().sum()
     deviations = _deviations(predicted) - _deviations(targets)
     return means + deviations.square().sum()
 
 
 def _deviations(vectors: Tensor) -> Tensor:
-    """By dimension; not quite zero, where a root would have no derivative."""
+    """Return the deviation of each dimension, kept above zero, where a root would have no derivative."""
     variances = vectors.square().mean(0) - vectors.mean(0).square()
     return variances.clamp(min=1e-12).sqrt()
 
 
 def agreement_loss(predicted: Tensor, images: Tensor) -> tuple[Tensor, int]:
-    """Mean squared distance of predictions ``(B, D)`` from the mean of those for the same image.
+    """Return the mean squared distance of predictions ``(B, D)`` from the mean of those for the same image.
 
     Returns:
         The mean over captions that share their image with another of the batch, zero where none does; and the number

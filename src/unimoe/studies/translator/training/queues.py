@@ -1,6 +1,6 @@
-"""What past batches leave for later ones: images as negatives, predictions as positives or as negatives of images.
+"""Queues of past batches: images as negatives, and predictions as positives or as negatives of images.
 
-Image vectors are frozen, so a queue of them is a list of ids, and no entry is ever stale. An image stands in it once
+Image vectors are frozen, so a queue of them is a list of ids, and no entry is ever stale. An image is in it once
 and never beside its own copy in the batch: else copies of a caption's true image would be its hardest negatives.
 """
 
@@ -28,22 +28,22 @@ class ImageQueue:
         self.ids = torch.empty(0, dtype=torch.int64, device=device)
 
     def push(self, images: Tensor) -> None:
-        """Take in the images of a batch; those that are there already become the newest."""
+        """Add the images of a batch; those already in the queue become the newest."""
         fresh = torch.unique(images)
         kept = self.ids[~torch.isin(self.ids, fresh)]
         self.ids = torch.cat([kept, fresh])[-self._capacity :]
 
     def recent(self, count: int, without: Tensor) -> Tensor:
-        """The newest ``count``, without those of a batch."""
+        """Return the newest ``count``, without those of a batch."""
         newest = self.ids[max(0, len(self.ids) - count) :]
         return newest[~torch.isin(newest, without)]
 
     def state(self) -> dict[str, Tensor]:
-        """All that the next step depends on."""
+        """Return all that the next step depends on."""
         return {"ids": self.ids}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Go back to a state."""
+        """Restore what ``state`` returned."""
         self.ids = state["ids"].to(self.ids.device)
 
 
@@ -64,7 +64,7 @@ class PredictionQueue:
         self._pushed = 0
 
     def push(self, vectors: Tensor, images: Tensor, captions: Tensor) -> None:
-        """Take in a batch's predictions ``(B, D)`` with the rows of their images and captions; no gradient is kept."""
+        """Add a batch's predictions ``(B, D)`` with the rows of their images and captions; no gradient is kept."""
         capacity = len(self._images)
         vectors, images, captions = vectors.detach()[-capacity:], images[-capacity:], captions[-capacity:]
         stale = torch.isin(self._captions, captions)
@@ -76,7 +76,7 @@ class PredictionQueue:
         self._pushed += len(images)
 
     def positives(self, images: Tensor, captions: Tensor, per_image: int) -> Extra:
-        """The newest predictions for other captions of the same image.
+        """Return the newest predictions for other captions of the same image.
 
         Args:
             images: ``(B,)`` rows of the anchors' images.
@@ -98,17 +98,17 @@ class PredictionQueue:
         return Extra(self._vectors[chosen.clamp(min=0)], valid)
 
     def others(self, captions: Tensor) -> tuple[Tensor, Tensor]:
-        """All predictions for captions that are not of this batch, ``(n, D)``, and the rows of their images."""
+        """Return all predictions for captions outside this batch, ``(n, D)``, and the rows of their images."""
         kept = (self._images >= 0) & ~torch.isin(self._captions, captions)
         return self._vectors[kept], self._images[kept]
 
     def state(self) -> dict[str, Tensor]:
-        """All that the next step depends on."""
+        """Return all that the next step depends on."""
         names = {"vectors": self._vectors, "images": self._images, "captions": self._captions, "order": self._order}
         return names | {"pushed": torch.tensor(self._pushed)}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Go back to a state."""
+        """Restore what ``state`` returned."""
         device = self._vectors.device
         self._vectors, self._images, self._captions, self._order = (
             state[name].to(device) for name in ("vectors", "images", "captions", "order")

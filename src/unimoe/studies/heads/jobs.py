@@ -34,7 +34,7 @@ def default_task() -> str:
     return "scifact" if available("scifact") else "apidocs"
 
 
-def head_config(keys: Mapping[str, Any], overrides: Sequence[str] = ()) -> TrainConfig:
+def head_config(keys: Mapping[str, Any], overrides: Sequence[str]) -> TrainConfig:
     """Make a training's configuration from keys, without those that are None, and ``key=value`` overrides.
 
     Raises:
@@ -67,7 +67,7 @@ def train_one(config: TrainConfig) -> None:
     stdout.print(f"{'head':<16}{trainer.head_path}", soft_wrap=True)
 
 
-def compare(compared: Comparison, part: Part, given: Sequence[str] = ()) -> None:
+def compare(compared: Comparison, part: Part, given: Sequence[str]) -> None:
     """Run a part of a comparison; finished trainings are skipped."""
     folder = Path(compared.base.output_dir)
     data = _load(compared.base)
