@@ -164,7 +164,6 @@ def before_after(
     *,
     keys: Collection[str] | None = None,
     iterations: int = ITERATIONS,
-    seed: int = 0,
 ) -> tuple[Comparison, ...]:
     """Compare arms with an earlier one wherever both were measured, or on some keys, on every metric that both hold.
 
@@ -190,7 +189,7 @@ def before_after(
             f"{results.output_dir}: no dataset with results of both {before} and {', '.join(after)}; "
             f"{before} has {', '.join(there)}"
         )
-    return compare_arms(results, questions, iterations=iterations, seed=seed)
+    return compare_arms(results, questions, iterations=iterations)
 
 
 def corrected(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:

@@ -7,10 +7,11 @@ This is the one place where anything is judged. Tables, figures, the report, the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from typing import TypeAlias
 
 from unimoe.analysis.arms import ZERO_SHOT
 from unimoe.analysis.gates.definitions import (
@@ -128,8 +129,11 @@ class Refusal:
 
     @property
     def exit_code(self) -> int:
-        """That of wrong data."""
+        """The exit code of the error: wrong data."""
         return self.error.exit_code
+
+
+Outcomes: TypeAlias = Sequence[Judgment | Refusal]
 
 
 def judge_all(
@@ -150,7 +154,7 @@ def judge_all(
     return tuple(map(outcome, registration.gates))
 
 
-def exit_code(outcomes: Iterable[Judgment | Refusal]) -> int:
+def exit_code(outcomes: Outcomes) -> int:
     """Return the worst outcome's code: 3 data error, 10 FAIL, 12 INCONCLUSIVE or advisory, 11 MARGINAL, 0 all PASS.
 
     Without any gate nothing is decided: 12.

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 from unimoe.analysis.formats import signed
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
 from unimoe.analysis.gates.findings import Finding
-from unimoe.analysis.gates.judging import Judgment, Learnt, Refusal, exit_code
+from unimoe.analysis.gates.judging import Judgment, Learnt, Outcomes, Refusal, exit_code
 from unimoe.analysis.gates.wording import WAYS, action, asked, headline, interval_text, other_way, region, shares, shown
 from unimoe.analysis.statistics.power import decides_sentence, settle_sentence
 from unimoe.analysis.statistics.variance import ESTIMANDS
 from unimoe.io import finite
 
 WIDTH = 96
-
-Outcomes = Sequence[Judgment | Refusal]
 
 _MOST_ROWS = 4
 """Datasets of one gate beyond these get a line each: a full tier has 26 collections."""

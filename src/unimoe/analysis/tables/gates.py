@@ -11,7 +11,7 @@ from statistics import fmean
 
 from unimoe.analysis.gates.definitions import InterferenceGate, Label
 from unimoe.analysis.gates.findings import Finding, Without
-from unimoe.analysis.gates.judging import Judgment, Refusal
+from unimoe.analysis.gates.judging import Judgment, Outcomes, Refusal
 from unimoe.analysis.gates.wording import WAYS, asked, other_way, region, shares, shown, unlearnt
 from unimoe.analysis.loading import Seed
 from unimoe.analysis.statistics.estimates import LEVEL
@@ -31,8 +31,6 @@ from unimoe.analysis.tables.cells import (
     with_spread,
 )
 from unimoe.analysis.tables.table import Table
-
-Outcomes = Sequence[Judgment | Refusal]
 
 _INTERVAL = f"{100 * LEVEL:g} % interval"
 _VALUE = "TIR in percent or difference in points"
