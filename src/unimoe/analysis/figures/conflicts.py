@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -17,7 +16,7 @@ from unimoe.analysis.arms import arm_order
 from unimoe.analysis.figures.style import fit, panel_width, panels, text_width
 from unimoe.analysis.loading import Seed
 from unimoe.analysis.logs import ConflictLog
-from unimoe.analysis.tables.cells import gathered
+from unimoe.analysis.tables.cells import gathered, natural_key
 
 QUANTITIES = {"cosine": "cosine", "cosine_corrected": "cosine, corrected for noise"}
 
@@ -61,7 +60,7 @@ def conflict_grid(
     for record in (record for log in logs for record in log):
         value = getattr(record, quantity)
         values.setdefault((record.layer, record.step), []).extend([] if value is None else [value])
-    layers = sorted({layer for layer, _ in values}, key=_natural)
+    layers = sorted({layer for layer, _ in values}, key=lambda layer: (isinstance(layer, str), natural_key(layer)))
     steps = sorted({step for _, step in values})
     grid = np.full((len(layers), len(steps)), np.nan)
     row, column = ({name: i for i, name in enumerate(names)} for names in (layers, steps))
@@ -92,9 +91,3 @@ def _edges(steps: NDArray[np.int64]) -> NDArray[np.float64]:
         return np.array([steps[0] - 0.5, steps[0] + 0.5])
     middles = (steps[1:] + steps[:-1]) / 2
     return np.concatenate([[1.5 * steps[0] - 0.5 * steps[1]], middles, [1.5 * steps[-1] - 0.5 * steps[-2]]])
-
-
-def _natural(layer: int | str) -> tuple[bool, list[tuple[int, str]]]:
-    """Return a sort key: numbers by value, also within names, so that layer 10 follows layer 9."""
-    parts = re.split(r"(\d+)", str(layer))
-    return isinstance(layer, str), [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
