@@ -42,7 +42,7 @@ class Judgment:
 
     Attributes:
         gate: as it was judged: in an advisory look, with the datasets that have results.
-        registered: whether a file registers the gate; the rule's own gates decide nothing.
+        registered: whether a file registers the gate; an unregistered gate decides nothing.
         found: value, interval and label, over all datasets of the gate.
         parts: the same of each dataset with the seeds it has, where there are several.
         otherwise: the value across datasets by the way that the gate does not take; None for one dataset and for
@@ -75,7 +75,7 @@ class Judgment:
 
     @property
     def exit_code(self) -> int:
-        """The label's; an advisory one decides nothing."""
+        """The exit code of the label; that of INCONCLUSIVE where the judgment is advisory."""
         return EXIT_CODES["INCONCLUSIVE" if self.advisory else self.label]
 
     @property
@@ -94,7 +94,7 @@ class Judgment:
 
     @cached_property
     def stability(self) -> Stability:
-        """What one seed or dataset less would change."""
+        """The changes of the label without one seed or one dataset."""
         return stability_of(self.gate, self.scores, self.found)
 
 

@@ -31,7 +31,7 @@ def gate_lines(registration: Registration | None, outcomes: Outcomes) -> str:
 def origin(registration: Registration | None) -> str:
     """Say which file registered the gates, or that none did."""
     if registration is None or registration.path is None or registration.registered is None:
-        return "No gates were registered before the results; the rule's own cutoffs are used, and they decide nothing"
+        return "No gates were registered before the results; the default cutoffs are used, and they decide nothing"
     when = registration.registered.isoformat().replace("+00:00", "Z")
     return f"Gates of {registration.path}, registered {when}, hash {registration.content_hash}"
 
@@ -79,7 +79,7 @@ def learnt_line(learnt: Learnt) -> str:
     said = "not computable" if math.isnan(value) else f"{signed(100 * value)} points"
     if ends := learnt.found.estimate.interval:
         said += f" [{', '.join(signed(100 * end, keep_side=True) for end in ends)}]"
-    outcome = "it has learnt" if learnt.holds else "nothing learnt that can be told from chance"
+    outcome = "it has learnt" if learnt.holds else "nothing learnt beyond chance"
     return f"{said} against {learnt.baseline}: {outcome}"
 
 

@@ -126,13 +126,13 @@ def _sums_of_draws(rng: np.random.Generator, values: _Single, draws: NDArray[np.
 
 
 def _random_bytes(rng: np.random.Generator, size: int) -> bytes:
-    """As ``rng.bytes``, from whole words at twice its speed."""
+    """Return random bytes as ``rng.bytes`` does, from whole words at twice its speed."""
     return rng.integers(0, 2**64, size=-(-size // 8), dtype=np.uint64).tobytes()[:size]
 
 
 @cache
 def _libraries() -> ThreadpoolController:
-    """The numerical libraries whose threads can be limited; finding them takes as long as a small resampling."""
+    """Return the numerical libraries whose threads can be limited; finding them takes as long as a small resampling."""
     return ThreadpoolController()
 
 
