@@ -211,6 +211,10 @@ class DrillDown(_Strict):
     queries: dict[str, QueryDetail]
 
 
+SIDECARS = (".queries.json", ".mteb.json")
+"""The ends of files that lie beside results and are none."""
+
+
 def by_query_id(values: Mapping[str, float]) -> list[float]:
     """Return the values of ``{query id: value}`` by ascending query id, as ``per_query_metrics`` holds them."""
     return [values[query_id] for query_id in sorted(values)]

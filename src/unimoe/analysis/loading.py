@@ -14,6 +14,7 @@ from unimoe.analysis.logs import Log, read_logs
 from unimoe.errors import DataError
 from unimoe.io import find_files
 from unimoe.results import (
+    SIDECARS,
     TASKS,
     EvalResult,
     QueryDetail,
@@ -30,8 +31,6 @@ Seed: TypeAlias = int | None
 
 Details: TypeAlias = Mapping[str, QueryDetail]
 """What is known of the queries of one arm and seed, by query id."""
-
-_SIDECARS = (".queries.json", ".mteb.json")
 
 
 class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
@@ -171,7 +170,7 @@ def load_all_results(
     """
     output_dir = Path(output_dir)
     found = find_files(output_dir, "*/seed_*/results/*/*.json") if output_dir.exists() else []
-    paths = [path for path in found if not path.name.endswith(_SIDECARS)]
+    paths = [path for path in found if not path.name.endswith(SIDECARS)]
     if not paths:
         raise DataError(f"{output_dir}: no results here; evaluate an arm first, or point --output-dir at an experiment")
     results = _read(output_dir, paths if only is None else _chosen(paths, only))

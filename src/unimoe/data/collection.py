@@ -131,7 +131,7 @@ class Collection:
         return sorted(self.queries.keys() - self.qrels.keys())
 
     def relevant_documents(self) -> set[str]:
-        """Documents of the corpus that are relevant (grade above 0) to some query."""
+        """Return the documents of the corpus that are relevant (grade above 0) to some query."""
         return {d for grades in self.qrels.values() for d, grade in grades.items() if grade > 0 and d in self.corpus}
 
     def sample_queries(self, n: int, seed: int = 0) -> Collection:

@@ -17,6 +17,7 @@ from unimoe.evaluation.spec import EvaluationSpec, Outcome
 from unimoe.io import find_files, write_json
 from unimoe.provenance import collect_provenance
 from unimoe.results import (
+    SIDECARS,
     DrillDown,
     EvalResult,
     FirstStageScores,
@@ -31,8 +32,6 @@ from unimoe.results import (
     write_result,
 )
 from unimoe.trec import Qrels, Run, ranked, write_qrels, write_run
-
-_SIDECARS = (".queries.json", ".mteb.json")
 
 
 class ResultStore:
@@ -89,7 +88,7 @@ class ResultStore:
         """
         found = find_files(self.output_dir, "*/seed_*/results/*/*.json") if self.output_dir.exists() else []
         for path in found:
-            if path.name.endswith(_SIDECARS):
+            if path.name.endswith(SIDECARS):
                 continue
             result = read_result(path)
             same_kind = result.task == "retrieval" and result.task_type is None

@@ -67,7 +67,7 @@ def overview_table(results: Results, comparisons: Sequence[Comparison] = ()) -> 
     blocks = {block: keys for block, keys in blocks.items() if len(keys) > 1}
     names, cut = name_cells(key.partition("/")[2] for keys in blocks.values() for key in keys)
     once = any(dataset_group(result.dataset) != result.dataset for result in results.results)
-    parts = ["The forums of CQADupStack enter an average as one dataset."] if once else []
+    parts = ["The forums of CQADupStack count together as one dataset in an average."] if once else []
     return Table(
         name="overview",
         title="Scores by dataset",
