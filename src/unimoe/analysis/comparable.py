@@ -1,6 +1,6 @@
-"""What may stand side by side: results measured alike, or unlike in a way that was allowed by name.
+"""The checks that results may be compared: they were measured alike, or their difference was allowed by name.
 
-What is allowed becomes a caveat of every result it touches, so that each table, figure, verdict and report shows it.
+An allowed difference becomes a caveat of every result it touches, so that each table, figure, verdict and report shows it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _IDS_SHOWN = 10
 
 @dataclass(frozen=True)
 class _Rule:
-    """What must agree; ``allowance`` is the name that lifts it, None where nothing does."""
+    """A property that must agree; ``allowance`` is the name that lifts the rule, None where nothing does."""
 
     what: str
     value_of: Callable[[EvalResult], Any]

@@ -1,4 +1,4 @@
-"""What a gate file is: decisions written down before there are scores to look at.
+"""Gate files: decisions written down before there are scores to look at.
 
 A gate names its arms, task, datasets, metric, cutoffs and confidence. Its four labels mean the same for every kind:
 PASS, the claim holds; FAIL, it does not; MARGINAL, between two cutoffs; INCONCLUSIVE, the results cannot decide. The

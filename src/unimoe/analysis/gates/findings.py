@@ -1,4 +1,4 @@
-"""What scores say of a gate: the value, its interval, the label that holds the confidence, and what it hangs on."""
+"""Findings of a gate from scores: value, interval, the label that holds the confidence, and its stability."""
 
 from __future__ import annotations
 

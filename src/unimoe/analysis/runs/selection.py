@@ -1,4 +1,4 @@
-"""What a comparison reads: datasets with their judgments, systems with their runs, from files or dictionaries."""
+"""The input of a comparison: datasets with their judgments, systems with their runs, from files or dictionaries."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def select_runs(
 
 
 def name_systems(patterns: Sequence[Pattern]) -> dict[str, list[Pattern]]:
-    """Return each system by a name of its own: folders are added to names of files until they differ.
+    """Return each system under a unique name: folders are added to names of files until they differ.
 
     Raises:
         UsageError: two systems have one name, or a name cannot be that of a folder.

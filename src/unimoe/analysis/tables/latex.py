@@ -57,7 +57,7 @@ _RUN = re.compile(r"([-',])(?=\1)")
 """Two of these in a row would become one glyph: a dash or a quotation mark."""
 
 _LONG_WORD = 40
-"""A word of so many characters may be broken, lest it stick out of the page."""
+"""A word of so many characters may be broken, so that it does not stick out of the page."""
 
 _PAGE = 42
 r"""Lines of ``\small`` text on a page."""
