@@ -1,6 +1,6 @@
 """The checks that results may be compared: they were measured alike, or their difference was allowed by name.
 
-An allowed difference becomes a caveat of every result it touches, so that each table, figure, verdict and report shows it.
+An allowed difference becomes a caveat of every result it touches, and each table, figure, verdict and report shows it.
 """
 
 from __future__ import annotations
