@@ -44,7 +44,7 @@ def be_quiet() -> None:
 
 
 def print_error(error: UnimoeError) -> None:
-    """Print ``error: ...`` on stderr as one line without wrapping, so that paths can be copied."""
+    """Print ``error: ...`` on stderr in one line without wrapping, so that paths can be copied."""
     message = " ".join(str(error).split())
     stderr.quiet = False
     stderr.print(Text.assemble(("error:", "bold red"), " ", message), soft_wrap=True)

@@ -170,7 +170,7 @@ class EvalResult(_Strict):
         return self
 
     def _refuse_lost_queries(self) -> None:
-        """Only a type of MTEB's tasks that has no queries may lack them."""
+        """Refuse a result without queries, unless MTEB's tasks of its type have none."""
         if self.task_type is None:
             raise ValueError("per_query is empty, and no task_type says that the task has no queries")
         if self.task_type in TYPES_WITH_QUERIES or self.task != "embedding":
@@ -184,7 +184,7 @@ class EvalResult(_Strict):
         return f"{self.task}/{self.dataset}"
 
     def metric(self, name: str) -> dict[str, float]:
-        """Per-query values of any metric this result holds.
+        """Return the per-query values of any metric that this result holds.
 
         Raises:
             DataError: the metric was not computed.
@@ -209,6 +209,10 @@ class DrillDown(_Strict):
 
     schema_version: Literal[1] = 1
     queries: dict[str, QueryDetail]
+
+
+SIDECARS = (".queries.json", ".mteb.json")
+"""The ends of files that lie beside results and are none."""
 
 
 def by_query_id(values: Mapping[str, float]) -> list[float]:
@@ -326,7 +330,7 @@ _HEAD, _FOOT = '{"schema_version": 1, "queries": {', "}}"
 
 
 def _a_line_per_query(detail: DrillDown) -> str:
-    """JSON of which single queries can be read without parsing all of them."""
+    """Return JSON of which single queries can be read without parsing all of them."""
     lines = ",\n".join(f"{_text(query_id)}: {_text(q.model_dump())}" for query_id, q in detail.queries.items())
     return f"{_HEAD}\n{lines}\n{_FOOT}\n"
 
@@ -341,7 +345,7 @@ def _text(value: Any) -> str:
 
 
 def _read(model: type[M], path: Path) -> M:
-    """Parse and check in one pass; the reason of a refusal is worked out only then."""
+    """Parse and check in one pass; only a refusal costs more, to find its reason."""
     content = read_bytes(path)
     try:
         read = model.model_validate_json(content)

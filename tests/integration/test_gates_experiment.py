@@ -54,7 +54,7 @@ def test_a_copied_config_gets_gates_for_its_own_dataset(tmp_path: Path) -> None:
     ("change", "words"),
     [
         ({"datasets": ["apidoc"]}, "names reranking/apidoc, on which this experiment is not evaluated (did you mean"),
-        ({"datasets": ["apidoc"]}, "or leave 'gates' out of the config for gates of its own"),
+        ({"datasets": ["apidoc"]}, "or leave 'gates' out of the config for default gates"),
         ({"joint": "joint_r9"}, "names arm 'joint_r9', which this experiment does not have (did you mean 'joint_r8'?)"),
         ({"seeds": [0, 7]}, "registers seed 7, which this experiment does not train"),
         ({"specialist_must_beat": "zero"}, "names arm 'zero', which this experiment does not have"),

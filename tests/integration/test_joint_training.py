@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 from support.experiments import tiny_experiment_dict
 
-from unimoe.analysis.figures.conflicts import Conflict, read_conflict_logs
+from unimoe.analysis.logs import Conflict, read_conflict_logs
 from unimoe.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.config import Experiment
 from unimoe.config.files import parse_experiment

@@ -77,7 +77,7 @@ def test_no_variance_is_no_certainty(tmp_path: Path) -> None:
         for arm, score in (("rank_only_r8", 0.6), ("joint_r8", 0.5)):
             write_result(tmp_path, make_result(arm, seed, [score] * 20))
     (gate,) = json.loads(verdicts(tmp_path, "--json").stdout)["gates"]
-    assert gate["why"] == "nothing varies over seeds and queries, so chance cannot be told from a result"
+    assert gate["why"] == "nothing varies over seeds and queries, so a result cannot be distinguished from chance"
 
 
 def test_without_gates_the_rule_judges_and_says_that_it_was_not_registered(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class Analysis:
 
     @cached_property
     def outcomes(self) -> tuple[Judgment | Refusal, ...]:
-        """Every judgment: of the registered gates, then of the rule's gates for what they leave out."""
+        """Every judgment: of the registered gates, then of default gates for what they leave out."""
         registered = () if self.registration is None else judge_all(self.results, self.registration)
         return (*registered, *judge_all(self.results, default_gates(self.results, self.registration)))
 

@@ -1,4 +1,4 @@
-"""What a training, or another encoder, has changed in a folder of results: refused early, printed at the end."""
+"""The change that a training, or another encoder, made to a folder of results: checked first, printed at the end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refuse_unknown_arm(output_dir: Path, arm: str, coming: Iterable[str]) -> Non
 
 
 def print_before_after(output_dir: Path, before: str, after: Sequence[str], keys: Sequence[str]) -> None:
-    """Print, as one table, how some arms differ from an earlier one on some ``task/dataset`` keys of a folder.
+    """Print a table of how some arms differ from an earlier one on some ``task/dataset`` keys of a folder.
 
     Nothing is printed without keys; a key on which the earlier arm was not measured is named on stderr.
     """

@@ -1,6 +1,6 @@
-"""What may stand side by side: results measured alike, or unlike in a way that was allowed by name.
+"""The checks that results may be compared: they were measured alike, or their difference was allowed by name.
 
-What is allowed becomes a caveat of every result it touches, so that each table, figure, verdict and report shows it.
+An allowed difference becomes a caveat of every result it touches, and each table, figure, verdict and report shows it.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ _IDS_SHOWN = 10
 
 @dataclass(frozen=True)
 class _Rule:
-    """What must agree; ``allowance`` is the name that lifts it, None where nothing does."""
+    """A property that must agree; ``allowance`` is the name that lifts the rule, None where nothing does."""
 
     what: str
     value_of: Callable[[EvalResult], Any]
     allowance: str | None = None
-    null_agrees: bool = False
+    none_agrees: bool = False
 
 
 _ONE_FOLDER = (
     _Rule("experiment", attrgetter("identity.experiment")),
-    _Rule("base model", attrgetter("identity.base_model"), null_agrees=True),  # BM25 has none
+    _Rule("base model", attrgetter("identity.base_model"), none_agrees=True),  # BM25 has none
 )
-_PROMPT = _Rule("prompt", attrgetter("identity.prompt"), null_agrees=True)
+_PROMPT = _Rule("prompt", attrgetter("identity.prompt"), none_agrees=True)
 _ONE_DATASET = (
     _PROMPT,
-    _Rule("task type", attrgetter("task_type"), null_agrees=True),
+    _Rule("task type", attrgetter("task_type"), none_agrees=True),
     _Rule("main metric", attrgetter("main_metric"), "metrics"),
     _Rule("relevance level", attrgetter("relevance_level")),
     _Rule("split", attrgetter("identity.split"), "collections"),
     _Rule("pool", attrgetter("identity.pool"), "candidates"),
     _Rule("max_queries", attrgetter("identity.max_queries"), "max_queries"),
     _Rule(
-        "collection hash", lambda result: result.provenance.hashes.get("collection"), "collections", null_agrees=True
+        "collection hash", lambda result: result.provenance.hashes.get("collection"), "collections", none_agrees=True
     ),
-    _Rule("candidates hash", lambda result: result.provenance.hashes.get("candidates"), "candidates", null_agrees=True),
+    _Rule("candidates hash", lambda result: result.provenance.hashes.get("candidates"), "candidates", none_agrees=True),
 )
 _WHERE_RERANKED = (  # elsewhere the first stage is the system under test
     _Rule("first_stage", attrgetter("identity.first_stage"), "candidates"),
@@ -118,7 +118,7 @@ def _agrees(rule: _Rule, where: str, results: Iterable[EvalResult], allow: Colle
     holders: dict[Any, list[str]] = {}
     for result in results:
         value = rule.value_of(result)
-        if not (rule.null_agrees and value is None):
+        if not (rule.none_agrees and value is None):
             holders.setdefault(value, []).append(name_of(result))
     if len(holders) < 2:
         return None

@@ -36,7 +36,7 @@ def compute_interference_metrics(results: Results) -> tuple[Judgment, ...]:
     """Judge every joint arm against its specialist: reranking against rank_only, embedding against emb_only.
 
     Returns:
-        A judgment for each gate: those registered in the folder, and the rule's gates for every other pair of arms.
+        A judgment for each gate: those registered in the folder, and default gates for every other pair of arms.
         ``judgment.rows`` holds the finding on each dataset, ``judgment.found`` that over all of them.
 
     Raises:

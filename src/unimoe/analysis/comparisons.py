@@ -1,8 +1,8 @@
 """Paired comparisons of arms: one test for each row, one family for all rows that are shown together.
 
 The interval and the p of a row are one statement of the model of variance (``unimoe.analysis.statistics``), which holds
-for other queries and, of arms with several seeds, for other seeds. Bootstrap and sign flips check a narrower question
-beside it: other queries, these very runs.
+for other queries and, of arms with several seeds, for other seeds. Bootstrap and sign flips are a narrower check
+beside it: they hold for other queries and these very runs.
 """
 
 from __future__ import annotations
@@ -164,7 +164,6 @@ def before_after(
     *,
     keys: Collection[str] | None = None,
     iterations: int = ITERATIONS,
-    seed: int = 0,
 ) -> tuple[Comparison, ...]:
     """Compare arms with an earlier one wherever both were measured, or on some keys, on every metric that both hold.
 
@@ -190,11 +189,11 @@ def before_after(
             f"{results.output_dir}: no dataset with results of both {before} and {', '.join(after)}; "
             f"{before} has {', '.join(there)}"
         )
-    return compare_arms(results, questions, iterations=iterations, seed=seed)
+    return compare_arms(results, questions, iterations=iterations)
 
 
 def corrected(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """Return comparisons as one family: their p-values corrected by Holm."""
+    """Return comparisons with their p-values corrected by Holm, for all of them together."""
     tested = [i for i, c in enumerate(comparisons) if c.p is not None]
     adjusted = dict(zip(tested, holm([c.p for c in comparisons if c.p is not None]), strict=True))
     return tuple(replace(c, p_holm=adjusted.get(i)) for i, c in enumerate(comparisons))
@@ -210,10 +209,10 @@ def difference(system: Array, baseline: Array, *, paired: bool = False) -> tuple
     """
     rows = len(system), len(baseline)
     found = moments([[system, baseline]], groups_of(rows, paired=paired and rows[0] == rows[1]))
-    gaps = np.abs(system.mean(axis=0) - baseline.mean(axis=0)) > _ROUNDING
+    differing = int((np.abs(system.mean(axis=0) - baseline.mean(axis=0)) > _ROUNDING).sum())
     estimand: Estimand = "seeds_and_queries" if max(rows) > 1 else "queries"
     estimated = estimate(found, Linear(np.array([[1.0, -1.0]])), estimand)
-    few = f"the systems differ on {gaps.sum():,} of {len(gaps):,} queries" if gaps.sum() < MIN_DIFFERING else ""
+    few = f"the systems differ on {differing:,} of {system.shape[1]:,} queries" if differing < MIN_DIFFERING else ""
     return estimated, few or estimated.unfit
 
 
@@ -250,32 +249,32 @@ def _on_one_dataset(
     key = questions[0].key
     rows = [(q, q.metric or results.measured(key)[0].main_metric) for q in questions]
     scores = [tuple(_scores(results, arm, key, metric) for arm in (q.system, q.baseline)) for q, metric in rows]
-    gaps = np.column_stack([system.mean(axis=0) - baseline.mean(axis=0) for (_, system), (_, baseline) in scores])
-    gaps[np.abs(gaps) < _ROUNDING] = 0.0  # a tie, except for the rounding of an average
-    means = bootstrap_means(gaps, iterations, seed)
+    deltas = np.column_stack([system.mean(axis=0) - baseline.mean(axis=0) for (_, system), (_, baseline) in scores])
+    deltas[np.abs(deltas) < _ROUNDING] = 0.0  # a tie, except for the rounding of an average
+    means = bootstrap_means(deltas, iterations, seed)
     ends = np.quantile(means, [ALPHA / 2.0, 1.0 - ALPHA / 2.0], axis=0).T
-    flips = sign_flip_p(gaps, iterations, seed)
+    flips = sign_flip_p(deltas, iterations, seed)
     for i, ((question, metric), ((seeds, system), (others, baseline))) in enumerate(zip(rows, scores, strict=True)):
         paired = seeds == others and results.seeds_pair((question.system, question.baseline), [key])
         estimated, unfit = difference(system, baseline, paired=paired)
-        gap = gaps[:, i]
-        spread = float(gap.std(ddof=1)) if len(gap) > 1 else 0.0
+        delta = deltas[:, i]
+        spread = float(delta.std(ddof=1)) if len(delta) > 1 else 0.0
         yield Comparison(
             key=key,
             metric=metric,
             system=question.system,
             baseline=question.baseline,
             seeds=(seeds, others),
-            queries=len(gap),
+            queries=len(delta),
             means=(float(system.mean()), float(baseline.mean())),
             difference=estimated,
             p=None if unfit else estimated.p,
             p_holm=None,
             unfit=unfit,
-            effect=float(gap.mean()) / spread if spread > _ROUNDING else None,
-            wins=int((gap > 0).sum()),
-            ties=int((gap == 0).sum()),
-            losses=int((gap < 0).sum()),
+            effect=float(delta.mean()) / spread if spread > _ROUNDING else None,
+            wins=int((delta > 0).sum()),
+            ties=int((delta == 0).sum()),
+            losses=int((delta < 0).sum()),
             check_interval=(float(ends[i, 0]), float(ends[i, 1])),
             check_p=float(flips[i]),
         )

@@ -144,7 +144,7 @@ def _details(
 
 
 def _ranks(of_arm: Sequence[Details | None], query_id: str, relevant: Iterable[str]) -> Ranks:
-    """Empty where a seed is unknown: None is a document that was not ranked, and must not mean both."""
+    """Return ranks by seed; empty where a seed is unknown, because None stands for a document that was not ranked."""
     by_seed = [details[query_id].ranks for details in of_arm if details is not None]
     if len(by_seed) < len(of_arm):
         return {}
@@ -164,7 +164,7 @@ def _row(case: QueryCase) -> tuple[Cell, ...]:
 
 
 def _first_ranks(ranks: Ranks) -> str:
-    """``1 3 –``: the rank of the first relevant document by seed."""
+    """Return the rank of the first relevant document by seed, as ``1 3 –``."""
     found = ([rank for rank in of_seed if rank is not None] for of_seed in zip(*ranks.values(), strict=True))
     return " ".join(str(min(of_seed)) if of_seed else ABSENT for of_seed in found)
 

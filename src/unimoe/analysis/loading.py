@@ -100,15 +100,15 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
         return tuple(dict.fromkeys(caveat for r in self.everything for caveat in r.caveats))
 
     def result(self, config_name: str, seed: Seed, key: str) -> EvalResult | None:
-        """One result in full; None where it was not measured."""
+        """Return one result in full; None where it was not measured."""
         return self._typed.get((config_name, seed, key))
 
     def measured(self, key: str, config_name: str | None = None) -> tuple[EvalResult, ...]:
-        """All results on one ``task/dataset``, of one arm or of every arm, by arm and seed."""
+        """Return all results on one ``task/dataset``, of one arm or of every arm, by arm and seed."""
         return tuple(r for r in self._measured.get(key, ()) if config_name in (None, r.config_name))
 
     def seeds(self, config_name: str, key: str) -> tuple[int, ...]:
-        """The training seeds of an arm that were measured on one ``task/dataset``, ascending."""
+        """Return the training seeds of an arm that were measured on one ``task/dataset``, ascending."""
         return tuple(r.seed for r in self.measured(key, config_name) if r.seed is not None)
 
     def seeds_pair(self, arms: Iterable[str], keys: Iterable[str]) -> bool:

@@ -1,10 +1,13 @@
-"""Training logs, as a killed and resumed training leaves them."""
+"""Training logs and logs of gradient conflicts, as a killed and resumed training leaves them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from unimoe.errors import DataError
 from unimoe.io import find_files
@@ -13,29 +16,80 @@ Log: TypeAlias = tuple[dict[str, Any], ...]
 """A training log: one record per line, with at least ``step`` and ``loss``."""
 
 
+class Conflict(BaseModel):
+    """One line of ``gradient_conflicts.jsonl``; a value that cannot be computed (a cosine with a zero vector) is None.
+
+    Attributes:
+        layer: its number, or its name.
+        cosine: between the gradients of ranking and embedding.
+        cosine_self_rank: between those of two independent ranking batches of that size; noise alone brings it below 1.
+            Estimated from two disjoint halves of the batch: their cosine ``c`` makes ``2 c / (1 + c)``, where it is
+            above 0.
+        cosine_self_embed: the same of the embedding batch.
+        cosine_corrected: ``cosine / sqrt(cosine_self_rank * cosine_self_embed)``; None where either is not above 0.
+        magnitude_similarity: ``2 |a| |b| / (|a|^2 + |b|^2)``.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+
+    step: int
+    layer: int | str
+    cosine: float | None
+    cosine_self_rank: float | None
+    cosine_self_embed: float | None
+    cosine_corrected: float | None
+    norm_rank: float | None
+    norm_embed: float | None
+    magnitude_similarity: float | None
+
+
+ConflictLog: TypeAlias = Sequence[Conflict]
+"""The conflicts of one training, a record for each step and layer."""
+
+
 def read_logs(output_dir: Path) -> dict[tuple[str, int | None], Log]:
     """Read the training logs below an output folder, ``{arm}/seed_{N}/logs/train.jsonl``, by arm and seed.
 
     Raises:
         DataError: a line that is no training record; names file and line.
     """
-    logs: dict[tuple[str, int | None], Log] = {}
-    for path in find_files(output_dir, "*/seed_*/logs/train.jsonl"):
-        config_name, seed = path.parts[-4], path.parts[-3].removeprefix("seed_")
+    return {key: _training_log(path) for key, path in _log_files(output_dir, "train.jsonl")}
+
+
+def read_conflict_logs(output_dir: Path) -> dict[tuple[str, int | None], ConflictLog]:
+    """Read the logs of gradient conflicts below an output folder, ``{arm}/seed_{N}/logs/gradient_conflicts.jsonl``.
+
+    Returns:
+        The logs that have a record, by arm and seed.
+
+    Raises:
+        DataError: a line that is no such record; names file and line.
+    """
+    logs = {key: _conflict_log(path) for key, path in _log_files(output_dir, "gradient_conflicts.jsonl")}
+    return {key: log for key, log in logs.items() if log}
+
+
+def _log_files(output_dir: Path, name: str) -> Iterator[tuple[tuple[str, int | None], Path]]:
+    """Yield the logs of one name by arm and seed."""
+    for path in find_files(output_dir, f"*/seed_*/logs/{name}") if output_dir.exists() else ():
+        seed = path.parts[-3].removeprefix("seed_")
         if seed.isdecimal():
-            logs[config_name, int(seed)] = _read_log(path)
-    return logs
+            yield (path.parts[-4], int(seed)), path
 
 
-def _read_log(path: Path) -> Log:
-    """Return one record per step and task, the last of a resumed run's; drop the last line of a killed run."""
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Return each line with its number, without a last line that has no end: a killed run leaves one."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read ({error})") from None
+    return enumerate(text.split("\n")[:-1], start=1)
+
+
+def _training_log(path: Path) -> Log:
+    """Return one record for each step and task; a resumed run's record replaces the earlier one."""
     records: dict[tuple[int, Any], dict[str, Any]] = {}
-    lines = text.split("\n")
-    for number, line in enumerate(lines[:-1], start=1):
+    for number, line in _lines(path):
         try:
             record = json.loads(line)
             step, loss = int(record["step"]), float(record["loss"])
@@ -43,3 +97,17 @@ def _read_log(path: Path) -> Log:
         except (ValueError, TypeError, KeyError, AttributeError):
             raise DataError(f"{path}:{number}: not a training record with step and loss; remove the line") from None
     return tuple(records[step] for step in sorted(records, key=lambda step: (step[0], str(step[1]))))
+
+
+def _conflict_log(path: Path) -> ConflictLog:
+    """Return one record for each step and layer; a resumed run's record replaces the earlier one."""
+    records: dict[tuple[int, int | str], Conflict] = {}
+    for number, line in _lines(path):
+        try:
+            record = Conflict.model_validate_json(line)
+        except ValidationError as error:
+            first = error.errors()[0]
+            what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first["loc"] else first["msg"]
+            raise DataError(f"{path}:{number}: not a record of gradient conflicts ({what}); remove the line") from None
+        records[record.step, record.layer] = record
+    return tuple(records.values())

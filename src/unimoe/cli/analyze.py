@@ -43,7 +43,7 @@ def analyze(
         Path | None,
         typer.Option(
             help="A gate file, or the name of a shipped one. By default the one registered in the experiment's folder, "
-            "else the rule's gates."
+            "else default gates."
         ),
     ] = None,
     advisory: Annotated[
@@ -84,7 +84,7 @@ def judge_gates(
 
     Args:
         output_dir: the experiment's folder.
-        gates: a gate file; None for the one registered in the folder, else the rule's gates.
+        gates: a gate file; None for the one registered in the folder, else default gates.
         advisory: judge gates on those of their datasets and seeds that have results.
         as_json: print one JSON object in place of lines.
         allow: what may differ between arms, as in ``load_all_results``.

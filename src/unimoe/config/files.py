@@ -106,7 +106,7 @@ def read_yaml(path: Path) -> Any:
 class _Loader(yaml.SafeLoader):
     """Reads numbers and booleans as YAML 1.2 does, and refuses repeated keys.
 
-    ruamel.yaml would do that too, as one more dependency.
+    ruamel.yaml would do that too, but is another dependency.
     """
 
     def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from unimoe.data.collection import Collection
 from unimoe.data.source import SOURCES, UnavailableError, find_source, listed
-from unimoe.data.sources.beir_sets import ALIASES, BEIR_NAMES, CQADUPSTACK, SHORT_NAMES, at_hand, canonical_name
+from unimoe.data.sources.beir_sets import ALIASES, BEIR_NAMES, CQADUPSTACK, SHORT_NAMES, canonical_name, local_path
 from unimoe.data.sources.nanobeir import NANOBEIR
 from unimoe.errors import UsageError, did_you_mean
 
@@ -70,7 +70,7 @@ def refuse_unknown(name: str) -> None:
         raise UsageError(
             f"{name} is {len(CQADUPSTACK)} collections, each with its own corpus; write one of {', '.join(CQADUPSTACK)}"
         )
-    if canonical_name(name) not in SHORT_NAMES and at_hand(name) is None:
+    if canonical_name(name) not in SHORT_NAMES and local_path(name) is None:
         single = [known for known, source in SOURCES.items() if source.is_one]
         usages = [source.usage for _, source in SOURCES.items() if source.usage]
         raise UsageError(

@@ -32,7 +32,7 @@ EXAMPLES_KEPT = 3
 
 @dataclass(frozen=True)
 class Finding:
-    """How often one problem was met, and the first few ids that have it."""
+    """The number of times that one problem was met, and the first few ids that have it."""
 
     count: int
     examples: tuple[str, ...]
@@ -40,7 +40,7 @@ class Finding:
 
 @dataclass
 class Problems:
-    """What is odd about a collection without making it unusable, counted by kind."""
+    """Oddities of a collection that leave it usable, counted by kind."""
 
     found: dict[ProblemKind, Finding] = field(default_factory=dict)
 
@@ -51,11 +51,11 @@ class Problems:
         self.found[kind] = Finding(old.count + 1, examples)
 
     def count(self, kind: ProblemKind) -> int:
-        """How often this problem was met."""
+        """Return how often this problem was met."""
         return self.found[kind].count if kind in self.found else 0
 
     def summary(self) -> str:
-        """One line for people, such as ``duplicate documents: 2 (d1, d7)``; empty when nothing is odd."""
+        """Return one line for people, such as ``duplicate documents: 2 (d1, d7)``; empty when nothing is odd."""
         return "; ".join(
             f"{kind}: {finding.count:,} ({', '.join(finding.examples)}{', ...' * (finding.count > EXAMPLES_KEPT)})"
             for kind in get_args(ProblemKind)
@@ -131,11 +131,11 @@ class Collection:
         return sorted(self.queries.keys() - self.qrels.keys())
 
     def relevant_documents(self) -> set[str]:
-        """Documents of the corpus that are relevant (grade above 0) to some query."""
+        """Return the documents of the corpus that are relevant (grade above 0) to some query."""
         return {d for grades in self.qrels.values() for d, grade in grades.items() if grade > 0 and d in self.corpus}
 
     def sample_queries(self, n: int, seed: int = 0) -> Collection:
-        """The same corpus with a seeded sample of the judged queries.
+        """Return the same corpus with a seeded sample of the judged queries.
 
         A query's place depends on its id and the seed alone, so a larger ``n`` adds queries and removes none.
 
@@ -151,7 +151,7 @@ class Collection:
         return self._with_queries(set(_first_by_hash(self.qrels, n, seed)))
 
     def split_queries(self, test_size: float, seed: int = 0) -> tuple[Collection, Collection]:
-        """The judged queries in two parts over the same corpus, the first to train on, the second to test on.
+        """Split the judged queries over the same corpus: the first part to train on, the second to test on.
 
         A query is in one part with all its judgments. A larger ``test_size`` moves queries from the first part to the
         second and none back, whatever the order of the queries.
@@ -182,7 +182,7 @@ class Collection:
         )
 
     def pool(self, n: int, seed: int = 0) -> Collection:
-        """The same queries over a seeded sample of the documents that holds every relevant one.
+        """Return the same queries over a seeded sample of the documents that holds every relevant one.
 
         As with queries, a larger ``n`` adds documents and removes none.
 

@@ -121,4 +121,4 @@ def not_at_hand(name: str, advice: str, cause: Exception) -> UnavailableError:
         cause: what the library that fetches it raised.
     """
     reason = " ".join(f"{type(cause).__name__}: {cause}".split())[:200]
-    return UnavailableError(f"collection {name!r} is not at hand; {advice} ({reason})")
+    return UnavailableError(f"collection {name!r} is not available; {advice} ({reason})")

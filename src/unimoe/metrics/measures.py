@@ -150,7 +150,7 @@ def _refuse_uncomputable(text: str, measure: Measure) -> None:
 
 
 def _reasons(measure: Measure) -> Iterator[list[str]]:
-    """For each library that knows the measure: what it wants otherwise."""
+    """Yield, for each library that knows the measure, the parameters that it needs instead."""
     for provider in ir_measures.DefaultPipeline.providers:
         for supported in provider.SUPPORTED_MEASURES:
             if supported.NAME == measure.NAME:

@@ -103,7 +103,7 @@ def pack(tree: TokenTree, device: torch.device, dtype: torch.dtype) -> PackedTre
 
 
 class UnsupportedAttentionError(Exception):
-    """A layer needs attention that packed rows do not have: a window, sinks, a mask of its own."""
+    """A layer needs attention that packed rows do not have: a window, sinks, or a mask."""
 
 
 @contextmanager

@@ -228,7 +228,7 @@ def is_additive(loss: LossConfig, dropout: float) -> bool:
 def conflict_record(
     product: float, square_rank: float, square_embed: float, halves_rank: float | None, halves_embed: float | None
 ) -> dict[str, float | None]:
-    """Return a line of the log without step and layer, as ``analysis.figures.conflicts.Conflict`` describes it.
+    """Return a line of the log without step and layer, as ``analysis.logs.Conflict`` describes it.
 
     Args:
         product: inner product of the two tasks' gradients.

@@ -135,7 +135,9 @@ class TestDownload:
     def test_a_broken_one_leaves_nothing_behind(self, server: FakeBeir, tmp_cache: Path) -> None:
         archive = write_zip(server.archives / "fiqa.zip", {"fiqa": SMALL})
         archive.write_bytes(archive.read_bytes()[:-30])
-        with pytest.raises(UnavailableError, match=r"'fiqa' is not at hand; .* \(BadZipFile: File is not a zip file\)"):
+        with pytest.raises(
+            UnavailableError, match=r"'fiqa' is not available; .*\(BadZipFile: File is not a zip file\)"
+        ):
             load_collection("fiqa", "test")
         assert available("fiqa") is None
         assert not list(tmp_cache.rglob("*.zip"))
@@ -153,7 +155,7 @@ class TestDownload:
         with pytest.raises(UnavailableError) as caught:
             load_collection(name, "test")
         assert str(caught.value).startswith(
-            f"collection '{name}' is not at hand; set UNIMOE_DATA to a folder that holds {name}/ in BEIR layout or "
+            f"collection '{name}' is not available; set UNIMOE_DATA to a folder that holds {name}/ in BEIR layout or "
             f"{top}.zip as published, or install the extra (uv sync --extra collections) and connect to the network ("
         )
         assert "\n" not in str(caught.value)

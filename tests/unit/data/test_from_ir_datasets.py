@@ -54,7 +54,7 @@ def test_unknown_and_unjudged_datasets_are_usage_errors() -> None:
 
 def test_without_the_package_it_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
-    with pytest.raises(UnavailableError, match=r"'ir_datasets:toy/test' is not at hand; install the extra"):
+    with pytest.raises(UnavailableError, match=r"'ir_datasets:toy/test' is not available; install the extra"):
         load_collection("ir_datasets:toy/test", "test")
 
 

@@ -52,5 +52,5 @@ def test_what_is_not_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_a_network_it_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     serve(monkeypatch, error=ConnectionError("no hub"))
-    with pytest.raises(UnavailableError, match=r"'mteb:Toy' is not at hand; connect to the network, or .*no hub"):
+    with pytest.raises(UnavailableError, match=r"'mteb:Toy' is not available; connect to the network, or .*no hub"):
         load_collection("mteb:Toy", "test")

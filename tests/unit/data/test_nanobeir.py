@@ -62,7 +62,7 @@ def test_without_the_hub_the_error_says_what_to_do() -> None:
     with pytest.raises(UnavailableError) as caught:
         load_collection("nanobeir:nq", "test")
     assert str(caught.value) == (
-        "collection 'nanobeir:NQ' is not at hand; connect to the network, or set UNIMOE_DATA to a folder that holds "
+        "collection 'nanobeir:NQ' is not available; connect to the network, or set UNIMOE_DATA to a folder that holds "
         "nanobeir/NanoNQ/ with the published tables corpus, queries, qrels (ConnectionError: no hub)"
     )
 

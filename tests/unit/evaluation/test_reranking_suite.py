@@ -96,7 +96,7 @@ class TestSuite:
         found = evaluate_reranking_suite(base.model, base.tokenizer, config, max_queries=2)
         assert list(found.datasets) == ["nfcorpus"]
         assert len(found.datasets["nfcorpus"].run) == 2
-        assert [line.partition(" is not at hand")[0] for line in found.missing] == [
+        assert [line.partition(" is not available")[0] for line in found.missing] == [
             "collection 'scifact'", "collection 'fiqa'",
         ]  # fmt: skip
 

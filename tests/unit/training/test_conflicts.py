@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unimoe.analysis.figures.conflicts import Conflict
+from unimoe.analysis.logs import Conflict
 from unimoe.config.losses import LOSSES, LossConfig
 from unimoe.config.training import ArmConfig
 from unimoe.losses.listwise import ListwiseLoss

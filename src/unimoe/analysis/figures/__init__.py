@@ -14,7 +14,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.figures.conflicts import conflict_figure, read_conflict_logs
+from unimoe.analysis.figures.conflicts import conflict_figure
 from unimoe.analysis.figures.curves import conflict_rate_figure, loss_figure, norm_ratio_figure
 from unimoe.analysis.figures.files import save, to_svg
 from unimoe.analysis.figures.forest import comparison_groups, forest_figure, gate_groups
@@ -22,6 +22,7 @@ from unimoe.analysis.figures.gates import difference_figure, power_curves, power
 from unimoe.analysis.figures.scores import overview_figure, score_figure, score_panels
 from unimoe.analysis.figures.style import STYLE, Look, looks
 from unimoe.analysis.gates.definitions import InterferenceGate
+from unimoe.analysis.logs import read_conflict_logs
 from unimoe.analysis.tables.cells import caveat_notes
 from unimoe.results import TASKS, Task
 

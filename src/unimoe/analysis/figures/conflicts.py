@@ -1,10 +1,8 @@
-"""Gradient conflicts: the log of how far the two tasks' gradients agree, and its map by layer and step."""
+"""Maps of gradient conflicts by layer and step: how far the gradients of the two tasks agree."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,14 +11,12 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from unimoe.analysis.arms import arm_order
 from unimoe.analysis.figures.style import fit, panel_width, panels, text_width
 from unimoe.analysis.loading import Seed
-from unimoe.analysis.tables.cells import gathered
-from unimoe.errors import DataError
-from unimoe.io import find_files
+from unimoe.analysis.logs import ConflictLog
+from unimoe.analysis.tables.cells import gathered, natural_key
 
 QUANTITIES = {"cosine": "cosine", "cosine_corrected": "cosine, corrected for noise"}
 
@@ -28,51 +24,7 @@ QUANTITIES = {"cosine": "cosine", "cosine_corrected": "cosine, corrected for noi
 _COLOURS = LinearSegmentedColormap.from_list("conflict", ["#4D1600", "#C4540A", "#BDBDBD", "#A5D8F6", "#F4FBFF"])
 
 
-class Conflict(BaseModel):
-    """One line of ``gradient_conflicts.jsonl``; what cannot be computed, such as a cosine with a zero vector, is null.
-
-    Attributes:
-        layer: its number, or its name.
-        cosine: between the gradients of ranking and embedding.
-        cosine_self_rank: between those of two independent ranking batches of that size; noise alone brings it below 1.
-            Estimated from two disjoint halves of the batch: their cosine ``c`` makes ``2 c / (1 + c)``, where it is
-            above 0.
-        cosine_self_embed: the same of the embedding batch.
-        cosine_corrected: ``cosine / sqrt(cosine_self_rank * cosine_self_embed)``; null where either is not above 0.
-        magnitude_similarity: ``2 |a| |b| / (|a|^2 + |b|^2)``.
-    """
-
-    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
-
-    step: int
-    layer: int | str
-    cosine: float | None
-    cosine_self_rank: float | None
-    cosine_self_embed: float | None
-    cosine_corrected: float | None
-    norm_rank: float | None
-    norm_embed: float | None
-    magnitude_similarity: float | None
-
-
-def read_conflict_logs(output_dir: Path) -> dict[tuple[str, Seed], tuple[Conflict, ...]]:
-    """Read the conflicts of every arm and seed of an output folder, ``*/seed_*/logs/gradient_conflicts.jsonl``.
-
-    Raises:
-        DataError: a line that is no such record, by file and line.
-    """
-    logs: dict[tuple[str, Seed], tuple[Conflict, ...]] = {}
-    for path in find_files(output_dir, "*/seed_*/logs/gradient_conflicts.jsonl") if output_dir.exists() else ():
-        seed = path.parts[-3].removeprefix("seed_")
-        if seed.isdecimal() and (log := _read(path)):
-            logs[path.parts[-4], int(seed)] = log
-    return logs
-
-
-Log = Sequence[Conflict]
-
-
-def conflict_figure(logs: Mapping[tuple[str, Seed], Log], notes: Sequence[str] = ()) -> Figure:
+def conflict_figure(logs: Mapping[tuple[str, Seed], ConflictLog], notes: Sequence[str] = ()) -> Figure:
     """Draw two heat maps for each arm, raw and corrected for noise: mean over seeds, conflict dark."""
     maps = gathered((arm, log) for (arm, _), log in logs.items())
     grids = [
@@ -96,7 +48,9 @@ def conflict_figure(logs: Mapping[tuple[str, Seed], Log], notes: Sequence[str] =
     return figure
 
 
-def conflict_grid(logs: Sequence[Log], quantity: str) -> tuple[NDArray[np.int64], list[int | str], NDArray[np.float64]]:
+def conflict_grid(
+    logs: Sequence[ConflictLog], quantity: str
+) -> tuple[NDArray[np.int64], list[int | str], NDArray[np.float64]]:
     """Average one quantity over seeds.
 
     Returns:
@@ -106,7 +60,7 @@ def conflict_grid(logs: Sequence[Log], quantity: str) -> tuple[NDArray[np.int64]
     for record in (record for log in logs for record in log):
         value = getattr(record, quantity)
         values.setdefault((record.layer, record.step), []).extend([] if value is None else [value])
-    layers = sorted({layer for layer, _ in values}, key=_natural)
+    layers = sorted({layer for layer, _ in values}, key=lambda layer: (isinstance(layer, str), natural_key(layer)))
     steps = sorted({step for _, step in values})
     grid = np.full((len(layers), len(steps)), np.nan)
     row, column = ({name: i for i, name in enumerate(names)} for names in (layers, steps))
@@ -114,27 +68,6 @@ def conflict_grid(logs: Sequence[Log], quantity: str) -> tuple[NDArray[np.int64]
         if held:
             grid[row[layer], column[step]] = np.mean(held)
     return np.array(steps), layers, grid
-
-
-def _read(path: Path) -> tuple[Conflict, ...]:
-    """Read one record for each step and layer; a resumed run's repetition replaces the first one.
-
-    A last line without an end is what a killed run leaves, and is dropped.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error})") from None
-    records: dict[tuple[int, int | str], Conflict] = {}
-    for number, line in enumerate(text.split("\n")[:-1], start=1):
-        try:
-            record = Conflict.model_validate_json(line)
-        except ValidationError as error:
-            first = error.errors()[0]
-            what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first["loc"] else first["msg"]
-            raise DataError(f"{path}:{number}: not a record of gradient conflicts ({what}); remove the line") from None
-        records[record.step, record.layer] = record
-    return tuple(records.values())
 
 
 def _draw_grid(
@@ -158,9 +91,3 @@ def _edges(steps: NDArray[np.int64]) -> NDArray[np.float64]:
         return np.array([steps[0] - 0.5, steps[0] + 0.5])
     middles = (steps[1:] + steps[:-1]) / 2
     return np.concatenate([[1.5 * steps[0] - 0.5 * steps[1]], middles, [1.5 * steps[-1] - 0.5 * steps[-2]]])
-
-
-def _natural(layer: int | str) -> tuple[bool, list[tuple[int, str]]]:
-    """Return a sort key: numbers by value, also within names, so that layer 10 follows layer 9."""
-    parts = re.split(r"(\d+)", str(layer))
-    return isinstance(layer, str), [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]

@@ -15,10 +15,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from unimoe.analysis.arms import arm_order
-from unimoe.analysis.figures.conflicts import Log as Conflicts
 from unimoe.analysis.figures.style import NEUTRAL, Look, fit, panels
 from unimoe.analysis.loading import Seed
-from unimoe.analysis.logs import Log
+from unimoe.analysis.logs import ConflictLog, Log
 from unimoe.analysis.tables.cells import gathered
 
 Curve: TypeAlias = Mapping[int, float]
@@ -49,7 +48,7 @@ def loss_figure(logs: Mapping[tuple[str, Seed], Log], looks: Mapping[str, Look],
 
 
 def conflict_rate_figure(
-    logs: Mapping[tuple[str, Seed], Conflicts], looks: Mapping[str, Look], notes: Sequence[str] = ()
+    logs: Mapping[tuple[str, Seed], ConflictLog], looks: Mapping[str, Look], notes: Sequence[str] = ()
 ) -> Figure:
     """Draw the share of layers whose cosine is below 0, by step: raw above, corrected for noise below."""
     figure, grid = _page(Counter(arm for arm, _ in logs), looks, len(PANELS), notes)
@@ -62,7 +61,7 @@ def conflict_rate_figure(
 
 
 def norm_ratio_figure(
-    logs: Mapping[tuple[str, Seed], Conflicts], looks: Mapping[str, Look], notes: Sequence[str] = ()
+    logs: Mapping[tuple[str, Seed], ConflictLog], looks: Mapping[str, Look], notes: Sequence[str] = ()
 ) -> Figure:
     """Draw the length of ranking's gradient over that of embedding's, all layers together, by step."""
     figure, (axes,) = _page(Counter(arm for arm, _ in logs), looks, 1, notes)
@@ -91,14 +90,14 @@ def losses(logs: Mapping[tuple[str, Seed], Log]) -> dict[str, dict[str, list[Cur
     return found
 
 
-def conflict_rate(log: Conflicts, quantity: str) -> Curve:
+def conflict_rate(log: ConflictLog, quantity: str) -> Curve:
     """Return the share of a seed's layers whose cosine, or corrected cosine, is below 0, among those that have one."""
     values = ((record.step, getattr(record, quantity)) for record in log)
     held = gathered((step, value < 0) for step, value in values if value is not None)
     return {step: sum(below) / len(below) for step, below in sorted(held.items())}
 
 
-def norm_ratio(log: Conflicts) -> Curve:
+def norm_ratio(log: ConflictLog) -> Curve:
     """Return the norm of ranking's gradient over that of embedding's, by step, where neither is zero."""
     squares = gathered(
         (record.step, (record.norm_rank**2, record.norm_embed**2))
@@ -121,7 +120,7 @@ def _parts(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     yield name, record["loss"]
 
 
-def _curves(logs: Mapping[tuple[str, Seed], Conflicts], curve_of: Callable[[Conflicts], Curve]) -> Curves:
+def _curves(logs: Mapping[tuple[str, Seed], ConflictLog], curve_of: Callable[[ConflictLog], Curve]) -> Curves:
     return gathered((arm, curve) for (arm, _), log in logs.items() if (curve := curve_of(log)))
 
 

@@ -43,7 +43,7 @@ class Row:
         interval: of 95 %; None where it cannot be had.
         numbers: value and interval as text.
         label: what was decided.
-        look: of the arm in question.
+        look: of the arm that is judged.
         several: whether the row is about several datasets.
     """
 

@@ -1,6 +1,6 @@
 """How every figure looks: fonts, the look of an arm, text that fits, panels on a page.
 
-Colours are Okabe and Ito's, told apart by colour-blind readers; hatches, markers and dashes tell the arms apart in
+Colours are Okabe and Ito's, which colour-blind readers distinguish; hatches, markers and dashes distinguish arms in
 grey. Figures are 3.3 inches wide where they fit one column of a paper and 6.9 where they need two, with text of 7
 points. Sizes are set in inches: automatic layout would draw every figure several times.
 """
@@ -131,7 +131,7 @@ def fit(text: str, width: float) -> str:
 
 
 def fit_all(names: Iterable[str], width: float) -> dict[str, str]:
-    """Return each name on one line of about ``width`` inches, and different names never as one."""
+    """Return each name cut to one line of about ``width`` inches; different names stay different."""
     names = list(dict.fromkeys(names))
     longest = max(map(len, names), default=0)
     for letters in range(longest, _SHORTEST, -1):

@@ -1,4 +1,4 @@
-"""What a gate file is: decisions written down before there are scores to look at.
+"""Gate files: decisions written down before there are scores to look at.
 
 A gate names its arms, task, datasets, metric, cutoffs and confidence. Its four labels mean the same for every kind:
 PASS, the claim holds; FAIL, it does not; MARGINAL, between two cutoffs; INCONCLUSIVE, the results cannot decide. The
@@ -77,7 +77,7 @@ class _Gate(Section):
 
     @property
     def sides(self) -> tuple[str, str]:
-        """The arm in question, and the one that it is compared with."""
+        """The arm that is judged, and the one that it is compared with."""
         return self.arms
 
     @property
@@ -256,7 +256,7 @@ def load_gates(path: Path) -> Registration:
 
 
 def _explain(error: ValidationError) -> str:
-    """The first mistake; a gate's path is ``gates.kill``, without the kind that pydantic puts behind it."""
+    """Return the first mistake; a gate's path is ``gates.kill``, without the kind that pydantic puts behind it."""
     first: dict[str, Any] = {**error.errors()[0]}
     gate, kind, key = first["loc"][:2], first["loc"][2:3], first["loc"][3:]
     first["loc"] = (*gate, *key)

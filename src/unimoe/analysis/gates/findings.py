@@ -1,4 +1,4 @@
-"""What scores say of a gate: the value, its interval, the label that holds the confidence, and what it hangs on."""
+"""Findings of a gate from scores: value, interval, the label that holds the confidence, and its stability."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ class Finding:
         by_seed: the gate's value by training seed, of the seeds that both arms have and that have one: a description.
             Equal seeds make a pair only where the experiment declares it.
         estimate: TIR (a ratio) or system minus baseline (in the metric's unit), with its interval.
-        region: the label of the region in which the estimate lies, whatever its uncertainty.
         label: the label that holds the confidence the gate asks for, else INCONCLUSIVE.
         confidence: confidence in each label; empty where too little is known to have any.
         why: why the label is INCONCLUSIVE whatever the numbers are, as a clause; empty where they decide.
@@ -46,7 +45,6 @@ class Finding:
     runs: tuple[tuple[float, ...], tuple[float, ...]]
     by_seed: dict[int, float]
     estimate: Estimate
-    region: Label
     label: Label
     confidence: dict[Label, float]
     why: str
@@ -73,7 +71,8 @@ class Without:
 
     Attributes:
         left_out: ``seed 1``, ``joint_r8 seed 1``, or a dataset; CQADupStack's forums go together.
-        value, region: as in ``Finding``.
+        value: as in ``Finding``.
+        region: the label of the region in which the value lies, however uncertain it is.
         label: the label of the value with the interval of the whole, moved to it.
     """
 
@@ -118,7 +117,6 @@ def find(gate: Gate, scores: GateScores) -> Finding:
         runs=(tuple(first.tolist()), tuple(second.tolist())),
         by_seed=_by_seed(quantity, scores) if scores.numbered or scores.paired else {},
         estimate=found,
-        region=region_of(gate, found.value),
         label=label_of(confidence, gate.confidence),
         confidence=confidence,
         why=why,

@@ -7,10 +7,11 @@ This is the one place where anything is judged. Tables, figures, the report, the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from typing import TypeAlias
 
 from unimoe.analysis.arms import ZERO_SHOT
 from unimoe.analysis.gates.definitions import (
@@ -41,7 +42,7 @@ class Judgment:
 
     Attributes:
         gate: as it was judged: in an advisory look, with the datasets that have results.
-        registered: whether a file registers the gate; the rule's own gates decide nothing.
+        registered: whether a file registers the gate; an unregistered gate decides nothing.
         found: value, interval and label, over all datasets of the gate.
         parts: the same of each dataset with the seeds it has, where there are several.
         otherwise: the value across datasets by the way that the gate does not take; None for one dataset and for
@@ -74,7 +75,7 @@ class Judgment:
 
     @property
     def exit_code(self) -> int:
-        """The label's; an advisory one decides nothing."""
+        """The exit code of the label; that of INCONCLUSIVE where the judgment is advisory."""
         return EXIT_CODES["INCONCLUSIVE" if self.advisory else self.label]
 
     @property
@@ -93,7 +94,7 @@ class Judgment:
 
     @cached_property
     def stability(self) -> Stability:
-        """What one seed or dataset less would change."""
+        """The changes of the label without one seed or one dataset."""
         return stability_of(self.gate, self.scores, self.found)
 
 
@@ -128,8 +129,11 @@ class Refusal:
 
     @property
     def exit_code(self) -> int:
-        """That of wrong data."""
+        """The exit code of the error: wrong data."""
         return self.error.exit_code
+
+
+Outcomes: TypeAlias = Sequence[Judgment | Refusal]
 
 
 def judge_all(
@@ -150,7 +154,7 @@ def judge_all(
     return tuple(map(outcome, registration.gates))
 
 
-def exit_code(outcomes: Iterable[Judgment | Refusal]) -> int:
+def exit_code(outcomes: Outcomes) -> int:
     """Return the worst outcome's code: 3 data error, 10 FAIL, 12 INCONCLUSIVE or advisory, 11 MARGINAL, 0 all PASS.
 
     Without any gate nothing is decided: 12.

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 from unimoe.analysis.formats import signed
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
 from unimoe.analysis.gates.findings import Finding
-from unimoe.analysis.gates.judging import Judgment, Learnt, Refusal, exit_code
+from unimoe.analysis.gates.judging import Judgment, Learnt, Outcomes, Refusal, exit_code
 from unimoe.analysis.gates.wording import WAYS, action, asked, headline, interval_text, other_way, region, shares, shown
 from unimoe.analysis.statistics.power import decides_sentence, settle_sentence
 from unimoe.analysis.statistics.variance import ESTIMANDS
 from unimoe.io import finite
 
 WIDTH = 96
-
-Outcomes = Sequence[Judgment | Refusal]
 
 _MOST_ROWS = 4
 """Datasets of one gate beyond these get a line each: a full tier has 26 collections."""
@@ -33,7 +31,7 @@ def gate_lines(registration: Registration | None, outcomes: Outcomes) -> str:
 def origin(registration: Registration | None) -> str:
     """Say which file registered the gates, or that none did."""
     if registration is None or registration.path is None or registration.registered is None:
-        return "No gates were registered before the results; the rule's own cutoffs are used, and they decide nothing"
+        return "No gates were registered before the results; the default cutoffs are used, and they decide nothing"
     when = registration.registered.isoformat().replace("+00:00", "Z")
     return f"Gates of {registration.path}, registered {when}, hash {registration.content_hash}"
 
@@ -81,7 +79,7 @@ def learnt_line(learnt: Learnt) -> str:
     said = "not computable" if math.isnan(value) else f"{signed(100 * value)} points"
     if ends := learnt.found.estimate.interval:
         said += f" [{', '.join(signed(100 * end, keep_side=True) for end in ends)}]"
-    outcome = "it has learnt" if learnt.holds else "nothing learnt that can be told from chance"
+    outcome = "it has learnt" if learnt.holds else "nothing learnt beyond chance"
     return f"{said} against {learnt.baseline}: {outcome}"
 
 

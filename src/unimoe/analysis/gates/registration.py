@@ -1,4 +1,4 @@
-"""Where gates come from: a file in the output folder that was there before the scores, or the rule where none was."""
+"""Where gates come from: a file that was in the output folder before the scores, else default gates."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def unmet(
                 yield (
                     f"{where} names {gate.task}/{dataset}, on which this experiment is not evaluated"
                     f"{did_you_mean(dataset, held)}; write its own dataset, or leave 'gates' out of the config for "
-                    "gates of its own"
+                    "default gates"
                 )
 
 
@@ -96,7 +96,7 @@ def registered_in(output_dir: Path) -> Registration | None:
 
 
 def own_gates(arms: Iterable[str], datasets: Sequence[str], metric: str, seeds: Sequence[int]) -> Registration:
-    """Return the rule's gates for an experiment that names none: one for each pair of its arms.
+    """Return default gates for an experiment that names none: one for each pair of its arms.
 
     Args:
         arms: of the experiment.
@@ -111,11 +111,10 @@ def own_gates(arms: Iterable[str], datasets: Sequence[str], metric: str, seeds: 
 
 
 def default_gates(results: Results, registered: Registration | None = None) -> Registration:
-    """Return the rule's gates for what no registered gate judges: one for each pair of arms and main metric.
+    """Return default gates for what no registered gate judges: one for each pair of arms and main metric.
 
     MRR@10 and nDCG@10 are never averaged; CQADupStack's forums count once. Cutoffs, confidence and the rest are those
     of a registered gate on the same task, so that one analysis has one set of cutoffs for a task; else the defaults.
-
     """
     held = list((registered.gates if registered else {}).values())
     gates: dict[str, Gate] = {}

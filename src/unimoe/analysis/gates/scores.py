@@ -41,8 +41,8 @@ class GateScores:
     @property
     def differing(self) -> int:
         """Number of queries on which the arms' scores, averaged over seeds, differ."""
-        gaps = (first.mean(axis=0) - second.mean(axis=0) for first, second in self.by_dataset.values())
-        return sum(int((abs(gap) > 1e-12).sum()) for gap in gaps)
+        differences = (first.mean(axis=0) - second.mean(axis=0) for first, second in self.by_dataset.values())
+        return sum(int((abs(of_dataset) > 1e-12).sum()) for of_dataset in differences)
 
     @property
     def groups(self) -> dict[str, list[str]]:
@@ -100,7 +100,7 @@ def collect(results: Results, gate: Gate) -> GateScores:
     Raises:
         DataError: an arm, dataset, seed or metric of the gate has no results.
     """
-    _refuse_gaps(results, gate)
+    _refuse_missing(results, gate)
     keys = [f"{gate.task}/{dataset}" for dataset in gate.datasets]
     first, second = (_seeds(results, gate, arm, keys) for arm in gate.arms)
     common = tuple(seed for seed in first if seed in second)
@@ -129,7 +129,7 @@ def restricted(results: Results, gate: Gate) -> tuple[Gate, tuple[str, ...]]:
     """
     here = [d for d in gate.datasets if all(results.measured(f"{gate.task}/{d}", arm) for arm in gate.arms)]
     if not here:
-        _refuse_gaps(results, gate)
+        _refuse_missing(results, gate)
     reasons, seeds = [], gate.seeds
     if here != gate.datasets:
         reasons.append(f"no result yet on {', '.join(d for d in gate.datasets if d not in here)}")
@@ -178,7 +178,7 @@ def _seeds(results: Results, gate: Gate, arm: str, keys: list[str]) -> tuple[See
     return held
 
 
-def _refuse_gaps(results: Results, gate: Gate) -> None:
+def _refuse_missing(results: Results, gate: Gate) -> None:
     """Refuse a gate one of whose arms, datasets or metrics has no scores by query."""
     for arm in gate.arms:
         refuse_unknown_arm(results, arm)

@@ -120,7 +120,7 @@ def in_background(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
         try:
             value, error = receiver.recv()
         except EOFError:
-            raise RuntimeError("a process in the background failed; its traceback stands above") from None
+            raise RuntimeError("a process in the background failed; its traceback is printed above") from None
         if error is not None:
             raise error
         found: T = value

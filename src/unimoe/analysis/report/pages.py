@@ -68,7 +68,7 @@ class Contents:
         registered = tuple(card for card in self.cards if card.registered)
         others = tuple(card for card in self.cards if not card.registered)
         if registered and others:
-            own = "Not registered: the rule's own gates for all else, which decide nothing"
+            own = "Not registered: default gates for all other pairs of arms, which decide nothing"
             return ("Registered gates", registered), (own, others)
         return (("", self.cards),) if self.cards else ()
 

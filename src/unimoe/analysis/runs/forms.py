@@ -108,7 +108,7 @@ def judge_runs(request: Request) -> int:
     of_gates = [gate.metric for gate in registered.gates.values()] if registered else []
     metrics = request.metrics or of_gates[:1] or [_METRIC]
     scored = _score(request, patterns, f"{joint} against {specialist}", metrics, [*of_gates, *DEFAULT_METRICS])
-    used = registered or _rule(request.names, scored)
+    used = registered or _default_gate(request.names, scored)
     if request.output_dir is not None:
         used = keep(scored.results, used, overwrite=request.overwrite) or used
     questions = [Question(key, joint, specialist) for key in scored.results.dataset_keys]
@@ -209,8 +209,8 @@ def _gates(request: Request) -> Registration | None:
     return registered_in(folder)
 
 
-def _rule(arms: tuple[str, str], scored: ScoredSystems) -> Registration:
-    """Return the gate of the rule for two arms, which no file registers."""
+def _default_gate(arms: tuple[str, str], scored: ScoredSystems) -> Registration:
+    """Return the default gate for two arms, which no file registers."""
     gate = InterferenceGate(
         kind="interference",
         task=TASK,

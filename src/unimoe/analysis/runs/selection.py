@@ -1,4 +1,4 @@
-"""What a comparison reads: datasets with their judgments, systems with their runs, from files or dictionaries."""
+"""The input of a comparison: datasets with their judgments, systems with their runs, from files or dictionaries."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from unimoe.analysis.tables.cells import natural_key
 from unimoe.description import describe_qrels
 from unimoe.errors import DataError, UsageError
 from unimoe.io import hash_file, hash_json
@@ -105,7 +106,7 @@ class Pattern:
         files = [Path(path) for path in found if Path(path).is_file()]
         if not files:
             raise DataError(f"{self.option} {plain}: no file matches; check the pattern, and quote it from the shell")
-        return sorted(files, key=_natural)
+        return sorted(files, key=natural_key)
 
 
 def judgments(content: QrelsContent, dataset: str | None = None, level: int | None = None) -> Judgments:
@@ -190,13 +191,13 @@ def select_runs(
                 )
         for judged in datasets:
             files = [path for pattern in of_system for path in pattern.files(judged.dataset)]
-            ordered = files if in_order else sorted(files, key=_natural)
+            ordered = files if in_order else sorted(files, key=natural_key)
             found += [RunSource(system, judged, seed, str(path), path) for seed, path in enumerate(ordered)]
     return found
 
 
 def name_systems(patterns: Sequence[Pattern]) -> dict[str, list[Pattern]]:
-    """Return each system by a name of its own: folders are added to names of files until they differ.
+    """Return each system under a unique name: folders are added to names of files until they differ.
 
     Raises:
         UsageError: two systems have one name, or a name cannot be that of a folder.
@@ -220,11 +221,6 @@ def refuse_unusable(name: str) -> None:
     """Refuse a system's name that its folder cannot have: empty, hidden, with a separator, or the analysis's own."""
     if not name.strip() or name.startswith(".") or re.search(r"[/\\\x00-\x1f]", name) or name == "analysis":
         raise UsageError(f"a system cannot be named {name!r}; choose a name that a folder can have")
-
-
-def _natural(path: Path) -> list[tuple[int, str]]:
-    """Return a sort key by which ``run-2`` comes before ``run-10``."""
-    return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", str(path))]
 
 
 def _without_seed(part: str) -> str:

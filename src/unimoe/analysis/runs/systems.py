@@ -1,4 +1,4 @@
-"""Any number of systems on any number of datasets: who beats whom, as one family of tests."""
+"""Any number of systems on any number of datasets: who beats whom, with p corrected for all tests together."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def estimate(found: Moments, quantity: Quantity, estimand: Estimand = "seeds_and
             if isinstance(quantity, LossRatios) and len(quantity.weights) == 1:
                 below = _fieller(found, quantity, estimand)
             return Estimate(value, estimand, "", terms.error, terms.freedom, terms, below)
-        unfit = f"nothing varies over {estimand.replace('_', ' ')}, so chance cannot be told from a result"
+        unfit = f"nothing varies over {estimand.replace('_', ' ')}, so a result cannot be distinguished from chance"
     return Estimate(value, estimand, unfit, 0.0, math.inf, None)
 
 

@@ -69,7 +69,7 @@ class PowerPlan:
 
     Attributes:
         at_hand: ``(seeds, queries)``, the seeds of the arm with fewest.
-        settled: the data at hand settles it; ``seeds``, ``queries`` and ``grid`` are then the sizes at hand.
+        settled: the present data settles it; ``seeds``, ``queries`` and ``grid`` are then the present sizes.
         seeds: smallest number of seeds of each arm, queries as they are; None where no number up to ``MOST_SEEDS``
             does, or no arm has seeds.
         queries: smallest number of queries, seeds as they are; None where no number up to ``MOST_QUERIES`` does.

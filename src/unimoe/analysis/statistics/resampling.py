@@ -108,7 +108,7 @@ class _PoissonCounts:
         self._table = table.tobytes()
 
     def draw(self, rng: np.random.Generator, rows: int, columns: int) -> _Single:
-        """Counts, ``(rows, columns)``."""
+        """Return counts, ``(rows, columns)``."""
         first_digits = _random_bytes(rng, rows * columns)
         counts = np.frombuffer(bytearray(first_digits.translate(self._table)), dtype=np.uint8)
         undecided = np.flatnonzero(counts == _UNDECIDED)
@@ -118,7 +118,7 @@ class _PoissonCounts:
 
 
 def _sums_of_draws(rng: np.random.Generator, values: _Single, draws: NDArray[np.int64]) -> _Single:
-    """Sums over uniformly drawn rows of ``values``, by each number of ``draws``: ``(len(draws), columns)``."""
+    """Return sums over uniformly drawn rows of ``values``, by each number of ``draws``: ``(len(draws), columns)``."""
     ends = np.concatenate([[0], np.cumsum(draws)]).astype(np.int32)
     drawn = rng.integers(0, len(values), size=ends[-1], dtype=np.int32)
     counts = csr_array((np.ones(len(drawn), dtype=np.float32), drawn, ends), shape=(len(draws), len(values)))
@@ -126,13 +126,13 @@ def _sums_of_draws(rng: np.random.Generator, values: _Single, draws: NDArray[np.
 
 
 def _random_bytes(rng: np.random.Generator, size: int) -> bytes:
-    """As ``rng.bytes``, from whole words at twice its speed."""
+    """Return random bytes as ``rng.bytes`` does, from whole words at twice its speed."""
     return rng.integers(0, 2**64, size=-(-size // 8), dtype=np.uint64).tobytes()[:size]
 
 
 @cache
 def _libraries() -> ThreadpoolController:
-    """The numerical libraries whose threads can be limited; finding them takes as long as a small resampling."""
+    """Return the numerical libraries whose threads can be limited; finding them takes as long as a small resampling."""
     return ThreadpoolController()
 
 

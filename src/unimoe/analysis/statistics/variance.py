@@ -30,7 +30,7 @@ from scipy.special import psi
 Array: TypeAlias = NDArray[np.float64]
 
 Estimand = Literal["seeds_and_queries", "queries", "seeds"]
-"""What a statement holds for beyond the data at hand."""
+"""What a statement holds for beyond the present data."""
 
 ESTIMANDS: dict[Estimand, str] = {
     "seeds_and_queries": "other training seeds and other queries",
@@ -211,7 +211,7 @@ def _group(blocks: Sequence[Sequence[Array]], members: Sequence[int]) -> RunGrou
 
 
 def _total(query: float, run: float, residual: float) -> float:
-    """A sum of estimates may fall below its parts by chance; the larger part is then the safe one."""
+    """Return the sum, or its larger part where chance makes the sum of estimates smaller than that."""
     return float(max(query + run - residual, query, run))
 
 

@@ -74,6 +74,11 @@ def gathered(pairs: Iterable[tuple[_Key, _Value]]) -> dict[_Key, list[_Value]]:
     return found
 
 
+def natural_key(name: object) -> list[tuple[int, str]]:
+    """Return a sort key that puts ``run-2`` before ``run-10`` and ``@5`` before ``@10``."""
+    return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", str(name))]
+
+
 def row_groups(rows: Iterable[tuple[str, Row]]) -> tuple[RowGroup, ...]:
     """Return rows below their headings; rows of one heading together, no group without rows."""
     return tuple(RowGroup(heading, tuple(of_group)) for heading, of_group in gathered(rows).items())

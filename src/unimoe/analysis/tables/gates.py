@@ -11,7 +11,7 @@ from statistics import fmean
 
 from unimoe.analysis.gates.definitions import InterferenceGate, Label
 from unimoe.analysis.gates.findings import Finding, Without
-from unimoe.analysis.gates.judging import Judgment, Refusal
+from unimoe.analysis.gates.judging import Judgment, Outcomes, Refusal
 from unimoe.analysis.gates.wording import WAYS, asked, other_way, region, shares, shown, unlearnt
 from unimoe.analysis.loading import Seed
 from unimoe.analysis.statistics.estimates import LEVEL
@@ -31,8 +31,6 @@ from unimoe.analysis.tables.cells import (
     with_spread,
 )
 from unimoe.analysis.tables.table import Table
-
-Outcomes = Sequence[Judgment | Refusal]
 
 _INTERVAL = f"{100 * LEVEL:g} % interval"
 _VALUE = "TIR in percent or difference in points"
@@ -143,7 +141,7 @@ def power_table(outcomes: Outcomes) -> Table:
             "that data of some size decides"
         ),
         columns=(
-            *("Gate", "At hand", "Seeds alone", "Queries alone", "Fewest scores"),
+            *("Gate", "Present", "Seeds alone", "Queries alone", "Fewest scores"),
             *("Decides", "Fast tier", "Any queries", "Any seeds"),
         ),
         groups=row_groups(("", _power_row(item.name, item.plan)) for item in planned if item.plan),
@@ -151,7 +149,8 @@ def power_table(outcomes: Outcomes) -> Table:
             f"Sizes are seeds x queries. New data of a planned size settles the gate with probability {POWER:g} if the "
             "observed value is the true one; the plan rests on estimated variances and is no promise.",
             f"Never: not with up to {MOST_SEEDS:,} seeds or {MOST_QUERIES:,} queries. Fast tier: "
-            f"{FAST_TIER_QUERIES:,} queries (SciFact, NFCorpus, FiQA2018) with the seeds at hand, if these vary alike.",
+            f"{FAST_TIER_QUERIES:,} queries (SciFact, NFCorpus, FiQA2018) with the present seeds, if they vary as "
+            "the present queries do.",
             *_claims(planned),
             *_cautions(planned),
         ),
@@ -209,7 +208,7 @@ def _claims(judgments: Sequence[Judgment]) -> Iterator[str]:
         of = f"TIR of {' against '.join(gate.sides)}, " if _is_tir(item) else ""
         where = ", ".join(gate.datasets) if few else f"{len(gate.datasets)} datasets"
         yield f"{item.name}: {of}{asked(gate)}; {gate.task}, {gate.metric} on {where}."
-    for registered, word in ((True, "yes"), (False, "no: the rule's own cutoffs")):
+    for registered, word in ((True, "yes"), (False, "no: the default cutoffs")):
         names = [item.name for item in judgments if item.registered == registered]
         if names:
             yield f"Registered: {word} ({', '.join(names)})."

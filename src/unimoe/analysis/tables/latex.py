@@ -57,7 +57,7 @@ _RUN = re.compile(r"([-',])(?=\1)")
 """Two of these in a row would become one glyph: a dash or a quotation mark."""
 
 _LONG_WORD = 40
-"""A word of so many characters may be broken, lest it stick out of the page."""
+"""A word of so many characters may be broken, so that it does not stick out of the page."""
 
 _PAGE = 42
 r"""Lines of ``\small`` text on a page."""
@@ -245,7 +245,7 @@ def _head(column: str, suffixed: bool, upright: bool) -> str:
 
 
 def _rows(group: RowGroup, suffixed: Sequence[bool], places: int) -> Iterator[str]:
-    if group.heading:  # without width of its own, lest a long one stretch the last column
+    if group.heading:  # without width, so that a long one does not stretch the last column
         heading = f"\\emph{{{escape_latex(group.heading)}}}"
         if len(group.heading) > _LONG_HEADING:
             heading = f"\\parbox[t]{{0.8\\linewidth}}{{\\raggedright {heading}}}"

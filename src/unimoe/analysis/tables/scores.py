@@ -21,6 +21,7 @@ from unimoe.analysis.tables.cells import (
     marked,
     mean_cell,
     name_cells,
+    natural_key,
     row_groups,
 )
 from unimoe.analysis.tables.comparisons import Marks, significance_marks
@@ -66,7 +67,7 @@ def overview_table(results: Results, comparisons: Sequence[Comparison] = ()) -> 
     blocks = {block: keys for block, keys in blocks.items() if len(keys) > 1}
     names, cut = name_cells(key.partition("/")[2] for keys in blocks.values() for key in keys)
     once = any(dataset_group(result.dataset) != result.dataset for result in results.results)
-    parts = ["The forums of CQADupStack enter an average as one dataset."] if once else []
+    parts = ["The forums of CQADupStack count together as one dataset in an average."] if once else []
     return Table(
         name="overview",
         title="Scores by dataset",
@@ -111,7 +112,7 @@ def _metrics(results: Results) -> tuple[str, ...]:
     """Return the metrics that have numbers to show, the usual ones first, cutoffs in the order of numbers."""
     found = {metric for key in results.dataset_keys for metric in _shown(results, key)}
     known = [metric for metric in DEFAULT_METRICS if metric in found]
-    return (*known, *sorted(found.difference(known), key=_natural))
+    return (*known, *sorted(found.difference(known), key=natural_key))
 
 
 def _shown(results: Results, key: str) -> set[str]:
@@ -129,7 +130,7 @@ def _deep_enough(result: EvalResult, metric: str) -> bool:
 
 def _too_shallow(results: Results, metrics: Sequence[str]) -> Iterator[str]:
     held = {metric for result in results.results for metric in result.aggregate}
-    dropped = sorted(held.difference(metrics), key=_natural)
+    dropped = sorted(held.difference(metrics), key=natural_key)
     if dropped:
         depths = sorted({r.identity.depth for r in results.results if r.identity.depth is not None})
         listed = ", ".join(f"{depth:,}" for depth in depths)
@@ -142,11 +143,6 @@ def _too_shallow(results: Results, metrics: Sequence[str]) -> Iterator[str]:
         ]
         if absent:
             yield f"No {metric} on {', '.join(absent)}, whose candidates do not reach as deep."
-
-
-def _natural(metric: str) -> list[tuple[int, str]]:
-    """Return a sort key in which ``@5`` comes before ``@10``."""
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", metric)]
 
 
 def _group(results: Results, key: str, metrics: Sequence[str], marks: Marks) -> RowGroup:

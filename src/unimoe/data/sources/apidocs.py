@@ -68,12 +68,12 @@ def load_apidocs(split: str) -> Collection:
 
 
 def apidocs_folder() -> Path:
-    """Where the collection of the installed versions is kept, whether it was built yet or not."""
+    """Return the folder for the collection of the installed versions, whether it was built yet or not."""
     return cache_dir("collections") / f"apidocs-{hash_json([BUILDER_VERSION, package_versions()])}"
 
 
 def package_versions() -> dict[str, str]:
-    """The installed versions of the packages whose documentation this is."""
+    """Return the installed versions of the packages whose documentation this is."""
     return {package: version(package) for package in MODULES}
 
 
@@ -93,7 +93,7 @@ def build_apidocs(folder: Path) -> None:
 
 
 def split_of(query_id: str) -> str:
-    """The split of a query such as ``q:numpy.linalg.norm``, by the SHA-256 of its id."""
+    """Return the split of a query such as ``q:numpy.linalg.norm``, by the SHA-256 of its id."""
     percent = int.from_bytes(hashlib.sha256(query_id.encode()).digest()[:8], "big") % 100
     return next(split for split, bound in zip(SPLITS, accumulate(SPLITS.values()), strict=True) if percent < bound)
 
@@ -109,7 +109,7 @@ def _read_cached(folder: Path, split: str) -> Collection | None:
 
 
 def _layout(docstrings: dict[Docstring, set[PublicName]]) -> _Layout:
-    """Documents, queries and judgments from the docstrings and the names each is found under."""
+    """Make documents, queries and judgments from docstrings and the names each is found under."""
     directory = _Directory(docstrings)
     layout = _Layout(corpus={key: Document("", text) for key, text in sorted(directory.texts.items())})
     by_summary: dict[str, list[Docstring]] = defaultdict(list)
@@ -141,7 +141,7 @@ def _flat(text: str) -> str:
 
 
 class _Directory:
-    """Which document a public name leads to. Objects that share a text share a document, aliases among them.
+    """The document that each public name leads to. Objects that share a text, such as aliases, share a document.
 
     Attributes:
         document_of: public name to document id, which is the least of the names that share the document.
@@ -162,12 +162,12 @@ class _Directory:
                 self._tails[package, ".".join(parts[start:])].add(key)
 
     def targets(self, docstring: Docstring, names: set[PublicName]) -> set[str]:
-        """The documents of the objects listed under See Also in a docstring found under ``names``."""
+        """Return the documents of the objects listed under See Also in a docstring found under ``names``."""
         found = {self._resolve(target, [name.path for name in sorted(names)]) for target in docstring.see_also}
         return {key for key in found if key is not None}
 
     def _resolve(self, target: str, owners: list[str]) -> str | None:
-        """A name as written: beside its owner, then in the enclosing modules, then as a full path, then by its tail.
+        """Look up a name beside its owner, then in the enclosing modules, then as a full path, then by its tail.
 
         Only the owner's package is searched by tail, and only a tail that leads to one document counts.
         """

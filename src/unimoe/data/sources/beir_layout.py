@@ -55,13 +55,13 @@ def read_beir(folder: Path, split: str, name: str | None = None) -> Collection:
 
 
 def split_files(folder: Path) -> dict[str, Path]:
-    """Split name to qrels file, in alphabetical order; empty where the folder has no ``qrels``."""
+    """Return split name to qrels file, in alphabetical order; empty where the folder has no ``qrels``."""
     files = sorted((folder / "qrels").glob("*.tsv.gz")) + sorted((folder / "qrels").glob("*.tsv"))
     return dict(sorted((file.name.removesuffix(".gz").removesuffix(".tsv"), file) for file in files))
 
 
 def is_beir_folder(folder: Path) -> bool:
-    """Whether the files of the layout are there; their content is not looked at."""
+    """Return whether the files of the layout exist, without reading them."""
     return bool(_find(folder, "corpus.jsonl") and _find(folder, "queries.jsonl") and split_files(folder))
 
 

@@ -66,19 +66,19 @@ BEIR_URL = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets/{
 
 
 def canonical_name(name: str) -> str:
-    """The published spelling of a short name, in lower case."""
+    """Return the published spelling of a short name, in lower case."""
     return ALIASES.get(name.lower(), name.lower())
 
 
-def at_hand(name: str) -> Path | None:
-    """Where a short name can be read from without a network.
+def local_path(name: str) -> Path | None:
+    """Return where a short name can be read from without a network.
 
     Args:
         name: a BEIR set, or any folder under $UNIMOE_DATA.
 
     Returns:
         The folder under $UNIMOE_DATA, as spelled or in canonical spelling; else the published zip there; else the
-        folder of an earlier download; None where there is none of these. The content is not looked at.
+        folder of an earlier download; None where there is none of these. The content is not read.
 
     Raises:
         UsageError: the name is written like a path.
@@ -98,16 +98,16 @@ def at_hand(name: str) -> Path | None:
 
 
 def folder_of(name: str) -> Path:
-    """The folder of a BEIR set, unpacked or downloaded where need be, once.
+    """Return the folder of a BEIR set, unpacked or downloaded once where needed.
 
     Args:
-        name: one of ``SHORT_NAMES`` in any spelling, or what ``at_hand`` finds.
+        name: one of ``SHORT_NAMES`` in any spelling, or what ``local_path`` finds.
 
     Raises:
-        UnavailableError: it is not at hand and cannot be downloaded; says what to do.
+        UnavailableError: it is not on this machine and cannot be downloaded; the message says what to do.
         DataError: the zip is damaged, or is not the published one.
     """
-    place = at_hand(name)
+    place = local_path(name)
     if place is None:
         return _download(canonical_name(name))
     if place.is_dir():
@@ -123,7 +123,7 @@ def _downloads() -> Path:
 
 
 def _unpacked(archive: Path) -> Path:
-    """The content of a zip, unpacked once into the cache; a zip of other content gets another folder."""
+    """Unpack a zip once into the cache, in a folder named after its content, and return the folder."""
     try:
         with zipfile.ZipFile(archive) as packed:
             content = hash_json([[member.filename, member.CRC, member.file_size] for member in packed.infolist()])
@@ -209,13 +209,13 @@ class ShortNames(PublishedSets):
     """BEIR sets by their short names, and any folder under $UNIMOE_DATA."""
 
     def load(self, name: str, split: str) -> Collection:
-        """Load one split, unpacked or downloaded where need be."""
+        """Load one split, unpacked or downloaded where needed."""
         canonical = canonical_name(name)
         return read_folder(folder_of(name), split, canonical if canonical in SHORT_NAMES else name)
 
     def available(self, name: str) -> Path | None:
         """Return the folder or zip that is here."""
-        place = at_hand(name)
+        place = local_path(name)
         return place if place is not None and (place.is_file() or is_collection(place)) else None
 
 

@@ -59,7 +59,7 @@ def _document(record: Any) -> Document:
 
 
 def _text(record: Any) -> str:
-    """The text of a record, whose fields differ by dataset."""
+    """Return the text of a record, whose fields differ by dataset."""
     return str(record.text if hasattr(record, "text") else record.default_text())
 
 

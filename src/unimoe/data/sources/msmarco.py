@@ -29,13 +29,13 @@ _COLUMNS = {QUERIES: ("qid", "query"), PASSAGES: ("pid", "passage"), TOP1000: ("
 
 
 def msmarco_files(folder: Path) -> dict[str, Path]:
-    """The published files that a folder holds, plain or ``.gz``, by published name."""
+    """Return the published files that a folder holds, plain or ``.gz``, by published name."""
     found = ((name, path) for name in (QRELS, *_COLUMNS) for path in (folder / f"{name}.gz", folder / name))
     return {name: path for name, path in found if path.is_file()}
 
 
 def is_msmarco_folder(folder: Path) -> bool:
-    """Whether the files that make a collection are there; their content is not looked at."""
+    """Return whether the files that make a collection exist, without reading them."""
     return not _missing(msmarco_files(folder))
 
 
@@ -71,7 +71,7 @@ def read_msmarco(folder: Path, split: str, name: str | None = None) -> Collectio
 
 
 def read_top1000(path: Path) -> dict[str, list[str]]:
-    """The candidates of ``top1000.dev``: query id to passage ids, in the order of the file, which is no ranking.
+    """Read ``top1000.dev``: query id to passage ids, in the order of the file, which is no ranking.
 
     Raises:
         DataError: a malformed line, or a passage listed twice for a query.
@@ -92,7 +92,7 @@ def _missing(files: dict[str, Path]) -> list[str]:
 
 
 def _texts(files: dict[str, Path], name: str, key: str, text: str) -> Iterator[tuple[str, str]]:
-    """Ids and texts of a published file, or of ``top1000.dev`` where that file is absent."""
+    """Return ids and texts of a published file, or of ``top1000.dev`` where that file is absent."""
     source = name if name in files else TOP1000
     key_at, text_at = _COLUMNS[source].index(key), _COLUMNS[source].index(text)
     pairs = ((fields[key_at], fields[text_at]) for fields in _lines(files[source], source))
@@ -100,7 +100,7 @@ def _texts(files: dict[str, Path], name: str, key: str, text: str) -> Iterator[t
 
 
 def _without_repetitions(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Each pair once. An id with two texts stays: that is odd, where ``top1000.dev`` is made of repetitions."""
+    """Yield each pair once; an id with two texts stays, for ``assemble`` to count."""
     first: dict[str, str] = {}
     for key, text in pairs:
         if first.get(key) != text:

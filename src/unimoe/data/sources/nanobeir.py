@@ -68,7 +68,7 @@ def load_nanobeir(name: str, split: str) -> Collection:
 
 
 def nanobeir_folder(name: str) -> Path | None:
-    """The folder under $UNIMOE_DATA that holds a set, or None. What the hub's cache keeps is its to know."""
+    """Return the folder under $UNIMOE_DATA that holds a set, or None; the hub's cache is not searched."""
     published = _PUBLISHED.get(name.lower())
     folder = _user_copy(published) if published is not None else None
     return folder if folder is not None and all(_tables(folder, part) for part in _COLUMNS) else None
@@ -98,7 +98,7 @@ def _tables(folder: Path, part: str) -> list[Path]:
 
 
 def _rows(folder: Path, part: str) -> Iterator[tuple[str, str]]:
-    """The two columns of one table, row by row."""
+    """Yield the two columns of one table, row by row."""
     import pyarrow.parquet  # type: ignore[import-untyped]
 
     tables, columns = _tables(folder, part), _COLUMNS[part]

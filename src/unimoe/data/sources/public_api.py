@@ -41,7 +41,7 @@ _PLATFORM_TYPES = (np.signedinteger, np.unsignedinteger, np.longdouble, np.clong
 
 
 class PublicName(NamedTuple):
-    """One public path of an object. The least of several is the one to call it by: its own class's, then the shortest.
+    """One public path of an object; the least of several, in the order of these fields, is its name.
 
     Attributes:
         inherited: whether the path leads through a class that only inherits the object.
@@ -57,7 +57,7 @@ class PublicName(NamedTuple):
 
 
 def documented() -> dict[Docstring, set[PublicName]]:
-    """Every distinct docstring of the public API, and the public names it is found under."""
+    """Return every distinct docstring of the public API with the public names that it is found under."""
     found: dict[Docstring, set[PublicName]] = defaultdict(set)
     noise = io.StringIO()
     with warnings.catch_warnings(), contextlib.redirect_stdout(noise), contextlib.redirect_stderr(noise):
@@ -87,7 +87,7 @@ def _public_objects(module_name: str, package: str) -> Iterator[tuple[PublicName
 
 
 def _public_members(path: str, cls: type, package: str) -> Iterator[tuple[PublicName, Any]]:
-    """Members that the package itself defines: what comes from Python changes with its version."""
+    """Yield members that the package itself defines: what comes from Python changes with its version."""
     own = {name for base in cls.__mro__ if _root(base.__module__) == package for name in vars(base)}
     for name in sorted(own):
         value = getattr(cls, name, None)
@@ -103,7 +103,7 @@ def _public_name(path: str, *, inherited: bool = False) -> PublicName:
 
 
 def _is_of(value: Any, package: str) -> bool:
-    """Whether an object found in a module of ``package`` belongs there and is the same on every platform."""
+    """Return whether an object found in a module of ``package`` belongs there and is the same on every platform."""
     if isinstance(value, np.ufunc):  # knows no module; numpy.ufunc's would hide those of scipy.special
         return True
     if type(value).__name__ == "fortran":  # thousands of BLAS and LAPACK wrappers that differ in one letter
@@ -174,12 +174,12 @@ def parse(docstring: str) -> Docstring | None:
 
 
 def _sorted_set(match: re.Match[str]) -> str:
-    """SciPy prints sets of names, whose order follows the process's hash seed."""
+    """Sort a set of names as SciPy prints it, in the order of the process's hash seed."""
     return "{" + ", ".join(sorted(match[1].split(", "))) + "}"
 
 
 def _sections(text: str) -> dict[str, str]:
-    """Section title to body; the part before the first title has the empty title."""
+    """Return section title to body; the part before the first title has the empty title."""
     lines = text.splitlines()
     bodies: dict[str, list[str]] = {"": []}
     title = ""
@@ -204,7 +204,7 @@ def _collapse(body: str) -> str:
 
 
 def _see_also(body: str) -> list[str]:
-    """Names from lines such as ``sum, prod : Description`` or ``:func:`norm```; indented lines are descriptions."""
+    """Return names from lines such as ``sum, prod : Text`` or ``:func:`norm```; indented lines are descriptions."""
     names: list[str] = []
     for line in body.splitlines():
         if not line.strip() or line[0].isspace():

@@ -87,7 +87,7 @@ class TestInterference:
         specialist, joint = simulate(3, 30, 0.015, rng=np.random.default_rng(2))
         item = found(both(specialist, joint), gate(tmp_path))
         assert item.label == "INCONCLUSIVE"
-        assert item.region != "INCONCLUSIVE"
+        assert region_of(gate(tmp_path), item.value) != "INCONCLUSIVE"
         assert math.fsum(item.confidence.values()) == pytest.approx(1.0)
 
     @pytest.mark.parametrize("kind", ["interference", "superiority", "non_inferiority"])
@@ -155,12 +155,14 @@ class TestTooLittle:
         """Two seeds of constant scores had "t with inf degrees of freedom" and confidence 1.000."""
         difference = register(tmp_path, **DIFFERENCE | {"kind": "non_inferiority"}).gates["it"]
         constant = both([[0.6] * 8] * 2, [[0.5] * 8] * 2)
-        for item, region in (
-            (found(constant, gate(tmp_path)), "PASS"),
-            (found(constant, difference), "FAIL"),
-            (found(constant_gap(-0.1), difference), "FAIL"),
+        for scores, judged, region in (
+            (constant, gate(tmp_path), "PASS"),
+            (constant, difference, "FAIL"),
+            (constant_gap(-0.1), difference, "FAIL"),
         ):
-            assert (item.label, item.region, item.confidence) == ("INCONCLUSIVE", region, {})
+            item = found(scores, judged)
+            assert (item.label, item.confidence) == ("INCONCLUSIVE", {})
+            assert region_of(judged, item.value) == region
             assert "nothing varies" in item.why
             assert math.isinf(item.estimate.degrees_of_freedom)
             assert item.estimate.as_json()["degrees_of_freedom"] is None
@@ -201,7 +203,7 @@ class TestTooLittle:
     def test_a_specialist_at_zero_has_no_tir(self, tmp_path: Path) -> None:
         item = found(both(np.zeros((2, 8)), np.full((2, 8), 0.1)), gate(tmp_path))
         assert math.isnan(item.value)
-        assert (item.label, item.region) == ("INCONCLUSIVE", "INCONCLUSIVE")
+        assert (item.label, region_of(gate(tmp_path), item.value)) == ("INCONCLUSIVE", "INCONCLUSIVE")
         assert item.why == "the specialist does not score above 0"
 
     def test_a_specialist_near_zero_is_inconclusive(self, tmp_path: Path) -> None:
@@ -295,8 +297,9 @@ class TestDifferences:
         ],
     )
     def test_clear_results(self, tmp_path: Path, kind: str, gap: float, label: str) -> None:
-        item = found(clear_gap(gap), register(tmp_path, **DIFFERENCE | {"kind": kind}).gates["it"])
-        assert (item.region, item.label) == (label, label)
+        judged = register(tmp_path, **DIFFERENCE | {"kind": kind}).gates["it"]
+        item = found(clear_gap(gap), judged)
+        assert (region_of(judged, item.value), item.label) == (label, label)
 
     @pytest.mark.parametrize("gap", [0.01, -0.01])
     def test_both_margins_are_still_equivalent(self, tmp_path: Path, gap: float) -> None:

@@ -57,7 +57,7 @@ def test_what_an_experiment_will_not_have_is_said_beforehand(tmp_path: Path) -> 
         f"{file}: gate 'it' names arm 'zero_shot', which this experiment does not have",
         f"{file}: gate 'it' registers seed 1, 2, which this experiment does not train",
         f"{file}: gate 'it' names reranking/apidocs, on which this experiment is not evaluated (did you mean 'apidoc'?)"
-        "; write its own dataset, or leave 'gates' out of the config for gates of its own",
+        "; write its own dataset, or leave 'gates' out of the config for default gates",
     ]
     arms = ["rank_only_r8", "joint_r9", "zero_shot"]
     assert not list(unmet(registration, arms, [0, 1, 2], {"reranking": ["apidocs"]}))
@@ -93,7 +93,7 @@ class TestDefaults:
         (judgment,) = analysis.judgments
         assert not judgment.registered
         text = gate_lines(analysis.registration, analysis.outcomes)
-        assert text.startswith("No gates were registered before the results; the rule's own cutoffs are used")
+        assert text.startswith("No gates were registered before the results; the default cutoffs are used")
         said = gates_as_json(analysis.registration, analysis.outcomes, analysis.decisive)
         assert (said["file"], said["hash"], said["registered"]) == (None, None, None)
         assert [gate["label"] for gate in said["gates"]] == ["INCONCLUSIVE"]

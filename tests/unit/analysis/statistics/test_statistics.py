@@ -49,7 +49,8 @@ class TestTooLittle:
     def test_constant_scores_are_no_certainty(self) -> None:
         found = tir(np.full((2, 2), 0.5), np.full((2, 2), 0.4))
         assert found.value == pytest.approx(0.2)
-        assert refused(found) == "nothing varies over seeds and queries, so chance cannot be told from a result"
+        why = "nothing varies over seeds and queries, so a result cannot be distinguished from chance"
+        assert refused(found) == why
 
     def test_a_factor_alone_is_no_certainty_either(self) -> None:
         specialist = np.random.default_rng(0).uniform(0.4, 0.6, (3, 200))

@@ -46,7 +46,7 @@ def outcomes(tmp_path: Path) -> Outcomes:
 
 
 class TestUnusualCutoffs:
-    """A gate at 10 and 8 %, confidence .8: nowhere may the rule's own 2 %, 1 % and .90 appear."""
+    """A gate at 10 and 8 %, confidence .8: nowhere may the default 2 %, 1 % and .90 appear."""
 
     RULE = re.compile(r"(?<![\d.,])(?:\+|-|−|\$-\$)?[12](?:\.00?)? ?\\?%|(?<![\d])0?[.]90?(?!\d)")
 
@@ -102,7 +102,7 @@ class TestGates:
         found = lossy()
         assert "Registered: yes (it)." in gates_table(judged(found, tmp_path, it=INTERFERENCE)).notes
         notes = gates_table(judge_all(found, default_gates(found))).notes
-        assert "Registered: no: the rule's own cutoffs (reranking.joint_r8)." in notes
+        assert "Registered: no: the default cutoffs (reranking.joint_r8)." in notes
 
     def test_advisory_is_part_of_the_verdict(self, tmp_path: Path) -> None:
         found = both([[0.6, 0.5, 0.4, 0.3] * 3] * 2, [[0.5, 0.4, 0.2, 0.1] * 3] * 2, caveats=["smoke run"])

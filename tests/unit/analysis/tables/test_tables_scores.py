@@ -190,7 +190,7 @@ class TestOverview:
         assert [r[0].text for r in table.groups[0].rows] == [*scores, "average of 2"]
         assert row(table, "average of 2")["bm25"].value == pytest.approx(60.0)
         assert row(table, "average of 2")["zero_shot"].value is None  # it lacks a dataset
-        assert "The forums of CQADupStack enter an average as one dataset." in table.notes
+        assert "The forums of CQADupStack count together as one dataset in an average." in table.notes
 
     def test_no_average_mixes_main_metrics(self) -> None:
         items = [make_result("bm25", None, [0.5], dataset=name) for name in "ab"]
