@@ -212,7 +212,7 @@ class DrillDown(_Strict):
 
 
 SIDECARS = (".queries.json", ".mteb.json")
-"""The ends of files that lie beside results and are none."""
+"""Ends of the names of files beside a result."""
 
 
 def by_query_id(values: Mapping[str, float]) -> list[float]:
@@ -238,7 +238,7 @@ def result_path(output_dir: Path, config_name: str, seed: int | None, task: str,
 def result_files(output_dir: Path) -> list[Path]:
     """Return the result files of an output folder, without the files beside them; none where there is no folder."""
     found = find_files(output_dir, "*/seed_*/results/*/*.json") if output_dir.exists() else []
-    return [path for path in found if not path.name.endswith((".queries.json", ".mteb.json"))]
+    return [path for path in found if not path.name.endswith(SIDECARS)]
 
 
 def run_path(output_dir: Path, config_name: str, seed: int | None, task: str, dataset: str) -> Path:
