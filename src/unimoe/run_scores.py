@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unimoe.description import describe_qrels
+from unimoe.collection_card import describe_qrels
 from unimoe.errors import DataError, UsageError
 from unimoe.metrics import DEFAULT_METRICS, computable_metrics, level_note, score_run
 from unimoe.trec import Qrels, Run, head, is_unordered, read_qrels, read_run
@@ -57,7 +57,7 @@ def score_run_file(
         qrels_path: qrels in TREC or BEIR layout; ``.gz`` is unpacked.
         metrics: names as in ``score_run``.
         depth: score only this many documents of each query, its first ones.
-        relevance_level: as in ``score_run``; by default the qrels' own (see ``unimoe.description``), else 1.
+        relevance_level: as in ``score_run``; by default the qrels' own (see ``unimoe.collection_card``), else 1.
 
     Raises:
         UsageError: an unknown metric, one that cannot be computed here, or a depth or level below 1.

@@ -11,9 +11,9 @@ from sentence_transformers.cross_encoder import losses as theirs
 from torch import Tensor
 
 from unimoe.config.losses import LossConfig
+from unimoe.losses.from_sentence_transformers import GivenScores, PositionWeights
 from unimoe.losses.listwise import ListwiseLoss
 from unimoe.losses.pointwise import softmax_loss
-from unimoe.losses.upstream import GivenScores, PositionWeights
 
 E = math.e
 

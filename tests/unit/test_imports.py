@@ -20,7 +20,7 @@ import unimoe
 
 SOURCE = Path(unimoe.__file__).parent
 
-FOUNDATION = {"errors", "io", "trec", "description", "metrics", "config", "registry", "results", "console"}
+FOUNDATION = {"errors", "io", "trec", "collection_card", "metrics", "config", "registry", "results", "console"}
 MODELS = FOUNDATION | {"checkpoint"}
 TRAINING = MODELS | {"models", "retrieval", "data", "provenance", "processes"}
 MAIN_LINE = TRAINING | {"losses", "training", "evaluation", "analysis", "experiment", "run_scores"}
@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "io": {"errors"},
     "trec": {"errors", "io"},
-    "description": {"io"},
+    "collection_card": {"io"},
     "metrics": {"errors", "trec"},
     "registry": {"errors"},
     "config": {"errors", "metrics", "registry"},
@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     "provenance": {"results"},
     "processes": {"errors"},
     "console": {"errors"},
-    "run_scores": {"errors", "trec", "description", "metrics"},
+    "run_scores": {"errors", "trec", "collection_card", "metrics"},
     "checkpoint": {"errors", "io", "config", "results"},
     "data": FOUNDATION,
     "losses": {"errors", "config", "registry"},

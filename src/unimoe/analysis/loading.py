@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.analysis.comparable import comparable, name_of
+from unimoe.analysis.comparability import comparable, name_of
 from unimoe.analysis.logs import Log, read_logs
 from unimoe.errors import DataError
 from unimoe.results import (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from unimoe.collection_card import COLLECTION_FILE
 from unimoe.console import stderr
 from unimoe.data.catalog import UnavailableError, available
 from unimoe.data.collection import Collection
-from unimoe.description import COLLECTION_FILE
 from unimoe.errors import MissingPartError
 from unimoe.evaluation.tiers import Dataset, LoadedDataset
 from unimoe.metrics import DEFAULT_METRICS, level_note

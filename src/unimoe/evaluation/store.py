@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from unimoe.description import sidecar_path
+from unimoe.collection_card import sidecar_path
 from unimoe.errors import DataError
 from unimoe.evaluation.shards import ShardStore
 from unimoe.evaluation.spec import EvaluationSpec, Outcome

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, get_args
 
+from unimoe.collection_card import COLLECTION_FILE
 from unimoe.config import BM25Config, Experiment
 from unimoe.data.catalog import (
     BEIR_NAMES,
@@ -24,7 +25,6 @@ from unimoe.data.catalog import (
 )
 from unimoe.data.collection import Collection
 from unimoe.data.sources.beir_sets import SHORT_NAMES, canonical_name
-from unimoe.description import COLLECTION_FILE
 from unimoe.errors import UsageError, did_you_mean
 from unimoe.io import hash_json
 from unimoe.retrieval.first_stage import Candidates, FirstStage

@@ -15,12 +15,12 @@ from support.results import make_result
 from support.sources import IrDocument, IrQrel, IrQuery
 
 from unimoe.analysis.compare import load_all_results
+from unimoe.collection_card import Description, describe_qrels
 from unimoe.config import Experiment
 from unimoe.config.files import parse_experiment
 from unimoe.data.catalog import known_level, load_collection, result_name
 from unimoe.data.collection import Collection, Document
 from unimoe.data.sources.beir_layout import read_beir, write_beir
-from unimoe.description import Description, describe_qrels
 from unimoe.errors import DataError, UsageError
 from unimoe.evaluation.loading import load_reporting, relevance_level_note
 from unimoe.evaluation.retrieval_eval import dense_collection

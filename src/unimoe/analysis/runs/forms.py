@@ -10,7 +10,7 @@ from typing import Any
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.arms import arm_order
-from unimoe.analysis.comparable import with_main_metric
+from unimoe.analysis.comparability import with_main_metric
 from unimoe.analysis.comparisons import Question, unknown_arm
 from unimoe.analysis.drilldown import LIMIT, drilldown_table
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration, load_gates

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from unimoe.analysis.tables.cells import natural_key
-from unimoe.description import describe_qrels
+from unimoe.collection_card import describe_qrels
 from unimoe.errors import DataError, UsageError
 from unimoe.io import hash_file, hash_json
 from unimoe.metrics import whole_grades

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from unimoe.data.collection import Collection, Document
 from unimoe.data.source import SOURCES, Source
+from unimoe.data.sources.apidocs_objects import MODULES, Docstring, PublicName, documented
 from unimoe.data.sources.beir_layout import read_beir, write_parts
-from unimoe.data.sources.public_api import MODULES, Docstring, PublicName, documented
 from unimoe.errors import DataError, UsageError, did_you_mean
 from unimoe.io import atomic_dir, cache_dir, hash_json, lock, read_json, write_json
 from unimoe.trec import Qrels

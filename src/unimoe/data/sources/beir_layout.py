@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+from unimoe.collection_card import COLLECTION_FILE, describe_collection, describe_qrels
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.description import COLLECTION_FILE, describe_collection, describe_qrels
 from unimoe.errors import DataError, UsageError, did_you_mean
 from unimoe.io import atomic_dir, ensure_dir, write_json
 from unimoe.trec import Qrels, read_qrels, text_lines

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from unimoe.collection_card import describe_collection, describe_qrels
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.description import describe_collection, describe_qrels
 from unimoe.errors import DataError, UsageError, did_you_mean
 from unimoe.trec import read_qrels, text_lines
 

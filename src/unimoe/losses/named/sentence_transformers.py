@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def _plistmle(scores: Sequence[Tensor], labels: Sequence[Tensor], options: LossOptions, **custom: Any) -> Tensor:
-    from unimoe.losses.upstream import plistmle
+    from unimoe.losses.from_sentence_transformers import plistmle
 
     return plistmle(scores, labels, options, **custom)
 
@@ -21,7 +21,7 @@ def _computed_by(name: str, *arguments: str) -> Callable[..., Tensor]:
     """Return a loss that a class of theirs computes, which takes some of the options as arguments."""
 
     def function(scores: Sequence[Tensor], labels: Sequence[Tensor], options: LossOptions) -> Tensor:
-        from unimoe.losses.upstream import upstream_loss
+        from unimoe.losses.from_sentence_transformers import upstream_loss
 
         given = {key: getattr(options, key) for key in arguments}
         return upstream_loss(name, scores, labels, options, **given)
@@ -33,7 +33,7 @@ def cited(name: str) -> Callable[[], str]:
     """Return what gives the BibTeX of a class of theirs."""
 
     def citation() -> str:
-        from unimoe.losses.upstream import citation_of
+        from unimoe.losses.from_sentence_transformers import citation_of
 
         return citation_of(name)
 

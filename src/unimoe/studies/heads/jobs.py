@@ -12,7 +12,7 @@ from unimoe.analysis.tables import Table
 from unimoe.config.files import overridden, parse_config
 from unimoe.console import Steps, stderr, stdout
 from unimoe.data.catalog import available
-from unimoe.studies.common.gate import verdict
+from unimoe.studies.common.registered_gates import verdict
 from unimoe.studies.heads.compare import Part
 from unimoe.studies.heads.compare.arms import Comparison
 from unimoe.studies.heads.compare.flatness import flatness_table

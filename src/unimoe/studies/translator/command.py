@@ -150,7 +150,7 @@ def compare_translators(
     from unimoe.config.files import overridden, parse_config
     from unimoe.console import stdout
     from unimoe.results import safe_name
-    from unimoe.studies.common.gate import verdict
+    from unimoe.studies.common.registered_gates import verdict
     from unimoe.studies.translator.compare.arms import TranslatorComparison
     from unimoe.studies.translator.compare.runs import TranslatorRun
     from unimoe.studies.translator.compare.table import ablation_table, model_table

@@ -18,9 +18,9 @@ from unimoe.evaluation.store import ResultStore
 from unimoe.io import hash_file, read_json, write_json
 from unimoe.models.device import describe_device
 from unimoe.results import TrainingBudget, arm_dir, result_path
-from unimoe.studies.common.gate import register_gates
 from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.common.progress import fit_with_progress
+from unimoe.studies.common.registered_gates import register_gates
 from unimoe.studies.heads.compare.arms import ARMS, Comparison, in_words
 from unimoe.studies.heads.compare.memory import step_peak_bytes
 from unimoe.studies.heads.config import TrainConfig

@@ -14,8 +14,8 @@ from unimoe.console import Steps
 from unimoe.io import read_json, write_json
 from unimoe.models.device import describe_device
 from unimoe.results import TrainingBudget, arm_dir
-from unimoe.studies.common.gate import register_gates
 from unimoe.studies.common.progress import fit_with_progress
+from unimoe.studies.common.registered_gates import register_gates
 from unimoe.studies.translator.compare.arms import (
     ADAPTERS,
     BASELINE,
