@@ -171,3 +171,14 @@ class TestMistakes:
             load_source("generated", Path("captions.txt"))
         with pytest.raises(UsageError, match="--datasets names nothing"):
             evaluate(zero_shot=True, config=Path("experiments/bundled"), datasets=" , ")
+
+    def test_a_level_that_no_grade_reaches_is_noted(self, tmp_path: Path) -> None:
+        (tmp_path / "run").write_text("q Q0 d 1 2.0 t\n", "utf-8")
+        (tmp_path / "qrels").write_text("q 0 d 1\n", "utf-8")
+        scores = unimoe.score_run_file(tmp_path / "run", tmp_path / "qrels", ["map"], relevance_level=9)
+        assert "no grade in qrels reaches relevance level 9, the highest is 1" in scores.notes[0]
+
+    def test_a_source_without_a_name_is_not_proposed_again(self) -> None:
+        with pytest.raises(UsageError, match="mteb:TASK") as error:
+            unimoe.load_collection("mteb:")
+        assert "did you mean" not in str(error.value)
