@@ -176,11 +176,19 @@ def evaluate_reranker(
     from unimoe.evaluation.reranking_eval import rerank_run
 
     loaded = load_collection(collection) if isinstance(collection, str) else collection
+    if not callable(scorer):
+        raise UsageError(
+            f"the scorer is a {type(scorer).__name__}; give a function from (query, document) pairs to scores"
+        )
     if depth < 1:
         raise UsageError(f"depth {depth} leaves nothing to rerank; use at least 1")
     found = bm25_candidates(loaded, depth) if candidates is None else candidates
     scored = loaded if max_queries is None else loaded.sample_queries(max_queries)
     chosen = {query_id: _cut(query_id, found.get(query_id, {}), depth) for query_id in scored.queries}
+    if not any(chosen.values()):
+        raise DataError(
+            f"{loaded.name}: no query that is scored has candidates; give a run of this collection and split"
+        )
     run, _ = rerank_run(FunctionReranker(scorer), scored, chosen)
     level = scored.relevance_level
     several = [scores for scores in chosen.values() if len(scores) > 1]
@@ -257,6 +265,8 @@ def load_encoder(
 
 def _judgments(results: Results, specialist: str, joint: str) -> Iterator[Judgment]:
     """Judge one pair by the default cutoffs: one gate for each task and main metric that both arms have."""
+    if specialist == joint:
+        raise UsageError(f"specialist and joint are both {joint!r}; name two arms")
     for arm in (specialist, joint):
         if arm not in results:
             raise UsageError(f"no results of {arm!r}{did_you_mean(arm, results)}; there are {', '.join(results)}")

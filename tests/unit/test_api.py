@@ -138,3 +138,47 @@ def test_collections_are_refused_by_name() -> None:
         unimoe.load_collection("scifacts")
     with pytest.raises(UsageError, match="cqadupstack is 12 collections"):
         unimoe.load_collection("cqadupstack")
+
+
+class TestMistakes:
+    def test_a_reranker_may_return_bfloat16(self) -> None:
+        import torch
+
+        def scorer(pairs: Pairs) -> torch.Tensor:
+            return torch.arange(len(pairs), dtype=torch.bfloat16)
+
+        found = unimoe.evaluate_reranker(scorer, "apidocs", depth=3, max_queries=1)  # type: ignore[arg-type]
+        assert sorted(next(iter(found.run.values())).values()) == [0.0, 1.0, 2.0]
+
+    def test_candidates_of_another_collection_are_no_silent_zero(self) -> None:
+        with pytest.raises(DataError, match="apidocs: no query that is scored has candidates"):
+            unimoe.evaluate_reranker(by_length, "apidocs", candidates={"zz": {"d": 1.0}})
+
+    def test_a_scorer_must_be_a_function(self) -> None:
+        with pytest.raises(UsageError, match="the scorer is a str"):
+            unimoe.evaluate_reranker("model", "apidocs")  # type: ignore[arg-type]
+
+    def test_an_arm_is_not_compared_with_itself(self, tmp_path: Path) -> None:
+        write_experiment(tmp_path)
+        with pytest.raises(UsageError, match="both 'joint_r8'; name two arms"):
+            unimoe.tir(tmp_path, "joint_r8", "joint_r8")
+
+    def test_options_that_would_be_ignored_are_refused(self) -> None:
+        from unimoe.cli.evaluate import evaluate
+        from unimoe.studies.translator.data.sources import load_source
+
+        with pytest.raises(UsageError, match="leave --captions out"):
+            load_source("generated", Path("captions.txt"))
+        with pytest.raises(UsageError, match="--datasets names nothing"):
+            evaluate(zero_shot=True, config=Path("experiments/bundled"), datasets=" , ")
+
+    def test_a_level_that_no_grade_reaches_is_noted(self, tmp_path: Path) -> None:
+        (tmp_path / "run").write_text("q Q0 d 1 2.0 t\n", "utf-8")
+        (tmp_path / "qrels").write_text("q 0 d 1\n", "utf-8")
+        scores = unimoe.score_run_file(tmp_path / "run", tmp_path / "qrels", ["map"], relevance_level=9)
+        assert "no grade in qrels reaches relevance level 9, the highest is 1" in scores.notes[0]
+
+    def test_a_source_without_a_name_is_not_proposed_again(self) -> None:
+        with pytest.raises(UsageError, match="mteb:TASK") as error:
+            unimoe.load_collection("mteb:")
+        assert "did you mean" not in str(error.value)

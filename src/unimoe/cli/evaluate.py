@@ -75,6 +75,9 @@ def evaluate(
     if task not in (None, "reranking", "embedding"):
         hint = did_you_mean(task, ("reranking", "embedding"))
         raise UsageError(f"--task {task}: unknown{hint}; use reranking or embedding")
+    for option, names in (("--datasets", datasets), ("--mteb", mteb)):
+        if names is not None and not split_names(names):
+            raise UsageError(f"{option} names nothing; name what to evaluate, or leave {option} out")
     if price_per_hour is not None and not plan:
         raise UsageError("--price-per-hour belongs to --plan; give both, or neither")
     quiet_libraries()

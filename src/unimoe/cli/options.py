@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 DEFAULT_EXPERIMENT = Path("experiments/bundled")
 
 Config = Annotated[Path, typer.Option(help="A YAML file, or the name of a shipped one.")]
-Override = Annotated[list[str] | None, typer.Option("--set", help="Override a config key: training.steps=50.")]
+Override = Annotated[
+    list[str] | None, typer.Option("--set", help="Override a key of the config: KEY=VALUE, or SECTION.KEY=VALUE.")
+]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps; by default the best there is.")]
 OutputDir = Annotated[Path | None, typer.Option(help="The experiment's folder; by default the config's output_dir.")]
 MaxQueries = Annotated[

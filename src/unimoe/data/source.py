@@ -85,9 +85,8 @@ def find_source(collection: str) -> tuple[Source, str]:
     if separator:
         usages = {known: source.usage for known, source in sources.items() if source.usage}
         if word not in usages or not rest:
-            raise UsageError(
-                f"collection {collection!r}: write a short name, {listed(usages.values())}{did_you_mean(word, usages)}"
-            )
+            hint = "" if word in usages else did_you_mean(word, usages)
+            raise UsageError(f"collection {collection!r}: write a short name, {listed(usages.values())}{hint}")
         return sources[word], rest
     named = sources.get(word)
     return (named, word) if named is not None and named.is_one else (SOURCES[SHORT_NAME], collection)

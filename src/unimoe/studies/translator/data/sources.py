@@ -49,6 +49,8 @@ def load_source(name: str, captions_txt: Path | None = None, encoder: str | None
         UsageError: no such source.
         DataError: its content is malformed.
     """
+    if captions_txt is not None and name in _NAMES:
+        raise UsageError(f"--captions {captions_txt}: {name} says which image a caption is of; leave --captions out")
     if name == "flickr8k":
         source = _flickr8k(encoder)
     elif name in _NAMES:
