@@ -78,13 +78,6 @@ def score_run_file(
         run = {query_id: head(scores, depth) for query_id, scores in run.items()}
     scores = score_run(qrels, run, metrics, level)
     note = level_note(metrics, qrels, stated, where=qrels_path.name, mend="--relevance-level 2")
-    highest = max(grade for grades in qrels.values() for grade in grades.values())
-    notes = [note] if note else []
-    if highest < level:
-        notes.append(
-            f"no grade in {qrels_path.name} reaches relevance level {level}, the highest is {highest}: binary measures "
-            "are 0; lower --relevance-level, or check the judgments"
-        )
     return RunScores(
         run=str(run_path),
         qrels=str(qrels_path),
@@ -96,7 +89,7 @@ def score_run_file(
         missing_queries=[query_id for query_id in qrels if query_id not in run],
         unjudged_queries=scores.unjudged_queries,
         unordered_queries=unordered,
-        notes=notes,
+        notes=[note] if note else [],
     )
 
 

@@ -1,4 +1,4 @@
-"""The command line. A command imports what it needs when it runs, so that ``--help`` takes no time."""
+"""Train, evaluate and judge retrieval models: is it worth going on?"""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from unimoe.cli.retrieve import retrieve
 from unimoe.cli.run_experiment import run_experiment
 from unimoe.cli.train import train
 
+# A command imports what it needs when it runs, so that --help takes no time.
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
 
 app.command("demo")(run_experiment)

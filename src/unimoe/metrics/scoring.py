@@ -127,7 +127,10 @@ def from_grade(qrels: Mapping[str, Mapping[str, int]], lowest: int) -> Qrels:
 def level_note(
     metrics: Iterable[str], qrels: Mapping[str, Mapping[str, int]], stated: int | None, *, where: str, mend: str
 ) -> str | None:
-    """Name the binary metrics that count grade 1 as relevant though grades go higher and no level was stated.
+    """Name the binary metrics whose relevance level looks wrong for these judgments.
+
+    They count grade 1 as relevant though grades go higher and no level was stated, or count nothing, because no grade
+    reaches the stated level.
 
     Args:
         metrics: those that are computed.
@@ -140,8 +143,15 @@ def level_note(
         One line, or None where there is nothing to note.
     """
     binary = [canonical_metric(metric) for metric in metrics if is_binary(metric)]
-    highest = 0 if stated is not None or not binary else _highest(qrels)
-    if highest < 2:
+    if not binary:
+        return None
+    highest = _highest(qrels)
+    if highest < (stated or 1):
+        return (
+            f"no grade in {where} reaches relevance level {stated or 1}, the highest is {highest}: {', '.join(binary)} "
+            "find nothing relevant; lower the level, or check the judgments"
+        )
+    if stated is not None or highest < 2:
         return None
     verb = "counts" if len(binary) == 1 else "count"
     return (
