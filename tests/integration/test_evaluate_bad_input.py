@@ -33,8 +33,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def evaluate(data: Path, output_dir: Path, *more: str) -> Done:
     """Rerank ``toy`` with the untrained model, unless options that follow say otherwise."""
+    chosen = [] if "--eval-tier" in more else ["--datasets", "toy"]
     return call_script(
-        "evaluate.py", "--zero-shot", "--config", data / "tiny.yaml", "--datasets", "toy", "--task", "reranking",
+        "evaluate.py", "--zero-shot", "--config", data / "tiny.yaml", *chosen, "--task", "reranking",
         "--output-dir", output_dir, *more, UNIMOE_DATA=str(data),
     )  # fmt: skip
 
@@ -60,12 +61,13 @@ class TestNames:
             ),
             (["--datasets", "toy@tset"], ["no split 'tset'", "did you mean 'test'?"]),
             (["--datasets", "toy,toy@dev"], ["toy is named with the splits test and dev"]),
-            (["--datasets", "", "--eval-tier", "fasst"], ["unknown tier 'fasst'", "did you mean 'fast'?"]),
+            (["--eval-tier", "fasst"], ["unknown tier 'fasst'", "did you mean 'fast'?"]),
+            (["--datasets", " , "], ["--datasets names nothing"]),
             (["--task", "rerank"], ["--task rerank", "did you mean 'reranking'?"]),
             (["--set", "evaluation.first_stage=bm25"], ["did you mean 'bm25s'?"]),
             (["--set", "evaluation.first_stage=official"], ["toy", "top1000.dev", "use bm25s"]),
         ],
-        ids=["dataset", "nanobeir", "split", "two splits", "tier", "task", "first stage", "official"],
+        ids=["dataset", "nanobeir", "split", "two splits", "tier", "nothing", "task", "first stage", "official"],
     )
     def test_a_name_that_means_nothing(self, data: Path, tmp_path: Path, options: list[str], words: list[str]) -> None:
         done = evaluate(data, tmp_path / "outputs", *options)
