@@ -1,3 +1,5 @@
+"""Figures as files and as SVG, of scores and of gates."""
+
 from __future__ import annotations
 
 import re
@@ -8,35 +10,26 @@ from pathlib import Path
 import matplotlib.image
 import numpy as np
 import pytest
-from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.text import Text
 from scipy.stats import ttest_1samp
-from support.gates import BASE, INTERFERENCE, both, gate_file, measured
+from support.figures import marked, segments, simulated, texts, words, xs
+from support.gates import BASE, INTERFERENCE, both, gate_file
 from support.large_experiments import large_results, write_conflict_log
 from support.results import make_result, simulate, write_experiment
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import Results, generate_plots, load_all_results
 from unimoe.analysis.figures import Drawing, all_figures, save, to_svg
-from unimoe.analysis.figures.curves import loss_figure
 from unimoe.analysis.figures.forest import gate_groups
-from unimoe.analysis.figures.gates import QUERIES, power_curves, sorted_differences, stairs
 from unimoe.analysis.figures.scores import score_panels
 from unimoe.analysis.figures.style import FONT_SIZE, ONE_COLUMN, TWO_COLUMNS, fit, fit_all, looks, text_width
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.wording import interval_text, shown
-from unimoe.analysis.loading import Seed
-from unimoe.analysis.logs import Log
 from unimoe.analysis.statistics.estimates import Linear, estimate
 from unimoe.analysis.statistics.variance import moments
-from unimoe.errors import DataError
-from unimoe.io import append_jsonl
-from unimoe.results import EvalResult
 
 HOSTILE = r"a$\frac{$_b% & <script>\x{#000000}"
+
+
 SMALL = {"quora": 60, "scifact": 30, "trec-covid": 8}
 
 
@@ -57,40 +50,6 @@ def drawings(results: Results) -> dict[str, Drawing]:
 @pytest.fixture(scope="module")
 def svgs(drawings: dict[str, Drawing]) -> dict[str, str]:
     return {name: to_svg(drawing.figure, name) for name, drawing in drawings.items()}
-
-
-def words(figure: Figure) -> list[str]:
-    return [text.get_text() for text in texts(figure) if text.get_text()]
-
-
-def texts(figure: Figure) -> list[Text]:
-    return [artist for artist in figure.findobj(Text) if isinstance(artist, Text)]
-
-
-def xs(line: Line2D) -> list[float]:
-    return np.asarray(line.get_xdata(), dtype=np.float64).tolist()  # type: ignore[no-any-return]
-
-
-def ys(line: Line2D) -> list[float]:
-    return np.asarray(line.get_ydata(), dtype=np.float64).tolist()  # type: ignore[no-any-return]
-
-
-def marked(axes: Axes, marker: str) -> list[float]:
-    return [xs(line)[0] for line in axes.lines if line.get_marker() == marker]
-
-
-def segments(axes: Axes) -> list[tuple[float, float]]:
-    """Ends of the horizontal lines in black: the intervals."""
-    held = [artist for artist in axes.collections if isinstance(artist, LineCollection)]
-    black = [artist for artist in held if np.asarray(artist.get_color())[0].tolist() == [0.0, 0.0, 0.0, 1.0]]
-    return [
-        (float(ends[0, 0]), float(ends[1, 0])) for artist in black for ends in map(np.asarray, artist.get_segments())
-    ]
-
-
-def simulated(dataset: str, tir: float, n: int = 200, rng: np.random.Generator | None = None) -> list[EvalResult]:
-    own, joint = simulate(3, n, tir, rng=rng or np.random.default_rng(4))
-    return measured("rank_only_r8", own, dataset) + measured("joint_r8", joint, dataset)
 
 
 def test_every_figure_is_drawn_as_png_and_pdf(results: Results, tmp_path: Path) -> None:
@@ -224,16 +183,6 @@ def test_an_arm_looks_the_same_in_every_figure_and_unlike_the_others() -> None:
     assert len(without) == len(arms) - 1  # told apart in grey too
 
 
-def test_losses_are_drawn_by_part_where_a_log_has_parts() -> None:
-    logs: dict[tuple[str, Seed], Log] = {
-        ("joint_r8", 0): ({"step": 1, "loss": 3.0, "ranking_loss": 1.0, "embedding_loss": 2.0},),
-        ("rank_only_r8", 0): ({"step": 1, "loss": 1.0, "task": "rank_only"},),
-        ("odd", 0): ({"step": 1, "loss": 1.0},),
-    }
-    figure = loss_figure(logs, looks(arm for arm, _ in logs))
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["ranking loss", "joint loss", "embedding loss"]
-
-
 def test_the_forest_shows_what_the_judgments_hold(tmp_path: Path) -> None:
     analysis = Analysis(large_results(tmp_path, SMALL, seeds=3))
     drawing = next(all_figures(analysis))
@@ -314,84 +263,6 @@ def test_systems_without_roles_lead_with_their_scores_and_are_compared(tmp_path:
     assert sum(text.endswith(" *") for text in words(drawn[1].figure)) == 2
 
 
-def test_differences_are_sorted_counted_and_keep_their_mean(results: Results, drawings: dict[str, Drawing]) -> None:
-    item = Analysis(results).interference[0]
-    differences = sorted_differences(results, item.gate, item.found)
-    assert list(differences) == sorted(differences, reverse=True)
-    assert differences.mean() == pytest.approx(100 * item.found.delta)
-    wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
-    assert f"won {wins}, tied {len(differences) - wins - losses}, lost {losses}" in words(
-        drawings["differences-reranking"].figure
-    )
-
-
-def test_arms_with_other_seeds_are_averaged_each_over_its_own(tmp_path: Path) -> None:
-    own, joint = simulate(3, 30, 0.1, rng=np.random.default_rng(0))
-    results = Results(
-        tmp_path,
-        [
-            *measured("rank_only_r8", own),
-            *(make_result("joint_r8", seed + 3, row) for seed, row in enumerate(joint[:2])),
-        ],
-    )
-    (item,) = Analysis(results).judgments
-    expected = np.sort(joint[:2].mean(axis=0) - own.mean(axis=0))[::-1]
-    assert sorted_differences(results, item.gate, item.found) == pytest.approx(100 * expected)
-
-
-def test_many_queries_are_drawn_in_few_steps_with_the_same_mean() -> None:
-    differences = np.sort(np.random.default_rng(0).normal(1.0, 20.0, 13_145))[::-1]
-    heights, edges = stairs(differences)
-    assert len(heights) <= 1_000
-    assert (heights * np.diff(edges)).sum() / 100.0 == pytest.approx(differences.mean())
-
-
-def test_power_curves_pass_through_the_interval_at_hand(tmp_path: Path) -> None:
-    analysis = Analysis(large_results(tmp_path, SMALL, seeds=3))
-    curve = power_curves(analysis.judgments)[0]
-    figure = next(drawing.figure for drawing in all_figures(analysis) if drawing.name == "power-reranking")
-    lines = {line.get_linestyle(): line for line in figure.axes[0].lines if len(xs(line)) > 2}
-    assert set(lines) == {"-", "--", ":"}
-    assert ys(lines["-"]) == pytest.approx(curve.half_widths(3))
-    now = next(line for line in figure.axes[0].lines if line.get_marker() == "o")
-    assert ys(now) == pytest.approx([50 * (curve.interval[1] - curve.interval[0])])
-    at_hand = np.interp(np.log(60), np.log(QUERIES), np.log(curve.half_widths(3)))
-    assert np.exp(at_hand) == pytest.approx(ys(now)[0], rel=0.02)
-    assert curve.distance == pytest.approx(100 * min(abs(curve.found.value - cutoff) for cutoff in (0.01, 0.02)))
-
-
-def test_conflicts_are_averaged_over_seeds_and_drawn_by_layer_and_step(tmp_path: Path) -> None:
-    log = tmp_path / "run" / "joint_r8" / "{}" / "logs" / "gradient_conflicts.jsonl"
-    for seed, cosine in ((0, 0.2), (1, 0.4)):
-        for layer in ("layer.10", "layer.9"):
-            record = conflict(cosine=-cosine if layer == "layer.10" else cosine, layer=layer)
-            append_jsonl(Path(str(log).format(f"seed_{seed}")), record | {"cosine_corrected": None})
-    results = Results(tmp_path / "run", [make_result("joint_r8", 0, [0.5])])
-    figure = next(drawing.figure for drawing in all_figures(Analysis(results)) if drawing.name == "gradient-conflicts")
-    drawn = np.asarray(figure.axes[0].collections[0].get_array(), dtype=np.float64)
-    assert drawn.ravel().tolist() == pytest.approx([0.3, -0.3])
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["layer.9", "layer.10"]
-
-
-@pytest.mark.parametrize("line", ['{"step": 1}', "{", '{"step": "1"}', "[]"])
-def test_a_bad_line_of_conflicts_is_named(tmp_path: Path, line: str) -> None:
-    path = tmp_path / "joint_r8" / "seed_0" / "logs" / "gradient_conflicts.jsonl"
-    append_jsonl(path, conflict())
-    with path.open("a", encoding="utf-8") as file:
-        file.write(f"{line}\n")
-    with pytest.raises(DataError, match=r"gradient_conflicts\.jsonl:2: not a record of gradient conflicts"):
-        list(all_figures(Analysis(Results(tmp_path, [make_result("joint_r8", 0, [0.5])]))))
-
-
-def test_a_cut_last_line_of_conflicts_is_dropped(tmp_path: Path) -> None:
-    path = tmp_path / "joint_r8" / "seed_0" / "logs" / "gradient_conflicts.jsonl"
-    append_jsonl(path, conflict())
-    with path.open("a", encoding="utf-8") as file:
-        file.write('{"step": 2, "la')
-    names = [drawing.name for drawing in all_figures(Analysis(Results(tmp_path, [make_result("joint_r8", 0, [0.5])])))]
-    assert "gradient-conflicts" in names
-
-
 def test_long_text_is_cut_to_its_room() -> None:
     assert fit("short", 2.0) == "short"
     cut = fit("x" * 200, 1.0)
@@ -406,8 +277,3 @@ def test_long_names_are_not_cut_where_they_differ() -> None:
     assert max(map(text_width, shown.values())) <= 1.5
     alike = [f"{'a' * 60}{middle}{'b' * 60}" for middle in "xy"]
     assert len(set(fit_all(alike, 1.0).values())) == 2
-
-
-def conflict(cosine: float = 0.1, layer: int | str = 0) -> dict[str, object]:
-    names = ("cosine_self_rank", "cosine_self_embed", "cosine_corrected", "norm_rank", "norm_embed")
-    return {"step": 1, "layer": layer, "cosine": cosine, "magnitude_similarity": 0.9, **dict.fromkeys(names, 0.5)}

@@ -1,0 +1,155 @@
+"""``unimoe compare`` with gates, and into a folder that can be judged again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from support.compare_command import Arms, compare_arms, judged, two_arms, words_of
+from support.scripts import Done, assert_refused, call_script
+
+
+@pytest.fixture(scope="module")
+def arms(tmp_path_factory: pytest.TempPathFactory) -> Arms:
+    return two_arms(tmp_path_factory.mktemp("runs"))
+
+
+GATE = """
+registered: 2020-01-01T00:00:00Z
+gates:
+  kill:
+    kind: interference
+    task: retrieval
+    datasets: [q]
+    metric: {metric}
+    specialist: mono
+    joint: {joint}
+    pass_at: {pass_at}
+    fail_below: 0.08
+"""
+
+
+def gate_file(folder: Path, joint: str = "all", metric: str = "ndcg@10", pass_at: float = 0.1) -> Path:
+    path = folder / "gate.yaml"
+    path.write_text(GATE.format(joint=joint, metric=metric, pass_at=pass_at), encoding="utf-8")
+    return path
+
+
+NAMED = ("--specialist-name", "mono", "--joint-name", "all")
+
+
+class TestGates:
+    def test_a_gate_judges_the_runs_and_sets_the_exit_code(self, arms: Arms, tmp_path: Path) -> None:
+        gates = gate_file(tmp_path)
+        done = compare_arms(arms, *NAMED, "--gates", gates)
+        assert done.returncode == 0, done.stderr
+        assert "PASS: kill" in done.stdout
+        assert "PASS from 10 %, FAIL below 8 %" in done.stdout
+        for number in ("PASS from 2 %", "2 % or more", "FAIL below 1 %"):
+            assert number not in done.stdout
+        turned = compare_arms((arms[1], arms[0], arms[2]), *NAMED, "--gates", gates, "--json")
+        assert turned.returncode == 10
+        assert json.loads(turned.stdout)["gates"]["exit_code"] == 10
+
+    def test_its_metric_is_the_one_that_is_compared(self, arms: Arms, tmp_path: Path) -> None:
+        done = compare_arms(arms, *NAMED, "--gates", gate_file(tmp_path, metric="ERR@20"))
+        assert "ERR@20 on q" in words_of(done)
+
+    def test_a_gate_of_other_arms_is_named_and_the_comparison_still_shown(self, arms: Arms, tmp_path: Path) -> None:
+        done = compare_arms(arms, "--specialist-name", "mono", "--gates", gate_file(tmp_path, joint="all_of_them"))
+        assert done.returncode == 3
+        assert "Scores of all arms" in done.stdout
+        assert "all_of_them" in done.stderr.splitlines()[-1]
+
+
+@pytest.fixture
+def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws no figures, which take most of the time of a test that does not look at them."""
+    monkeypatch.setattr("unimoe.analysis.report.write_report", lambda analysis: analysis.results.output_dir)
+
+
+def verdicts(folder: Path) -> Done:
+    return call_script("analyze_results.py", "verdicts", "--output-dir", folder, "--json")
+
+
+class TestFolder:
+    def test_is_judged_again_with_the_same_label(self, arms: Arms, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        queries = tmp_path / "queries.tsv"
+        queries.write_text("".join(f"q{q}\twhat of {q}?\n" for q in range(40)), encoding="utf-8")
+        done = compare_arms(arms, "--output-dir", out, *NAMED, "--queries", queries)
+        assert done.returncode == 0, done.stderr
+        assert f"Report: {out / 'analysis' / 'report.html'}" in done.stdout
+        report = (out / "analysis" / "report.md").read_text(encoding="utf-8")
+        assert f"--specialist {arms[0][0]} {arms[0][1]}" in report
+        assert "what of 39?" in (out / "analysis" / "report.html").read_text(encoding="utf-8")
+        assert sorted(path.name for path in out.glob("all/seed_*")) == ["seed_0", "seed_1", "seed_2"]
+        again = verdicts(out)
+        (gate,) = json.loads(again.stdout)["gates"]
+        assert again.returncode == 0
+        for key in ("label", "interval", "confidence"):
+            assert gate[key] == judged(arms, *NAMED)["gate"][key]
+
+    @pytest.mark.usefixtures("without_report")
+    def test_the_same_call_again_is_fine(self, arms: Arms, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        first, again = (compare_arms(arms, "--output-dir", out) for _ in range(2))
+        assert first.returncode == again.returncode == 0
+        assert first.stdout == again.stdout
+        assert "PASS: interference" in first.stdout
+
+    @pytest.mark.usefixtures("without_report")
+    def test_another_comparison_is_refused_by_name_or_replaces_it(self, arms: Arms, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        fewer = (arms[0], arms[1][:2], arms[2])
+        assert compare_arms(arms, "--output-dir", out).returncode == 0
+        mend = ("choose another --output-dir, or --overwrite",)
+        for files, options, words in (
+            (fewer, [], ["also holds joint/seed_2/results/retrieval/q.json"]),
+            (arms, ["--metric", "map"], ["main metric of", "'ndcg@10' there, 'map' here"]),
+            (arms, ["--joint-name", "all"], ["lacks all/seed_0"]),
+            (arms, ["--relevance-level", "2"], ["relevance level", "1 there, 2 here"]),
+            ((arms[0], [arms[1][0], arms[1][1], arms[1][2]], arms[2]), ["--depth", "50"], ["run of joint/seed_0"]),
+            (arms, [*NAMED, "--gates", str(gate_file(tmp_path))], ["lacks all/seed_0"]),
+        ):
+            assert_refused(compare_arms(files, "--output-dir", out, *options), 3, str(out), *words, *mend)
+        assert compare_arms(fewer, "--output-dir", out, "--overwrite").returncode == 0
+        assert not (out / "joint" / "seed_2").exists()
+        assert verdicts(out).returncode == 0
+        assert compare_arms(arms, "--output-dir", out, "--metric", "map", "--overwrite").returncode == 0
+        assert json.loads(verdicts(out).stdout)["gates"][0]["gate"]["metric"] == "map"
+
+    @pytest.mark.usefixtures("without_report")
+    def test_judgments_of_another_name_are_another_comparison(self, arms: Arms, tmp_path: Path) -> None:
+        out, renamed = tmp_path / "out", tmp_path / "other.tsv"
+        shutil.copyfile(arms[2], renamed)
+        named = ("--dataset", "q", "--output-dir", out)
+        assert compare_arms(arms, *named).returncode == 0
+        moved = (arms[0], arms[1], renamed)
+        assert_refused(compare_arms(moved, *named), 3, "split of", "'q.tsv' there, 'other.tsv' here", "--overwrite")
+        assert compare_arms(moved, *named, "--overwrite").returncode == 0
+
+    @pytest.mark.usefixtures("without_report")
+    def test_other_gates_are_another_comparison(self, arms: Arms, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        assert compare_arms(arms, *NAMED, "--output-dir", out).returncode == 0
+        gated = compare_arms(arms, *NAMED, "--output-dir", out, "--gates", gate_file(tmp_path))
+        assert_refused(gated, 3, "gates.yaml holds other gates")
+
+    @pytest.mark.usefixtures("without_report")
+    def test_results_of_something_else_are_never_touched(self, arms: Arms, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        compare_arms(arms, "--output-dir", out)
+        (out / "comparison.json").unlink()
+        done = compare_arms(arms, "--output-dir", out, "--overwrite")
+        assert_refused(done, 3, "holds results that no comparison made", "another --output-dir")
+        assert (out / "joint" / "seed_2").exists()
+
+    @pytest.mark.usefixtures("without_report")
+    def test_gates_that_lie_there_judge(self, arms: Arms, tmp_path: Path) -> None:
+        shutil.copyfile(gate_file(tmp_path), tmp_path / "gates.yaml")
+        done = compare_arms(arms, *NAMED, "--output-dir", tmp_path)
+        assert "PASS: kill" in done.stdout
+        assert done.returncode == 0

@@ -1,0 +1,169 @@
+"""``unimoe compare`` with any number of systems and datasets: one table."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from support.compare_command import compare, words_of
+from support.runs import (
+    SYSTEMS,
+    dataset_options,
+    write_systems,
+)
+from support.scripts import Done
+
+from unimoe.analysis import compare as public
+from unimoe.metrics import score_run
+from unimoe.trec import read_qrels, read_run
+
+DATASETS = {"dl19": 24, "dl20": 30, "cran": 36}
+
+
+@pytest.fixture(scope="module")
+def systems(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("systems")
+    write_systems(folder, DATASETS)
+    return folder
+
+
+def of_systems(folder: Path) -> list[str]:
+    """Options: bm25 is the baseline, the others are named by their files, and one by hand."""
+    where = f"{folder}/{{dataset}}"
+    return [
+        *("--baseline", f"{where}/bm25.trec", "--systems", f"{where}/splade.trec", f"{where}/colbert-*.trec"),
+        f"mono={where}/mono-seed[123].trec",
+    ]
+
+
+class TestTableOfSystems:
+    @pytest.fixture(scope="class")
+    def made(self, systems: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, Path]:
+        """The paper's table of 4 systems x 3 datasets, one command."""
+        out = tmp_path_factory.mktemp("paper") / "out"
+        options = [*dataset_options(systems, list(DATASETS)), *of_systems(systems), "--output-dir", str(out)]
+        return compare(*options, "--metric", "ndcg@10", "map"), out
+
+    def test_is_one_command(self, made: tuple[Done, Path]) -> None:
+        done, out = made
+        assert done.returncode == 0, done.stderr
+        text = words_of(done)
+        for words in (
+            "On dl19, mono has the highest ndcg@10",
+            "Every two systems on each of 3 datasets: 18 comparisons, p corrected by Holm",
+            "Relevance level 1 on cran, dl19, dl20.",
+            "average of 3",
+            "mono − colbert",
+            f"Report: {out / 'analysis' / 'report.html'}",
+        ):
+            assert words in text
+        for name in ("overview", "comparison", "significance"):
+            assert {path.suffix for path in (out / "analysis" / "tables").glob(f"{name}.*")} == {".md", ".tex", ".csv"}
+        assert list((out / "analysis" / "figures").glob("*.pdf"))
+
+    def test_its_numbers_are_those_of_scipy_and_trec_eval(self, made: tuple[Done, Path], systems: Path) -> None:
+        with (made[1] / "analysis" / "tables" / "significance.csv").open(encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file) if not row["group"].startswith("#")]
+        assert len(rows) == 18
+        singles = [row for row in rows if row["Comparison"] == "splade − bm25"]
+        assert len(singles) == 3
+        for row in singles:
+            dataset = row["group"].partition(",")[0].removeprefix("retrieval/")
+            qrels = read_qrels(systems / f"{dataset}.qrels")
+            first, second = (
+                list(score_run(qrels, read_run(systems / dataset / f"{name}.trec")).per_query["ndcg@10"].values())
+                for name in ("splade", "bm25")
+            )
+            expected = stats.ttest_rel(first, second)
+            interval = expected.confidence_interval(0.95)
+            assert float(row["p"]) == pytest.approx(expected.pvalue, rel=1e-9)
+            assert float(row["Delta"]) == pytest.approx(100 * (np.mean(first) - np.mean(second)), rel=1e-9)
+            ends = 100 * interval.low, 100 * interval.high
+            assert (float(row["Low"]), float(row["High"])) == pytest.approx(ends, rel=1e-9)
+        p = np.array([float(row["p"]) for row in rows])
+        order = np.argsort(p)
+        holm = np.minimum(1.0, np.maximum.accumulate(p[order] * np.arange(18, 0, -1)))
+        assert [float(rows[i]["Holm"]) for i in order] == pytest.approx(holm.tolist(), rel=1e-9)
+
+    def test_letters_name_who_is_beaten(self, made: tuple[Done, Path]) -> None:
+        with (made[1] / "analysis" / "tables" / "overview.csv").open(encoding="utf-8") as file:
+            row = next(row for row in csv.DictReader(file) if row["Dataset"] == "cran")
+        assert row["mono (c) symbols"] == "abd"
+        assert row["colbert (b) symbols"] == "ad"
+
+    @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex; .ci/run installs it")
+    def test_its_latex_compiles(self, made: tuple[Done, Path], tmp_path: Path) -> None:
+        inputs = "\n".join(f"\\input{{{path}}}" for path in (made[1] / "analysis" / "tables").glob("*.tex"))
+        packages = "\\usepackage[T1]{fontenc}\\usepackage{booktabs}\\usepackage{graphicx}"
+        (tmp_path / "paper.tex").write_text(
+            f"\\documentclass[twocolumn]{{article}}{packages}\\begin{{document}}{inputs}\\end{{document}}",
+            encoding="utf-8",
+        )
+        command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "paper.tex"]
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+
+    def test_json_and_frame_are_the_same(self, systems: Path) -> None:
+        options = [*dataset_options(systems, list(DATASETS)), *of_systems(systems), "--json"]
+        found = json.loads(compare(*options, "--metric", "ndcg@10", "P@5").stdout, parse_constant=pytest.fail)
+        runs: dict[str, Any] = {name: {} for name in SYSTEMS}
+        for run in found["runs"]:
+            runs[run["system"]].setdefault(run["dataset"], []).append(run["path"])
+        qrels = {dataset: systems / f"{dataset}.qrels" for dataset in DATASETS}
+        there = public.compare(runs, qrels, baseline="bm25", metrics=["ndcg@10", "P@5"])
+        for rows, frame in ((found["scores"], there.frame()), (found["comparisons"], there.tests())):
+            assert list(frame.columns) == list(rows[0])
+            for row, same in zip(rows, frame.astype(object).to_dict("records"), strict=True):
+                for column, value in row.items():
+                    missing = same[column] is None or same[column] != same[column]  # pandas has NaN for null in numbers
+                    assert missing if value is None else same[column] == value
+        assert there.frame()["metric"].unique().tolist() == ["ndcg@10", "p@5"]
+
+    def test_only_pairs_with_the_baseline_are_a_smaller_family(self, systems: Path) -> None:
+        options = [*dataset_options(systems, list(DATASETS)), *of_systems(systems), "--json"]
+        every, few = (json.loads(compare(*options, "--pairs", pairs).stdout) for pairs in ("all", "baseline"))
+        assert (len(every["comparisons"]), len(few["comparisons"])) == (18, 9)
+        assert few["family"].startswith("Each system against bm25 on each of 3 datasets: 9 comparisons")
+        by_row = {(c["dataset"], c["system"], c["baseline"]): c for c in every["comparisons"]}
+        for row in few["comparisons"]:
+            same = by_row[row["dataset"], row["system"], row["baseline"]]
+            assert row["p"] == same["p"]
+            assert row["p_holm"] <= same["p_holm"]
+
+    def test_numbers_of_runs_may_differ_between_datasets(self, tmp_path: Path) -> None:
+        write_systems(tmp_path, {"x": 12, "y": 12}, {"a": (1.0, 3), "b": (2.0, 2)})
+        (tmp_path / "x" / "a-seed2.trec").unlink()
+        patterns = [f"{tmp_path}/{{dataset}}/{name}-seed*.trec" for name in "ab"]
+        done = compare(*dataset_options(tmp_path, ["x", "y"]), "--systems", *patterns, "--json")
+        assert [row["baseline_runs"] for row in json.loads(done.stdout)["comparisons"]] == [2, 3]
+
+    @pytest.mark.usefixtures("without_report")
+    def test_any_folder_of_results_is_compared(self, made: tuple[Done, Path], tmp_path: Path) -> None:
+        folder = made[1]
+        found = json.loads(compare("--results", folder, "--baseline", "bm25", "--json").stdout)
+        assert [len(found[key]) for key in ("datasets", "comparisons", "scores")] == [3, 18, 24]
+        chosen = ("--systems", "mono", "colbert", "--dataset", "dl19", "retrieval/cran", "--metric", "map")
+        found = json.loads(compare("--results", folder, *chosen, "--json").stdout)
+        assert {(row["dataset"], row["metric"]) for row in found["scores"]} == {("dl19", "map"), ("cran", "map")}
+        assert [(c["system"], c["baseline"]) for c in found["comparisons"]] == [("colbert", "mono")] * 2
+        done = compare("--results", folder, *chosen, "--output-dir", tmp_path / "copy")
+        assert done.returncode == 0, done.stderr
+        again = json.loads(compare("--results", tmp_path / "copy", "--json").stdout)
+        found, again = ([row["p"] for row in of["comparisons"]] for of in (found, again))
+        assert again == pytest.approx(found)
+
+
+def test_real_systems(unimoe_data: Path) -> None:
+    pool = unimoe_data / "trec-dl19-passage-pool"
+    names = ("splade_p_p_ensemble_distil", "rep_llama", "bm25", "bm25_rm3")
+    runs = [pool / "runs" / f"{name}.trec" for name in names]
+    done = compare("--baseline", runs[2], "--systems", *runs[:2], runs[3], "--qrels", pool / "qrels" / "full.tsv")
+    assert done.returncode == 0, done.stderr
+    assert "Every two systems: 6 comparisons" in words_of(done)
+    assert "splade_p_p_ensemble_distil" in done.stdout

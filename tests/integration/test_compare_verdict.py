@@ -1,0 +1,221 @@
+"""``unimoe compare`` with two arms: the verdict, and what reviewers found in it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.compare_command import Arms, compare, compare_arms, judged, two_arms, words_of
+from support.runs import (
+    dataset_options,
+    one_relevant,
+    random_qrels,
+    random_run,
+    run_with_ranks,
+    write_arms,
+    write_systems,
+)
+from support.scripts import assert_refused
+
+from unimoe.metrics import score_run
+from unimoe.results import read_result, result_path
+from unimoe.trec import read_run
+
+
+@pytest.fixture(scope="module")
+def arms(tmp_path_factory: pytest.TempPathFactory) -> Arms:
+    return two_arms(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture
+def one_query(tmp_path: Path) -> Arms:
+    runs = [[run_with_ranks({"q1": rank})] for rank in (1, 3)]
+    return write_arms(tmp_path, one_relevant("q1"), *runs)
+
+
+def test_help_says_what_is_refused_and_how_it_exits() -> None:
+    done = compare("--help")
+    assert done.returncode == 0
+    for word in ("--specialist", "--joint", "--qrels", "--systems", "--allow", "zeros", "duplicates", "Exits 0"):
+        assert word in words_of(done)
+
+
+class TestVerdict:
+    def test_says_one_judgment_scores_and_queries(self, arms: Arms) -> None:
+        done = compare_arms(arms)
+        assert done.returncode == 0, done.stderr
+        text = words_of(done)
+        for words in (
+            "No gates were registered before the results",
+            "PASS: interference joint loses",
+            "interference, 2 % or more",
+            "(seeds 0, 1, 2:",
+            "Relevance level 1 on q",
+            "mrr@10",
+            "The 10 queries with the largest differences",
+        ):
+            assert words in text
+        assert text.count("PASS: ") == 1
+        assert "read" in done.stderr
+        assert f"{arms[0][0]}: specialist seed 0 on q" in " ".join(done.stderr.split())
+
+    def test_an_undecided_comparison_says_what_would_settle_it(self, tmp_path: Path) -> None:
+        rng = np.random.default_rng(8)
+        qrels = random_qrels(12, rng)
+        alike = [[random_run(qrels, 1.0, rng) for _ in range(2)] for _ in range(2)]
+        done = compare_arms(write_arms(tmp_path, qrels, *alike))
+        assert done.returncode == 0
+        assert "INCONCLUSIVE: interference" in words_of(done)
+        assert "Would settle it" in words_of(done)
+
+    def test_one_run_a_side_is_inconclusive_with_an_interval_over_queries(self, arms: Arms) -> None:
+        found = judged((arms[0][:1], arms[1][:1], arms[2]))
+        assert found["gate"]["label"] == "INCONCLUSIVE"
+        assert "one seed of specialist and joint" in found["gate"]["why"]
+        assert found["gate"]["interval"]["estimand"] == "queries"
+        assert found["gate"]["interval"]["low"] < found["gate"]["interval"]["value"]
+        assert found["comparisons"][0]["p"] < 0.05
+
+    def test_several_datasets_are_one_gate_with_a_row_each(self, tmp_path: Path) -> None:
+        datasets = {"x": 20, "y": 30}
+        write_systems(tmp_path, datasets, {"a": (0.5, 2), "b": (2.0, 3)})
+        files = [f"{tmp_path}/{{dataset}}/{name}-seed*.trec" for name in ("a", "b")]
+        done = compare("--specialist", files[0], "--joint", files[1], *dataset_options(tmp_path, ["x", "y"]), "--json")
+        (gate,) = json.loads(done.stdout)["gates"]["gates"]
+        assert gate["datasets"].keys() == datasets.keys()
+        assert gate["label"] == "PASS"
+
+    def test_texts_of_queries_and_ranks_of_relevant_documents(self, one_query: Arms, tmp_path: Path) -> None:
+        queries = tmp_path / "queries.tsv"
+        queries.write_text("q1\twhat is [red] here?\n", encoding="utf-8")
+        text = words_of(compare_arms(one_query, "--queries", queries))
+        assert "what is [red] here?" in text
+        assert "1 → 3" in text
+
+    def test_what_was_allowed_is_said_in_the_output(self, arms: Arms, tmp_path: Path) -> None:
+        lines = arms[1][0].read_text(encoding="utf-8").splitlines(keepends=True)
+        cut = tmp_path / "cut.trec"
+        cut.write_text("".join(line for line in lines if not line.startswith("q7 ")), encoding="utf-8")
+        files = (arms[0], [cut, arms[1][1]], arms[2])
+        assert_refused(compare_arms(files), 3, "cut.trec lacks 1 (q7)", "--allow queries", "--allow zeros")
+        done = compare_arms(files, "--allow", "queries")
+        assert done.returncode == 0
+        assert "compared on the 39 of 40 judged queries that all runs have (--allow queries)" in words_of(done)
+        assert "ADVISORY" in done.stdout
+
+    def test_the_option_may_be_repeated_instead(self, arms: Arms) -> None:
+        (a1, a2), joint, qrels = arms
+        spelled = compare("--specialist", a1, "--specialist", a2, "--joint", *joint, "--qrels", qrels)
+        assert spelled.stdout == compare_arms(arms).stdout
+
+    def test_both_names_of_a_metric_say_the_same(self, arms: Arms) -> None:
+        trec_eval, house = (compare_arms(arms, "--metric", metric).stdout for metric in ("recall_100", "recall@100"))
+        assert trec_eval == house
+
+    def test_the_same_seed_gives_the_same_bits(self, arms: Arms) -> None:
+        first, again, other = (compare_arms(arms, "--json", "--seed", seed).stdout for seed in ("1", "1", "2"))
+        assert first == again
+        assert first != other
+
+
+class TestWhatReviewersFound:
+    """Each case of a hostile review, with its numbers or a reconstruction of them."""
+
+    def test_the_order_of_files_changes_nothing(self, tmp_path: Path) -> None:
+        rng = np.random.default_rng(17)
+        qrels = random_qrels(60, rng)
+        specialist = [random_run(qrels, 1.0, rng) for _ in range(3)]
+        joint = [random_run(qrels, noise, rng) for noise in (1.0, 1.1, 1.25)]
+        a, b, q = write_arms(tmp_path, qrels, specialist, joint)
+        found = [judged(([*a], [*order], q)) for order in itertools.permutations(b)]
+        found.append(judged((a[::-1], b, q)))
+        assert all(other == found[0] for other in found)
+        assert found[0]["gate"]["paired"] is False
+
+    def test_no_surplus_is_thrown_away(self, arms: Arms) -> None:
+        found = judged(arms)
+        assert found["gate"]["seeds"] == {"specialist": [0, 1], "joint": [0, 1, 2]}
+        assert found["gate"]["label"] == "PASS"
+        assert len(found["runs"]) == 5
+
+    def test_seeds_pair_only_when_declared(self, tmp_path: Path) -> None:
+        rng = np.random.default_rng(5)
+        qrels = random_qrels(50, rng)
+        a, b, q = write_arms(tmp_path, qrels, *[[random_run(qrels, n, rng) for _ in range(3)] for n in (0.8, 1.4)])
+        paired, turned = (judged((a, order, q), "--paired") for order in (b, b[::-1]))
+        assert paired["gate"]["paired"] is True
+        assert paired["gate"]["interval"]["value"] == pytest.approx(turned["gate"]["interval"]["value"], rel=1e-12)
+        assert paired["gate"]["interval"] != pytest.approx(turned["gate"]["interval"], rel=1e-6)
+
+    def test_constant_scores_are_no_certainty(self, tmp_path: Path) -> None:
+        """Two seeds, two queries, no variance: it was confidence 1.000."""
+        places = [{"q1": rank, "q2": rank} for rank in (1, 2)]
+        seeds = [[run_with_ranks(of, tail=tail) for tail in (0.0, 0.5)] for of in places]
+        few = write_arms(tmp_path, one_relevant("q1", "q2"), *seeds)
+        found = judged(few, "--metric", "mrr")
+        assert found["gate"]["label"] == "INCONCLUSIVE"
+        assert found["gate"]["confidence"] == {}
+        assert "differ on 2 of 2 queries" in found["gate"]["why"]
+        assert found["comparisons"][0]["p_holm"] is None
+        assert "inf" not in compare_arms(few, "--metric", "mrr").stdout
+
+    def test_constant_differences_on_many_queries_are_no_certainty_either(self, tmp_path: Path) -> None:
+        queries = [f"q{i}" for i in range(30)]
+        seeds = [[run_with_ranks(dict.fromkeys(queries, rank), tail=t) for t in (0.0, 0.5)] for rank in (1, 2)]
+        found = judged(write_arms(tmp_path, one_relevant(*queries), *seeds), "--metric", "mrr")
+        assert found["gate"]["label"] == "INCONCLUSIVE"
+        assert found["gate"]["why"]
+        assert 1.0 not in found["gate"]["confidence"].values()
+
+    @pytest.mark.parametrize("differing", [0, 1, 3, 5])
+    @pytest.mark.parametrize("seeds", [1, 2, 3])
+    def test_json_is_finite_where_few_queries_differ(self, tmp_path: Path, differing: int, seeds: int) -> None:
+        queries = [f"q{i}" for i in range(20)]
+        worse = {query_id: 1 + (i < differing) for i, query_id in enumerate(queries)}
+        runs = [
+            [run_with_ranks(of, tail=place + seed / 10) for seed in range(seeds)]
+            for place, of in enumerate((dict.fromkeys(queries, 1), worse))
+        ]
+        found = judged(write_arms(tmp_path, one_relevant(*queries), *runs))
+        assert found["gate"]["label"] == "INCONCLUSIVE"
+
+    def test_a_specialist_at_or_near_zero_has_no_ratio(self, tmp_path: Path) -> None:
+        queries = [f"q{i}" for i in range(30)]
+        near: list[dict[str, int | None]] = [{q: (1 if q == hit else None) for q in queries} for hit in ("q0", "q1")]
+        joint: list[dict[str, int | None]] = [{**dict.fromkeys(queries, 9), "q3": rank} for rank in (8, 7)]
+        nowhere: list[dict[str, int | None]] = [dict.fromkeys(queries), dict.fromkeys(queries)]
+        for places, why in ((near, "standard errors above 0"), (nowhere, "not score above 0")):
+            runs = [[run_with_ranks(of, tail=i) for i, of in enumerate(arm)] for arm in (places, joint)]
+            files = write_arms(tmp_path, one_relevant(*queries), *runs)
+            found = judged(files, "--metric", "mrr")
+            assert found["gate"]["label"] == "INCONCLUSIVE"
+            assert why in found["gate"]["why"]
+
+    def test_no_number_is_minus_zero_and_confidences_add_up(self, arms: Arms, tmp_path: Path) -> None:
+        same = [arms[0][0], arms[0][1]]
+        assert_refused(compare_arms((same, same, arms[2]), "--json"), 3, "holds the same", "--allow duplicates")
+        found = judged((same, same, arms[2]), "--allow", "duplicates")
+        assert found["gate"]["label"] == "INCONCLUSIVE"
+        assert found["drilldown"] == []
+        assert "-0.00" not in compare_arms((same, same, arms[2]), "--allow", "duplicates").stdout
+        assert sum(judged(arms)["gate"]["confidence"].values()) == pytest.approx(1.0, abs=1e-12)
+
+    def test_a_second_metric_of_a_verdict_is_refused(self, arms: Arms) -> None:
+        assert_refused(compare_arms(arms, "--metric", "ndcg@10", "map"), 2, "--metric ndcg@10 map", "one metric")
+
+    def test_a_relevance_level_counts_and_is_named(self, tmp_path: Path) -> None:
+        rng = np.random.default_rng(2)
+        qrels = random_qrels(20, rng)
+        a, b, q = write_arms(tmp_path, qrels, *[[random_run(qrels, n, rng) for _ in range(2)] for n in (1.0, 2.0)])
+        assert "--relevance-level 2" in compare_arms((a, b, q), "--metric", "map").stderr
+        Path(f"{q}.json").write_text('{"name": "dl20", "relevance_level": 2}', encoding="utf-8")
+        done = compare_arms((a, b, q), "--metric", "map", "--output-dir", tmp_path / "out")
+        assert "Relevance level 2 on dl20" in done.stdout
+        assert "counts from 2" not in done.stderr
+        stored = read_result(result_path(tmp_path / "out", "joint", 1, "retrieval", "dl20"))
+        assert stored.relevance_level == 2
+        assert stored.aggregate["map"] == score_run(qrels, read_run(b[1]), ["AP(rel=2)"]).aggregate["AP(rel=2)"]
+        assert "relevance level 2" in (tmp_path / "out" / "analysis" / "report.md").read_text(encoding="utf-8")

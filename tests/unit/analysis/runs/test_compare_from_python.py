@@ -1,0 +1,141 @@
+"""``compare`` from Python: dictionaries, paths and data frames."""
+
+from __future__ import annotations
+
+import doctest
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.runs import one_relevant, random_qrels, random_run, run_with_ranks, write_arms
+
+from unimoe.analysis import compare as public
+from unimoe.analysis.comparisons import ALPHA
+from unimoe.analysis.runs import systems as systems_module
+from unimoe.errors import UsageError
+from unimoe.trec import Qrels, Run
+
+QUERIES = ("q1", "q2", "q3")
+
+
+def ranks(*places: int | None, depth: int = 10) -> Run:
+    return run_with_ranks(dict(zip(QUERIES, places, strict=True)), depth)
+
+
+class TestFromPython:
+    @pytest.fixture
+    def qrels(self) -> Qrels:
+        return random_qrels(20, np.random.default_rng(1))
+
+    @pytest.fixture
+    def runs(self, qrels: Qrels) -> dict[str, list[Run]]:
+        rng = np.random.default_rng(2)
+        return {
+            name: [random_run(qrels, noise, rng) for _ in range(number)]
+            for name, noise, number in (("bm25", 2.0, 1), ("mono", 0.7, 3), ("duo", 0.5, 2))
+        }
+
+    def test_the_example_of_the_docstring_is_true(self) -> None:
+        (example,) = doctest.DocTestFinder(recurse=False).find(public.compare, globs={"compare": public.compare})
+        assert doctest.DocTestRunner().run(example) == doctest.TestResults(failed=0, attempted=len(example.examples))
+
+    def test_files_and_dictionaries_say_the_same(
+        self, tmp_path: Path, qrels: Qrels, runs: dict[str, list[Run]]
+    ) -> None:
+        mono, duo, path = write_arms(tmp_path, qrels, runs["mono"], runs["duo"])
+        from_files = public.compare({"mono": mono, "duo": [str(file) for file in duo]}, str(path), metrics="map")
+        from_runs = public.compare({"mono": runs["mono"], "duo": runs["duo"]}, {"q": qrels}["q"], metrics="map")
+        same = from_files.frame().drop(columns="dataset")
+        assert same.equals(from_runs.frame().drop(columns="dataset"))
+        assert from_files.frame()["dataset"].unique().tolist() == ["q"]
+
+    def test_rows_have_what_their_documentation_says(self, qrels: Qrels, runs: dict[str, list[Run]]) -> None:
+        found = public.compare(runs | {"bm25": runs["bm25"][0]}, qrels, baseline="bm25", metrics=["ndcg@10", "map"])
+        frame = found.frame()
+        assert frame[["system", "metric"]].to_numpy().tolist() == [
+            [system, metric] for system in ("bm25", "mono", "duo") for metric in ("ndcg@10", "map")
+        ]
+        main = frame[frame["metric"] == "ndcg@10"].set_index("system")
+        assert main["runs"].to_dict() == {"bm25": 1, "mono": 3, "duo": 2}
+        assert np.isnan(main["std"]["bm25"])
+        assert main["difference"]["mono"] == pytest.approx(main["mean"]["mono"] - main["mean"]["bm25"])
+        assert main["low"]["mono"] < main["difference"]["mono"] < main["high"]["mono"]
+        assert main["wins"]["mono"] + main["ties"]["mono"] + main["losses"]["mono"] == 20
+        assert main["holds_for"]["mono"] == "queries, seeds of one arm"
+        assert main["letter"]["bm25"] in main["beats"]["mono"]
+        assert frame[frame["metric"] == "map"][["difference", "p", "beats"]].isna().all(axis=None)
+
+    def test_all_pairs_are_one_family_and_those_with_the_baseline_a_smaller_one(
+        self, qrels: Qrels, runs: dict[str, list[Run]]
+    ) -> None:
+        every, few = (public.compare(runs, qrels, baseline="mono", pairs=pairs) for pairs in ("all", "baseline"))
+        assert every.tests()[["system", "baseline"]].to_numpy().tolist() == [
+            *(["bm25", "mono"], ["duo", "mono"], ["duo", "bm25"])
+        ]
+        assert few.tests()[["system", "baseline"]].to_numpy().tolist() == [["bm25", "mono"], ["duo", "mono"]]
+        tests = every.tests()
+        ordered = np.sort(tests["p"].to_numpy()) * [3, 2, 1]
+        assert np.sort(tests["p_holm"].to_numpy()) == pytest.approx(np.minimum(1, np.maximum.accumulate(ordered)))
+        assert (tests["significant"] == (tests["p_holm"] < ALPHA)).all()
+        assert every.family.startswith("Every two systems: 3 comparisons")
+        assert few.family.startswith("Each system against mono: 2 comparisons")
+
+    def test_several_datasets_by_name(self, qrels: Qrels, runs: dict[str, list[Run]]) -> None:
+        half = {query_id: grades for query_id, grades in qrels.items() if int(query_id[1:]) % 2}
+        systems = {name: {"whole": of, "half": [{q: run[q] for q in half} for run in of]} for name, of in runs.items()}
+        found = public.compare(systems, {"whole": qrels, "half": half})
+        assert found.results.dataset_keys == ("retrieval/half", "retrieval/whole")
+        assert len(found.tests()) == 6
+        assert found.overview().groups
+        assert set(found.frame()["queries"]) == {10, 20}
+        with pytest.raises(UsageError, match="bm25 has no run on half"):
+            public.compare(systems | {"bm25": {"whole": runs["bm25"]}}, {"whole": qrels, "half": half})
+
+    def test_seeds_pair_only_where_that_is_declared(self, qrels: Qrels, runs: dict[str, list[Run]]) -> None:
+        arms = {"mono": runs["mono"][:2], "duo": runs["duo"]}
+        turned = arms | {"duo": runs["duo"][::-1]}
+        low = [public.compare(of, qrels).tests()["low"][0] for of in (arms, turned)]
+        assert low[0] == pytest.approx(low[1], rel=1e-12)
+        low = [public.compare(of, qrels, paired=True).tests()["low"][0] for of in (arms, turned)]
+        assert abs(low[0] - low[1]) > 1e-6
+        with pytest.raises(UsageError, match="equal in number, here are 3 of mono, 2 of duo"):
+            public.compare(runs, qrels, paired=True)
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"baseline": "bm52"}, "unknown arm 'bm52' (did you mean 'bm25'?)"),
+            ({"pairs": "baseline"}, "pairs with the baseline need one"),
+            ({"metrics": "ndgc@10"}, "unknown metric 'ndgc@10'"),
+            ({"relevance_level": 0}, "relevance"),
+        ],
+    )
+    def test_wrong_wishes(self, qrels: Qrels, runs: dict[str, list[Run]], options: dict[str, Any], words: str) -> None:
+        with pytest.raises(UsageError) as refusal:
+            public.compare(runs, qrels, **options)
+        assert words in str(refusal.value)
+
+    def test_one_system_is_nothing_to_compare(self, qrels: Qrels, runs: dict[str, list[Run]]) -> None:
+        with pytest.raises(UsageError, match="only mono to compare"):
+            public.compare({"mono": runs["mono"]}, qrels)
+
+    def test_few_differing_queries_have_no_test_and_say_so(self) -> None:
+        qrels = one_relevant(*(f"q{i}" for i in range(20)))
+        places = dict.fromkeys(qrels, 1)
+        found = public.compare(
+            {
+                "a": [run_with_ranks(places, tail=tail) for tail in (0.0, 0.1)],
+                "b": [run_with_ranks(places | {"q0": 2, "q1": 3}, tail=tail) for tail in (0.0, 0.1)],
+            },
+            qrels,
+        )
+        (row,) = found.test_rows
+        assert (row["p"], row["p_holm"], row["significant"]) == (None, None, False)
+        assert "differ on 2 of 20 queries" in row["unfit"]
+        json.dumps([found.score_rows, found.test_rows], allow_nan=False)
+
+
+def test_pandas_is_loaded_by_frames_alone() -> None:
+    assert "pandas" not in vars(systems_module)
