@@ -107,7 +107,7 @@ def evaluate_retrieval(
             there, and other queries over the same corpus find it embedded.
         weights: content hash of an adapter or a head, which is no part of ``model.base_identity``; None where there is
             neither. Without it, vectors of other weights would be reused.
-        exclude_self: leave out the document whose id is the query's; right for ArguAna and Quora, wrong elsewhere.
+        exclude_self: leave out the document whose id is the query's, as MTEB's tasks of some collections do.
         token_budget: padded tokens of one forward pass; by default what suits the device.
         batch_size: texts of one forward pass, instead of the budget.
         advance: called with the number of texts done.

@@ -160,7 +160,7 @@ class DatasetArms:
         bm25 = first_stage_name(self._experiment.evaluation.bm25, bm25_engine(self._experiment))
         trained = retriever.checkpoint if encodes else None
         base_model, prompt = (retriever.base_identity, retriever.prompt) if encodes else (None, None)
-        hashes = {"collection": data.test.content_hash, "settings": hash_json(settings)}
+        hashes = {"collection": data.test.content_hash, "settings": hash_json(settings)} | self._dataset.rule_hashes
         return EvaluationSpec(
             system=name,
             seed=trained.seed if trained else None,

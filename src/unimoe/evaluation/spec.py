@@ -145,8 +145,10 @@ def collection_spec(system: System, task: Task, data: LoadedDataset) -> Evaluati
     pooled = task == "embedding" and len(data.pooled.corpus) < data.whole_size
     prompt = system.prompt
     if task == "embedding":
-        prompt = _prompt_on_task(system, card or _CollectionCard(dataset.name))
+        name = data.collection.name  # which the task is named by, whatever folder it is read from
+        prompt = _prompt_on_task(system, _mteb_card(mteb_name(name)) or _CollectionCard(name))
     part = "pool" if task == "embedding" else "candidates"
+    rule = {} if task == "reranking" else dataset.rule_hashes  # the candidates' hash holds it
     return _system_spec(
         system,
         task,
@@ -162,7 +164,7 @@ def collection_spec(system: System, task: Task, data: LoadedDataset) -> Evaluati
             prompt=prompt,
             max_queries=dataset.max_queries,
         ),
-        data_hashes={name: data.hashes[name] for name in ("collection", part)},
+        data_hashes={name: data.hashes[name] for name in ("collection", part)} | rule,
         main_metric=dataset.main_metric,
         caveats=data.caveats,
         task_type=str(card.type) if card else None,
@@ -250,7 +252,10 @@ def _system_spec(
 
 def _published(task: Task, dataset: Dataset) -> TaskMetadata | None:
     """Return MTEB's card of the task that the collection is, where embeddings are evaluated on it."""
-    name = mteb_name(dataset.collection) if task == "embedding" else None
+    return _mteb_card(mteb_name(dataset.collection)) if task == "embedding" else None
+
+
+def _mteb_card(name: str | None) -> TaskMetadata | None:
     return find_tasks([name])[0].metadata if name else None
 
 
