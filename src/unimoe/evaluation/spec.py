@@ -265,7 +265,7 @@ class _CollectionCard:
 
     name: str
     type: str = "Retrieval"
-    prompt: None = None
+    prompt: str = ""
 
 
 def _prompt_on_task(system: System, card: TaskCard) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from unimoe.config import MTEBConfig
@@ -22,7 +22,7 @@ class TaskCard(Protocol):
 
     @property
     def prompt(self) -> Any:
-        """Its instruction: a text, one text for each role, or None."""
+        """Its instruction: a text, one text for each role, None for that of its type, or empty for none."""
 
 
 _ROLES = ("query", "document")
@@ -46,12 +46,7 @@ class TaskPrompts:
             task: MTEB's card of the task.
             role: ``query``, ``document``, or None in tasks whose texts have no roles.
         """
-        for key in _keys(task, role):
-            if key in self._config.prompts:
-                return self._config.prompts[key]
-        template = self._config.task_instruction
-        instruction = None if template is None or role == "document" else _instruction(task, role)
-        return template.replace("{instruction}", instruction) if template and instruction else None
+        return self._prefix(task, role, _instruction)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -59,8 +54,22 @@ class TaskPrompts:
         return self._config.model_dump()
 
     def of_task(self, task: TaskCard) -> list[str | None]:
-        """Return the prefixes of a task for queries, documents and texts without a role, for content hashes."""
-        return [self.prefix(task, role) for role in (*_ROLES, None)]
+        """Return the prefixes of a task for queries, documents and texts without a role, for content hashes.
+
+        Where the task's texts do not have a role, the instruction of its type is not counted: results did not do so.
+        """
+        own = _ROLES if task.type in _WITH_ROLES else (None,)
+        return [self._prefix(task, role, _instruction if role in own else _written) for role in (*_ROLES, None)]
+
+    def _prefix(
+        self, task: TaskCard, role: str | None, choose: Callable[[TaskCard, str | None], str | None]
+    ) -> str | None:
+        for key in _keys(task, role):
+            if key in self._config.prompts:
+                return self._config.prompts[key]
+        template = self._config.task_instruction
+        instruction = None if template is None or role == "document" else choose(task, role)
+        return template.replace("{instruction}", instruction) if template and instruction else None
 
     def refuse_unknown_keys(self) -> None:
         """Refuse a prefix in the config that no task would ever use.
@@ -92,12 +101,17 @@ def _keys(task: TaskCard, role: str | None) -> Iterator[str]:
 
 
 def _instruction(task: TaskCard, role: str | None) -> str | None:
-    """Return MTEB's instruction for a task, or for its type where texts have no roles, as Qwen3-Embedding is scored."""
-    written: Any = task.prompt
-    if isinstance(written, dict):
-        written = written.get(role or "")
-    if written or role is not None or task.type in _WITH_ROLES:
-        return written or None
+    """Return MTEB's instruction for a task, or for its type where it has none, as Qwen3-Embedding is scored."""
+    if isinstance(task.prompt, dict) and role is None:
+        return next(iter(task.prompt.values()), None)
+    if task.prompt is not None:
+        return _written(task, role)
     from mteb.abstasks.abstask import get_abstask_prompt
 
     return get_abstask_prompt(task.name) or None
+
+
+def _written(task: TaskCard, role: str | None) -> str | None:
+    """Return the instruction that a task itself has for a role."""
+    written: Any = task.prompt
+    return (written.get(role) if isinstance(written, dict) else written) or None
