@@ -21,7 +21,8 @@ class ModelConfig(Section):
         base: a hub id, a folder, or ``bundled:smollm2-135m-instruct``.
         revision: the hub revision; null for the newest.
         dtype: ``auto`` probes the device for the faster of bfloat16 and float32.
-        max_length: tokens of one sequence, prompt included; only documents are truncated to fit.
+        max_length: tokens of one sequence, prompt included; the document is cut to fit, then the query; results name
+            the queries that fill it.
         trust_remote_code: runs code from the model's repository; leave it off unless you have read that code.
     """
 

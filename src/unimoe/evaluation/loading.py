@@ -8,7 +8,7 @@ from unimoe.collection_card import COLLECTION_FILE
 from unimoe.console import stderr
 from unimoe.data.catalog import UnavailableError, available
 from unimoe.data.collection import Collection
-from unimoe.errors import MissingPartError
+from unimoe.errors import MissingPartError, first_few
 from unimoe.evaluation.tiers import Dataset, LoadedDataset
 from unimoe.metrics import DEFAULT_METRICS, level_note
 
@@ -47,8 +47,7 @@ def load_reporting(dataset: Dataset) -> LoadedDataset:
     data = LoadedDataset(dataset)
     oddities = [data.problems] if data.problems else []
     if lacking := data.queries_without_candidates:
-        named = ", ".join(lacking[:3]) + ", ..." * (len(lacking) > 3)
-        oddities.append(f"judged queries without any candidate, which count 0: {len(lacking):,} ({named})")
+        oddities.append(f"judged queries without any candidate, which count 0: {len(lacking):,} ({first_few(lacking)})")
     if not data.first_stage_is_ordered:
         oddities.append(f"{data.first_stage} gives no order, so it gets no scores")
     report_oddities(dataset, data.collection, "; ".join(oddities))

@@ -147,7 +147,7 @@ class MTEBCrossEncoderWrapper:
             Margins ``(N,)``, float32, in the loaders' order.
 
         Raises:
-            DataError: a query fills the whole length, or a score is not finite; names the task and both ids.
+            DataError: a score is not finite; names the task and both ids.
         """
         queries, query_ids = _texts(inputs1)
         documents, document_ids = _texts(inputs2)

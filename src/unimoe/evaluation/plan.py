@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from unimoe.console import stdout
-from unimoe.evaluation.rerankers import UnimodelReranker
+from unimoe.evaluation.rerankers import UnimodelReranker, truncation_note
 from unimoe.evaluation.shards import Pair, cut_shards, prepare
 from unimoe.evaluation.spec import result_dataset
 from unimoe.evaluation.systems import System
@@ -57,6 +57,7 @@ def print_plan(system: System, datasets: Iterable[LoadedDataset], tasks: Sequenc
     if system.load is None:
         raise ValueError("the first stage alone needs no plan")
     model, works, probe = system.load(), list[Work](), list[list[int]]()
+    reranker = UnimodelReranker(model)
     header = f"{'task':<10} {'dataset':<26} {'queries':>8} {'pairs/texts':>12} {'tokens':>14} {'disk':>9}"
     stdout.print(header, soft_wrap=True)
     for data in datasets:
@@ -66,6 +67,8 @@ def print_plan(system: System, datasets: Iterable[LoadedDataset], tasks: Sequenc
                 works.append(work)
                 probe = probe or sample
                 _print_work(work)
+                if task == "reranking" and (truncated := reranker.truncated_queries(data.collection.queries)):
+                    stdout.print(truncation_note(data.dataset.name, truncated), soft_wrap=True)
     if probe:
         _print_total(works, probe_speed(model, probe), price)
 

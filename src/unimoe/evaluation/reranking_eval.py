@@ -15,7 +15,7 @@ from unimoe.config import Experiment
 from unimoe.data.catalog import UnavailableError
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UsageError
-from unimoe.evaluation.rerankers import as_reranker
+from unimoe.evaluation.rerankers import as_reranker, truncation_note
 from unimoe.evaluation.shards import Candidates, Reranker, ShardScores, ShardStore, candidate_pairs, score_shards
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.tiers import Dataset, LoadedDataset, chosen_datasets, known_tier, tier_datasets
@@ -147,10 +147,10 @@ def rerank_collection(
         advance: called with the number of pairs done, after each batch.
 
     Raises:
-        DataError: a candidate is no document of the collection, a query is too long, or a score is not finite.
+        DataError: a candidate is no document of the collection, or a score is not finite.
     """
     run, found = rerank_run(reranker, collection, candidates, store=store, processes=processes, advance=advance)
-    level = collection.relevance_level
+    level, truncated = collection.relevance_level, sorted(reranker.truncated_queries(collection.queries))
     first_stage = score_run(collection.qrels, candidates, relevance_level=level) if ordered else None
     return Outcome(
         main_metric=main_metric,
@@ -164,6 +164,8 @@ def rerank_collection(
         token_budget=min(filter(None, processes.each(reranker.token_budget or 0)), default=None),
         first_stage=first_stage,
         queries_without_candidates=sorted(query for query in collection.qrels if not candidates.get(query)),
+        truncated_queries=truncated,
+        notes=[truncation_note(collection.name, truncated)] if truncated else [],
     )
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from unimoe.config.dense import DenseConfig
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import PASSAGES, TOP1000
-from unimoe.errors import DataError, InputError, UsageError
+from unimoe.errors import DataError, InputError, UsageError, first_few
 from unimoe.evaluation.spec import Outcome
 from unimoe.io import hash_json
 from unimoe.metrics import DEFAULT_METRICS, from_grade, score_run
@@ -195,8 +195,8 @@ def retrieval_notes(collection: Collection, depth: int) -> list[str]:
     if without := [
         query_id for query_id, grades in collection.qrels.items() if not any(grade > 0 for grade in grades.values())
     ]:
-        named = ", ".join(without[:3]) + ", ..." * (len(without) > 3)
-        notes.append(f"{name}: judged queries without a relevant document, which count 0: {len(without):,} ({named})")
+        count = f"{len(without):,} ({first_few(without)})"
+        notes.append(f"{name}: judged queries without a relevant document, which count 0: {count}")
     return notes
 
 

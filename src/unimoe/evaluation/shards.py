@@ -59,6 +59,9 @@ class Reranker(Protocol):
             InputError: a pair cannot be scored; carries its index.
         """
 
+    def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
+        """Return the ids of queries so long that the model sees only their beginning, and nothing of a document."""
+
     def score(self, prepared: Sequence[Any], advance: Advance | None = None) -> Sequence[float]:
         """Score what ``prepare`` made of some pairs, in their order.
 
@@ -199,7 +202,7 @@ def prepare(reranker: Reranker, collection: Collection, pairs: Sequence[Pair]) -
     """Return what a reranker scores of some pairs.
 
     Raises:
-        DataError: a pair cannot be scored, such as a query too long for the prompt; names query and document.
+        DataError: a pair cannot be scored; names query and document.
     """
     with _named(collection, pairs):
         return reranker.prepare(pair_texts(collection, pairs))

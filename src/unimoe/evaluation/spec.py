@@ -100,6 +100,7 @@ class Outcome:
         token_budget: tokens of one forward pass; None without a model, or where sequences are counted instead.
         first_stage: the scores of the candidates in their first-stage order; None where there is no such order.
         queries_without_candidates: judged queries that had none, which count 0; None where nothing was reranked.
+        truncated_queries: ids of queries so long that the reranker saw only their beginning and no document, sorted.
         main_score: MTEB's main score, the mean over splits and subsets; None outside MTEB.
         mteb_json: MTEB's own result as JSON values, with None for what is no number (nAUC of equal scores).
         task_type: MTEB's type of the task; None outside MTEB.
@@ -118,6 +119,7 @@ class Outcome:
     token_budget: int | None = None
     first_stage: Scores | None = None
     queries_without_candidates: list[str] | None = None
+    truncated_queries: list[str] = field(default_factory=list)
     main_score: float | None = None
     mteb_json: dict[str, Any] = field(default_factory=dict)
     task_type: str | None = None

@@ -103,6 +103,7 @@ class UnimodelForExp1(nn.Module):
         pairs: Sequence[tuple[str, str]],
         *,
         output: Literal["probability", "gap"] = "probability",
+        instruction: str | None = None,
         token_budget: int | None = None,
         batch_size: int | None = None,
         advance: Advance | None = None,
@@ -112,6 +113,7 @@ class UnimodelForExp1(nn.Module):
         Args:
             pairs: N pairs of texts.
             output: P(yes) in [0, 1], or the margin (``"gap"``), which orders pairs whose P(yes) rounds to 1.
+            instruction: replaces the prompt's.
             token_budget: tokens of one forward pass; by default what suits the device.
             batch_size: pairs of one forward pass, instead of the budget.
             advance: called with the number of pairs done, after each batch.
@@ -120,9 +122,9 @@ class UnimodelForExp1(nn.Module):
             ``(N,)`` float32, in the order of ``pairs``.
 
         Raises:
-            InputError: a query fills the whole length, or a score is not finite.
+            InputError: a score is not finite.
         """
-        sequences = self.pair_ids(pairs)
+        sequences = self.pair_ids(pairs, instruction)
         margins = self.rerank_ids(sequences, token_budget=token_budget, batch_size=batch_size, advance=advance)
         return margins if output == "gap" else torch.sigmoid(torch.from_numpy(margins)).numpy()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,9 @@ class CountingReranker:
 
     def prepare(self, pairs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
         return pairs
+
+    def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
+        return []
 
     def score(self, prepared: Sequence[tuple[str, str]], advance: Advance | None = None) -> list[float]:
         if self._limit is not None and self.scored >= self._limit:
