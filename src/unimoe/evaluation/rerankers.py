@@ -40,6 +40,11 @@ class UnimodelReranker:
         self._model, self._token_budget, self._batch_size = model, token_budget, batch_size
 
     @property
+    def options(self) -> dict[str, Any]:
+        """The arguments beside the model."""
+        return {"token_budget": self._token_budget, "batch_size": self._batch_size}
+
+    @property
     def token_budget(self) -> int | None:
         """Tokens of one forward pass; see ``Reranker``."""
         return used_budget(self._model, self._token_budget, self._batch_size)
@@ -54,8 +59,7 @@ class UnimodelReranker:
 
     def score(self, prepared: Sequence[list[int]], advance: Advance | None = None) -> list[float]:
         """Return the margin of each prompt."""
-        options: dict[str, Any] = {"token_budget": self._token_budget, "batch_size": self._batch_size}
-        margins: list[float] = self._model.rerank_ids(prepared, advance=advance, **options).tolist()
+        margins: list[float] = self._model.rerank_ids(prepared, advance=advance, **self.options).tolist()
         return margins
 
 
