@@ -17,7 +17,7 @@ from unimoe.errors import UsageError
 from unimoe.processes import ALONE, Processes, joined_processes
 
 # Two processes, as torchrun would start them; forked, so that torch is imported once. Each prints what it got.
-TOGETHER = r"""
+TOGETHER = """
 import json, os, torch
 from unimoe.processes import joined_processes
 
@@ -28,7 +28,8 @@ with joined_processes() as here:
     total = here.total(gaps).tolist()
     says = [here.leader_says(here.leads), here.leader_says(not here.leads), here.leader_says(True)]
     dtype = here.leaders_dtype(torch.bfloat16 if here.leads else torch.float32)
-    told = [here.broadcast(message if here.leads else b"").hex() for message in (b"text\x00\xff", b"", bytes(70000))]
+    messages = (b"text\\x00\\xff", b"", bytes(70000))
+    told = [here.broadcast(message if here.leads else b"") == message for message in messages]
     said = [[own.hex() for own in here.gather(b"ab" * here.rank)], [own.hex() for own in here.gather(b"")]]
     found = json.dumps([here.rank, here.size, here.leads, total, [*says, str(dtype)], told, said])
 os.write(1, f"{found}\\n".encode())
@@ -77,9 +78,8 @@ class TestJoined:
         announced(monkeypatch, 2)
         done = subprocess.run([sys.executable, "-c", TOGETHER], capture_output=True, text=True, timeout=120, check=True)
         total = torch.tensor([0.1, 1.1, 0.0]).tolist()
-        told = [b"text\x00\xff".hex(), "", bytes(70000).hex()]
         assert sorted(map(json.loads, done.stdout.splitlines())) == [
-            [rank, 2, rank == 0, total, [True, False, True, "torch.bfloat16"], told, said]
+            [rank, 2, rank == 0, total, [True, False, True, "torch.bfloat16"], [True] * 3, said]
             for rank, said in enumerate([[["", b"ab".hex()], ["", ""]], [[], []]])
         ]
 

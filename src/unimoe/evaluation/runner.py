@@ -119,6 +119,7 @@ class Evaluator:
         spec = evaluation.spec
         if self.is_done(spec):
             steps.skip(spec.title)
+            self.store.clear_unfinished(spec)  # of a run that was killed right after the result
             return self.store.read(spec)
         with steps.step(spec.title, evaluation.size) as step:
             outcome = self._outcome(evaluation, step.advance)

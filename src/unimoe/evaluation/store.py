@@ -127,16 +127,20 @@ class ResultStore:
             write_json(self.path(spec).with_suffix(".mteb.json"), outcome.mteb_json)
         detail = _drilldown(outcome.queries, outcome.qrels, outcome.run) if outcome.qrels else None
         write_result(self.output_dir, result, detail)
-        unfinished = self.unfinished(spec)
-        rmtree(unfinished, ignore_errors=True)  # the result holds all of it now
-        with suppress(OSError):  # other evaluations may have some in the parent folder
-            unfinished.parent.rmdir()
+        self.clear_unfinished(spec)  # the result holds all of it now
         return result
 
     def unfinished(self, spec: EvaluationSpec) -> Path:
         """Return the folder of what a killed evaluation finds again: shards of a reranking, else vectors."""
         kind = "shards" if spec.task == "reranking" else "vectors"
         return arm_dir(self.output_dir, spec.system, spec.seed) / kind / safe_name(spec.dataset)
+
+    def clear_unfinished(self, spec: EvaluationSpec) -> None:
+        """Remove what a killed evaluation would find again."""
+        unfinished = self.unfinished(spec)
+        rmtree(unfinished, ignore_errors=True)
+        with suppress(OSError):  # other evaluations may have some in the parent folder
+            unfinished.parent.rmdir()
 
     def shards(self, spec: EvaluationSpec, fingerprint: str) -> ShardStore:
         """Return the finished shards of an unfinished reranking.
