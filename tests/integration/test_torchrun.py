@@ -10,12 +10,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from support.experiments import write_tiny_experiment
 from support.reranking import long_collection, write_invented, written
 from support.scripts import SCRIPTS, Done, assert_refused, call_script
@@ -128,23 +126,6 @@ def test_killed_and_resumed_with_another_number(
     again = torchrun(str(SCRIPTS / "evaluate.py"), *options(data, tmp_path), UNIMOE_DATA=str(data))
     assert again.returncode == 0, again.stderr
     assert written(tmp_path) == written(alone[0])
-
-
-@pytest.mark.slow
-def test_what_fails_in_any_process_ends_all_with_the_error_of_one(data: Path, tmp_path: Path) -> None:
-    config = yaml.safe_load((data / "tiny.yaml").read_text("utf-8"))
-    config["model"]["max_length"] = 40  # no room for the longest query
-    queries = long_collection()
-    wordy = replace(queries, name="wordy", queries={**queries.queries, "q3": "word " * 60})
-    write_invented(tmp_path / "wordy", wordy)
-    (tmp_path / "short.yaml").write_text(yaml.safe_dump(config), "utf-8")
-    given = ["--zero-shot", "--config", tmp_path / "short.yaml", "--datasets", "wordy", "--task", "reranking"]
-    asked = [*map(str, given), "--output-dir", str(tmp_path / "outputs")]
-    expected = call_script("evaluate.py", *asked, UNIMOE_DATA=str(tmp_path))
-    assert_refused(expected, 3, "wordy, query 'q3', document")
-    together = torchrun(str(SCRIPTS / "evaluate.py"), *asked, UNIMOE_DATA=str(tmp_path))
-    assert together.returncode != 0
-    assert together.stderr.count(expected.stderr.splitlines()[-1]) == 1
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -135,6 +139,57 @@ class TestErrors:
 
         with pytest.raises(KeyError):
             fails()
+
+
+# Three real processes, as torchrun would start them; forked, so that torch is imported once. Each prints how it ended.
+TOGETHER = """
+import json, os, numpy as np
+from unimoe.errors import DataError
+from unimoe.evaluation.sharing import compute_parts, leading, serve
+from unimoe.processes import joined_processes
+
+def square(part):
+    if part["number"] == 91:
+        raise DataError("no such file")
+    return np.array([part["number"] ** 2.0])
+
+def squares(here, numbers):
+    return [found.tolist() for found in compute_parts(here, "square", ({"number": n} for n in numbers), square)]
+
+os.environ["RANK"] = "0"
+for rank in ("1", "2"):
+    if os.environ["RANK"] == "0" and os.fork() == 0:
+        os.environ["RANK"] = rank
+found = []
+try:
+    with joined_processes() as here, leading(here):
+        if here.leads:
+            found.append(squares(here, range(7)))
+            try:
+                squares(here, [1, 91, 2])
+            except DataError as error:
+                found.append(str(error))
+            found.append(squares(here, [8, 9]))
+            raise KeyError("of the leader")
+        serve(here, {"square": square})
+except KeyError as error:
+    found.append(repr(error))
+os.write(1, f"{json.dumps([here.rank, found])}\\n".encode())
+"""
+
+
+def test_real_processes_end_with_their_leader_and_never_wait_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    for name, value in {"WORLD_SIZE": 3, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+        monkeypatch.setenv(name, str(value))
+    done = subprocess.run([sys.executable, "-c", TOGETHER], capture_output=True, text=True, timeout=120, check=True)
+    squared = [[float(n**2)] for n in range(10)]
+    assert sorted(map(json.loads, done.stdout.splitlines())) == [
+        [0, [squared[:7], "no such file", squared[8:], "KeyError('of the leader')"]],
+        [1, []],
+        [2, []],
+    ]
 
 
 class Encoder:
