@@ -19,14 +19,14 @@ from unimoe.evaluation.mteb.names import find_tasks, random_state_kept
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.suite import MTEBSuite
 from unimoe.evaluation.plan import print_plan
-from unimoe.evaluation.runner import Evaluator
+from unimoe.evaluation.runner import Evaluator, serve_model
 from unimoe.evaluation.spec import result_dataset
 from unimoe.evaluation.systems import System, evaluation_config, first_stage_system, trained_system, zero_shot_system
 from unimoe.evaluation.tiers import Dataset, LoadedDataset, chosen_datasets, known_tier, tier_datasets
 from unimoe.metrics import dataset_group, suite_averages
 from unimoe.models.device import choose_dtype
 from unimoe.models.loader import ModelLoader
-from unimoe.processes import Processes
+from unimoe.processes import ALONE, Processes
 from unimoe.results import EvalResult, Task, result_path
 
 if TYPE_CHECKING:
@@ -69,14 +69,16 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, processes: 
         MissingPartError: everything is done except collections and tasks that failed.
         UnimoeError: the checkpoint or config cannot be used, or nothing could be evaluated.
     """
-    experiment, output_dir, load_system = _resolved(request, device)
+    experiment, output_dir, load_system = _resolved(request, device, processes)
+    if not processes.leads:
+        serve_model(processes, load_system)
+        return
     datasets, mteb_tasks = _datasets(request, experiment), _mteb_tasks(request, experiment)
     evaluator, failures = Evaluator(output_dir, request.given, processes), Failures()
     systems = [first_stage_system(experiment), load_system()]
     arm = systems[1]
     _refuse_untrained_task(arm, request.task)
-    # The leader's alone: nothing of MTEB is shared between processes.
-    suite = MTEBSuite(Evaluator(output_dir, request.given), arm, _wanted(arm, request.task), failures)
+    suite = MTEBSuite(evaluator, arm, _wanted(arm, request.task), failures)
     suite.report_left_out(mteb_tasks)
     in_mteb = _count_in_mteb(suite, mteb_tasks, arm)
     steps = Steps(sum(len(_on_collections(system, request)) for system in systems) * len(datasets) + in_mteb)
@@ -93,10 +95,9 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, processes: 
                         done = done or system is arm
                         _print_result(result, output_dir, system)
                         results.append(result)
-    if processes.leads:
-        for result in suite.run(mteb_tasks, steps):
-            _print_result(result, output_dir, arm)
-            results.append(result)
+    for result in suite.run(mteb_tasks, steps):
+        _print_result(result, output_dir, arm)
+        results.append(result)
     _print_averages([result for result in results if result and result.config_name == arm.name])
     failures.refuse(done=done or bool(mteb_tasks))
 
@@ -215,13 +216,15 @@ def _print_averages(results: Sequence[EvalResult]) -> None:
             stdout.print(f"{task} average of {count}: {metric} {value:.4f}{beside}", soft_wrap=True)
 
 
-def _resolved(request: EvaluationRequest, device: torch.device) -> tuple[Experiment, Path, Callable[[], System]]:
+def _resolved(
+    request: EvaluationRequest, device: torch.device, processes: Processes = ALONE
+) -> tuple[Experiment, Path, Callable[[], System]]:
     """Return the configuration, the output folder, and a function that loads the arm."""
     if request.checkpoint is None:
         if request.config is None:
             raise UsageError("--zero-shot needs --config, which names the base model")
         config = request.config
-        loader = ModelLoader(config, device, choose_dtype(device, config.model.dtype))
+        loader = ModelLoader(config, device, processes.leaders_dtype(choose_dtype(device, config.model.dtype)))
         output_dir = request.output_dir or Path(config.output_dir)
         return config, output_dir, lambda: zero_shot_system(config, loader)
     folder = request.checkpoint

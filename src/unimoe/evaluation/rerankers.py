@@ -42,6 +42,11 @@ class UnimodelReranker:
         self._model, self._token_budget, self._batch_size = model, token_budget, batch_size
 
     @property
+    def options(self) -> dict[str, Any]:
+        """The arguments beside the model."""
+        return {"token_budget": self._token_budget, "batch_size": self._batch_size}
+
+    @property
     def token_budget(self) -> int | None:
         """Tokens of one forward pass; see ``Reranker``."""
         return used_budget(self._model, self._token_budget, self._batch_size)
@@ -60,10 +65,9 @@ class UnimodelReranker:
 
     def score(self, prepared: Sequence[list[int]], advance: Advance | None = None) -> list[float]:
         """Return the margin of each prompt; equal prompts are scored once, so that their margins are equal."""
-        options: dict[str, Any] = {"token_budget": self._token_budget, "batch_size": self._batch_size}
         place: dict[tuple[int, ...], int] = {}
         places = [place.setdefault(tuple(ids), len(place)) for ids in prepared]
-        margins = self._model.rerank_ids(list(map(list, place)), advance=advance, **options)
+        margins = self._model.rerank_ids(list(map(list, place)), advance=advance, **self.options)
         if advance and len(place) < len(places):
             advance(len(places) - len(place))
         scores: list[float] = margins[places].tolist()

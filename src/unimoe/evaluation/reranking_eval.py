@@ -146,7 +146,7 @@ def rerank_collection(
         main_metric: the metric that decides.
         ordered: whether the first stage's scores rank.
         store: where finished shards are kept, so that a killed run can be resumed; None keeps none.
-        processes: those that share the work; all of them get the outcome.
+        processes: those that share the work: this one leads, the others serve (``evaluation.sharing``).
         advance: called with the number of pairs done, after each batch.
 
     Raises:
@@ -164,7 +164,7 @@ def rerank_collection(
         items=len(found.scores),
         seconds=found.seconds,
         relevance_level=level,
-        token_budget=min(filter(None, processes.each(reranker.token_budget or 0)), default=None),
+        token_budget=found.token_budget,
         first_stage=first_stage,
         queries_without_candidates=sorted(query for query in collection.qrels if not candidates.get(query)),
         truncated_queries=truncated,
