@@ -227,16 +227,14 @@ def _evaluate_mteb_task(
     options: dict[str, Any] = {
         "name": system.name,
         "identity": spec.hashes | {"dtype": str(system.dtype)},
+        "prompts": TaskPrompts(evaluation.mteb),
         "token_budget": evaluation.token_budget,
         "batch_size": evaluation.batch_size,
         "advance": counted,
     }
     reranking = spec.task == "reranking"
     wrapped: MTEBEncoderWrapper | MTEBCrossEncoderWrapper
-    if reranking:
-        wrapped = MTEBCrossEncoderWrapper(model, **options)
-    else:
-        wrapped = MTEBEncoderWrapper(model, prompts=TaskPrompts(evaluation.mteb), **options)
+    wrapped = MTEBCrossEncoderWrapper(model, **options) if reranking else MTEBEncoderWrapper(model, **options)
     return replace(
         evaluate_task(wrapped, mteb_task, counted),
         token_budget=used_budget(model, evaluation.token_budget, evaluation.batch_size),
