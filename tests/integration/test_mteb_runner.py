@@ -100,7 +100,8 @@ class TestMTEBSuite:
         assert embedded.first_stage is None
         assert reranked.per_query.keys() == embedded.per_query.keys() == RANKED.qrels.keys()
         assert reranked.per_query != embedded.per_query
-        assert reranked.identity.prompt == system.prompt
+        assert reranked.identity.prompt != system.prompt  # the instruction is the task's
+        assert embedded.identity.prompt != reranked.identity.prompt
         assert (embedded.identity.prompt or "").partition("@")[0] == (system.prompt or "").partition("@")[0]
 
     def test_parts_are_told_apart(self, done: tuple[Path, MTEBSuite, list[EvalResult]]) -> None:
@@ -177,7 +178,15 @@ class TestIsDone:
     ) -> None:
         system = system_of(with_evaluation(experiment, mteb=MTEBConfig(**mteb)))
         assert self.is_done(outputs, system) is done
-        assert self.is_done(outputs, system, "reranking")  # no prefix of this kind is in a question
+        instructed = (
+            mteb.get("task_instruction", "") is not None
+        )  # a reranker reads the instruction without its template
+        assert self.is_done(outputs, system, "reranking") is instructed
+
+    @pytest.mark.parametrize("key", ["InventedReranking", "Reranking-query", "query"])
+    def test_nor_another_instruction_of_a_reranker(self, outputs: Path, experiment: Experiment, key: str) -> None:
+        mteb = MTEBConfig(prompts={key: "Instruct: Judge.\nQuery:"})
+        assert not self.is_done(outputs, system_of(with_evaluation(experiment, mteb=mteb)), "reranking")
 
     def test_a_result_is_never_overwritten_by_one_with_other_prefixes(
         self, outputs: Path, experiment: Experiment

@@ -108,7 +108,8 @@ class MTEBConfig(Section):
             null for no limit. MindSmallReranking has 97,008,807.
         task_instruction: the prefix of queries, and of texts in symmetric tasks, if MTEB has an instruction for the
             task or its type, which replaces ``{instruction}``. Documents get none. With null, queries get
-            ``prompt.query_prefix`` and symmetric tasks none.
+            ``prompt.query_prefix`` and symmetric tasks none. A reranker reads the instruction in its prompt, instead of
+            ``prompt.instruction``, which it keeps with null.
         prompts: prefixes that override the others. The first of these keys that fits counts: ``SciFact-query`` (task
             and role), ``SciFact`` (a task, all texts except documents), ``STS`` (a type of tasks, all texts except
             documents), ``query`` or ``document`` (a role).

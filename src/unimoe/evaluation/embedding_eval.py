@@ -108,7 +108,7 @@ def evaluate_mteb(
     if cross_encoder:
         refuse_without_candidates(chosen)
         unimodel = as_unimodel(model, tokenizer, config)
-        wrapped = MTEBCrossEncoderWrapper(unimodel, name=name, advance=counted, **options)
+        wrapped = MTEBCrossEncoderWrapper(unimodel, name=name, prompts=prompts, advance=counted, **options)
     else:
         embedder = _as_embedder(model, tokenizer, config)
         wrapped = MTEBEncoderWrapper(embedder, name=name, prompts=prompts, advance=counted, **options)

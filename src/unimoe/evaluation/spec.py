@@ -191,7 +191,7 @@ def mteb_spec(system: System, task: Task, mteb_task: AbsTask) -> EvaluationSpec:
             first_stage=MTEB_CANDIDATES if task == "reranking" else None,
             depth=None,
             pool=None,
-            prompt=system.prompt if task == "reranking" else _prompt_on_task(system, card),
+            prompt=_prompt_on_task(system, card, task),
             max_queries=None,
         ),
         data_hashes={"collection": content},
@@ -270,9 +270,10 @@ class _CollectionCard:
     prompt: str = ""
 
 
-def _prompt_on_task(system: System, card: TaskCard) -> str | None:
-    """Name and hash of a system's prompt, and of the prefixes that the task has in its config."""
-    prefixes = TaskPrompts(system.experiment.evaluation.mteb).of_task(card)
-    if system.prompt is None or prefixes == [None] * len(prefixes):
+def _prompt_on_task(system: System, card: TaskCard, task: Task = "embedding") -> str | None:
+    """Name and hash of a system's prompt, and of what the task has in its config: prefixes, or an instruction."""
+    prompts = TaskPrompts(system.experiment.evaluation.mteb)
+    own = [prompts.instruction(card)] if task == "reranking" else prompts.of_task(card)
+    if system.prompt is None or own == [None] * len(own):
         return system.prompt
-    return f"{system.prompt.rpartition('@')[0]}@{hash_json([system.prompt, prefixes])}"
+    return f"{system.prompt.rpartition('@')[0]}@{hash_json([system.prompt, own])}"

@@ -128,6 +128,24 @@ class TestInstruction:
             MTEBConfig(task_instruction="Instruct: ")
 
 
+class TestOfRerankers:
+    def test_the_order_of_choice(self, scifact: Any) -> None:
+        claim = TestInstruction.SCIFACT
+        untold = scifact.model_copy(update={"prompt": None})
+        prompts = TaskPrompts(MTEBConfig())
+        assert prompts.instruction(scifact) == claim
+        assert prompts.instruction(scifact, "mine") == "mine"
+        assert prompts.instruction(untold) == "Retrieve text based on user query."
+        assert by_hand().instruction(scifact, "mine") is None
+        assert by_hand(Retrieval="Weigh. ").instruction(scifact, "mine") == "Weigh."
+        assert by_hand(SciFact="", Retrieval="Weigh.").instruction(scifact, "mine") is None
+
+    @pytest.mark.parametrize("template", ["Instruct: {instruction}\nQuery:", "{instruction}: ", "{instruction}"])
+    def test_a_prefix_in_the_template_is_the_instruction_in_it(self, scifact: Any, template: str) -> None:
+        config = MTEBConfig(task_instruction=template, prompts={"query": template.replace("{instruction}", "Weigh.")})
+        assert TaskPrompts(config).instruction(scifact) == "Weigh."
+
+
 @pytest.mark.filterwarnings("ignore:Prompt type 'document' not found", "ignore:No prompt found on the abstask class")
 class TestAsMTEB:
     """What mteb's own wrapper of Qwen3-Embedding gives the model, without the model."""

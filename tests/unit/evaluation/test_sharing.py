@@ -320,7 +320,18 @@ class TestReranking:
         resumed = rerank_collection(reranker, COLLECTION, CANDIDATES, store=store)
         assert resumed.run == alone.run
 
-    def test_a_pair_that_cannot_be_scored_is_named(self, model: UnimodelForExp1) -> None:
+    def test_a_pair_that_cannot_be_scored_is_named(
+        self, model: UnimodelForExp1, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        prepare = UnimodelReranker.prepare
+
+        def refusing(reranker: UnimodelReranker, pairs: Sequence[tuple[str, str]]) -> list[list[int]]:
+            for index, (query, _) in enumerate(pairs):
+                if query.startswith("word"):
+                    raise InputError(index, "query 'word' is refused")
+            return prepare(reranker, pairs)
+
+        monkeypatch.setattr(UnimodelReranker, "prepare", refusing)
         queries = {**COLLECTION.queries, "q2": "word " * 900}
         wordy = type(COLLECTION)("wordy", "test", COLLECTION.corpus, queries, COLLECTION.qrels)
         with threads(2, serve_tiny_model) as processes:

@@ -1,4 +1,7 @@
-"""The prefix of a text in a task of MTEB: from the config, from the task's instruction, or the model's own."""
+"""What a model reads beside a text of a task of MTEB: from the config, from the task's instruction, or the model's own.
+
+An encoder reads a prefix before the text, a reranker an instruction in its prompt.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +50,25 @@ class TaskPrompts:
             role: ``query``, ``document``, or None in tasks whose texts have no roles.
         """
         return self._prefix(task, role, _instruction)
+
+    def instruction(self, task: TaskCard, given: str | None = None) -> str | None:
+        """Return the instruction that a reranker reads beside a query; None means its own prompt's.
+
+        It is the prefix that the config has for the task's queries, without the words of ``task_instruction`` around
+        it; else, unless ``task_instruction`` is None, the query's own, the task's, or that of the task's type.
+
+        Args:
+            task: MTEB's card of the task.
+            given: the query's own, in tasks whose queries have one each.
+        """
+        template = self._config.task_instruction
+        before, _, after = (template or "{instruction}").partition("{instruction}")
+        for key in _keys(task, "query"):
+            if (written := self._config.prompts.get(key)) is not None:
+                if written.startswith(before) and written.endswith(after):
+                    written = written.removeprefix(before).removesuffix(after)
+                return written.strip() or None
+        return None if template is None else given or _instruction(task, "query")
 
     @property
     def settings(self) -> dict[str, Any]:
