@@ -15,6 +15,10 @@ from unimoe.models.device import release_memory
 from unimoe.models.frozen_layers import FrozenLayers, FrozenStates
 from unimoe.models.token_tree import build_tree, plan_trees, tree_tokens
 from unimoe.models.tree_attention import UnsupportedAttentionError, pack, run_tree
+from unimoe.models.tree_levels import Varlen, fused_varlen
+
+_SAME = 0.999
+"""Cosine of states above which two ways to compute attention count as the same, in any dtype."""
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +41,7 @@ class BatchedDecoder:
     def __init__(self, model: Any, frozen_layers: FrozenLayers | None = None, upper: Any = None) -> None:
         self._decoder, self._frozen_layers, self._upper = model.model, frozen_layers, upper
         self._trees = supports_trees(model)
+        self._varlen = fused_varlen if self._trees and varlen_agrees(model, fused_varlen) else None
         self.reduced_budget: int | None = None
 
     @property
@@ -113,7 +118,7 @@ class BatchedDecoder:
     def _batch_states(self, sequences: list[list[int]], frozen: FrozenStates | None) -> Tensor:
         if not self._trees:
             return self.padded_states(sequences, frozen)
-        tree = pack(build_tree(sequences), self.device, self._decoder.embed_tokens.weight.dtype)
+        tree = pack(build_tree(sequences), self.device, self._decoder.embed_tokens.weight.dtype, self._varlen)
         if self._frozen_layers is not None:
             return run_tree(self._upper, tree, self._frozen_layers.row_states(tree))[0, tree.last]
         return run_tree(self._decoder, tree)[0, tree.last]
@@ -148,3 +153,19 @@ def supports_trees(model: Any) -> bool:
     except UnsupportedAttentionError:
         return False
     return True
+
+
+def varlen_agrees(model: Any, varlen: Varlen) -> bool:
+    """Return whether a kernel computes the states of a little tree that blocks under masks give.
+
+    A CPU has no such kernel. Which GPUs, dtypes and widths a release of torch has one for, running it tells.
+    """
+    decoder, weight = model.model, model.model.embed_tokens.weight
+    words = [index * len(weight) // 40 for index in range(40)]
+    tree = build_tree([words[:end] + words[begin:] for end in (12, 20) for begin in (25, 30, 38)])
+    try:
+        with torch.no_grad():
+            found, expected = (run_tree(decoder, pack(tree, weight.device, weight.dtype, by)) for by in (varlen, None))
+    except (ImportError, NotImplementedError, RuntimeError, TypeError, ValueError):
+        return False
+    return bool((torch.cosine_similarity(found.float(), expected.float(), dim=-1) > _SAME).all())
