@@ -2,9 +2,10 @@
 
     uv run benchmarks/host_work.py
 
-From token ids to the tensors that the kernels of a batch take, with a GPU's settings, on random token ids: sequences are
-sorted into batches of 16,384 tokens, shared beginnings become a tree, and the tree index tensors, as torch's kernel for
-sequences of many lengths takes them. A GPU at 60 % of an H100's peak computes such a batch in 24 ms for .6 B weights.
+From token ids to the tensors that the kernels of a batch take, with a GPU's settings, on random token ids: sequences
+are sorted into batches of 16,384 tokens, shared beginnings become a tree, and the tree index tensors, as torch's kernel
+for sequences of many lengths takes them. A GPU at 60 % of an H100's peak computes such a batch in 24 ms for .6 B
+weights.
 """
 
 from __future__ import annotations

@@ -62,7 +62,8 @@ def to_device(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> list
     """Copy integers to a device, all arrays at once; to a GPU from pinned memory, without waiting for it."""
     joined = torch.from_numpy(np.concatenate(arrays))
     if device.type == "cuda":
-        joined = joined.pin_memory()
+        with torch.cuda.device(device):  # a thread begins with the first GPU
+            joined = joined.pin_memory()
     return list(torch.split(joined.to(device, non_blocking=True), [len(array) for array in arrays]))
 
 
