@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -111,7 +111,7 @@ def run_tree(decoder: Any, tree: PackedTree, states: Tensor | None = None) -> Te
         The final states, ``(1, T, H)``.
     """
     inputs = {"input_ids": tree.ids} if states is None else {"inputs_embeds": states}
-    with attention_by(tree_attention, NAME, decoder.config):
+    with attention_by(_uncompiled_attention(), NAME, decoder.config):
         output = decoder(**inputs, position_ids=tree.positions, use_cache=False, tree=tree)
     hidden: Tensor = output.last_hidden_state
     return hidden
@@ -139,3 +139,11 @@ def tree_attention(
     refuse_unsupported(module, attention_mask, tree, options)
     assert tree is not None  # noqa: S101
     return tree.attend(query[0], key[0], value[0], scaling).unsqueeze(0), None
+
+
+@cache
+def _uncompiled_attention() -> Callable[..., Any]:
+    """Return ``tree_attention`` as what compiled layers call and do not look into: every tree differs."""
+    disable: Any = torch.compiler.disable
+    function: Callable[..., Any] = disable(tree_attention)
+    return function

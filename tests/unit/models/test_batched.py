@@ -13,6 +13,7 @@ from unimoe.models import batched
 from unimoe.models.batched import BatchedDecoder, supports_trees
 from unimoe.models.frozen_layers import FrozenLayers, split_decoder
 from unimoe.models.token_tree import MIN_SHARED, tree_tokens
+from unimoe.models.tree_attention import pack
 
 Layout = Literal["trees", "padded"]
 
@@ -220,7 +221,7 @@ class TestPackingAhead:
         torch.testing.assert_close(gathered(subject.decoder, SEQUENCES), subject.expected, rtol=1e-4, atol=1e-4)
 
     def test_memory_that_runs_out_in_the_thread_is_no_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        decoder, pack, calls = BatchedDecoder(model_of("trees")), batched.pack, list[int]()
+        decoder, calls = BatchedDecoder(model_of("trees")), list[int]()
 
         def scarce(*arguments: Any) -> Any:
             calls.append(1)
