@@ -30,6 +30,9 @@ from unimoe.trec import Run
 SHARD_CHARACTERS = 2**18
 """Text of one shard, each beginning counted once: half a minute for a small model on two cores."""
 
+GPU_SHARD_CHARACTERS = 2**23
+"""Text of one shard on a GPU: seconds for .6 B weights, half a minute for 8 B; larger ones would leave GPUs idle."""
+
 _PART_SHARDS = 8  # at most, which a process takes at a time: within them the next shard is tokenised ahead
 
 Pair = tuple[str, str]
