@@ -20,7 +20,7 @@ class MTEBSuite:
     """Evaluates one system on tasks of MTEB.
 
     Args:
-        evaluator: runs the evaluations and writes results; of this process alone.
+        evaluator: runs the evaluations and writes results.
         system: the system to evaluate.
         wanted: the tasks of ours that were asked for.
 
@@ -57,7 +57,7 @@ class MTEBSuite:
                     self._fail(evaluation.spec.dataset, error)
             if mteb_task.data_loaded and not given:
                 mteb_task.unload_data()  # the next one may need the memory
-        return [result for result in results if result is not None]
+        return results
 
     def _ready(self, mteb_task: AbsTask) -> list[Evaluation]:
         """Return the evaluations on a task, and load its data if one of them has to be run."""
