@@ -6,10 +6,10 @@ in memory, hands all pairs to a cross-encoder at once, and starts a killed task 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from unimoe.data.collection import Collection, Document
 from unimoe.errors import DataError
@@ -40,23 +40,34 @@ class TaskTexts(Mapping[str, Document]):
         role: ``query`` or ``document``.
     """
 
-    def __init__(self, rows: datasets.Dataset, task: TaskMetadata, role: str) -> None:
-        from mteb._create_dataloaders import create_dataloader
+    def __init__(self, rows: datasets.Dataset, task: TaskMetadata, role: Literal["query", "document"]) -> None:
+        from mteb._create_dataloaders import _corpus_to_dict, create_dataloader
         from mteb.types import PromptType
 
-        loader: Any = create_dataloader(rows, task_metadata=task, prompt_type=PromptType(role))
-        table = loader.dataset.with_format("arrow")[:]
-        self._texts = table.column("text")
-        self._row = {key: row for row, key in enumerate(table.column("id").to_pylist())}
+        self._as_given: Callable[[dict[str, str]], dict[str, str]] = dict
+        if role == "document":  # one by one: MTEB's loader would copy the corpus
+            self._as_given = _corpus_to_dict
+        else:
+            loader: Any = create_dataloader(rows, task_metadata=task, prompt_type=PromptType.query)
+            rows = loader.dataset
+        names = [name for name in ("id", "title", "text") if name in rows.column_names]
+        table: Any = rows.select_columns(names).with_format("arrow")[:]
+        self._columns = {name: table.column(name) for name in names}
+        self._row = {key: row for row, key in enumerate(self._columns["id"].to_pylist())}
 
     def __getitem__(self, key: str) -> Document:
-        return Document("", self._texts[self._row[key]].as_py())
+        row = self._row[key]
+        given = {name: column[row].as_py() for name, column in self._columns.items()}
+        return Document("", self._as_given(given)["text"])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._row)
 
     def __len__(self) -> int:
         return len(self._row)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._row
 
 
 class _SearchModel:
