@@ -18,6 +18,7 @@ from unimoe.evaluation.reranking_eval import rerank_run
 from unimoe.evaluation.shards import Candidates, ShardStore
 from unimoe.evaluation.sharing import ENCODED_CHARACTERS, Progress, shared
 from unimoe.io import hash_json
+from unimoe.provenance import package_versions
 from unimoe.results import safe_name
 from unimoe.retrieval.dense import UNIT_LENGTH, search, search_among
 from unimoe.retrieval.embeddings import embedding_fingerprint
@@ -154,14 +155,13 @@ class DenseSearch(_SearchModel):
         ids = sorted(texts)
         if role == "query" and sum(len(text.full_text) for text in texts.values()) < ENCODED_CHARACTERS:
             plain = [texts[key].full_text for key in ids]
-            return VectorStore(ids, model.encode_texts(plain, list(map(repr, ids)), task, role))
+            return VectorStore(ids, model.encode_named(plain, list(map(repr, ids)), task, role))
         progress = Progress(model.advance)
-        own = embedding_fingerprint(model.model, options["kind"])
         return encode_corpus(
             partial(model.model.encode, advance=progress.batch, **options),
             texts,
             folder / role,
-            fingerprint=hash_json([own, model.mteb_model_meta.revision, options]),
+            fingerprint=_fingerprint(model, options),
             characters=ENCODED_CHARACTERS,
             spread=shared(model.processes, **options),
             label=f"{task.name}, {role}",
@@ -200,7 +200,8 @@ class CandidateReranking(_SearchModel):
             raise DataError(f"{name}: gives no candidates to rerank; let the model embed there")
         asked = TaskTexts(queries, task_metadata, "query")
         candidates = _candidates(name, asked, corpus, top_ranked)
-        reranker, store = self._model.reranker(), self._store()
+        reranker = self._model.reranker()
+        store = ShardStore(self._folder, _fingerprint(self._model, reranker.options))
         run: Run = {}
         for block in _blocks(candidates):
             texts = {query: asked[query].full_text for query in block}
@@ -210,11 +211,11 @@ class CandidateReranking(_SearchModel):
             run |= rerank_run(reranker, part, block, store=store, processes=processes, advance=progress)[0]
         return run
 
-    def _store(self) -> ShardStore:
-        model = self._model
-        own = embedding_fingerprint(model.model, "plain")
-        fingerprint = hash_json([own, model.mteb_model_meta.revision, model.reranker().options])
-        return ShardStore(self._folder, fingerprint)
+
+def _fingerprint(model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, options: Mapping[str, Any]) -> str:
+    """Return the hash of everything that vectors and scores depend on besides the texts, to the last bit."""
+    own = embedding_fingerprint(model.model, options.get("kind", "plain"))
+    return hash_json([own, model.mteb_model_meta.revision, package_versions()["peft"], dict(options)])
 
 
 def _candidates(

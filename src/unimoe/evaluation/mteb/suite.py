@@ -64,7 +64,7 @@ class MTEBSuite:
         try:
             ready = task_at_hand(mteb_task) or mteb_task
             evaluations = [self._evaluator.on_mteb_task(self._system, task, ready) for task in self.tasks_on(mteb_task)]
-            if not all(self._evaluator.is_done(evaluation.spec) for evaluation in evaluations):
+            if not all(self._evaluator.store.is_done(evaluation.spec) for evaluation in evaluations):
                 load_from_hub(ready)
         except Exception as error:  # as above
             self._fail(mteb_task.metadata.name, error)
