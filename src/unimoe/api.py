@@ -1,6 +1,6 @@
 """Functions of ``import unimoe`` that need no config: they take names and plain data, and have defaults for the rest.
 
-torch is imported only when something is reranked or a model is loaded.
+torch is imported only when something is reranked, a model is loaded, or MTEB is asked for its rule of a published set.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def load_collection(name: str, split: str | None = None) -> Collection:
 def bm25_candidates(collection: Collection | str, depth: int = 100, params: BM25Config | None = None) -> Run:
     """Rank the documents of a collection by BM25 for each of its queries.
 
-    On ArguAna and Quora, whose queries are documents too, the query's own document is left out. The run is kept in the
-    user's cache.
+    The document with the query's id is left out where MTEB's task of the collection does so, as for ArguAna. The run is
+    kept in the user's cache.
 
     Args:
         collection: as loaded, or its name.
@@ -143,7 +143,8 @@ def bm25_candidates(collection: Collection | str, depth: int = 100, params: BM25
     """
     loaded = load_collection(collection) if isinstance(collection, str) else collection
     params = params or BM25Config()
-    dataset = Dataset(loaded.name, loaded.split, depth, queries=None, pool=None, bm25=params)
+    name = collections_of(collection)[0][0] if isinstance(collection, str) else collection.name
+    dataset = Dataset(name, loaded.split, depth, queries=None, pool=None, bm25=params)
     return cached_bm25_run(loaded, depth, params, exclude_self=dataset.exclude_self)
 
 

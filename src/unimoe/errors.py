@@ -5,7 +5,7 @@ A message is one line that names the file, key or id and says what to do. A trac
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -50,3 +50,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` with the closest known word, or an empty string."""
     match = get_close_matches(word, list(known), n=1)
     return f" (did you mean {match[0]!r}?)" if match else ""
+
+
+def first_few(ids: Sequence[str]) -> str:
+    """Return the first three ids for a message, with ``...`` where there are more."""
+    return ", ".join(ids[:3]) + ", ..." * (len(ids) > 3)

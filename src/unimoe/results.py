@@ -127,6 +127,7 @@ class EvalResult(_Strict):
             own main score, where the main metric is another.
         unjudged_queries: queries without judgments; they count in no mean.
         first_stage: scores of the candidates before reranking; None for other tasks.
+        truncated_queries: ids of queries so long that the reranker saw only their beginning, and nothing of a document.
         relevance_level: the lowest grade that binary metrics counted as relevant, where their name fixes none.
         caveats: why the result is unfit for decisions, in words (smoke run, cut queries); empty when it is fit.
         config: the experiment's configuration as it was resolved.
@@ -150,6 +151,7 @@ class EvalResult(_Strict):
     config: dict[str, Any]
     provenance: Provenance
     relevance_level: Annotated[int, Field(ge=1)] = 1
+    truncated_queries: list[str] = []
 
     @model_validator(mode="after")
     def _consistent(self) -> EvalResult:

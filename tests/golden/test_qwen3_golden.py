@@ -14,7 +14,6 @@ from support.tiny_models import tiny_model
 from support.yesno import Scores, adapt, assert_gaps_equal, plain_scores
 
 from unimoe.config import PromptConfig
-from unimoe.errors import InputError
 from unimoe.models.base import BaseModel
 from unimoe.models.prompts import PairTokenizer, TextTokenizer, yes_no_ids
 from unimoe.models.unimodel import UnimodelForExp1
@@ -178,7 +177,14 @@ class TestScores:
         pairs = [self.PAIRS[index] for index in order]
         assert_gaps_equal(subject.model.rerank(pairs, output="gap", token_budget=budget), subject.gaps[order])
 
-    def test_a_query_beyond_the_length_is_refused_with_its_index(self, subject: Subject) -> None:
-        with pytest.raises(InputError, match="fills the whole length of 80 tokens") as caught:
-            subject.model.rerank([*self.PAIRS, ("Zebra " * 200, "d")])
-        assert caught.value.index == len(self.PAIRS)
+    def test_a_query_beyond_the_length_is_cut_as_in_qwens_code(self, subject: Subject) -> None:
+        tokens = subject.model.pair_ids
+        (ids,) = tokens([("Zebra " * 200, "d")])
+        assert tokens.too_long(["Zebra " * 200, "Zebra"]) == [True, False]
+        body = "".join(tokens.body_texts("Zebra " * 200, ""))
+        if tokens.order == "query_first":  # Qwen's: tokenizer(body, truncation="longest_first", max_length=room)
+            expected = tokens._tokenizer(
+                body, truncation="longest_first", max_length=tokens.room, add_special_tokens=False
+            )["input_ids"]
+            assert ids == tokens.prefix + expected + tokens.suffix
+        assert len(ids) == self.MAX_LENGTH

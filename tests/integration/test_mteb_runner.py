@@ -17,6 +17,7 @@ from support.reranking import with_evaluation
 from unimoe.config import Experiment, MTEBConfig
 from unimoe.console import Steps
 from unimoe.errors import DataError
+from unimoe.evaluation.loading import Failures
 from unimoe.evaluation.mteb.suite import MTEBSuite
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.spec import mteb_spec
@@ -52,7 +53,7 @@ def system(experiment: Experiment) -> System:
 
 
 def runner(output_dir: Path, system: System, wanted: tuple[Task, ...] = ("reranking", "embedding")) -> MTEBSuite:
-    return MTEBSuite(Evaluator(output_dir), system, wanted)
+    return MTEBSuite(Evaluator(output_dir), system, wanted, Failures())
 
 
 class TestMTEBSuite:
@@ -67,7 +68,7 @@ class TestMTEBSuite:
 
     def test_it_measures_what_each_task_allows(self, done: tuple[Path, MTEBSuite, list[EvalResult]]) -> None:
         _, one, measurements = done
-        assert one.failures == []
+        assert one.failures.reasons == []
         assert [(m.task, m.dataset) for m in measurements] == [
             ("embedding", "InventedSTS"),
             ("reranking", "InventedReranking"),
@@ -99,7 +100,8 @@ class TestMTEBSuite:
         assert embedded.first_stage is None
         assert reranked.per_query.keys() == embedded.per_query.keys() == RANKED.qrels.keys()
         assert reranked.per_query != embedded.per_query
-        assert reranked.identity.prompt == system.prompt
+        assert reranked.identity.prompt != system.prompt  # the instruction is the task's
+        assert embedded.identity.prompt != reranked.identity.prompt
         assert (embedded.identity.prompt or "").partition("@")[0] == (system.prompt or "").partition("@")[0]
 
     def test_parts_are_told_apart(self, done: tuple[Path, MTEBSuite, list[EvalResult]]) -> None:
@@ -122,7 +124,7 @@ class TestMTEBSuite:
 
         again = runner(done[0], system)
         assert len(again.run([NowhereToBeHad()], Steps(1))) == 1
-        assert again.failures == []
+        assert again.failures.reasons == []
 
     def test_the_data_of_a_task_is_let_go(self, system: System, tmp_path: Path) -> None:
         ours, given = mteb_tasks.InventedSTS(), mteb_tasks.loaded(mteb_tasks.InventedPairs)
@@ -135,7 +137,7 @@ class TestMTEBSuite:
     ) -> None:
         one = runner(tmp_path, system)
         one.run([kind()], Steps(1))
-        assert one.failures == []
+        assert one.failures.reasons == []
         found = result(tmp_path, kind.__name__)
         assert (found.task_type, found.per_query) == (str(kind.metadata.type), {})
         assert 0 < abs(found.aggregate[found.main_metric]) <= 1
@@ -176,7 +178,15 @@ class TestIsDone:
     ) -> None:
         system = system_of(with_evaluation(experiment, mteb=MTEBConfig(**mteb)))
         assert self.is_done(outputs, system) is done
-        assert self.is_done(outputs, system, "reranking")  # no prefix of this kind is in a question
+        instructed = (
+            mteb.get("task_instruction", "") is not None
+        )  # a reranker reads the instruction without its template
+        assert self.is_done(outputs, system, "reranking") is instructed
+
+    @pytest.mark.parametrize("key", ["InventedReranking", "Reranking-query", "query"])
+    def test_nor_another_instruction_of_a_reranker(self, outputs: Path, experiment: Experiment, key: str) -> None:
+        mteb = MTEBConfig(prompts={key: "Instruct: Judge.\nQuery:"})
+        assert not self.is_done(outputs, system_of(with_evaluation(experiment, mteb=mteb)), "reranking")
 
     def test_a_result_is_never_overwritten_by_one_with_other_prefixes(
         self, outputs: Path, experiment: Experiment
@@ -214,9 +224,9 @@ class TestFailures:
         one = runner(tmp_path, system)
         done = one.run([Broken(), mteb_tasks.InventedSTS()], Steps(2))
         assert [m.dataset for m in done] == ["InventedSTS"]
-        (line,) = one.failures
-        assert line.startswith("Broken: KeyError: 'corpus'")
-        assert f"failed: {line}" in capsys.readouterr().err
+        (line,) = one.failures.reasons
+        assert line.startswith("failed: Broken: KeyError: 'corpus'")
+        assert line in capsys.readouterr().err
         assert not [name for name in files(tmp_path) if "Broken" in name]
 
     def test_an_embedding_that_is_not_finite_is_named_by_id_and_leaves_nothing(
@@ -238,8 +248,8 @@ class TestFailures:
             one = runner(tmp_path, system, ("embedding",))
             done = one.run([mteb_tasks.InventedSTS(), mteb_tasks.InventedRetrieval()], Steps(2))
         assert [m.dataset for m in done] == ["InventedSTS"]
-        (line,) = one.failures
-        assert re.match(r"InventedRetrieval, document 'd\d\d': the score is not finite", line)
+        (line,) = one.failures.reasons
+        assert re.match(r"failed: InventedRetrieval, document 'd\d\d': the score is not finite", line)
         assert {Path(name).name for name in files(tmp_path)} == {"InventedSTS.json", "InventedSTS.mteb.json"}
 
     def test_a_damaged_result_is_that_tasks_failure_alone(self, system: System, tmp_path: Path) -> None:
@@ -249,4 +259,4 @@ class TestFailures:
         one = runner(tmp_path, system)
         done = one.run([mteb_tasks.InventedSTS(), mteb_tasks.InventedPairs()], Steps(2))
         assert [m.dataset for m in done] == ["InventedPairs"]
-        assert "InventedSTS.json" in one.failures[0]
+        assert "InventedSTS.json" in one.failures.reasons[0]

@@ -17,7 +17,7 @@ from unimoe.results import TASKS, EvalResult, by_query_id
 
 ALLOWANCES = {
     "queries": "arms judged on different queries are compared on those that all of them share",
-    "candidates": "other candidates: their hash, first stage or pool",
+    "candidates": "other candidates: their hash, first stage or pool, or whether one may have the query's id",
     "metrics": "other main metrics; arms are compared on one that all of them hold",
     "max_queries": "queries cut to another number",
     "depth": "another number of candidates per query",
@@ -55,6 +55,7 @@ _ONE_DATASET = (
     _Rule(
         "collection hash", lambda result: result.provenance.hashes.get("collection"), "collections", none_agrees=True
     ),
+    _Rule("identical_ids", lambda result: result.provenance.hashes.get("identical_ids"), "candidates"),
     _Rule("candidates hash", lambda result: result.provenance.hashes.get("candidates"), "candidates", none_agrees=True),
 )
 _WHERE_RERANKED = (  # elsewhere the first stage is the system under test

@@ -59,9 +59,10 @@ def evaluate(
 ) -> None:
     """Evaluate a checkpoint on a tier: reranking always, embedding for arms that embed.
 
-    Collections are read from the folder UNIMOE_DATA, else downloaded. If one is not available, the command names it and
-    evaluates the others, and its exit code is 4. It keeps results that are up to date, so you can restart a killed
-    evaluation. Under torchrun the processes share all work of the model.
+    Collections are read from the folder UNIMOE_DATA, else downloaded. If one of them, or a task of MTEB, cannot be
+    evaluated, the command names it with the reason and evaluates the others, and its exit code is 4. It keeps results
+    that are up to date, so you can restart a killed evaluation. Under torchrun the processes share
+    all work of the model.
     """
     from unimoe.config.files import load_experiment
     from unimoe.evaluation.evaluate import EvaluationRequest, plan_evaluation, run_evaluation

@@ -21,7 +21,8 @@ class ModelConfig(Section):
         base: a hub id, a folder, or ``bundled:smollm2-135m-instruct``.
         revision: the hub revision; null for the newest.
         dtype: ``auto`` probes the device for the faster of bfloat16 and float32.
-        max_length: tokens of one sequence, prompt included; only documents are truncated to fit.
+        max_length: tokens of one sequence, prompt included; the document is cut to fit, then the query; results name
+            the queries that fill it.
         trust_remote_code: runs code from the model's repository; leave it off unless you have read that code.
     """
 
@@ -100,12 +101,15 @@ def _known_first_stage(setting: str) -> str:
 
 
 class MTEBConfig(Section):
-    r"""The prefixes of texts in MTEB's tasks.
+    r"""How MTEB's tasks are evaluated: the prefixes of texts, and how large a reranking task may be.
 
     Attributes:
+        max_pairs: a cross-encoder leaves out reranking tasks with more candidate pairs than this, and names them;
+            null for no limit. MindSmallReranking has 97,008,807.
         task_instruction: the prefix of queries, and of texts in symmetric tasks, if MTEB has an instruction for the
-            task, which replaces ``{instruction}``. Documents get none. With null, queries get ``prompt.query_prefix``
-            and symmetric tasks none.
+            task or its type, which replaces ``{instruction}``. Documents get none. With null, queries get
+            ``prompt.query_prefix`` and symmetric tasks none. A reranker reads the instruction in its prompt, instead of
+            ``prompt.instruction``, which it keeps with null.
         prompts: prefixes that override the others. The first of these keys that fits counts: ``SciFact-query`` (task
             and role), ``SciFact`` (a task, all texts except documents), ``STS`` (a type of tasks, all texts except
             documents), ``query`` or ``document`` (a role).
@@ -113,6 +117,7 @@ class MTEBConfig(Section):
 
     task_instruction: str | None = "Instruct: {instruction}\nQuery:"
     prompts: dict[str, str] = Field(default={})
+    max_pairs: Count | None = 1_000_000
 
     @model_validator(mode="after")
     def _instruction_has_its_place(self) -> MTEBConfig:
@@ -131,6 +136,10 @@ class EvaluationConfig(Section):
         depth: candidates reranked per query, in all tiers except the bundled one.
         token_budget: padded tokens of one forward pass; null for a number that suits the device.
         batch_size: sequences of one forward pass, instead of ``token_budget``.
+        merge_adapters: add adapters to the weights before scoring, in float32. Scores get other last bits, so results
+            are done again; a GPU runs some 14 kernels fewer in each layer.
+        compile: let torch compile the layers that score, which takes minutes and a C++ compiler on a CPU. Scores get
+            other last bits, so an unfinished evaluation begins anew.
     """
 
     bundled: BundledTier = BundledTier()
@@ -138,6 +147,8 @@ class EvaluationConfig(Section):
     depth: Count = 100
     token_budget: Count | None = None
     batch_size: Count | None = None
+    merge_adapters: bool = False
+    compile: bool = False
     bm25: BM25Config = BM25Config()
     mteb: MTEBConfig = MTEBConfig()
 

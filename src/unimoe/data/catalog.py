@@ -32,6 +32,7 @@ __all__ = [
     "load_collection",
     "main_metric",
     "members",
+    "mteb_task",
     "refuse_unknown",
     "result_name",
     "set_name",
@@ -99,6 +100,12 @@ def set_name(name: str) -> str:
     """Return the set behind a name: ``quora`` of ``path:data/quora`` and of ``ir_datasets:beir/quora/test``."""
     source, rest = find_source(name)
     return source.set_name(rest)
+
+
+def mteb_task(name: str) -> str | None:
+    """Return the task of MTEB that a collection is the data of, wherever it is read from; None where there is none."""
+    source, rest = find_source(name)
+    return source.mteb_task(rest)
 
 
 def result_name(name: str) -> str:

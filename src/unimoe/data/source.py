@@ -49,6 +49,10 @@ class Source:
         """Return the published set behind a name: ``quora`` of ``beir/quora/test``."""
         return name.lower().removeprefix("beir/").partition("/")[0]
 
+    def mteb_task(self, name: str) -> str | None:
+        """Return the task of MTEB that a collection is the data of; None where there is none."""
+        return None
+
     def result_name(self, name: str) -> str | None:
         """Return the name that results, captions and file names show; None for the name as it was written."""
         return None

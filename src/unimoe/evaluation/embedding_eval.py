@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from unimoe.config import Experiment
 from unimoe.data.collection import Collection
-from unimoe.errors import DataError, UnimoeError, UsageError
+from unimoe.errors import DataError, UsageError
+from unimoe.evaluation.loading import failure_reason
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.names import find_tasks, mteb_name, random_state_kept
 from unimoe.evaluation.mteb.prompts import TaskPrompts
@@ -107,7 +108,7 @@ def evaluate_mteb(
     if cross_encoder:
         refuse_without_candidates(chosen)
         unimodel = as_unimodel(model, tokenizer, config)
-        wrapped = MTEBCrossEncoderWrapper(unimodel, name=name, advance=counted, **options)
+        wrapped = MTEBCrossEncoderWrapper(unimodel, name=name, prompts=prompts, advance=counted, **options)
     else:
         embedder = _as_embedder(model, tokenizer, config)
         wrapped = MTEBEncoderWrapper(embedder, name=name, prompts=prompts, advance=counted, **options)
@@ -187,12 +188,6 @@ def refuse_without_candidates(tasks: Sequence[AbsTask]) -> None:
                 f"{task.metadata.name} is a task of type {task.metadata.type}, which gives no candidates to rerank; "
                 "let the model embed there, or name reranking tasks"
             )
-
-
-def failure_reason(error: Exception) -> str:
-    """Return why a task has no score, in one line."""
-    message = " ".join(str(error).split())[:300]
-    return message if isinstance(error, UnimoeError) else f"{type(error).__name__}: {message}"
 
 
 def _as_embedder(model: Any, tokenizer: Any, config: Experiment) -> Embedder:

@@ -90,7 +90,7 @@ class MTEBEncoderWrapper:
         Raises:
             DataError: an embedding is not finite or zero; the message names the task and the text's id.
         """
-        texts, ids = _texts(inputs)
+        texts, ids, _ = _texts(inputs)
         role = None if prompt_type is None else str(prompt_type.value)
         return self.encode_named(texts, ids, task_metadata, role)
 
@@ -134,6 +134,7 @@ class MTEBCrossEncoderWrapper:
         model: the model.
         name: the arm; MTEB knows the model as ``unimoe/{name}``.
         identity: as for ``MTEBEncoderWrapper``.
+        prompts: instructions by task; by default the model's own for all.
         token_budget: padded tokens of one forward pass; by default what suits the device.
         batch_size: pairs of one forward pass, instead of the budget.
         advance: called with the number of pairs done, after each batch.
@@ -146,14 +147,16 @@ class MTEBCrossEncoderWrapper:
         *,
         name: str = "model",
         identity: Mapping[str, str] | None = None,
+        prompts: TaskPrompts | None = None,
         token_budget: int | None = None,
         batch_size: int | None = None,
         advance: Advance | None = None,
         processes: Processes = ALONE,
     ) -> None:
         self.model, self.advance, self.processes = model, advance, processes
-        self._options = {"token_budget": token_budget, "batch_size": batch_size}
-        self.mteb_model_meta = _meta(model, "cross-encoder", name, identity, _NO_PROMPTS)
+        self._prompts = prompts or _NO_PROMPTS
+        self._options: dict[str, Any] = {"token_budget": token_budget, "batch_size": batch_size}
+        self.mteb_model_meta = _meta(model, "cross-encoder", name, identity, self._prompts)
 
     def predict(
         self,
@@ -172,29 +175,45 @@ class MTEBCrossEncoderWrapper:
             Margins ``(N,)``, float32, in the loaders' order.
 
         Raises:
-            DataError: a query fills the whole length, or a score is not finite; names the task and both ids.
+            DataError: a score is not finite; names the task and both ids.
         """
-        queries, query_ids = _texts(inputs1)
-        documents, document_ids = _texts(inputs2)
+        queries, query_ids, given = _texts(inputs1)
+        documents, document_ids, _ = _texts(inputs2)
         pairs = list(zip(queries, documents, strict=True))
         ids = [f"{query} with document {document}" for query, document in zip(query_ids, document_ids, strict=True)]
+        rows: dict[str | None, list[int]] = {}
+        for row, own in enumerate(given):
+            rows.setdefault(self.instruction(task_metadata, own), []).append(row)
+        prompts: list[list[int]] = [[]] * len(pairs)
+        for instruction, chosen in rows.items():
+            for row, prompt in zip(chosen, self.model.pair_ids([pairs[n] for n in chosen], instruction), strict=True):
+                prompts[row] = prompt
         with _named(task_metadata.name, "query", ids):
-            return self.model.rerank(pairs, output="gap", advance=self.advance, **self._options)
+            return self.model.rerank_ids(prompts, advance=self.advance, **self._options)
 
-    def reranker(self) -> UnimodelReranker:
-        """Return what scores the pairs of a task in shards."""
-        return UnimodelReranker(self.model, **self._options)
+    def instruction(self, task: TaskCard, given: str | None) -> str | None:
+        """Return the instruction for a query of a task, which may have its own; None for the prompt's."""
+        return self._prompts.instruction(task, given)
+
+    def reranker(self, instruction: str | None) -> UnimodelReranker:
+        """Return what scores pairs with an instruction in shards."""
+        return UnimodelReranker(self.model, instruction=instruction, **self._options)
 
 
-def _texts(inputs: DataLoader[BatchedInput]) -> tuple[list[str], list[str]]:
-    """Return all texts and their ids: MTEB's ids in retrieval, else positions in the list, from 1."""
+def _texts(inputs: DataLoader[BatchedInput]) -> tuple[list[str], list[str], list[str | None]]:
+    """Return all texts, their ids, and the instruction of each, None where MTEB gives none.
+
+    Ids are MTEB's in retrieval, else positions in the list, from 1.
+    """
     texts: list[str] = []
     ids: list[str] = []
+    instructions: list[str | None] = []
     for batch in inputs:
         places = range(len(texts) + 1, len(texts) + len(batch["text"]) + 1)
         ids.extend(map(repr, batch["id"]) if "id" in batch else (f"{place:,}" for place in places))
         texts.extend(batch["text"])
-    return texts, ids
+        instructions.extend(batch.get("instruction") or [None] * len(places))
+    return texts, ids, instructions
 
 
 @contextmanager

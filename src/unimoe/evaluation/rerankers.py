@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import groupby
+from collections.abc import Callable, Mapping, Sequence
+from itertools import compress, groupby
 from operator import itemgetter
 from typing import Any
 
@@ -14,12 +14,23 @@ from torch import nn
 
 from unimoe.config import Experiment
 from unimoe.data.collection import Collection
-from unimoe.errors import DataError, UsageError
-from unimoe.evaluation.shards import Candidates, Pair, Reranker, TextPair, candidate_pairs, cut_shards
+from unimoe.errors import DataError, UsageError, first_few
+from unimoe.evaluation.shards import (
+    GPU_SHARD_CHARACTERS,
+    SHARD_CHARACTERS,
+    Candidates,
+    Pair,
+    Reranker,
+    TextPair,
+    candidate_pairs,
+    cut_shards,
+)
 from unimoe.models.base import BaseModel
 from unimoe.models.batching import default_token_budget
 from unimoe.models.embedder import Advance
 from unimoe.models.unimodel import UnimodelForExp1
+
+RERANKER_METHODS = ("cut", "prepare", "truncated_queries", "score")
 
 PairScorer = Callable[[list[TextPair]], Sequence[float] | NDArray[np.floating]]
 """Takes the ``(query, document)`` texts of one query and returns a score for each, higher for more relevant."""
@@ -32,16 +43,27 @@ class UnimodelReranker:
         model: the model.
         token_budget: padded tokens of one forward pass; by default what suits the device.
         batch_size: pairs of one forward pass, instead of the budget.
+        instruction: what the prompts say, instead of the model's own instruction.
     """
 
     def __init__(
-        self, model: UnimodelForExp1, *, token_budget: int | None = None, batch_size: int | None = None
+        self,
+        model: UnimodelForExp1,
+        *,
+        token_budget: int | None = None,
+        batch_size: int | None = None,
+        instruction: str | None = None,
     ) -> None:
         self._model, self._token_budget, self._batch_size = model, token_budget, batch_size
+        self._instruction = instruction
 
     @property
     def options(self) -> dict[str, Any]:
         """The arguments beside the model."""
+        return {**self._batches, "instruction": self._instruction}
+
+    @property
+    def _batches(self) -> dict[str, Any]:
         return {"token_budget": self._token_budget, "batch_size": self._batch_size}
 
     @property
@@ -51,16 +73,26 @@ class UnimodelReranker:
 
     def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
         """Cut into whole prefix groups: batches never cross a shard, and what prompts share is computed once."""
-        return cut_shards(collection, candidates, self._model.pair_ids.order)
+        characters = SHARD_CHARACTERS if self._model.device.type == "cpu" else GPU_SHARD_CHARACTERS
+        return cut_shards(collection, candidates, self._model.pair_ids.order, characters)
 
     def prepare(self, pairs: Sequence[TextPair]) -> list[list[int]]:
         """Return the token ids of the pairs' prompts."""
-        return self._model.pair_ids(pairs)
+        return self._model.pair_ids(pairs, self._instruction)
+
+    def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
+        """Return the ids of queries that leave no room for a document."""
+        return list(compress(queries, self._model.pair_ids.too_long(queries.values(), self._instruction)))
 
     def score(self, prepared: Sequence[list[int]], advance: Advance | None = None) -> list[float]:
-        """Return the margin of each prompt."""
-        margins: list[float] = self._model.rerank_ids(prepared, advance=advance, **self.options).tolist()
-        return margins
+        """Return the margin of each prompt; equal prompts are scored once, so that their margins are equal."""
+        place: dict[tuple[int, ...], int] = {}
+        places = [place.setdefault(tuple(ids), len(place)) for ids in prepared]
+        margins = self._model.rerank_ids(list(map(list, place)), advance=advance, **self._batches)
+        if advance and len(place) < len(places):
+            advance(len(places) - len(place))
+        scores: list[float] = margins[places].tolist()
+        return scores
 
 
 class FunctionReranker:
@@ -84,6 +116,10 @@ class FunctionReranker:
         """Return the pairs unchanged."""
         return pairs
 
+    def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
+        """Return no id: the function gets whole texts."""
+        return []
+
     def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:
         """Call the function.
 
@@ -103,6 +139,14 @@ class FunctionReranker:
             advance(len(prepared))
         values: list[float] = scores.tolist()
         return values
+
+
+def truncation_note(name: str, truncated: Sequence[str]) -> str:
+    """Return a sentence about the queries of a dataset that a reranker sees only the beginning of."""
+    return (
+        f"{name}: queries that fill the whole prompt, of which the model sees the beginning and no document: "
+        f"{len(truncated):,} ({first_few(truncated)}); raise model.max_length to read them whole"
+    )
 
 
 def used_budget(model: UnimodelForExp1, token_budget: int | None, batch_size: int | None) -> int | None:
@@ -125,7 +169,7 @@ def as_reranker(model: Any, tokenizer: Any, config: Experiment) -> Reranker:
         UsageError: it is none of these.
     """
     if not isinstance(model, nn.Module | type):
-        if all(callable(getattr(model, name, None)) for name in ("cut", "prepare", "score")):
+        if all(callable(getattr(model, name, None)) for name in RERANKER_METHODS):
             own: Reranker = model
             return own
         if callable(model):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from unimoe.config.dense import DenseConfig
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import PASSAGES, TOP1000
-from unimoe.errors import DataError, InputError, UsageError
+from unimoe.errors import DataError, InputError, UsageError, first_few
 from unimoe.evaluation.spec import Outcome
 from unimoe.io import hash_json
 from unimoe.metrics import DEFAULT_METRICS, from_grade, score_run
@@ -107,7 +107,7 @@ def evaluate_retrieval(
             there, and other queries over the same corpus find it embedded.
         weights: content hash of an adapter or a head, which is no part of ``model.base_identity``; None where there is
             neither. Without it, vectors of other weights would be reused.
-        exclude_self: leave out the document whose id is the query's; right for ArguAna and Quora, wrong elsewhere.
+        exclude_self: leave out the document whose id is the query's, as MTEB's tasks of some collections do.
         token_budget: padded tokens of one forward pass; by default what suits the device.
         batch_size: texts of one forward pass, instead of the budget.
         advance: called with the number of texts done.
@@ -195,8 +195,8 @@ def retrieval_notes(collection: Collection, depth: int) -> list[str]:
     if without := [
         query_id for query_id, grades in collection.qrels.items() if not any(grade > 0 for grade in grades.values())
     ]:
-        named = ", ".join(without[:3]) + ", ..." * (len(without) > 3)
-        notes.append(f"{name}: judged queries without a relevant document, which count 0: {len(without):,} ({named})")
+        count = f"{len(without):,} ({first_few(without)})"
+        notes.append(f"{name}: judged queries without a relevant document, which count 0: {count}")
     return notes
 
 

@@ -200,15 +200,13 @@ class Evaluator:
             "identity": spec.hashes | {"dtype": str(system.dtype)},
             "token_budget": evaluation.token_budget,
             "batch_size": evaluation.batch_size,
+            "prompts": TaskPrompts(evaluation.mteb),
             "advance": counted,
             "processes": self._processes,
         }
         reranking = spec.task == "reranking"
         wrapped: MTEBEncoderWrapper | MTEBCrossEncoderWrapper
-        if reranking:
-            wrapped = MTEBCrossEncoderWrapper(model, **options)
-        else:
-            wrapped = MTEBEncoderWrapper(model, prompts=TaskPrompts(evaluation.mteb), **options)
+        wrapped = MTEBCrossEncoderWrapper(model, **options) if reranking else MTEBEncoderWrapper(model, **options)
         return replace(
             evaluate_task(wrapped, mteb_task, counted, self.store.unfinished(spec)),
             token_budget=used_budget(model, evaluation.token_budget, evaluation.batch_size),

@@ -30,6 +30,9 @@ from unimoe.trec import Run
 SHARD_CHARACTERS = 2**18
 """Text of one shard, each beginning counted once: half a minute for a small model on two cores."""
 
+GPU_SHARD_CHARACTERS = 2**23
+"""Text of one shard on a GPU: seconds for .6 B weights, half a minute for 8 B; larger ones would leave GPUs idle."""
+
 _PART_SHARDS = 8  # at most, which a process takes at a time: within them the next shard is tokenised ahead
 
 Pair = tuple[str, str]
@@ -60,6 +63,9 @@ class Reranker(Protocol):
         Raises:
             InputError: a pair cannot be scored; carries its index.
         """
+
+    def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
+        """Return the ids of queries so long that the model sees only their beginning, and nothing of a document."""
 
     def score(self, prepared: Sequence[Any], advance: Advance | None = None) -> Sequence[float]:
         """Score what ``prepare`` made of some pairs, in their order.
@@ -234,7 +240,7 @@ def prepare(reranker: Reranker, collection: Collection, pairs: Sequence[Pair]) -
     """Return what a reranker scores of some pairs.
 
     Raises:
-        DataError: a pair cannot be scored, such as a query too long for the prompt; names query and document.
+        DataError: a pair cannot be scored; names query and document.
     """
     with _named(collection, pairs):
         return reranker.prepare(pair_texts(collection, pairs))

@@ -19,6 +19,7 @@ from unimoe.evaluation.tiers import Dataset, LoadedDataset
 from unimoe.io import hash_json
 from unimoe.metrics import Scores
 from unimoe.models.device import describe_device
+from unimoe.models.loader import weights_hash
 from unimoe.provenance import package_versions
 from unimoe.results import Identity, Task, TrainingBudget
 from unimoe.trec import Qrels, Run
@@ -73,11 +74,11 @@ class EvaluationSpec:
 
     def fingerprint(self, device: torch.device, token_budget: int | None, batch_size: int | None) -> str:
         """Return the hash of all that a pair's score depends on besides its tokens, to the last bit."""
-        versions = package_versions()
+        versions, evaluation = package_versions(), self.config.get("evaluation", {})
         return hash_json(
             [
                 [self.identity.base_model, self.identity.prompt, self.hashes.get("checkpoint"), self.dtype],
-                [describe_device(device), token_budget, batch_size],
+                [describe_device(device), token_budget, batch_size, evaluation.get("compile", False)],
                 [versions[package] for package in ("unimoe", "torch", "transformers", "peft")],
             ]
         )
@@ -100,6 +101,7 @@ class Outcome:
         token_budget: tokens of one forward pass; None without a model, or where sequences are counted instead.
         first_stage: the scores of the candidates in their first-stage order; None where there is no such order.
         queries_without_candidates: judged queries that had none, which count 0; None where nothing was reranked.
+        truncated_queries: ids of queries so long that the reranker saw only their beginning and no document, sorted.
         main_score: MTEB's main score, the mean over splits and subsets; None outside MTEB.
         mteb_json: MTEB's own result as JSON values, with None for what is no number (nAUC of equal scores).
         task_type: MTEB's type of the task; None outside MTEB.
@@ -118,6 +120,7 @@ class Outcome:
     token_budget: int | None = None
     first_stage: Scores | None = None
     queries_without_candidates: list[str] | None = None
+    truncated_queries: list[str] = field(default_factory=list)
     main_score: float | None = None
     mteb_json: dict[str, Any] = field(default_factory=dict)
     task_type: str | None = None
@@ -145,8 +148,10 @@ def collection_spec(system: System, task: Task, data: LoadedDataset) -> Evaluati
     pooled = task == "embedding" and len(data.pooled.corpus) < data.whole_size
     prompt = system.prompt
     if task == "embedding":
-        prompt = _prompt_on_task(system, card or _CollectionCard(dataset.name))
+        name = data.collection.name  # which the task is named by, whatever folder it is read from
+        prompt = _prompt_on_task(system, _mteb_card(mteb_name(name)) or _CollectionCard(name))
     part = "pool" if task == "embedding" else "candidates"
+    rule = {} if task == "reranking" else dataset.rule_hashes  # the candidates' hash holds it
     return _system_spec(
         system,
         task,
@@ -162,7 +167,7 @@ def collection_spec(system: System, task: Task, data: LoadedDataset) -> Evaluati
             prompt=prompt,
             max_queries=dataset.max_queries,
         ),
-        data_hashes={name: data.hashes[name] for name in ("collection", part)},
+        data_hashes={name: data.hashes[name] for name in ("collection", part)} | rule,
         main_metric=dataset.main_metric,
         caveats=data.caveats,
         task_type=str(card.type) if card else None,
@@ -187,7 +192,7 @@ def mteb_spec(system: System, task: Task, mteb_task: AbsTask) -> EvaluationSpec:
             first_stage=MTEB_CANDIDATES if task == "reranking" else None,
             depth=None,
             pool=None,
-            prompt=system.prompt if task == "reranking" else _prompt_on_task(system, card),
+            prompt=_prompt_on_task(system, card, task),
             max_queries=None,
         ),
         data_hashes={"collection": content},
@@ -231,7 +236,7 @@ def _system_spec(
     task_type: str | None,
 ) -> EvaluationSpec:
     checkpoint = system.checkpoint
-    trained = checkpoint.adapter_hash if checkpoint else None
+    trained = weights_hash(checkpoint, system.experiment.evaluation) if checkpoint else None
     return EvaluationSpec(
         system=system.name,
         seed=system.seed,
@@ -250,7 +255,10 @@ def _system_spec(
 
 def _published(task: Task, dataset: Dataset) -> TaskMetadata | None:
     """Return MTEB's card of the task that the collection is, where embeddings are evaluated on it."""
-    name = mteb_name(dataset.collection) if task == "embedding" else None
+    return _mteb_card(mteb_name(dataset.collection)) if task == "embedding" else None
+
+
+def _mteb_card(name: str | None) -> TaskMetadata | None:
     return find_tasks([name])[0].metadata if name else None
 
 
@@ -260,12 +268,13 @@ class _CollectionCard:
 
     name: str
     type: str = "Retrieval"
-    prompt: None = None
+    prompt: str = ""
 
 
-def _prompt_on_task(system: System, card: TaskCard) -> str | None:
-    """Name and hash of a system's prompt, and of the prefixes that the task has in its config."""
-    prefixes = TaskPrompts(system.experiment.evaluation.mteb).of_task(card)
-    if system.prompt is None or prefixes == [None] * len(prefixes):
+def _prompt_on_task(system: System, card: TaskCard, task: Task = "embedding") -> str | None:
+    """Name and hash of a system's prompt, and of what the task has in its config: prefixes, or an instruction."""
+    prompts = TaskPrompts(system.experiment.evaluation.mteb)
+    own = [prompts.instruction(card)] if task == "reranking" else prompts.of_task(card)
+    if system.prompt is None or own == [None] * len(own):
         return system.prompt
-    return f"{system.prompt.rpartition('@')[0]}@{hash_json([system.prompt, prefixes])}"
+    return f"{system.prompt.rpartition('@')[0]}@{hash_json([system.prompt, own])}"

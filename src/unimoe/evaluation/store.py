@@ -168,6 +168,7 @@ class ResultStore:
             per_query_metrics={name: by_query_id(values) for name, values in per_query.items()},
             unjudged_queries=outcome.scores.unjudged_queries,
             first_stage=_first_stage(outcome),
+            truncated_queries=outcome.truncated_queries,
             caveats=list(spec.caveats),
             identity=spec.identity,
             training=spec.training,

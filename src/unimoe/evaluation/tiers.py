@@ -19,6 +19,7 @@ from unimoe.data.catalog import (
     load_collection,
     main_metric,
     members,
+    mteb_task,
     refuse_unknown,
     result_name,
     set_name,
@@ -38,8 +39,8 @@ _TIERS = {
     "full": (*BEIR_NAMES, *CQADUPSTACK),  # BEIR's 15 public sets, one of which is twelve collections
 }
 
-_OWN_IDS = frozenset({"arguana", "quora", "quoraretrieval"})
-"""Sets whose queries are documents too: the document with the query's id is no answer."""
+_FIRST_RULE = frozenset({"arguana", "quora", "quoraretrieval"})
+"""Sets that document ids equal to the query's were left out of when results did not name that rule yet."""
 
 _POOL_SEED = 0
 
@@ -73,10 +74,22 @@ class Dataset:
         """Its name in results, captions and file names."""
         return result_name(self.collection)
 
-    @property
+    @cached_property
     def exclude_self(self) -> bool:
-        """Whether the document with the query's id is left out."""
-        return set_name(self.collection) in _OWN_IDS
+        """Whether the document with the query's id is left out: MTEB's rule, where it has a task of the collection."""
+        task = mteb_task(self.collection)
+        if task is None:
+            return False
+        from unimoe.evaluation.mteb.names import ignores_identical_ids  # MTEB takes seconds to import
+
+        return ignores_identical_ids(task)
+
+    @property
+    def rule_hashes(self) -> dict[str, str]:
+        """The rule of ``exclude_self`` for the hashes of a result, unless it is the one of results that name none."""
+        if self.exclude_self == (set_name(self.collection) in _FIRST_RULE):
+            return {}
+        return {"identical_ids": "left out" if self.exclude_self else "kept"}
 
     @property
     def main_metric(self) -> str:

@@ -48,8 +48,8 @@ def bm25_run(
         depth: documents kept per query, at most; only documents that share a word with the query are kept.
         params: BM25's parameters.
         engine: whose implementation of BM25.
-        exclude_self: leave out the document whose id is the query's, before the cut. Right where queries and
-            documents share ids (ArguAna, Quora), wrong elsewhere: equal numbers would drop real documents.
+        exclude_self: leave out the document whose id is the query's, before the cut. Right where queries are
+            documents too (ArguAna); elsewhere equal numbers drop real documents, as MTEB does on some sets.
         progress: called after every query.
 
     Returns:

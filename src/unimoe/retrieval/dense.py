@@ -59,8 +59,8 @@ def search(
         k: documents wanted per query; all N where there are fewer.
         backend: what finds the candidates.
         device: where torch computes.
-        exclude_self: leave out the document whose id is the query's, before the cut. Right where queries and
-            documents share ids (ArguAna, Quora), wrong elsewhere: equal numbers would drop real documents.
+        exclude_self: leave out the document whose id is the query's, before the cut. Right where queries are
+            documents too (ArguAna); elsewhere equal numbers drop real documents, as MTEB does on some sets.
         longest: no document's vector is longer than this (``UNIT_LENGTH`` for embeddings). Without it
             the corpus is read once more to find it, which is slow for a query or two at a time.
         block_bytes: float32 size of a block of the corpus; by default what suits the device.

@@ -186,7 +186,11 @@ def _rerank_code(experiment: Experiment, model: UnimodelForExp1) -> str:
     pairs = model.pair_ids
     first, *second = (_expression(text) for text in pairs.body_texts(_QUERY, _DOCUMENT))
     if second:
-        body = [f"end = ids({second[0]})", f"body = ids({first})[: {pairs.room} - len(end)] + end"]
+        body = [
+            f"end = ids({second[0]})",
+            f"start = ids({first})[: max({len(pairs.opening)}, {pairs.room} - len(end))]",
+            f"body = (start + end)[: {pairs.room}]",
+        ]
     else:
         body = [f"body = ids({first})[:{pairs.room}]"]
     return _RERANK.format(

@@ -94,6 +94,12 @@ class TestAllowedByName:
         assert words in caveat
         assert caveat.endswith(f"(allowed by name: {allow})")
 
+    def test_so_does_the_rule_of_identical_ids(self, tmp_path: Path) -> None:
+        write_result(tmp_path, make_result("joint_r8", 0, SCORES))
+        write_result(tmp_path, make_result("rank_only_r8", 0, SCORES, hashes={"identical_ids": "left out"}))
+        assert "identical_ids differs: None in joint_r8 seed 0; 'left out' in rank_only_r8 seed 0" in refusal(tmp_path)
+        assert "identical_ids differs" in load_all_results(tmp_path, ["candidates"]).caveats[0]
+
     @pytest.mark.parametrize(("allow", "part"), [("candidates", "candidates"), ("collections", "collection")])
     def test_so_do_other_contents(self, tmp_path: Path, allow: str, part: str) -> None:
         write_result(tmp_path, make_result("joint_r8", 0, SCORES))

@@ -168,6 +168,50 @@ class TestCrossEncoder:
         pairs = list(zip(QUERIES, TEXTS, strict=True))
         np.testing.assert_array_equal(scores, model.rerank(pairs, output="gap"))
 
+    @pytest.mark.parametrize("template", ["qwen3", "chat"])
+    def test_the_instruction_of_the_task_is_in_the_prompt(self, task: dict[str, Any], template: str) -> None:
+        model = make_model(prompt=PromptConfig(template=template, instruction="Judge."), max_length=400)
+        pairs = list(zip(QUERIES, TEXTS, strict=True))
+        own = task["task_metadata"].prompt["query"]
+        for prompts, instruction in (
+            (None, None),
+            (TaskPrompts(MTEBConfig()), own),
+            (by_hand(), None),
+            (by_hand(SciFact="Weigh."), "Weigh."),
+            (TaskPrompts(MTEBConfig(prompts={"query": "Instruct: Weigh.\nQuery:"})), "Weigh."),
+        ):
+            scores = MTEBCrossEncoderWrapper(model, prompts=prompts).predict(loader(QUERIES), loader(TEXTS), **task)
+            np.testing.assert_array_equal(scores, model.rerank(pairs, output="gap", instruction=instruction))
+        written = tiny_base().tokenizer.decode(model.pair_ids(pairs[:1], own)[0])
+        assert own in written
+        assert "Judge." not in written
+
+    def test_a_query_may_have_an_instruction_of_its_own(self, model: UnimodelForExp1, task: dict[str, Any]) -> None:
+        given = ["Weigh.", "Judge.", "Weigh.", "Judge.", "Think."]
+        rows = [
+            {"id": str(n), "text": query, "instruction": own}
+            for n, (query, own) in enumerate(zip(QUERIES, given, strict=True))
+        ]
+        asked: Any = DataLoader(rows, batch_size=2)  # type: ignore[arg-type]
+        expected = [
+            model.rerank([pair], output="gap", instruction=own)[0]
+            for pair, own in zip(zip(QUERIES, TEXTS, strict=True), given, strict=True)
+        ]
+        scores = MTEBCrossEncoderWrapper(model, prompts=TaskPrompts(MTEBConfig())).predict(asked, loader(TEXTS), **task)
+        np.testing.assert_allclose(scores, expected, atol=1e-5)
+        assert len(set(expected)) == len(expected)
+        overridden = MTEBCrossEncoderWrapper(model, prompts=by_hand(SciFact="Weigh.")).predict(
+            asked, loader(TEXTS), **task
+        )
+        assert not np.allclose(overridden, expected)
+
+    def test_an_error_about_one_of_several_instructions_names_the_right_query(self, task: dict[str, Any]) -> None:
+        rows = [{"id": str(n), "text": query, "instruction": f"{n % 2}"} for n, query in enumerate(QUERIES)]
+        asked: Any = DataLoader(rows, batch_size=2)  # type: ignore[arg-type]
+        wrapped = MTEBCrossEncoderWrapper(broken(), prompts=TaskPrompts(MTEBConfig()))
+        with pytest.raises(DataError, match=r"^SciFact, query '0' with document '0'"):
+            wrapped.predict(asked, loader(TEXTS), **task)
+
     def test_loaders_of_different_length_are_refused(self, model: UnimodelForExp1, task: dict[str, Any]) -> None:
         wrapped = MTEBCrossEncoderWrapper(model, name="rank_only_r8", identity=IDENTITY)
         with pytest.raises(ValueError, match="shorter"):

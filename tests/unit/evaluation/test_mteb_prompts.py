@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from datasets import Dataset
+from mteb import AbsTask
+from mteb.abstasks import AbsTaskRetrieval
+from mteb.types import PromptType
 from pydantic import ValidationError
+from torch.utils.data import DataLoader
 
 from unimoe.config import MTEBConfig
 from unimoe.errors import UsageError
+from unimoe.evaluation.mteb.names import find_tasks
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 
 ROLES = ("query", "document", None)
@@ -90,27 +97,27 @@ class TestInstruction:
         assert isinstance(task.prompt, str)
         assert prompts.prefix(task, None) == f"Instruct: {task.prompt}\nQuery:"
 
-    def test_in_the_benchmark_six_retrieval_tasks_alone_are_without_one_and_documents_always(self) -> None:
-        from unimoe.evaluation.mteb.names import find_tasks
-
-        prompts, without = TaskPrompts(MTEBConfig()), []
-        for task in find_tasks(["full"]):
-            role = "query" if task.metadata.type in ("Retrieval", "Reranking") else None
-            prefix = prompts.prefix(task.metadata, role)
-            assert prefix is None or prefix.startswith("Instruct: ")
-            assert prompts.prefix(task.metadata, "document") is None
-            if prefix is None:
-                without.append(task.metadata.name)
-        assert without == [
+    def test_a_task_without_one_gets_that_of_its_type(self) -> None:
+        prompts = TaskPrompts(MTEBConfig())
+        without = [task for task in find_tasks(["full"]) if task.metadata.prompt is None]
+        ranked = {task.metadata.name for task in without if task.metadata.type == "Retrieval"}
+        assert ranked == {
             "CQADupstackGamingRetrieval", "CQADupstackUnixRetrieval", "ClimateFEVERHardNegatives", "FEVERHardNegatives",
             "HotpotQAHardNegatives", "Touche2020Retrieval.v3",
-        ]  # fmt: skip
+        }  # fmt: skip
+        for task in without:
+            if task.metadata.name in ranked:
+                expected = "Instruct: Retrieve text based on user query.\nQuery:"
+                assert prompts.of_task(task.metadata) == [expected, None, None]
 
-    def test_queries_of_a_task_without_one_are_left_to_the_model(self) -> None:
-        import mteb
+    def test_a_collection_that_is_no_task_of_mteb_is_left_to_the_model(self, scifact: Any) -> None:
+        card = scifact.model_copy(update={"prompt": ""})
+        assert TaskPrompts(MTEBConfig()).of_task(card) == [None] * 3
 
-        task = mteb.get_task("SciFact").metadata.model_copy(update={"prompt": None})
-        assert TaskPrompts(MTEBConfig()).prefix(task, "query") is None
+    def test_tasks_without_roles_are_known_by_what_they_were_known_by(self, scifact: Any, sts: Any) -> None:
+        prompts = TaskPrompts(MTEBConfig())
+        assert prompts.of_task(scifact) == [f"Instruct: {self.SCIFACT}\nQuery:", None, None]
+        assert prompts.of_task(sts) == [None, None, "Instruct: Retrieve semantically similar text.\nQuery:"]
 
     def test_none_leaves_all_to_the_model(self, scifact: Any, sts: Any) -> None:
         prompts = TaskPrompts(MTEBConfig(task_instruction=None))
@@ -119,6 +126,70 @@ class TestInstruction:
     def test_a_template_without_a_place_for_it_is_refused(self) -> None:
         with pytest.raises(ValidationError, match=r"must hold {instruction}"):
             MTEBConfig(task_instruction="Instruct: ")
+
+
+class TestOfRerankers:
+    def test_the_order_of_choice(self, scifact: Any) -> None:
+        claim = TestInstruction.SCIFACT
+        untold = scifact.model_copy(update={"prompt": None})
+        prompts = TaskPrompts(MTEBConfig())
+        assert prompts.instruction(scifact) == claim
+        assert prompts.instruction(scifact, "mine") == "mine"
+        assert prompts.instruction(untold) == "Retrieve text based on user query."
+        assert by_hand().instruction(scifact, "mine") is None
+        assert by_hand(Retrieval="Weigh. ").instruction(scifact, "mine") == "Weigh."
+        assert by_hand(SciFact="", Retrieval="Weigh.").instruction(scifact, "mine") is None
+
+    @pytest.mark.parametrize("template", ["Instruct: {instruction}\nQuery:", "{instruction}: ", "{instruction}"])
+    def test_a_prefix_in_the_template_is_the_instruction_in_it(self, scifact: Any, template: str) -> None:
+        config = MTEBConfig(task_instruction=template, prompts={"query": template.replace("{instruction}", "Weigh.")})
+        assert TaskPrompts(config).instruction(scifact) == "Weigh."
+
+
+@pytest.mark.filterwarnings("ignore:Prompt type 'document' not found", "ignore:No prompt found on the abstask class")
+class TestAsMTEB:
+    """What mteb's own wrapper of Qwen3-Embedding gives the model, without the model."""
+
+    @pytest.fixture(scope="class")
+    def wrapper(self) -> Any:
+        from mteb.models.instruct_wrapper import InstructSentenceTransformerModel
+        from mteb.models.model_implementations.qwen3_models import instruction_template
+
+        wrapper: Any = InstructSentenceTransformerModel.__new__(InstructSentenceTransformerModel)
+        wrapper.instruction_template, wrapper.apply_instruction_to_passages = instruction_template, False
+        wrapper.model = SimpleNamespace(encode=lambda texts, prompt: prompt)
+        return wrapper
+
+    def sent(self, wrapper: Any, task: AbsTask, role: str | None) -> str | None:
+        loader = DataLoader(Dataset.from_dict({"text": ["a text"]}))
+        facts: dict[str, Any] = {"task_metadata": task.metadata, "hf_split": "test", "hf_subset": "default"}
+        prompt: str | None = wrapper.encode(loader, prompt_type=PromptType(role) if role else None, **facts)
+        return prompt
+
+    @pytest.mark.parametrize("role", ROLES)
+    def test_every_task_of_the_benchmark_in_every_role(self, wrapper: Any, role: str | None) -> None:
+        tasks, prompts = find_tasks(["full"]), TaskPrompts(MTEBConfig())
+        assert len(tasks) == 41
+        assert {t.metadata.name: prompts.prefix(t.metadata, role) for t in tasks} == {
+            t.metadata.name: self.sent(wrapper, t, role) for t in tasks
+        }
+
+    def test_every_other_text_task_too(self, wrapper: Any) -> None:
+        from mteb.get_tasks import TASK_LIST
+
+        prompts, compared = TaskPrompts(MTEBConfig()), 0
+        for kind in TASK_LIST:
+            if kind.metadata.modalities == ["text"]:
+                task = kind.__new__(kind)
+                role = "query" if issubclass(kind, AbsTaskRetrieval) else None
+                assert (prompts.prefix(kind.metadata, role) or "") == self.sent(wrapper, task, role), kind
+                compared += 1
+        assert compared > 1000
+
+    def test_a_prefix_by_hand_takes_its_place(self, wrapper: Any) -> None:
+        (task,) = find_tasks(["FEVERHardNegatives"])
+        prompts = TaskPrompts(MTEBConfig(prompts={"FEVERHardNegatives-query": "Claim: "}))
+        assert prompts.prefix(task.metadata, "query") == "Claim: " != self.sent(wrapper, task, "query")
 
 
 class TestUnknownKeys:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +15,9 @@ from support.reranking import invented, write_invented
 
 from unimoe.config import Experiment
 from unimoe.data.collection import Collection
-from unimoe.errors import DataError
-from unimoe.evaluation import plan
+from unimoe.evaluation import plan, shards
 from unimoe.evaluation.plan import print_plan, probe_speed
+from unimoe.evaluation.shards import Pair, Reranker
 from unimoe.evaluation.systems import System, zero_shot_system
 from unimoe.evaluation.tiers import LoadedDataset, chosen_datasets
 from unimoe.models.loader import ModelLoader
@@ -99,15 +100,14 @@ class TestWork:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         sampled = list[int]()
-        pair_ids = model.pair_ids
+        prepare = shards.prepare
 
-        def counted(pairs: Sequence[tuple[str, str]]) -> list[list[int]]:
+        def counted(reranker: Reranker, collection: Collection, pairs: Sequence[Pair]) -> Sequence[Sequence[Any]]:
             sampled.append(len(pairs))
-            return pair_ids(pairs)
+            return prepare(reranker, collection, pairs)
 
-        counted.order = pair_ids.order  # type: ignore[attr-defined]
         monkeypatch.setattr(plan, "_SAMPLE_CHARACTERS", 300)
-        monkeypatch.setattr(model, "pair_ids", counted)
+        monkeypatch.setattr(plan, "prepare", counted)
         line, _ = planned(capsys, system, [data])
         asked = questions(model, data)
         assert sampled[0] < len(asked) / 2
@@ -168,11 +168,14 @@ class TestProbe:
         (line,) = planned(capsys, system, [data])
         assert line.split()[2:5] == ["7", "0", "0"]
 
-    def test_a_query_that_leaves_no_room_is_named(self, experiment: Experiment, system: System, tmp_path: Path) -> None:
+    def test_queries_that_leave_no_room_are_named(
+        self, capsys: pytest.CaptureFixture[str], experiment: Experiment, system: System, tmp_path: Path
+    ) -> None:
         folder = write_invented(tmp_path / "wordy", with_queries("baba keke " * 200))
         data = LoadedDataset(chosen_datasets(experiment, [f"path:{folder}"])[0])
-        with pytest.raises(DataError, match=r"^wordy, query 'q\d', document 'd\d\d': query 'baba"):
-            print_plan(system, [data], ("reranking",), None)
+        _, note, _ = planned(capsys, system, [data])
+        assert note.startswith("wordy: queries that fill the whole prompt")
+        assert "7 (q0, q1, q2, ...)" in note
 
 
 def with_queries(text: str) -> Collection:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,19 @@ import pytest
 import torch
 from support.experiments import tiny_experiment
 from support.reranking import invented, write_invented
+from support.tiny_models import tiny_base
 
-from unimoe.config import Experiment
+from unimoe.config import Experiment, PromptConfig
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UsageError
+from unimoe.evaluation import rerankers
 from unimoe.evaluation.embedding_eval import evaluate_mteb
-from unimoe.evaluation.rerankers import FunctionReranker, as_reranker
+from unimoe.evaluation.rerankers import FunctionReranker, UnimodelReranker, as_reranker
 from unimoe.evaluation.reranking_eval import evaluate_beir, evaluate_reranking_suite, rerank_collection
 from unimoe.evaluation.shards import ShardStore, cut_shards
 from unimoe.metrics import score_run
 from unimoe.models.embedder import Advance
+from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.trec import Run
 
 COLLECTION = invented(documents=12, queries=4, unjudged=1)
@@ -88,6 +91,14 @@ class TestFunction:
             rerank_collection(FunctionReranker(function), COLLECTION, CANDIDATES)
 
 
+def test_shards_are_sized_by_the_device_and_by_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rerankers, "SHARD_CHARACTERS", 1)
+    unimodel = UnimodelForExp1(tiny_base(), PromptConfig(order="query_first"), 256)
+    assert len(UnimodelReranker(unimodel).cut(COLLECTION, CANDIDATES)) == len(CANDIDATES)
+    monkeypatch.setattr(UnimodelForExp1, "device", torch.device("cuda"))
+    assert len(UnimodelReranker(unimodel).cut(COLLECTION, CANDIDATES)) == 1
+
+
 class CountingReranker:
     """A user's class: one shard a query, and the pairs scored so far; an interrupt after so many."""
 
@@ -101,6 +112,9 @@ class CountingReranker:
 
     def prepare(self, pairs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
         return pairs
+
+    def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
+        return []
 
     def score(self, prepared: Sequence[tuple[str, str]], advance: Advance | None = None) -> list[float]:
         if self._limit is not None and self.scored >= self._limit:

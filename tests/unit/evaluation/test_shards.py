@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from unimoe.config import PromptConfig
 from unimoe.data.collection import Collection, Document
 from unimoe.errors import DataError
 from unimoe.evaluation.rerankers import UnimodelReranker
+from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.shards import Pair, ShardScores, ShardStore, cut_shards, score_part, score_shards
 from unimoe.evaluation.sharing import serve
 from unimoe.models.unimodel import UnimodelForExp1
@@ -227,9 +229,15 @@ class TestErrors:
         with pytest.raises(DataError, match=r"query 'q\d', document 'd05': the score is not finite"):
             score_shards(UnimodelReranker(model), spoilt, shards)
 
-    def test_a_query_that_leaves_no_room_is_named(self, model: UnimodelForExp1) -> None:
+    def test_a_query_that_leaves_no_room_is_named_in_the_outcome(self, model: UnimodelForExp1) -> None:
         queries = {**COLLECTION.queries, "q2": "word " * 200}
         wordy = Collection("wordy", "test", COLLECTION.corpus, queries, COLLECTION.qrels)
-        shards = cut_shards(wordy, CANDIDATES, model.pair_ids.order)
-        with pytest.raises(DataError, match=r"query 'q2', document 'd\d\d': query 'word .* raise model.max_length"):
-            score_shards(UnimodelReranker(model), wordy, shards)
+        outcome = rerank_collection(UnimodelReranker(model), wordy, CANDIDATES)
+        plain = rerank_collection(UnimodelReranker(model), COLLECTION, CANDIDATES)
+        assert (outcome.truncated_queries, plain.truncated_queries) == (["q2"], [])
+        (note,) = outcome.notes
+        assert re.search(r"^wordy: queries that fill the whole prompt, .* 1 \(q2\); raise model.max_length", note)
+        assert plain.notes == []
+        assert len(set(outcome.run["q2"].values())) == 1  # each prompt has the same tokens
+        for query in queries.keys() - {"q2"}:
+            assert outcome.run[query] == pytest.approx(plain.run[query], abs=1e-5)

@@ -54,6 +54,23 @@ def checkpoint(adapter_hash: str) -> Checkpoint:
     )  # fmt: skip
 
 
+def test_a_published_set_has_its_prefixes_in_its_identity_whatever_folder_it_is_read_from(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNIMOE_DATA", str(tmp_path))
+    for parent in (tmp_path, tmp_path / "mine"):
+        write_invented(parent / "scifact", invented(name="scifact"))
+    experiment = parse_experiment(tiny_experiment_dict(folder), source="tiny")
+    system = zero_shot_system(experiment, ModelLoader(experiment, torch.device("cpu"), torch.float32))
+    names = ("scifact", f"path:{tmp_path / 'mine' / 'scifact'}", f"path:{folder / 'toy'}")
+    one, same, other = (
+        collection_spec(system, "embedding", LoadedDataset(dataset)).identity.prompt
+        for name in names
+        for dataset in chosen_datasets(experiment, [name])
+    )
+    assert one == same != other == system.prompt
+
+
 def test_what_changes_the_bits_of_a_score_changes_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [
         fingerprint(folder),
@@ -66,6 +83,8 @@ def test_what_changes_the_bits_of_a_score_changes_it(folder: Path, monkeypatch: 
         fingerprint(folder, evaluation={"batch_size": 3}),
         fingerprint(folder, adapter="one"),
         fingerprint(folder, adapter="two"),
+        fingerprint(folder, adapter="two", evaluation={"merge_adapters": True}),
+        fingerprint(folder, evaluation={"compile": True}),
     ]
     others = {**package_versions(), "torch": "0"}
     monkeypatch.setattr(spec, "package_versions", lambda: others)

@@ -6,7 +6,7 @@ import pytest
 from support.tiny_models import tiny_tokenizer
 
 from unimoe.config import PromptConfig
-from unimoe.errors import DataError, InputError, UsageError
+from unimoe.errors import DataError, UsageError
 from unimoe.models.prompts import PairTokenizer, TextTokenizer, prompt_name, yes_no_ids
 
 Order = Literal["query_first", "document_first"]
@@ -56,31 +56,47 @@ class TestPairs:
         assert encode([("q", "a\ud83d\udc26b")]) == encode([("q", "a🐦b")])
 
     @pytest.mark.parametrize("order", ORDERS)
-    def test_a_query_that_fills_the_length_is_refused_and_quoted(self, tokenizer: Any, order: Order) -> None:
-        encode = PairTokenizer(tokenizer, PromptConfig(order=order), 512)
-        with pytest.raises(InputError, match=r"query 'Zebra .*fills the whole length.*model\.max_length") as caught:
-            encode([("short", "d"), ("Zebra " * 600, "d"), ("Zebra " * 600, "e")])
-        assert caught.value.index == 1
-        assert str(caught.value) == f"input 1: {caught.value.reason}"
-        assert "\n" not in str(caught.value)
-        assert len(str(caught.value)) < 250
+    @pytest.mark.parametrize("template", ["qwen3", "chat"])
+    def test_a_query_that_fills_the_length_keeps_its_beginning(
+        self, tokenizer: Any, order: Order, template: str
+    ) -> None:
+        encode = PairTokenizer(tokenizer, PromptConfig(order=order, template=template), 512)
+        query = " ".join(f"word{number}" for number in range(600))
+        short, one, other = encode([("short", "d"), (query, "a document"), (query, "another")])
+        assert len(one) == 512
+        assert one == other  # nothing of the documents is left
+        text = tokenizer.decode(one)
+        assert "Query>: word0 word1 word2" in text or "Query: word0 word1 word2" in text
+        assert "word599" not in text
+        assert one[-len(encode.suffix) :] == short[-len(encode.suffix) :] == encode.suffix
 
     @pytest.mark.parametrize("order", ORDERS)
-    def test_a_query_near_the_length_is_whole_or_refused(self, tokenizer: Any, order: Order) -> None:
-        prompt, pair = PromptConfig(order=order), ("why " * 30, "because of this")
-        (whole,) = PairTokenizer(tokenizer, prompt, 1000)([pair])
-        taken = []
+    def test_the_document_gives_way_before_the_query(self, tokenizer: Any, order: Order) -> None:
+        prompt, (query, document) = PromptConfig(order=order), ("why " * 30, "because of this")
+        (whole,) = PairTokenizer(tokenizer, prompt, 1000)([(query, document)])
+        seen = []
         for max_length in range(len(whole) - 40, len(whole) + 2):
-            try:
-                (ids,) = PairTokenizer(tokenizer, prompt, max_length)([pair])
-            except InputError:
-                taken.append(False)
-                continue
-            taken.append(True)
+            encode = PairTokenizer(tokenizer, prompt, max_length)
+            (ids,) = encode([(query, document)])
             assert len(ids) == min(max_length, len(whole))
-            assert pair[0].strip() in tokenizer.decode(ids)
-        assert taken == sorted(taken)
-        assert set(taken) == {False, True}
+            text = tokenizer.decode(ids)
+            seen.append((query.strip() in text, "because" in text, encode.too_long([query]) == [False]))
+        assert seen == sorted(seen)
+        assert seen[0] == (False, False, False)
+        assert seen[-1] == (True, True, True)
+        assert all(query_is_whole for query_is_whole, _, fits in seen if fits)
+        assert not any(document_is_seen for _, document_is_seen, fits in seen if not fits)
+
+    @pytest.mark.parametrize("order", ORDERS)
+    def test_an_instruction_replaces_the_configured_one(self, tokenizer: Any, order: Order) -> None:
+        pairs = [("why?", "so"), ("word " * 600, "so")]
+        for template in ("qwen3", "chat"):
+            configured = PromptConfig(order=order, template=template)
+            encode = PairTokenizer(tokenizer, configured, 300)
+            other = PairTokenizer(tokenizer, configured.model_copy(update={"instruction": "Find a duplicate."}), 300)
+            assert encode(pairs, "Find a duplicate.") == other(pairs) != encode(pairs)
+            assert encode.too_long(["why?", "word " * 600], "Find a duplicate.") == [False, True]
+            assert encode(pairs, configured.instruction) == encode(pairs)
 
     @pytest.mark.parametrize("order", ORDERS)
     def test_a_pair_does_not_depend_on_its_neighbours(self, tokenizer: Any, order: Order) -> None:
@@ -107,6 +123,50 @@ class TestPairs:
         short.model_max_length = 8
         PairTokenizer(short, PromptConfig(), 512)([("q", "a long document " * 100)])
         assert not short.deprecation_warnings  # where the tokenizer notes that it has warned
+
+
+class TestFirstToken:
+    """Llama and Gemma were trained with one token before every text."""
+
+    @pytest.fixture
+    def with_first(self) -> Any:
+        from tokenizers.processors import TemplateProcessing
+
+        tokenizer = tiny_tokenizer()
+        tokenizer.bos_token = "<|endoftext|>"
+        post = TemplateProcessing(single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", tokenizer.bos_token_id)])
+        tokenizer.backend_tokenizer.post_processor = post
+        return tokenizer
+
+    @pytest.mark.parametrize("order", ORDERS)
+    def test_a_pair_begins_with_it(self, tokenizer: Any, with_first: Any, order: Order) -> None:
+        prompt, pairs = PromptConfig(order=order), [("why?", "so"), ("q", "long " * 900)]
+        plain = PairTokenizer(tokenizer, prompt, 299)(pairs)
+        assert PairTokenizer(with_first, prompt, 300)(pairs) == [[with_first.bos_token_id, *ids] for ids in plain]
+
+    def test_a_chat_template_that_writes_it_gives_it_once(self, with_first: Any) -> None:
+        prompt = PromptConfig(template="chat")
+        (plain,) = PairTokenizer(with_first, prompt, 300)([("why?", "so")])
+        with_first.chat_template = "<|endoftext|>" + with_first.chat_template
+        assert PairTokenizer(with_first, prompt, 300)([("why?", "so")]) == [plain]
+        assert plain.count(with_first.bos_token_id) == 1
+
+    def test_a_text_to_embed_begins_with_it(self, tokenizer: Any, with_first: Any) -> None:
+        texts, prompt = ["cat", "long " * 900], PromptConfig()
+        for length in (None, 20):
+            plain = TextTokenizer(tokenizer, prompt, 63)(texts, "query", max_length=length and length - 1)
+            ids = TextTokenizer(with_first, prompt, 64)(texts, "query", max_length=length)
+            assert ids == [[with_first.bos_token_id, *tokens] for tokens in plain]
+
+    def test_a_token_that_only_ends_texts_is_not_put_before_them(self, tokenizer: Any) -> None:
+        from tokenizers.processors import TemplateProcessing
+
+        ending = tiny_tokenizer()
+        ending.bos_token = "<|endoftext|>"
+        post = TemplateProcessing(single="$A <|endoftext|>", special_tokens=[("<|endoftext|>", ending.bos_token_id)])
+        ending.backend_tokenizer.post_processor = post
+        pairs = [("why?", "so")]
+        assert PairTokenizer(ending, PromptConfig(), 300)(pairs) == PairTokenizer(tokenizer, PromptConfig(), 300)(pairs)
 
 
 class TestChatFrame:

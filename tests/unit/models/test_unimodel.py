@@ -119,10 +119,16 @@ class TestRerank:
         np.testing.assert_array_equal(gaps, model.rerank(PAIRS, output="gap"))
 
     @pytest.mark.parametrize("order", ["query_first", "document_first"])
-    def test_a_query_that_fills_the_length_is_refused_with_its_index(self, order: str) -> None:
-        with pytest.raises(InputError, match="fills the whole length") as caught:
-            tiny_unimodel(order=order).rerank([*PAIRS, ("Zebra " * 100, "mat")])
-        assert caught.value.index == len(PAIRS)
+    def test_a_query_that_fills_the_length_is_scored_by_its_beginning(self, order: str) -> None:
+        model = tiny_unimodel(order=order)
+        margins = model.rerank([*PAIRS, ("Zebra " * 100, "mat"), ("Zebra " * 200, "house")], output="gap")
+        np.testing.assert_allclose(margins[:-2], model.rerank(PAIRS, output="gap"), atol=1e-5)
+        assert margins[-1] == pytest.approx(margins[-2], abs=1e-5)
+
+    def test_an_instruction_changes_the_prompt(self, model: UnimodelForExp1) -> None:
+        other = tiny_unimodel(instruction="Find a duplicate.")
+        np.testing.assert_array_equal(model.rerank(PAIRS, instruction="Find a duplicate."), other.rerank(PAIRS))
+        assert not np.array_equal(model.rerank(PAIRS), other.rerank(PAIRS))
 
     def test_a_tokenizer_without_a_padding_token(self, model: UnimodelForExp1) -> None:
         base = tiny_base()

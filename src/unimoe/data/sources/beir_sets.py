@@ -62,6 +62,25 @@ SHORT_NAMES = (*BEIR_NAMES, *CQADUPSTACK)
 ALIASES = {"fiqa2018": "fiqa", "touche2020": "webis-touche2020", "dbpedia": "dbpedia-entity", "treccovid": "trec-covid"}
 """Other spellings of short names, in lower case."""
 
+MTEB_TASKS = {
+    "arguana": "ArguAna",
+    "climate-fever": "ClimateFEVER",
+    "dbpedia-entity": "DBPedia",
+    "fever": "FEVER",
+    "fiqa": "FiQA2018",
+    "hotpotqa": "HotpotQA",
+    "msmarco": "MSMARCO",
+    "nfcorpus": "NFCorpus",
+    "nq": "NQ",
+    "quora": "QuoraRetrieval",
+    "scidocs": "SCIDOCS",
+    "scifact": "SciFact",
+    "trec-covid": "TRECCOVID",
+    "webis-touche2020": "Touche2020",
+    **{name: f"CQADupstack{name.partition('/')[2].capitalize()}Retrieval" for name in CQADUPSTACK},
+}
+"""MTEB's tasks of the sets, by short name."""
+
 BEIR_URL = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets/{name}.zip"
 
 
@@ -203,6 +222,11 @@ class PublishedSets(Source):
         if _is_trec_dl(behind, name, split):
             return TREC_DL
         return 1 if behind in _PUBLISHED else None
+
+    def mteb_task(self, name: str) -> str | None:
+        """Return MTEB's task of a BEIR set."""
+        forum = re.search(r"(?:^|/)(cqadupstack/\w+)/?$", name.lower())
+        return MTEB_TASKS.get(forum[1] if forum else canonical_name(self.set_name(name)))
 
 
 class ShortNames(PublishedSets):

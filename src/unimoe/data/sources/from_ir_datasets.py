@@ -7,7 +7,7 @@ from typing import Any
 
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.source import DOWNLOAD_ADVICE, SOURCES, not_at_hand
-from unimoe.data.sources.beir_sets import TREC_DL, PublishedSets
+from unimoe.data.sources.beir_sets import MTEB_TASKS, TREC_DL, PublishedSets
 from unimoe.errors import UnimoeError, UsageError
 from unimoe.trec import Qrels
 
@@ -77,6 +77,10 @@ class IrDatasets(PublishedSets):
         if re.search(r"trec-dl-(20\d\d|hard)", name):
             return 1 if "document" in name else TREC_DL
         return super().relevance_level(name, split)
+
+    def mteb_task(self, name: str) -> str | None:
+        """Return MTEB's task of a BEIR set; MS MARCO's passages are one, under either name."""
+        return MTEB_TASKS["msmarco"] if self.set_name(name) == "msmarco-passage" else super().mteb_task(name)
 
 
 SOURCES.add("ir_datasets", IrDatasets())

@@ -99,6 +99,10 @@ class MtebTasks(PublishedSets):
         """Return nDCG@10."""
         return "ndcg@10"
 
+    def mteb_task(self, name: str) -> str | None:
+        """Return the task, without its subset."""
+        return name.partition(":")[0]
+
     def relevance_level(self, name: str, split: str) -> int | None:
         """Return 2 for the test split of MS MARCO, which is TREC DL's, and 1 for all other tasks."""
         return super().relevance_level(name, split) or 1

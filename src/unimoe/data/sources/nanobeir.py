@@ -34,6 +34,11 @@ _SETS = (
 NANOBEIR = tuple(f"nanobeir:{name}" for name in _SETS)
 """The sets, as the catalogue names them."""
 
+_MTEB_TASKS = {name.lower(): f"Nano{name}Retrieval" for name in _SETS} | {
+    "climatefever": "NanoClimateFeverRetrieval",
+    "quoraretrieval": "NanoQuoraRetrieval",
+}
+
 SPLIT = "test"
 """The hub calls the one split ``train``; nothing is to be trained on it."""
 
@@ -128,6 +133,10 @@ class NanoBeir(Source):
     def available(self, name: str) -> Path | None:
         """Return the folder under $UNIMOE_DATA."""
         return nanobeir_folder(name)
+
+    def mteb_task(self, name: str) -> str | None:
+        """Return MTEB's task of a set, whose rules may differ from those of the whole set's."""
+        return _MTEB_TASKS.get(name.lower())
 
     def relevance_level(self, name: str, split: str) -> int | None:
         """Return 1: every judgment is of a relevant document."""

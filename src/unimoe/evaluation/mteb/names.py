@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 import torch
 
-from unimoe.data.sources.beir_sets import BEIR_NAMES, CQADUPSTACK, canonical_name
+from unimoe.data.sources.beir_sets import MTEB_TASKS, canonical_name
 from unimoe.data.sources.from_mteb import import_mteb
 from unimoe.errors import UsageError, did_you_mean
 
@@ -23,24 +23,7 @@ if TYPE_CHECKING:
 FAST_TASKS = ("SciFact", "NFCorpus", "FiQA2018")
 FULL_BENCHMARK = "MTEB(eng, v2)"
 
-_MTEB_NAMES = {
-    "arguana": "ArguAna",
-    "climate-fever": "ClimateFEVER",
-    "dbpedia-entity": "DBPedia",
-    "fever": "FEVER",
-    "fiqa": "FiQA2018",
-    "hotpotqa": "HotpotQA",
-    "msmarco": "MSMARCO",
-    "nfcorpus": "NFCorpus",
-    "nq": "NQ",
-    "quora": "QuoraRetrieval",
-    "scidocs": "SCIDOCS",
-    "scifact": "SciFact",
-    "trec-covid": "TRECCOVID",
-    "webis-touche2020": "Touche2020",
-    **{name: f"CQADupstack{name.partition('/')[2].capitalize()}Retrieval" for name in CQADUPSTACK},
-}
-_BEIR_NAMES = {task: name for name, task in _MTEB_NAMES.items()}
+_BEIR_NAMES = {task: name for name, task in MTEB_TASKS.items()}
 
 
 @contextmanager
@@ -57,13 +40,23 @@ def random_state_kept() -> Iterator[None]:
 
 def mteb_name(collection: str) -> str | None:
     """Return MTEB's name of a BEIR set, whatever folder it is read from; None for any other collection."""
-    canonical = canonical_name(collection)
-    return _MTEB_NAMES.get(canonical) if canonical in (*BEIR_NAMES, *CQADUPSTACK) else None
+    return MTEB_TASKS.get(canonical_name(collection))
 
 
 def beir_name(task: str) -> str | None:
     """Return the BEIR set that a task of MTEB is made from, text for text; None for any other task."""
     return _BEIR_NAMES.get(task)
+
+
+@cache
+def ignores_identical_ids(task: str) -> bool:
+    """Return whether a task of MTEB leaves out the document whose id is the query's; False without such a task."""
+    with random_state_kept():
+        try:
+            found = import_mteb().get_task(task)
+        except KeyError:
+            return False
+    return bool(getattr(found, "ignore_identical_ids", False))
 
 
 def split_names(text: str) -> list[str]:

@@ -1,8 +1,11 @@
-"""The prefix of a text in a task of MTEB: from the config, from the task's instruction, or the model's own."""
+"""What a model reads beside a text of a task of MTEB: from the config, from the task's instruction, or the model's own.
+
+An encoder reads a prefix before the text, a reranker an instruction in its prompt.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from unimoe.config import MTEBConfig
@@ -22,7 +25,7 @@ class TaskCard(Protocol):
 
     @property
     def prompt(self) -> Any:
-        """Its instruction: a text, one text for each role, or None."""
+        """Its instruction: a text, one text for each role, None for that of its type, or empty for none."""
 
 
 _ROLES = ("query", "document")
@@ -46,21 +49,49 @@ class TaskPrompts:
             task: MTEB's card of the task.
             role: ``query``, ``document``, or None in tasks whose texts have no roles.
         """
-        for key in _keys(task, role):
-            if key in self._config.prompts:
-                return self._config.prompts[key]
+        return self._prefix(task, role, _instruction)
+
+    def instruction(self, task: TaskCard, given: str | None = None) -> str | None:
+        """Return the instruction that a reranker reads beside a query; None means its own prompt's.
+
+        It is the prefix that the config has for the task's queries, without the words of ``task_instruction`` around
+        it; else, unless ``task_instruction`` is None, the query's own, the task's, or that of the task's type.
+
+        Args:
+            task: MTEB's card of the task.
+            given: the query's own, in tasks whose queries have one each.
+        """
         template = self._config.task_instruction
-        instruction = None if template is None or role == "document" else _instruction(task, role)
-        return template.replace("{instruction}", instruction) if template and instruction else None
+        before, _, after = (template or "{instruction}").partition("{instruction}")
+        for key in _keys(task, "query"):
+            if (written := self._config.prompts.get(key)) is not None:
+                if written.startswith(before) and written.endswith(after):
+                    written = written.removeprefix(before).removesuffix(after)
+                return written.strip() or None
+        return None if template is None else given or _instruction(task, "query")
 
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that decide the prefixes, for content hashes."""
-        return self._config.model_dump()
+        return self._config.model_dump(include={"task_instruction", "prompts"})
 
     def of_task(self, task: TaskCard) -> list[str | None]:
-        """Return the prefixes of a task for queries, documents and texts without a role, for content hashes."""
-        return [self.prefix(task, role) for role in (*_ROLES, None)]
+        """Return the prefixes of a task for queries, documents and texts without a role, for content hashes.
+
+        Where the task's texts do not have a role, the instruction of its type is not counted: results did not do so.
+        """
+        own = _ROLES if task.type in _WITH_ROLES else (None,)
+        return [self._prefix(task, role, _instruction if role in own else _written) for role in (*_ROLES, None)]
+
+    def _prefix(
+        self, task: TaskCard, role: str | None, choose: Callable[[TaskCard, str | None], str | None]
+    ) -> str | None:
+        for key in _keys(task, role):
+            if key in self._config.prompts:
+                return self._config.prompts[key]
+        template = self._config.task_instruction
+        instruction = None if template is None or role == "document" else choose(task, role)
+        return template.replace("{instruction}", instruction) if template and instruction else None
 
     def refuse_unknown_keys(self) -> None:
         """Refuse a prefix in the config that no task would ever use.
@@ -92,12 +123,17 @@ def _keys(task: TaskCard, role: str | None) -> Iterator[str]:
 
 
 def _instruction(task: TaskCard, role: str | None) -> str | None:
-    """Return MTEB's instruction for a task, or for its type where texts have no roles, as Qwen3-Embedding is scored."""
-    written: Any = task.prompt
-    if isinstance(written, dict):
-        written = written.get(role or "")
-    if written or role is not None or task.type in _WITH_ROLES:
-        return written or None
+    """Return MTEB's instruction for a task, or for its type where it has none, as Qwen3-Embedding is scored."""
+    if isinstance(task.prompt, dict) and role is None:
+        return next(iter(task.prompt.values()), None)
+    if task.prompt is not None:
+        return _written(task, role)
     from mteb.abstasks.abstask import get_abstask_prompt
 
     return get_abstask_prompt(task.name) or None
+
+
+def _written(task: TaskCard, role: str | None) -> str | None:
+    """Return the instruction that a task itself has for a role."""
+    written: Any = task.prompt
+    return (written.get(role) if isinstance(written, dict) else written) or None

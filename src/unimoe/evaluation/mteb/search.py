@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from unimoe.data.collection import Collection, Document
 from unimoe.errors import DataError
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
+from unimoe.evaluation.rerankers import UnimodelReranker
 from unimoe.evaluation.reranking_eval import rerank_run
 from unimoe.evaluation.shards import Candidates, ShardStore
 from unimoe.evaluation.sharing import ENCODED_CHARACTERS, Progress, shared
@@ -51,15 +52,20 @@ class TaskTexts(Mapping[str, Document]):
         else:
             loader: Any = create_dataloader(rows, task_metadata=task, prompt_type=PromptType.query)
             rows = loader.dataset
-        names = [name for name in ("id", "title", "text") if name in rows.column_names]
+        names = [name for name in ("id", "title", "text", "instruction") if name in rows.column_names]
         table: Any = rows.select_columns(names).with_format("arrow")[:]
         self._columns = {name: table.column(name) for name in names}
+        self._instructions = self._columns.pop("instruction", None)
         self._row = {key: row for row, key in enumerate(self._columns["id"].to_pylist())}
 
     def __getitem__(self, key: str) -> Document:
         row = self._row[key]
         given = {name: column[row].as_py() for name, column in self._columns.items()}
         return Document("", self._as_given(given)["text"])
+
+    def instruction(self, key: str) -> str | None:
+        """Return a query's own instruction; None in tasks that give it none."""
+        return None if self._instructions is None else self._instructions[self._row[key]].as_py() or None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._row)
@@ -200,22 +206,32 @@ class CandidateReranking(_SearchModel):
             raise DataError(f"{name}: gives no candidates to rerank; let the model embed there")
         asked = TaskTexts(queries, task_metadata, "query")
         candidates = _candidates(name, asked, corpus, top_ranked)
-        reranker = self._model.reranker()
-        store = ShardStore(self._folder, _fingerprint(self._model, reranker.options))
+        alike: dict[str | None, dict[str, Sequence[str]]] = {}  # queries by their instruction
+        for query, documents in candidates.items():
+            own = self._model.instruction(task_metadata, asked.instruction(query))
+            alike.setdefault(own, {})[query] = documents
         run: Run = {}
-        for block in _blocks(candidates):
-            texts = {query: asked[query].full_text for query in block}
-            documents = {key: corpus[key] for key in dict.fromkeys(key for found in block.values() for key in found)}
-            part = Collection(name, hf_split, documents, texts, {})
-            progress, processes = self._model.advance, self._model.processes
-            run |= rerank_run(reranker, part, block, store=store, processes=processes, advance=progress)[0]
+        for instruction, some in alike.items():
+            reranker = self._model.reranker(instruction)
+            for block in _blocks(some):
+                texts = {query: asked[query].full_text for query in block}
+                run |= self._reranked(reranker, Collection(name, hf_split, _of(corpus, block), texts, {}), block)
         return run
+
+    def _reranked(self, reranker: UnimodelReranker, part: Collection, block: Candidates) -> Run:
+        model = self._model
+        store = ShardStore(self._folder, _fingerprint(model, reranker.options))
+        return rerank_run(reranker, part, block, store=store, processes=model.processes, advance=model.advance)[0]
 
 
 def _fingerprint(model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, options: Mapping[str, Any]) -> str:
     """Return the hash of everything that vectors and scores depend on besides the texts, to the last bit."""
     own = embedding_fingerprint(model.model, options.get("kind", "plain"))
     return hash_json([own, model.mteb_model_meta.revision, package_versions()["peft"], dict(options)])
+
+
+def _of(corpus: Mapping[str, Document], candidates: Candidates) -> dict[str, Document]:
+    return {key: corpus[key] for key in dict.fromkeys(key for found in candidates.values() for key in found)}
 
 
 def _candidates(

@@ -173,5 +173,6 @@ def _metadata(collection: Collection, published: TaskMetadata | None) -> TaskMet
         eval_splits=[collection.split],
         eval_langs=[_UNKNOWN_LANGUAGE],
         main_score="ndcg_at_10",
+        prompt="",  # it has no instruction; without this MTEB's own models would look for that of its type
         dataset=data,
     )

@@ -1,16 +1,19 @@
 """Texts and pairs as token ids: the yes/no prompt about a pair, and the text to embed.
 
-Only documents are truncated; a query that leaves no room for its document is refused by id.
+What is too long is cut as Qwen's code cuts it: the document gives way first, then the query keeps its beginning; the
+template around them is always whole. Models that were trained with a token at the beginning of every text (Llama,
+Gemma) get it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, NoReturn
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any, Literal
 
 from unimoe.config import PromptConfig
 from unimoe.config.experiment import TEMPLATES
-from unimoe.errors import DataError, InputError, UsageError
+from unimoe.errors import DataError, UsageError
 from unimoe.io import hash_json
 from unimoe.models.embedder import TextKind
 
@@ -33,63 +36,81 @@ class PairTokenizer:
         prefix: tokens before the body.
         suffix: tokens after it.
         room: tokens of the body.
+        opening: tokens of the body before the document, where the document comes first; else none.
     """
 
     def __init__(self, tokenizer: Any, prompt: PromptConfig, max_length: int) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer, self._prompt, self._max_length = tokenizer, prompt, max_length
         self._template = TEMPLATES[prompt.template](prompt)
         self.order: Literal["query_first", "document_first"] = prompt.order
-        self.prefix, self.suffix = tokenize(tokenizer, list(self._template.conversation(tokenizer)))
+        before, self.suffix = tokenize(tokenizer, list(self._template.conversation(tokenizer)))
+        first = first_token(tokenizer)
+        self.prefix = before if before[: len(first)] == first else first + before
         self.room = max_length - len(self.prefix) - len(self.suffix)
-        if self.room < 8:
+        self.opening: list[int] = []
+        if self.order == "document_first":
+            self.opening = tokenize(tokenizer, [self._template.around_document()[0]])[0]
+        if self.room < len(self.opening) + 8:
             raise UsageError(f"model.max_length {max_length} leaves no room beside the prompt; raise it")
+        self._instructed = cache(self._with_instruction)
 
-    def __call__(self, pairs: Sequence[tuple[str, str]]) -> list[list[int]]:
+    def __call__(self, pairs: Sequence[tuple[str, str]], instruction: str | None = None) -> list[list[int]]:
         """Return the token ids of each ``(query, document)`` pair, at most ``max_length`` long.
 
-        Raises:
-            InputError: a query alone fills the length; the message quotes its beginning.
+        Args:
+            pairs: N pairs of texts.
+            instruction: replaces the configured one.
         """
+        if instruction not in (None, self._prompt.instruction):
+            return self._instructed(instruction)(pairs)
         bodies = self._document_first(pairs) if self.order == "document_first" else self._query_first(pairs)
         return [self.prefix + body + self.suffix for body in bodies]
 
     def body_texts(self, query: str, document: str) -> list[str]:
-        """Return the texts of a prompt's body, which are tokenized apart; the document's is cut."""
+        """Return the texts of a prompt's body, which are tokenized apart where the document comes first."""
         if self.order == "query_first":
             return [self._template.before_document(query) + document]
         before, after = self._template.around_document()
         return [before + document, after + query]
 
+    def too_long(self, queries: Iterable[str], instruction: str | None = None) -> list[bool]:
+        """Return whether each query leaves no room for a document, so that the model judges without having seen one."""
+        if instruction not in (None, self._prompt.instruction):
+            return self._instructed(instruction).too_long(queries)
+        if self.order == "query_first":
+            parts = [self._template.before_document(query) for query in queries]
+        else:
+            parts = [self._template.around_document()[1] + query for query in queries]
+        room = self.room - len(self.opening)
+        # Most queries have fewer bytes than there is room for tokens, and no token is shorter than a byte.
+        long = [index for index, part in enumerate(parts) if len(well_formed(part).encode()) >= room]
+        lengths = dict(zip(long, map(len, tokenize(self._tokenizer, [parts[index] for index in long])), strict=True))
+        return [lengths.get(index, 0) >= room for index in range(len(parts))]
+
+    def _with_instruction(self, instruction: str) -> PairTokenizer:
+        prompt = self._prompt.model_copy(update={"instruction": instruction})
+        return PairTokenizer(self._tokenizer, prompt, self._max_length)
+
     def _query_first(self, pairs: Sequence[tuple[str, str]]) -> list[list[int]]:
         # The body is tokenized whole, as in Qwen's code: "<Document>: " and "Paris" apart are other tokens than joined.
-        before = self._template.before_document
-        bodies = tokenize(self._tokenizer, [before(query) + document for query, document in pairs])
-        for index, ((query, _), body) in enumerate(zip(pairs, bodies, strict=True)):
-            if len(body) > self.room and len(tokenize(self._tokenizer, [before(query)])[0]) >= self.room:
-                self._refuse(index, query)
-        return [body[: self.room] for body in bodies]
+        texts = [self._template.before_document(query) + document for query, document in pairs]
+        return [body[: self.room] for body in tokenize(self._tokenizer, texts)]
 
     def _document_first(self, pairs: Sequence[tuple[str, str]]) -> list[list[int]]:
         # The parts are tokenized apart, each text once, so that all pairs of a document share its tokens to the last.
         before, after = self._template.around_document()
         documents = self._each_once([document for _, document in pairs], before)
         queries = self._each_once([query for query, _ in pairs], after)
-        opening = len(tokenize(self._tokenizer, [before])[0])
         bodies = []
-        for index, (query, document) in enumerate(pairs):
+        for query, document in pairs:
             room = self.room - len(queries[query])
-            if room <= opening:
-                self._refuse(index, query)
-            bodies.append(documents[document][:room] + queries[query])
+            start = documents[document][:room] if room > len(self.opening) else self.opening
+            bodies.append((start + queries[query])[: self.room])
         return bodies
 
     def _each_once(self, texts: Sequence[str], before: str) -> dict[str, list[int]]:
         unique = list(dict.fromkeys(texts))
         return dict(zip(unique, tokenize(self._tokenizer, [before + text for text in unique]), strict=True))
-
-    def _refuse(self, index: int, query: str) -> NoReturn:
-        room = f"the whole length of {self.room} tokens"
-        raise InputError(index, f"query {query[:60]!r}... fills {room}; raise model.max_length or cut it")
 
 
 class TextTokenizer:
@@ -99,13 +120,18 @@ class TextTokenizer:
         tokenizer: the model's tokenizer.
         prompt: the prefixes of queries and documents, and the suffix.
         max_length: tokens of one text, suffix included.
+
+    Attributes:
+        first: the token that the model wants before every text; empty for most models.
+        max_length: as given.
     """
 
     def __init__(self, tokenizer: Any, prompt: PromptConfig, max_length: int) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer, self.max_length = tokenizer, max_length
+        self.first = first_token(tokenizer)
         self._prefix = {"query": prompt.query_prefix, "document": prompt.document_prefix, "plain": ""}
         self._suffix = tokenize(tokenizer, [prompt.embedding_suffix])[0]
-        self._room = max_length - len(self._suffix)
+        self._room = max_length - len(self.first) - len(self._suffix)
         if self._room < 1:
             raise UsageError(f"model.max_length {max_length} leaves no room beside prompt.embedding_suffix; raise it")
 
@@ -123,11 +149,12 @@ class TextTokenizer:
         Raises:
             UsageError: ``max_length`` leaves no room beside the suffix.
         """
-        room = self._room if max_length is None else min(self._room, max_length - len(self._suffix))
+        room = self._room if max_length is None else min(self._room, max_length - len(self.first) - len(self._suffix))
         if room < 1:
             raise UsageError(f"a length of {max_length} leaves no room beside prompt.embedding_suffix; raise it")
         before = self._prefix[kind] if prefix is None else prefix
-        return [ids[:room] + self._suffix for ids in tokenize(self._tokenizer, [before + text for text in texts])]
+        bodies = tokenize(self._tokenizer, [before + text for text in texts])
+        return [self.first + ids[:room] + self._suffix for ids in bodies]
 
 
 def yes_no_ids(tokenizer: Any) -> tuple[int, int]:
@@ -145,6 +172,12 @@ def yes_no_ids(tokenizer: Any) -> tuple[int, int]:
         if tokens[0] == tokenizer.unk_token_id:
             raise DataError(f"this tokenizer does not know {word!r}; yes/no scoring needs a token for it")
     return ids[0][0], ids[1][0]
+
+
+def first_token(tokenizer: Any) -> list[int]:
+    """Return the token that the tokenizer puts before every text, such as Llama's ``<|begin_of_text|>``; else none."""
+    ids: list[int] = tokenizer("a", verbose=False)["input_ids"]
+    return ids[:1] if ids[0] == tokenizer.bos_token_id else []
 
 
 def tokenize(tokenizer: Any, texts: list[str]) -> list[list[int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -78,6 +78,10 @@ class CrossEncoderReranker:
     def prepare(self, pairs: Sequence[TextPair]) -> Sequence[TextPair]:
         """Return the pairs unchanged: sentence-transformers tokenises them batch by batch."""
         return pairs
+
+    def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
+        """Return no id: sentence-transformers cuts the longer side of a pair."""
+        return []
 
     def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:
         """Return the logit of each pair."""

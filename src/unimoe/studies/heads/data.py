@@ -12,7 +12,7 @@ import torch
 
 from unimoe.data.catalog import available
 from unimoe.data.sources.beir_sets import folder_of
-from unimoe.errors import DataError
+from unimoe.errors import DataError, first_few
 from unimoe.io import hash_json, hash_parts
 from unimoe.models.embedder import Advance, Embedder
 from unimoe.retrieval.bm25 import first_stage_name
@@ -57,10 +57,9 @@ class HeadData:
         lines = []
         for pools in (self.train, self.dev, self.test):
             if lacking := pools.without_positive:
-                named = ", ".join(lacking[:3]) + ", ..." * (len(lacking) > 3)
                 fate = "left out" if pools is self.train else "count 0 whatever the head"
                 lines.append(f"{pools.name}: {len(lacking)} queries without a relevant document in the pool, {fate}")
-                lines[-1] += f" ({named})"
+                lines[-1] += f" ({first_few(lacking)})"
         if self.soft_labels:
             lines.append(f"train: {self.soft_labels} unjudged candidates are half relevant by vote")
         return lines

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from unimoe.checkpoint import folder_name
-from unimoe.errors import DataError
+from unimoe.errors import DataError, first_few
 from unimoe.io import hash_json
 from unimoe.models.device import choose_dtype
 from unimoe.models.embedder import Advance
@@ -259,11 +259,10 @@ class BiEncoderTrainer:
 
     def _refuse_not_finite(self, what: str, value: float, batches: Sequence[Batch]) -> NoReturn:
         ids = [self.pairs.query_ids[place] for batch in batches for place in batch.queries]
-        named = ", ".join(ids[:3]) + ", ..." * (len(ids) > 3)
         raise DataError(
             f"{self.config.arm}, seed {self.config.seed}, step {self.progress.step + 1}: the {what} is {value} in the "
-            f"batch of the queries {named}; lower learning_rate, or set precision to float32; the best checkpoint so "
-            f"far is {self.best_dir}"
+            f"batch of the queries {first_few(ids)}; lower learning_rate, or set precision to float32; the best "
+            f"checkpoint so far is {self.best_dir}"
         )
 
     def _is_saved_now(self) -> bool:

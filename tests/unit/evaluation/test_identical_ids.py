@@ -1,0 +1,182 @@
+"""The one rule for a document whose id is the query's: MTEB's, where it has a task of the collection."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mteb
+import pytest
+import torch
+from support.experiments import tiny_experiment
+from support.reranking import invented, write_invented
+
+from unimoe.config import BM25Config, Experiment
+from unimoe.data.catalog import CQADUPSTACK, NANOBEIR, mteb_task
+from unimoe.data.collection import Collection, Document, assemble
+from unimoe.data.sources.beir_sets import SHORT_NAMES
+from unimoe.evaluation.mteb.names import find_tasks, ignores_identical_ids
+from unimoe.evaluation.runner import Evaluator
+from unimoe.evaluation.spec import EvaluationSpec, collection_spec
+from unimoe.evaluation.store import ResultStore
+from unimoe.evaluation.systems import System, first_stage_system, zero_shot_system
+from unimoe.evaluation.tiers import Dataset, LoadedDataset, chosen_datasets
+from unimoe.models.loader import ModelLoader
+from unimoe.results import Task
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def named(collection: str) -> Dataset:
+    return Dataset(collection, "test", 100, None, None, BM25Config())
+
+
+def ask_mteb(task: str) -> bool:
+    return bool(getattr(mteb.get_task(task), "ignore_identical_ids", False))
+
+
+class TestRule:
+    @pytest.mark.parametrize(
+        ("collection", "task"),
+        [
+            ("fiqa", "FiQA2018"),
+            ("FiQA2018", "FiQA2018"),
+            ("path:my/FiQA", "FiQA2018"),
+            ("ir_datasets:beir/fiqa/test", "FiQA2018"),
+            ("msmarco", "MSMARCO"),
+            ("ir_datasets:msmarco-passage/dev/small", "MSMARCO"),
+            ("ir_datasets:beir/quora/test", "QuoraRetrieval"),
+            ("path:my/cqadupstack/tex", "CQADupstackTexRetrieval"),
+            ("ir_datasets:beir/cqadupstack/tex", "CQADupstackTexRetrieval"),
+            ("trec-covid", "TRECCOVID"),
+            ("mteb:ArguAna-PL", "ArguAna-PL"),
+            ("mteb:QuoraRetrievalHardNegatives", "QuoraRetrievalHardNegatives"),
+            ("mteb:BelebeleRetrieval:kor_Hang-kor_Hang", "BelebeleRetrieval"),
+            ("nanobeir:ArguAna", "NanoArguAnaRetrieval"),
+            ("nanobeir:climatefever", "NanoClimateFeverRetrieval"),
+        ],
+    )
+    def test_it_is_that_of_mtebs_task_by_whatever_name_the_data_comes(self, collection: str, task: str) -> None:
+        assert mteb_task(collection) == task
+        assert named(collection).exclude_self is ask_mteb(task)
+
+    def test_it_is_not_arguana_and_quora_alone(self) -> None:
+        assert named("fiqa").exclude_self
+        assert named("mteb:FEVERHardNegatives").exclude_self
+        assert not named("scifact").exclude_self
+        assert not named("trec-covid").exclude_self
+
+    def test_every_published_name_has_its_task(self) -> None:
+        for collection in (*SHORT_NAMES, *NANOBEIR):
+            task = mteb_task(collection)
+            assert task is not None, collection
+            assert mteb.get_task(task).metadata.type == "Retrieval"
+            assert named(collection).exclude_self is ask_mteb(task), collection
+        forums: Any = mteb.get_task("CQADupstackRetrieval")
+        assert [mteb_task(name) for name in CQADUPSTACK] == [task.metadata.name for task in forums.tasks]
+
+    def test_every_retrieval_task_of_the_benchmark(self) -> None:
+        for task in find_tasks(["full"]):
+            if task.metadata.type == "Retrieval":
+                name = task.metadata.name
+                assert named(f"mteb:{name}").exclude_self is ask_mteb(name), name
+
+    @pytest.mark.parametrize("collection", ["apidocs", "path:my/notes", "my-notes", "ir_datasets:vaswani"])
+    def test_other_collections_keep_such_documents(self, collection: str) -> None:
+        assert mteb_task(collection) is None
+        assert not named(collection).exclude_self
+
+    def test_a_task_that_does_not_exist_has_no_rule(self) -> None:
+        assert not ignores_identical_ids("NoSuchTask")
+
+    def test_collections_that_mteb_does_not_know_are_asked_without_importing_it(self) -> None:
+        code = (
+            "import sys; from unimoe.config import BM25Config; from unimoe.evaluation.tiers import Dataset\n"
+            "for name in ('apidocs', 'path:my/notes'):\n"
+            "    data = Dataset(name, 'test', 9, None, None, BM25Config())\n"
+            "    assert not data.exclude_self and not data.rule_hashes\n"
+            "assert not {'mteb', 'torch'} & set(sys.modules)\n"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def with_shared_id(name: str) -> Collection:
+    """A collection whose first query has the id of a document that has the same words."""
+    base = invented(name=name)
+    text = base.queries["q0"]
+    corpus = {**base.corpus, "q0": Document("", text)}
+    return assemble(name, "test", corpus.items(), base.queries.items(), base.qrels)
+
+
+@pytest.fixture
+def data(tmp_path: Path, tmp_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """FiQA, ArguAna and SciFact in invented words; a query of each shares its id with a document."""
+    monkeypatch.setenv("UNIMOE_DATA", str(tmp_path))
+    for name in ("fiqa", "arguana", "scifact"):
+        write_invented(tmp_path / name, with_shared_id(name))
+    return tmp_path
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    return tiny_experiment(tmp_path)
+
+
+def loaded(experiment: Experiment, name: str) -> LoadedDataset:
+    (dataset,) = chosen_datasets(experiment, [name])
+    return LoadedDataset(dataset)
+
+
+@pytest.mark.usefixtures("data")
+class TestResults:
+    @pytest.fixture
+    def system(self, experiment: Experiment) -> System:
+        return zero_shot_system(experiment, ModelLoader(experiment, torch.device("cpu"), torch.float32))
+
+    def evaluated(self, output_dir: Path, system: System, task: Task, data: LoadedDataset) -> EvaluationSpec:
+        """Write the result of a task on a collection; return its spec."""
+        evaluator = Evaluator(output_dir)
+        evaluation = evaluator.on_collection(system, task, data)
+        evaluator.evaluate(evaluation)
+        return evaluation.spec
+
+    def test_reranking_and_embedding_leave_out_the_same(
+        self, experiment: Experiment, system: System, tmp_path: Path
+    ) -> None:
+        for name, out in (("fiqa", True), ("arguana", True), ("scifact", False)):
+            data = loaded(experiment, name)
+            assert ("q0" not in data.candidates["q0"]) is out
+            evaluation = Evaluator(tmp_path / name).on_collection(system, "embedding", data)
+            assert ("q0" not in evaluation.run(None).run["q0"]) is out
+
+    @pytest.mark.parametrize("task", ["embedding", "retrieval"])
+    def test_a_result_of_the_former_rule_is_not_done(
+        self, experiment: Experiment, system: System, tmp_path: Path, task: Task
+    ) -> None:
+        one = system if task == "embedding" else first_stage_system(experiment)
+        store = ResultStore(tmp_path / "outputs")
+        for name, rule in (("fiqa", {"identical_ids": "left out"}), ("arguana", {}), ("scifact", {})):
+            spec = self.evaluated(store.output_dir, one, task, loaded(experiment, name))
+            assert store.is_done(spec)
+            before = replace(spec, hashes={key: v for key, v in spec.hashes.items() if key != "identical_ids"})
+            assert spec.hashes == before.hashes | rule
+            store.write(before, Evaluator(tmp_path).on_collection(one, task, loaded(experiment, name)).run(None))
+            assert store.is_done(spec) is not bool(rule)  # what did not change is still done
+
+    def test_rerankings_hash_of_candidates_holds_the_rule(
+        self, experiment: Experiment, system: System, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = collection_spec(system, "reranking", loaded(experiment, "fiqa"))
+        monkeypatch.setattr(Dataset, "exclude_self", False)
+        before = collection_spec(system, "reranking", loaded(experiment, "fiqa"))
+        changed = {key for key in now.hashes if now.hashes[key] != before.hashes.get(key)}
+        assert changed == {"candidates"}
+
+    def test_nano_sets_that_were_changed_to_mtebs_rule_say_so(self) -> None:
+        assert named("nanobeir:ArguAna").rule_hashes == {"identical_ids": "kept"}
+        assert named("nanobeir:SciFact").rule_hashes == {}
+        assert named("mteb:ArguAna").rule_hashes == {}
+        assert named("mteb:FEVER").rule_hashes == {"identical_ids": "left out"}
