@@ -260,10 +260,8 @@ def _datasets(request: RetrievalRequest) -> list[Dataset]:
     ]
 
 
-def _print_result(output_dir: Path, result: EvalResult | None) -> None:
+def _print_result(output_dir: Path, result: EvalResult) -> None:
     """Print a line about a result: main metric, capped recall, file."""
-    if result is None:
-        return
     metrics = [
         result.main_metric,
         *(metric for metric in result.aggregate if metric.startswith("recall_of_retrieved@")),

@@ -97,14 +97,6 @@ class Evaluator:
         spec = mteb_spec(system, task, mteb_task)
         return Evaluation(spec, None, partial(self._evaluate_mteb_task, spec, system, system.load, mteb_task))
 
-    def is_done(self, spec: EvaluationSpec) -> bool:
-        """Return whether the result on disk is of this very spec.
-
-        Raises:
-            DataError: the file on disk is damaged.
-        """
-        return self.store.is_done(spec)
-
     def take(self, evaluation: Evaluation, steps: Steps, metric: str | None = None) -> EvalResult:
         """Run one evaluation as a step of several; a result of its very spec that exists is kept.
 
@@ -117,7 +109,7 @@ class Evaluator:
             DataError: the place of the result is taken by another evaluation, or a score is not finite.
         """
         spec = evaluation.spec
-        if self.is_done(spec):
+        if self.store.is_done(spec):
             steps.skip(spec.title)
             self.store.clear_unfinished(spec)  # of a run that was killed right after the result
             return self.store.read(spec)
