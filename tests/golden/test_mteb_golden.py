@@ -62,7 +62,7 @@ REAL = {
     "nfcorpus": ("NFCorpus", 5),
     "cisi": ("SCIDOCS", 3),
     "belebele-ko": ("ClimateFEVERHardNegatives", 20),  # which has the instruction of its type
-    "trec-dl19-passage-pool": ("MSMARCO", 2),
+    "msmarco-dev-positives": ("MSMARCO", 20),
 }
 """Real collections, the task of MTEB whose instruction each is read with, and how many queries."""
 
@@ -142,7 +142,7 @@ class TestEncoder:
             task = CollectionTask(pool, published=metadata)
             found = evaluate_task(MTEBEncoderWrapper(ours, prompts=prompts), task)
             (expected,) = by_mteb(peer, Raw(pool, metadata)).scores[pool.split]
-            assert 0.1 < expected["main_score"] < 1
+            assert 0.05 < expected["main_score"] < 1
             assert found.main_score == pytest.approx(expected["main_score"], abs=1e-6)
             for metric, key in (("ndcg@10", "ndcg_at_10"), ("map", "map_at_1000"), ("recall@100", "recall_at_100")):
                 assert found.scores.aggregate[metric] == pytest.approx(expected[key], abs=1e-5)  # they round theirs
