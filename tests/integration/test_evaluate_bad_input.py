@@ -16,6 +16,7 @@ from support.reranking import invented, write_invented
 from support.scripts import Done, call_script
 from transformers import AutoTokenizer
 
+from unimoe.results import read_result
 from unimoe.trec import Run, write_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -138,11 +139,27 @@ class TestCollections:
         done = evaluate(data, tmp_path / "outputs", "--datasets", f"path:{folder}")
         assert_stopped(done, 3, "query 'x7' is judged in split 'test' but is not among the queries")
 
-    def test_a_query_that_leaves_no_room_for_documents(self, data: Path, tmp_path: Path) -> None:
+    def test_a_query_that_leaves_no_room_for_documents_is_cut_and_named(self, data: Path, tmp_path: Path) -> None:
         queries = {**COLLECTION.queries, "q1": f"{COLLECTION.queries['q1']} " * 100}
         folder = write_invented(tmp_path / "wordy", replace(COLLECTION, queries=queries))
         done = evaluate(data, tmp_path / "outputs", "--datasets", f"path:{folder}")
-        assert_stopped(done, 3, "query 'q1', document 'd", "raise model.max_length or cut it")
+        assert done.returncode == 0, done.stderr
+        assert "wordy: queries that fill the whole prompt" in done.stderr
+        result = read_result(tmp_path / "outputs/zero_shot/seed_none/results/reranking/wordy.json")
+        assert result.truncated_queries == ["q1"]
+
+    def test_one_bad_collection_does_not_stop_the_others(self, data: Path, tmp_path: Path) -> None:
+        queries = {key: text for key, text in COLLECTION.queries.items() if key != "q1"}
+        folder = write_invented(tmp_path / "lacking", COLLECTION)
+        lines = (folder / "queries.jsonl").read_text(encoding="utf-8").splitlines()
+        kept = [line for line in lines if json.loads(line)["_id"] in queries]
+        (folder / "queries.jsonl").write_text("\n".join(kept), encoding="utf-8")
+        done = evaluate(data, tmp_path / "outputs", "--datasets", f"path:{folder},toy")
+        assert_stopped(done, 4, "done, without 1 collection (lacking); the reasons are above")
+        assert "failed: lacking: " in done.stderr
+        assert "query 'q1' is judged in split 'test' but is not among the queries" in done.stderr
+        assert "reranking/toy zero_shot: ndcg@10" in done.stdout
+        assert not list((tmp_path / "outputs").rglob("*lacking*"))
 
 
 class TestModels:

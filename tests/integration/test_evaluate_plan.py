@@ -65,7 +65,7 @@ def test_a_missing_collection_is_named_and_the_others_planned(data: Path, monkey
     done = plan(data, "--datasets", "fiqa,second", "--task", "reranking")
     assert done.returncode == 4
     assert "not available: collection 'fiqa'" in done.stderr
-    assert done.stderr.strip().splitlines()[-1].startswith("error: done, without 1 of the collections")
+    assert done.stderr.strip().splitlines()[-1].startswith("error: done, without 1 collection (fiqa);")
     assert [line.split()[1] for line in done.stdout.splitlines()[1:-1]] == ["second"]
 
 

@@ -82,7 +82,7 @@ def test_what_cannot_be_had_is_named_and_the_rest_is_done(data: Path, suite: tup
     output_dir, done = suite
     assert done.returncode == 4
     assert "not available: collection 'fiqa'" in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("error: done, without 1 of the collections")
+    assert done.stderr.splitlines()[-1].startswith("error: done, without 1 collection (fiqa);")
     again = evaluate(data, output_dir, "scifact,msmarco")
     assert again.returncode == 0
     assert again.stderr.count("already done") == 4

@@ -17,6 +17,7 @@ from support.reranking import with_evaluation
 from unimoe.config import Experiment, MTEBConfig
 from unimoe.console import Steps
 from unimoe.errors import DataError
+from unimoe.evaluation.loading import Failures
 from unimoe.evaluation.mteb.suite import MTEBSuite
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.spec import mteb_spec
@@ -52,7 +53,7 @@ def system(experiment: Experiment) -> System:
 
 
 def runner(output_dir: Path, system: System, wanted: tuple[Task, ...] = ("reranking", "embedding")) -> MTEBSuite:
-    return MTEBSuite(Evaluator(output_dir), system, wanted)
+    return MTEBSuite(Evaluator(output_dir), system, wanted, Failures())
 
 
 class TestMTEBSuite:
@@ -67,7 +68,7 @@ class TestMTEBSuite:
 
     def test_it_measures_what_each_task_allows(self, done: tuple[Path, MTEBSuite, list[EvalResult]]) -> None:
         _, one, measurements = done
-        assert one.failures == []
+        assert one.failures.reasons == []
         assert [(m.task, m.dataset) for m in measurements] == [
             ("embedding", "InventedSTS"),
             ("reranking", "InventedReranking"),
@@ -123,7 +124,7 @@ class TestMTEBSuite:
 
         again = runner(done[0], system)
         assert len(again.run([NowhereToBeHad()], Steps(1))) == 1
-        assert again.failures == []
+        assert again.failures.reasons == []
 
     def test_the_data_of_a_task_is_let_go(self, system: System, tmp_path: Path) -> None:
         ours, given = mteb_tasks.InventedSTS(), mteb_tasks.loaded(mteb_tasks.InventedPairs)
@@ -136,7 +137,7 @@ class TestMTEBSuite:
     ) -> None:
         one = runner(tmp_path, system)
         one.run([kind()], Steps(1))
-        assert one.failures == []
+        assert one.failures.reasons == []
         found = result(tmp_path, kind.__name__)
         assert (found.task_type, found.per_query) == (str(kind.metadata.type), {})
         assert 0 < abs(found.aggregate[found.main_metric]) <= 1
@@ -223,9 +224,9 @@ class TestFailures:
         one = runner(tmp_path, system)
         done = one.run([Broken(), mteb_tasks.InventedSTS()], Steps(2))
         assert [m.dataset for m in done] == ["InventedSTS"]
-        (line,) = one.failures
-        assert line.startswith("Broken: KeyError: 'corpus'")
-        assert f"failed: {line}" in capsys.readouterr().err
+        (line,) = one.failures.reasons
+        assert line.startswith("failed: Broken: KeyError: 'corpus'")
+        assert line in capsys.readouterr().err
         assert not [name for name in files(tmp_path) if "Broken" in name]
 
     def test_an_embedding_that_is_not_finite_is_named_by_id_and_leaves_nothing(
@@ -247,8 +248,8 @@ class TestFailures:
             one = runner(tmp_path, system, ("embedding",))
             done = one.run([mteb_tasks.InventedSTS(), mteb_tasks.InventedRetrieval()], Steps(2))
         assert [m.dataset for m in done] == ["InventedSTS"]
-        (line,) = one.failures
-        assert re.match(r"InventedRetrieval, document 'd\d\d': the score is not finite", line)
+        (line,) = one.failures.reasons
+        assert re.match(r"failed: InventedRetrieval, document 'd\d\d': the score is not finite", line)
         assert {Path(name).name for name in files(tmp_path)} == {"InventedSTS.json", "InventedSTS.mteb.json"}
 
     def test_a_damaged_result_is_that_tasks_failure_alone(self, system: System, tmp_path: Path) -> None:
@@ -258,4 +259,4 @@ class TestFailures:
         one = runner(tmp_path, system)
         done = one.run([mteb_tasks.InventedSTS(), mteb_tasks.InventedPairs()], Steps(2))
         assert [m.dataset for m in done] == ["InventedPairs"]
-        assert "InventedSTS.json" in one.failures[0]
+        assert "InventedSTS.json" in one.failures.reasons[0]

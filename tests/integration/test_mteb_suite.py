@@ -57,11 +57,11 @@ class TestCommand:
         assert done.returncode == 4
         assert "Traceback" not in done.stderr
         *lines, last = done.stderr.strip().splitlines()
-        failed = [line for line in lines if line.startswith("failed: ")]
-        assert [line.split(":")[1].strip() for line in failed] == ["NFCorpus", "STS12"]
+        failed = [line for line in lines if line.startswith("not available: ")]
+        assert [line.split("'")[1] for line in failed] == ["mteb:NFCorpus", "mteb:STS12"]
         assert "put the BEIR folder nfcorpus under UNIMOE_DATA" in failed[0]
         assert "connect to the network, or copy the Hugging Face cache" in failed[1]
-        assert last == "error: done, without 2 of the MTEB tasks asked for (named above)"
+        assert last == "error: done, without 2 MTEB tasks (NFCorpus, STS12); the reasons are above"
 
     def test_the_task_has_a_result_with_mtebs_own_beside_it(self, suite: tuple[Path, Done]) -> None:
         output_dir, done = suite
@@ -164,10 +164,22 @@ class TestCommand:
             assert word in done.stderr.strip().splitlines()[-1]
         assert not (tmp_path / "outputs").exists()
 
-    def test_a_plan_says_what_it_does_not_count(self, data: Path, tmp_path: Path) -> None:
-        done = evaluate(data, tmp_path / "outputs", "--plan", "--datasets", "scifact", "--mteb", "STS12,STS13")
+    def test_a_plan_counts_mtebs_tasks_by_their_published_sizes(self, data: Path, tmp_path: Path) -> None:
+        options = ("--plan", "--datasets", "scifact", "--mteb", "STS12,MindSmallReranking,AskUbuntuDupQuestions")
+        done = evaluate(data, tmp_path / "outputs", *options)
         assert done.returncode == 0, done.stderr
-        assert "not counted: 2 tasks of MTEB" in done.stdout
+        assert "left out: reranking MindSmallReranking, 97,008,807 pairs, more than" in done.stderr
+        lines = {tuple(line.split()[:2]): line.split()[2:5] for line in done.stdout.splitlines()}
+        assert lines["embedding", "STS12"][:2] == ["0", "6,216"]
+        assert ("reranking", "MindSmallReranking") not in lines
+        assert lines["embedding", "MindSmallReranking"][:2] == ["2,362,514", "2,367,791"]
+        assert lines["reranking", "AskUbuntuDupQuestions"][:2] == ["361", "7,220"]
+        pairs = [int(number.replace(",", "")) for number in lines["reranking", "AskUbuntuDupQuestions"]]
+        assert 10 * pairs[1] < pairs[2] < 1000 * pairs[1]
+        forced = evaluate(data, tmp_path / "outputs", *options, "--set", "evaluation.mteb.max_pairs=null")
+        (mind,) = (line for line in forced.stdout.splitlines() if line.startswith("reranking  MindSmallReranking"))
+        assert mind.split()[2:4] == ["2,362,514", "97,008,807"]
+        assert "left out" not in forced.stderr
         assert not (tmp_path / "outputs").exists()
 
     def test_the_full_tier_reranks_beir_and_embeds_mtebs_benchmark(
@@ -177,9 +189,13 @@ class TestCommand:
         done = evaluate(data, tmp_path / "outputs", "--plan", "--eval-tier", "full")
         assert done.returncode == 4
         assert done.stderr.count("not available: collection ") == 25  # 26 but for the one in the folder
-        _, line, total, last = done.stdout.splitlines()
+        _, line, *tasks, total = done.stdout.splitlines()
         assert (line.split()[:2], total.split()[0]) == (["reranking", "scifact"], "total:")
-        assert last == "not counted: 41 tasks of MTEB, whose sizes only its hub knows"
+        assert [task.split()[0] for task in tasks].count("embedding") == 41
+        assert [task.split()[:2] for task in tasks if task.startswith("reranking")] == [
+            ["reranking", "AskUbuntuDupQuestions"]
+        ]
+        assert not any("no size" in task for task in tasks)
 
 
 class TestRankOnlyArm:

@@ -275,7 +275,9 @@ class TestBadInput:
         assert ended.returncode == 4
         assert "not available: " in ended.stderr
         assert "ir_datasets:vaswani" in ended.stderr
-        assert ended.stderr.splitlines()[-1].endswith("done, without 1 of the collections asked for (named above)")
+        assert ended.stderr.splitlines()[-1].endswith(
+            "done, without 1 collection (ir_datasets:vaswani); the reasons are above"
+        )
         assert "retrieval/toy: all-minilm-l6-v2 (after) against bm25 (before)" in ended.stdout
 
     def test_an_empty_corpus(self, tmp_path: Path) -> None:

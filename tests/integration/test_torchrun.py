@@ -1,24 +1,22 @@
-"""Two processes under torchrun find what one finds, and speak with one voice."""
+"""Several processes under torchrun find what one finds, and speak with one voice."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.experiments import tiny_experiment, write_tiny_experiment
+from support.experiments import write_tiny_experiment
 from support.reranking import long_collection, write_invented, written
-from support.scripts import SCRIPTS, assert_refused, call_script
-
-from unimoe.evaluation.runner import Evaluator
-from unimoe.evaluation.systems import System, first_stage_system
-from unimoe.evaluation.tiers import LoadedDataset, chosen_datasets
-from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.processes import Processes
+from support.scripts import SCRIPTS, Done, assert_refused, call_script
 
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 # What accelerate calls several GPUs is torchrun with its own settings; there is none in this test.
@@ -31,7 +29,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    write_invented(folder / "long", long_collection())
+    for name in ("long", "scifact"):
+        write_invented(folder / name, long_collection())
     write_tiny_experiment(folder)
     return folder
 
@@ -52,16 +51,81 @@ def launched(launcher: list[str], *arguments: str, **environment: str) -> subpro
     )
 
 
+def options(data: Path, output_dir: Path) -> list[str]:
+    """A collection reranked and embedded, and the same as a task of MTEB."""
+    config, collection = data / "tiny.yaml", f"path:{data / 'long'}"
+    asked = ["--zero-shot", "--config", str(config), "--datasets", collection, "--mteb", "SciFact"]
+    return [*asked, "--output-dir", str(output_dir)]
+
+
+@pytest.fixture(scope="module")
+def alone(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+    """What one process writes and prints."""
+    output_dir = tmp_path_factory.mktemp("alone")
+    done = call_script("evaluate.py", *options(data, output_dir), UNIMOE_DATA=str(data))
+    assert done.returncode == 0, done.stderr
+    return output_dir, done
+
+
 @pytest.mark.slow
-def test_two_processes_find_what_one_finds(data: Path, tmp_path: Path) -> None:
-    one, two = str(tmp_path / "one"), str(tmp_path / "two")
-    options = ["--zero-shot", "--config", str(data / "tiny.yaml"), "--datasets", "long", "--task", "reranking"]
-    alone = call_script("evaluate.py", *options, "--output-dir", one, UNIMOE_DATA=str(data))
-    together = torchrun(str(SCRIPTS / "evaluate.py"), *options, "--output-dir", two, UNIMOE_DATA=str(data))
+@pytest.mark.parametrize("size", [2, 3])
+def test_several_processes_find_what_one_finds(data: Path, alone: tuple[Path, Done], tmp_path: Path, size: int) -> None:
+    (one, expected), several = alone, tmp_path / "several"
+    launcher = [*TORCHRUN[:-1], str(size)]
+    script = str(SCRIPTS / "evaluate.py")
+    together = launched(launcher, script, *options(data, several), UNIMOE_DATA=str(data))
     assert together.returncode == 0, together.stderr
-    assert together.stdout.replace(two, one) == alone.stdout
-    assert together.stderr.count("reranking long: zero_shot") == 1
-    assert written(Path(two)) == written(Path(one))
+    assert together.stdout.replace(str(several), str(one)) == expected.stdout
+    for title in ("reranking long: zero_shot", "embedding long: zero_shot", "embedding SciFact: zero_shot"):
+        assert together.stderr.count(title) == 1
+    assert written(several) == written(one)
+
+
+def unfinished(output_dir: Path, task: str) -> int:
+    """How many shards, or units of vectors, wait for their result."""
+    arm = output_dir / "zero_shot" / "seed_none"
+    if task == "reranking":
+        return len([*arm.glob("shards/*/*.json")])
+    return sum(int(json.loads(path.read_text("utf-8"))["finished"]) for path in arm.glob("vectors/*/*/*/store.json"))
+
+
+def kill_when(moment: Callable[[], bool], launcher: list[str], data: Path, output_dir: Path) -> None:
+    """Evaluate, and kill all processes with a signal they cannot catch once the moment has come."""
+    command = [sys.executable, "-m", *launcher, str(SCRIPTS / "evaluate.py"), *options(data, output_dir)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "UNIMOE_DATA": str(data)}
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, env=environment, stdout=quiet, stderr=quiet) as process:
+        deadline = time.monotonic() + 300
+        while not moment():
+            assert process.poll() is None, "the run ended before the moment came"
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        for own in [*children(process.pid), process.pid]:  # torchrun's workers have sessions of their own
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(own, signal.SIGKILL)
+
+
+def children(parent: int) -> list[int]:
+    """The processes that a process has started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            if int(path.read_text("utf-8").rpartition(")")[2].split()[1]) == parent:
+                found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["reranking", "embedding"])
+def test_killed_and_resumed_with_another_number(
+    data: Path, alone: tuple[Path, Done], tmp_path: Path, task: str
+) -> None:
+    kill_when(lambda: unfinished(tmp_path, task) >= 2, [*TORCHRUN[:-1], "3"], data, tmp_path)
+    assert not (tmp_path / f"zero_shot/seed_none/results/{task}/long.json").exists()
+    assert unfinished(tmp_path, task) >= 2
+    again = torchrun(str(SCRIPTS / "evaluate.py"), *options(data, tmp_path), UNIMOE_DATA=str(data))
+    assert again.returncode == 0, again.stderr
+    assert written(tmp_path) == written(alone[0])
 
 
 @pytest.mark.parametrize(
@@ -103,20 +167,6 @@ def test_two_processes_train_as_one(data: Path, tmp_path: Path, launcher: list[s
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def test_what_is_not_shared_is_left_to_the_leader(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load() -> UnimodelForExp1:
-        raise AssertionError("a follower loads no model for this")
-
-    monkeypatch.setenv("UNIMOE_DATA", str(data))
-    experiment = tiny_experiment(data)
-    loaded = LoadedDataset(chosen_datasets(experiment, ["long"])[0])
-    follower = Evaluator(tmp_path / "outputs", processes=Processes(1, 2))
-    first_stage, zero_shot = first_stage_system(experiment), System("zero_shot", experiment, load)
-    assert follower.evaluate(follower.on_collection(first_stage, "reranking", loaded)) is None
-    assert follower.evaluate(follower.on_collection(zero_shot, "embedding", loaded)) is None
-    assert not (tmp_path / "outputs").exists()
 
 
 def test_an_experiment_is_refused(data: Path) -> None:

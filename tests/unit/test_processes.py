@@ -28,7 +28,10 @@ with joined_processes() as here:
     total = here.total(gaps).tolist()
     says = [here.leader_says(here.leads), here.leader_says(not here.leads), here.leader_says(True)]
     dtype = here.leaders_dtype(torch.bfloat16 if here.leads else torch.float32)
-    found = json.dumps([here.rank, here.size, here.leads, total, [*says, str(dtype)]])
+    messages = (b"text\\x00\\xff", b"", bytes(70000))
+    told = [here.broadcast(message if here.leads else b"") == message for message in messages]
+    said = [[own.hex() for own in here.gather(b"ab" * here.rank)], [own.hex() for own in here.gather(b"")]]
+    found = json.dumps([here.rank, here.size, here.leads, total, [*says, str(dtype)], told, said])
 os.write(1, f"{found}\\n".encode())
 """
 
@@ -58,6 +61,7 @@ class TestAlone:
         values = torch.tensor([0.1, 0.2])
         assert ALONE.total(values).tolist() == values.tolist()
         assert (ALONE.leader_says(True), ALONE.leader_says(False)) == (True, False)
+        assert (ALONE.broadcast(b"own"), ALONE.gather(b"own")) == (b"own", [b"own"])
 
     @pytest.mark.parametrize("size", [None, "1"])
     def test_without_torchrun_nothing_is_joined(self, monkeypatch: pytest.MonkeyPatch, size: str | None) -> None:
@@ -75,7 +79,8 @@ class TestJoined:
         done = subprocess.run([sys.executable, "-c", TOGETHER], capture_output=True, text=True, timeout=120, check=True)
         total = torch.tensor([0.1, 1.1, 0.0]).tolist()
         assert sorted(map(json.loads, done.stdout.splitlines())) == [
-            [rank, 2, rank == 0, total, [True, False, True, "torch.bfloat16"]] for rank in (0, 1)
+            [rank, 2, rank == 0, total, [True, False, True, "torch.bfloat16"], [True] * 3, said]
+            for rank, said in enumerate([[["", b"ab".hex()], ["", ""]], [[], []]])
         ]
 
     def test_fewer_than_announced_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:

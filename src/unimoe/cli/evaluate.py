@@ -59,13 +59,15 @@ def evaluate(
 ) -> None:
     """Evaluate a checkpoint on a tier: reranking always, embedding for arms that embed.
 
-    Collections are read from the folder UNIMOE_DATA, else downloaded. If one is not available, the command names it and
-    evaluates the others, and its exit code is 4. It keeps results that are up to date, so you can restart a killed
-    evaluation. Under torchrun the processes share the reranking.
+    Collections are read from the folder UNIMOE_DATA, else downloaded. If one of them, or a task of MTEB, cannot be
+    evaluated, the command names it with the reason and evaluates the others, and its exit code is 4. It keeps results
+    that are up to date, so you can restart a killed evaluation. Under torchrun the processes share
+    all work of the model.
     """
     from unimoe.config.files import load_experiment
     from unimoe.evaluation.evaluate import EvaluationRequest, plan_evaluation, run_evaluation
     from unimoe.evaluation.mteb.names import split_names
+    from unimoe.evaluation.sharing import leading
     from unimoe.processes import joined_processes
 
     if (checkpoint is None) is not zero_shot:
@@ -99,7 +101,7 @@ def evaluate(
         refuse_torchrun("a plan")
         plan_evaluation(request, chosen_device(device), price_per_hour)
         return
-    with joined_processes() as processes:
+    with joined_processes() as processes, leading(processes):
         if not processes.leads:
             console.be_quiet()
         run_evaluation(request, chosen_device(device), processes)

@@ -47,14 +47,13 @@ def retrieve(
 ) -> None:
     """Search collections by embeddings, by BM25, and by the fusion of both; compare the scores with --before.
 
-    Collections are read from the folder UNIMOE_DATA, else downloaded. If one is not available, the command names it and
-    searches the others, and its exit code is 4. It keeps results that are up to date, and vectors in the folder
-    vectors/ of the output folder, so you can restart a killed run; you may delete vectors/ at any time.
+    Collections are read from the folder UNIMOE_DATA, else downloaded. If one cannot be searched, the command names it
+    with the reason and searches the others, and its exit code is 4. It keeps results that are up to date, and vectors
+    in the folder vectors/ of the output folder, so you can restart a killed run; you may delete vectors/ at any time.
     """
     from unimoe.analysis.before_after import print_before_after, refuse_unknown_arm
     from unimoe.config.dense import DenseExperiment
     from unimoe.config.files import load_config
-    from unimoe.evaluation.loading import refuse_missing
     from unimoe.evaluation.mteb.names import split_names
     from unimoe.evaluation.retrieve import RetrievalRequest, run_retrieval
     from unimoe.evaluation.systems import BM25, fused_name, retriever_name
@@ -84,4 +83,4 @@ def retrieve(
     )  # fmt: skip
     report = run_retrieval(request, chosen_device(device))
     print_before_after(folder, before, report.arms, report.keys)
-    refuse_missing(report.missing)
+    report.failures.refuse(done=bool(report.keys))

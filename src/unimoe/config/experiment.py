@@ -101,9 +101,11 @@ def _known_first_stage(setting: str) -> str:
 
 
 class MTEBConfig(Section):
-    r"""The prefixes of texts in MTEB's tasks.
+    r"""How MTEB's tasks are evaluated: the prefixes of texts, and how large a reranking task may be.
 
     Attributes:
+        max_pairs: a cross-encoder leaves out reranking tasks with more candidate pairs than this, and names them;
+            null for no limit. MindSmallReranking has 97,008,807.
         task_instruction: the prefix of queries, and of texts in symmetric tasks, if MTEB has an instruction for the
             task or its type, which replaces ``{instruction}``. Documents get none. With null, queries get
             ``prompt.query_prefix`` and symmetric tasks none. A reranker reads the instruction in its prompt, instead of
@@ -115,6 +117,7 @@ class MTEBConfig(Section):
 
     task_instruction: str | None = "Instruct: {instruction}\nQuery:"
     prompts: dict[str, str] = Field(default={})
+    max_pairs: Count | None = 1_000_000
 
     @model_validator(mode="after")
     def _instruction_has_its_place(self) -> MTEBConfig:

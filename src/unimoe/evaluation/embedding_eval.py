@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unimoe.config import Experiment
 from unimoe.data.collection import Collection
-from unimoe.errors import DataError, UnimoeError, UsageError
+from unimoe.errors import DataError, UsageError
+from unimoe.evaluation.loading import failure_reason
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.names import find_tasks, mteb_name, random_state_kept
 from unimoe.evaluation.mteb.prompts import TaskPrompts
@@ -22,6 +24,7 @@ from unimoe.evaluation.rerankers import as_unimodel
 from unimoe.evaluation.spec import Outcome
 from unimoe.metrics import score_run
 from unimoe.models.embedder import Advance, Embedder
+from unimoe.processes import ALONE, Processes
 
 if TYPE_CHECKING:
     from mteb import AbsTask
@@ -131,11 +134,12 @@ def evaluate_embedding_collection(
     batch_size: int | None = None,
     exclude_self: bool = False,
     advance: Advance | None = None,
+    folder: Path | None = None,
+    processes: Processes = ALONE,
 ) -> Outcome:
     """Rank a collection by the cosine of embeddings, through ``mteb.evaluate``.
 
-    A BEIR set is evaluated as MTEB's task of it, with that task's name and instruction. Documents are encoded
-    50,000 at a time, MTEB's chunk; a smaller corpus in one call of the model.
+    A BEIR set is evaluated as MTEB's task of it, with that task's name and instruction.
 
     Args:
         model: the model.
@@ -147,6 +151,8 @@ def evaluate_embedding_collection(
         batch_size: texts of one forward pass, instead of the budget.
         exclude_self: leave out the document whose id is the query's (ArguAna, Quora).
         advance: called with the number of texts done, after each batch; documents and judged queries are counted.
+        folder: where vectors are kept, so that a killed run finds them again; None for a temporary one.
+        processes: those that share the work: this one leads, the others serve (``evaluation.sharing``).
 
     Raises:
         DataError: the collection has no documents or no judgments, or an embedding is not finite or zero.
@@ -162,8 +168,9 @@ def evaluate_embedding_collection(
         task = CollectionTask(collection, exclude_self=exclude_self, published=metadata)
     counted = Counted(advance)
     options: dict[str, Any] = {"token_budget": token_budget, "batch_size": batch_size, "advance": counted}
+    options["processes"] = processes
     encoder = MTEBEncoderWrapper(model, name=name, identity=identity, prompts=prompts, **options)
-    outcome = evaluate_task(encoder, task, counted)
+    outcome = evaluate_task(encoder, task, counted, folder)
     # By the collection's own judgments: MTEB's copy has no negative grades.
     scores = score_run(collection.qrels, outcome.run, relevance_level=collection.relevance_level)
     return replace(outcome, scores=replace(scores, unjudged_queries=collection.unjudged_queries))
@@ -181,12 +188,6 @@ def refuse_without_candidates(tasks: Sequence[AbsTask]) -> None:
                 f"{task.metadata.name} is a task of type {task.metadata.type}, which gives no candidates to rerank; "
                 "let the model embed there, or name reranking tasks"
             )
-
-
-def failure_reason(error: Exception) -> str:
-    """Return why a task has no score, in one line."""
-    message = " ".join(str(error).split())[:300]
-    return message if isinstance(error, UnimoeError) else f"{type(error).__name__}: {message}"
 
 
 def _as_embedder(model: Any, tokenizer: Any, config: Experiment) -> Embedder:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,18 +14,19 @@ from unimoe.config import Experiment
 from unimoe.config.files import apply_overrides
 from unimoe.console import Steps, stdout
 from unimoe.errors import UsageError
-from unimoe.evaluation.loading import Loader, refuse_missing
+from unimoe.evaluation.loading import Failures, load_reporting
 from unimoe.evaluation.mteb.names import find_tasks, random_state_kept
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.suite import MTEBSuite
 from unimoe.evaluation.plan import print_plan
-from unimoe.evaluation.runner import Evaluator
+from unimoe.evaluation.runner import Evaluator, serve_model
+from unimoe.evaluation.spec import result_dataset
 from unimoe.evaluation.systems import System, evaluation_config, first_stage_system, trained_system, zero_shot_system
-from unimoe.evaluation.tiers import Dataset, chosen_datasets, known_tier, tier_datasets
+from unimoe.evaluation.tiers import Dataset, LoadedDataset, chosen_datasets, known_tier, tier_datasets
 from unimoe.metrics import dataset_group, suite_averages
 from unimoe.models.device import choose_dtype
 from unimoe.models.loader import ModelLoader
-from unimoe.processes import Processes
+from unimoe.processes import ALONE, Processes
 from unimoe.results import EvalResult, Task, result_path
 
 if TYPE_CHECKING:
@@ -65,50 +66,77 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, processes: 
     """Evaluate the arm and the first stage; print scores and result files on stdout.
 
     Raises:
-        MissingPartError: everything is done except collections that are not available.
-        UnimoeError: the checkpoint or config cannot be used.
+        MissingPartError: everything is done except collections and tasks that failed.
+        UnimoeError: the checkpoint or config cannot be used, or nothing could be evaluated.
     """
-    experiment, output_dir, load_system = _resolved(request, device)
+    experiment, output_dir, load_system = _resolved(request, device, processes)
+    if not processes.leads:
+        serve_model(processes, load_system)
+        return
     datasets, mteb_tasks = _datasets(request, experiment), _mteb_tasks(request, experiment)
-    evaluator, loader = Evaluator(output_dir, request.given, processes), Loader()
+    evaluator, failures = Evaluator(output_dir, request.given, processes), Failures()
     systems = [first_stage_system(experiment), load_system()]
     arm = systems[1]
     _refuse_untrained_task(arm, request.task)
-    # The leader's alone: nothing of MTEB is shared between processes.
-    suite = MTEBSuite(Evaluator(output_dir, request.given), arm, _wanted(arm, request.task))
+    suite = MTEBSuite(evaluator, arm, _wanted(arm, request.task), failures)
+    suite.report_left_out(mteb_tasks)
     in_mteb = _count_in_mteb(suite, mteb_tasks, arm)
     steps = Steps(sum(len(_on_collections(system, request)) for system in systems) * len(datasets) + in_mteb)
     results: list[EvalResult | None] = []
-    for data in loader.available(datasets):
-        for system in systems:
-            for evaluation in evaluator.evaluations([system], data, _on_collections(system, request)):
-                result = evaluator.take(evaluation, steps)
-                _print_result(result, output_dir, system)
-                results.append(result)
-    if processes.leads:
-        for result in suite.run(mteb_tasks, steps):
-            _print_result(result, output_dir, arm)
-            results.append(result)
+    done = False
+    _load_early(arm, output_dir, datasets, mteb_tasks, request)
+    for dataset in datasets:
+        with failures.kept(dataset.name):
+            data = load_reporting(dataset)
+            for system in systems:
+                for evaluation in evaluator.evaluations([system], data, _on_collections(system, request)):
+                    with failures.kept(dataset.name):
+                        result = evaluator.take(evaluation, steps)
+                        done = done or system is arm
+                        _print_result(result, output_dir, system)
+                        results.append(result)
+    for result in suite.run(mteb_tasks, steps):
+        _print_result(result, output_dir, arm)
+        results.append(result)
     _print_averages([result for result in results if result and result.config_name == arm.name])
-    refuse_missing(len(loader.missing), len(suite.failures))
+    failures.refuse(done=done or bool(mteb_tasks))
 
 
 def plan_evaluation(request: EvaluationRequest, device: torch.device, price_per_hour: float | None) -> None:
     """Print what ``run_evaluation`` would do and take; run only a short probe of the model.
 
     Raises:
-        MissingPartError: the plan leaves out collections that are not available.
+        MissingPartError: the plan leaves out collections that cannot be loaded.
         UnimoeError: the checkpoint or config cannot be used.
     """
     experiment, _, load_system = _resolved(request, device)
-    loader, system = Loader(), load_system()
+    failures, system = Failures(), load_system()
     _refuse_untrained_task(system, request.task)
     mteb_tasks = _mteb_tasks(request, experiment)
-    datasets = loader.available(_datasets(request, experiment))
-    print_plan(system, datasets, _on_collections(system, request), price_per_hour)
-    if mteb_tasks and "embedding" in _wanted(system, request.task):
-        stdout.print(f"not counted: {len(mteb_tasks)} tasks of MTEB, whose sizes only its hub knows", soft_wrap=True)
-    refuse_missing(len(loader.missing))
+    suite = MTEBSuite(Evaluator(Path()), system, _wanted(system, request.task), failures)
+    suite.report_left_out(mteb_tasks)
+    in_mteb = [(task, one) for one in mteb_tasks for task in suite.tasks_on(one)]
+    datasets = _loaded(_datasets(request, experiment), failures)
+    print_plan(system, datasets, _on_collections(system, request), price_per_hour, in_mteb)
+    failures.refuse(done=True)
+
+
+def _loaded(datasets: Iterable[Dataset], failures: Failures) -> Iterator[LoadedDataset]:
+    """Yield each dataset that can be loaded, when its turn comes."""
+    for dataset in datasets:
+        with failures.kept(dataset.name):
+            yield load_reporting(dataset)
+
+
+def _load_early(
+    arm: System, output_dir: Path, datasets: Sequence[Dataset], tasks: Sequence[AbsTask], request: EvaluationRequest
+) -> None:
+    """Load the model where a result is missing: if it cannot be loaded, that shows before hours of first stages."""
+    names = [(task, result_dataset(task, data)) for data in datasets for task in _on_collections(arm, request)]
+    names += [(task, one.metadata.name) for one in tasks for task in _wanted(arm, request.task)[:1]]
+    places = [result_path(output_dir, arm.name, arm.seed, task, name) for task, name in names]
+    if arm.load is not None and not all(place.exists() for place in places):
+        arm.load()
 
 
 def _datasets(request: EvaluationRequest, experiment: Experiment) -> list[Dataset]:
@@ -188,13 +216,15 @@ def _print_averages(results: Sequence[EvalResult]) -> None:
             stdout.print(f"{task} average of {count}: {metric} {value:.4f}{beside}", soft_wrap=True)
 
 
-def _resolved(request: EvaluationRequest, device: torch.device) -> tuple[Experiment, Path, Callable[[], System]]:
+def _resolved(
+    request: EvaluationRequest, device: torch.device, processes: Processes = ALONE
+) -> tuple[Experiment, Path, Callable[[], System]]:
     """Return the configuration, the output folder, and a function that loads the arm."""
     if request.checkpoint is None:
         if request.config is None:
             raise UsageError("--zero-shot needs --config, which names the base model")
         config = request.config
-        loader = ModelLoader(config, device, choose_dtype(device, config.model.dtype))
+        loader = ModelLoader(config, device, processes.leaders_dtype(choose_dtype(device, config.model.dtype)))
         output_dir = request.output_dir or Path(config.output_dir)
         return config, output_dir, lambda: zero_shot_system(config, loader)
     folder = request.checkpoint

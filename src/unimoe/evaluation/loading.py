@@ -1,40 +1,80 @@
-"""Loads the collections of a tier one after the other, and reports on stderr what is odd or missing."""
+"""Loads the collections of a tier, reports what is odd about them, and goes on when one of them fails."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from unimoe.collection_card import COLLECTION_FILE
 from unimoe.console import stderr
 from unimoe.data.catalog import UnavailableError, available
 from unimoe.data.collection import Collection
-from unimoe.errors import MissingPartError, first_few
+from unimoe.errors import MissingPartError, UnimoeError, first_few
 from unimoe.evaluation.tiers import Dataset, LoadedDataset
 from unimoe.metrics import DEFAULT_METRICS, level_note
 
 
-class Loader:
-    """Loads datasets one at a time, when the caller asks for the next.
+class Failures:
+    """Keeps an evaluation of many datasets going when one of them fails: names it on stderr, and lists it.
 
     Attributes:
-        missing: a line for each dataset that is not available.
+        collections: names of the collections with a failure.
+        tasks: names of MTEB's tasks with a failure.
+        reasons: a line for each failure.
     """
 
     def __init__(self) -> None:
-        self.missing: list[str] = []
+        self.collections: list[str] = []
+        self.tasks: list[str] = []
+        self.reasons: list[str] = []
+        self._first: Exception | None = None
 
-    def available(self, datasets: Iterable[Dataset]) -> Iterator[LoadedDataset]:
-        """Yield the datasets that are available, each loaded when its turn comes; name the others on stderr.
+    @contextmanager
+    def kept(self, collection: str | None = None, *, task: str | None = None) -> Iterator[None]:
+        """Run a block about one collection, or one of MTEB's tasks, and go on after it whatever it raises."""
+        try:
+            yield
+        except Exception as error:  # the others are still worth having
+            names, name = (self.collections, collection) if collection else (self.tasks, task or "")
+            if name not in names:
+                names.append(name)
+            self._first = self._first or error
+            line = failure_line(name, error)
+            self.reasons.append(line)
+            stderr.print(line, style="yellow", soft_wrap=True)
+
+    def refuse(self, done: bool) -> None:
+        """End with an error where something failed.
+
+        Args:
+            done: whether anything was evaluated.
 
         Raises:
-            DataError: a collection is malformed.
+            MissingPartError: something that was asked for is missing.
+            Exception: nothing was evaluated; what failed first, unless it was only not available.
         """
-        for dataset in datasets:
-            try:
-                yield load_reporting(dataset)
-            except UnavailableError as error:
-                self.missing.append(str(error))
-                report_unavailable(error)
+        if self._first and not done and not isinstance(self._first, UnavailableError):
+            raise self._first
+        parts = [(self.collections, "collection"), (self.tasks, "MTEB task")]
+        missing = " and ".join(
+            f"{len(names)} {what}{'s' * (len(names) > 1)} ({', '.join(names)})" for names, what in parts if names
+        )
+        if missing:
+            raise MissingPartError(f"done, without {missing}; the reasons are above")
+
+
+def failure_line(name: str, error: Exception) -> str:
+    """Return one line about a collection or a task that failed."""
+    if isinstance(error, UnavailableError):
+        return f"not available: {error}"
+    reason = failure_reason(error)
+    return f"failed: {reason}" if reason.startswith(name) else f"failed: {name}: {reason}"
+
+
+def failure_reason(error: Exception) -> str:
+    """Return why something has no score, in one line."""
+    message = " ".join(str(error).split())[:300]
+    return message if isinstance(error, UnimoeError) else f"{type(error).__name__}: {message}"
 
 
 def load_reporting(dataset: Dataset) -> LoadedDataset:
@@ -62,11 +102,6 @@ def report_oddities(dataset: Dataset, collection: Collection, oddities: str) -> 
         stderr.print(f"warning: {note}", style="yellow", soft_wrap=True)
 
 
-def report_unavailable(error: UnavailableError) -> None:
-    """Print on stderr that a collection is not available."""
-    stderr.print(f"not available: {error}", style="yellow", soft_wrap=True)
-
-
 def relevance_level_note(name: str, collection: Collection) -> str | None:
     """Return one line about a collection whose graded judgments do not state which grades are relevant, else None.
 
@@ -79,19 +114,3 @@ def relevance_level_note(name: str, collection: Collection) -> str | None:
     stated = collection.relevance_level if collection.level_stated else None
     mend = f"state relevance_level in {place}"
     return level_note(DEFAULT_METRICS, collection.qrels, stated, where=collection.name, mend=mend)
-
-
-def refuse_missing(collections: int, tasks: int = 0) -> None:
-    """End with the exit code for missing parts where something that was asked for could not be done.
-
-    Args:
-        collections: how many could not be had; each was named before.
-        tasks: how many of MTEB's tasks failed; each was named before.
-
-    Raises:
-        MissingPartError: something is missing.
-    """
-    parts = [(collections, "collections"), (tasks, "MTEB tasks")]
-    missing = " and ".join(f"{count} of the {what} asked for" for count, what in parts if count)
-    if missing:
-        raise MissingPartError(f"done, without {missing} (named above)")

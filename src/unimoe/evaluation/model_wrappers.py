@@ -1,13 +1,15 @@
 """Adapters that give our models MTEB's two interfaces, encoder and cross-encoder.
 
 They are two classes on purpose: MTEB uses an object that can both encode and predict as an encoder, even in reranking
-tasks, without a warning.
+tasks, without a warning. For the search of a corpus and the reranking of given candidates, ``evaluation.mteb.search``
+makes of each what MTEB calls a search model, because MTEB's own one keeps everything in memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -15,10 +17,13 @@ from torch import Tensor, nn
 
 from unimoe.config import MTEBConfig
 from unimoe.errors import DataError, InputError
-from unimoe.evaluation.mteb.prompts import TaskPrompts
+from unimoe.evaluation.mteb.prompts import TaskCard, TaskPrompts
+from unimoe.evaluation.rerankers import UnimodelReranker
+from unimoe.evaluation.sharing import Progress, encode_texts, shared
 from unimoe.io import hash_json, hash_parts
 from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors
 from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.processes import ALONE, Processes
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -47,6 +52,7 @@ class MTEBEncoderWrapper:
         token_budget: padded tokens of one forward pass; by default what suits the device.
         batch_size: texts of one forward pass, instead of the budget.
         advance: called with the number of texts done, after each batch.
+        processes: those that share the work: this one leads, the others serve (``evaluation.sharing``).
     """
 
     def __init__(
@@ -59,10 +65,11 @@ class MTEBEncoderWrapper:
         token_budget: int | None = None,
         batch_size: int | None = None,
         advance: Advance | None = None,
+        processes: Processes = ALONE,
     ) -> None:
-        self._model = model
+        self.model, self.advance, self.processes = model, advance, processes
         self._prompts = prompts or _NO_PROMPTS
-        self._options: dict[str, Any] = {"token_budget": token_budget, "batch_size": batch_size, "advance": advance}
+        self._batches = {"token_budget": token_budget, "batch_size": batch_size}
         self.mteb_model_meta = _meta(model, "dense", name, identity, self._prompts)
 
     def encode(
@@ -75,7 +82,7 @@ class MTEBEncoderWrapper:
         prompt_type: PromptType | None = None,
         **kwargs: Unpack[EncodeKwargs],
     ) -> Vectors:
-        """Embed all texts of a data loader in one call of the model, regardless of the loader's batches.
+        """Embed all texts of a data loader, regardless of its batches.
 
         Returns:
             ``(N, D)`` float32 of unit length, in the loader's order.
@@ -85,9 +92,25 @@ class MTEBEncoderWrapper:
         """
         texts, ids, _ = _texts(inputs)
         role = None if prompt_type is None else str(prompt_type.value)
-        prefix = self._prompts.prefix(task_metadata, role)
-        with _named(task_metadata.name, role or "text", ids):
-            return self._model.encode(texts, kind=_KINDS[role], prefix=prefix, **self._options)
+        return self.encode_texts(texts, ids, task_metadata, role)
+
+    def encode_texts(self, texts: Sequence[str], ids: Sequence[str], task: TaskCard, role: str | None) -> Vectors:
+        """Embed texts of a task in memory; arguments as in ``options``, result and errors as in ``encode``.
+
+        Args:
+            texts: N texts.
+            ids: what errors call them.
+            task: MTEB's card of the task.
+            role: ``query``, ``document`` or None.
+        """
+        options, progress = self.options(task, role), Progress(self.advance)
+        encode = partial(self.model.encode, advance=progress.batch, **options)
+        with _named(task.name, role or "text", ids):
+            return encode_texts(encode, texts, shared(self.processes, **options), progress)
+
+    def options(self, task: TaskCard, role: str | None) -> dict[str, Any]:
+        """Return the arguments of ``Embedder.encode`` for the texts of a task, as JSON values."""
+        return {"kind": _KINDS[role], "prefix": self._prompts.prefix(task, role), **self._batches}
 
     def similarity(self, embeddings1: Array, embeddings2: Array) -> Tensor:
         """Return cosines of all pairs of ``(N, D)`` and ``(M, D)`` unit vectors, ``(N, M)``, on the model's device."""
@@ -98,7 +121,7 @@ class MTEBEncoderWrapper:
         return (self._vectors(embeddings1) * self._vectors(embeddings2)).sum(dim=-1).cpu()
 
     def _vectors(self, embeddings: Array) -> Tensor:
-        vectors = torch.as_tensor(embeddings, dtype=torch.float32, device=self._model.device)
+        vectors = torch.as_tensor(embeddings, dtype=torch.float32, device=self.model.device)
         return vectors.reshape(-1, vectors.shape[-1])
 
 
@@ -115,6 +138,7 @@ class MTEBCrossEncoderWrapper:
         token_budget: padded tokens of one forward pass; by default what suits the device.
         batch_size: pairs of one forward pass, instead of the budget.
         advance: called with the number of pairs done, after each batch.
+        processes: those that share the pairs of reranking tasks; see ``MTEBEncoderWrapper``.
     """
 
     def __init__(
@@ -127,10 +151,11 @@ class MTEBCrossEncoderWrapper:
         token_budget: int | None = None,
         batch_size: int | None = None,
         advance: Advance | None = None,
+        processes: Processes = ALONE,
     ) -> None:
-        self._model = model
+        self.model, self.advance, self.processes = model, advance, processes
         self._prompts = prompts or _NO_PROMPTS
-        self._options: dict[str, Any] = {"token_budget": token_budget, "batch_size": batch_size, "advance": advance}
+        self._options: dict[str, Any] = {"token_budget": token_budget, "batch_size": batch_size}
         self.mteb_model_meta = _meta(model, "cross-encoder", name, identity, self._prompts)
 
     def predict(
@@ -158,13 +183,21 @@ class MTEBCrossEncoderWrapper:
         ids = [f"{query} with document {document}" for query, document in zip(query_ids, document_ids, strict=True)]
         rows: dict[str | None, list[int]] = {}
         for row, own in enumerate(given):
-            rows.setdefault(self._prompts.instruction(task_metadata, own), []).append(row)
+            rows.setdefault(self.instruction(task_metadata, own), []).append(row)
         prompts: list[list[int]] = [[]] * len(pairs)
         for instruction, chosen in rows.items():
-            for row, prompt in zip(chosen, self._model.pair_ids([pairs[n] for n in chosen], instruction), strict=True):
+            for row, prompt in zip(chosen, self.model.pair_ids([pairs[n] for n in chosen], instruction), strict=True):
                 prompts[row] = prompt
         with _named(task_metadata.name, "query", ids):
-            return self._model.rerank_ids(prompts, **self._options)
+            return self.model.rerank_ids(prompts, advance=self.advance, **self._options)
+
+    def instruction(self, task: TaskCard, given: str | None) -> str | None:
+        """Return the instruction for a query of a task, which may have its own; None for the prompt's."""
+        return self._prompts.instruction(task, given)
+
+    def reranker(self, instruction: str | None) -> UnimodelReranker:
+        """Return what scores pairs with an instruction in shards."""
+        return UnimodelReranker(self.model, instruction=instruction, **self._options)
 
 
 def _texts(inputs: DataLoader[BatchedInput]) -> tuple[list[str], list[str], list[str | None]]:

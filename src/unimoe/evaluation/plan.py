@@ -1,13 +1,17 @@
-"""Estimates what an evaluation would take: counts pairs and disk, samples tokens, and probes the speed."""
+"""Estimates what an evaluation would take: counts pairs and disk, samples tokens, and probes the speed.
+
+Collections are counted and sampled. The sizes of MTEB's tasks come from the statistics that MTEB publishes with them.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from unimoe.console import stdout
+from unimoe.evaluation.mteb.sizes import TaskSize, task_size
 from unimoe.evaluation.rerankers import UnimodelReranker, truncation_note
 from unimoe.evaluation.shards import Pair, cut_shards, prepare
 from unimoe.evaluation.spec import result_dataset
@@ -16,6 +20,9 @@ from unimoe.evaluation.tiers import LoadedDataset
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import Task
+
+if TYPE_CHECKING:
+    from mteb import AbsTask
 
 T = TypeVar("T")
 
@@ -45,7 +52,13 @@ class Work:
     disk: int
 
 
-def print_plan(system: System, datasets: Iterable[LoadedDataset], tasks: Sequence[Task], price: float | None) -> None:
+def print_plan(
+    system: System,
+    datasets: Iterable[LoadedDataset],
+    tasks: Sequence[Task],
+    price: float | None,
+    mteb: Iterable[tuple[Task, AbsTask]] = (),
+) -> None:
     """Print datasets, queries, pairs, tokens, disk, and the expected time and cost.
 
     Args:
@@ -53,6 +66,7 @@ def print_plan(system: System, datasets: Iterable[LoadedDataset], tasks: Sequenc
         datasets: on which collections.
         tasks: the tasks wanted.
         price: of an hour of this machine, in any currency; None prints hours alone.
+        mteb: tasks of MTEB, and what the system does there.
     """
     if system.load is None:
         raise ValueError("the first stage alone needs no plan")
@@ -69,6 +83,14 @@ def print_plan(system: System, datasets: Iterable[LoadedDataset], tasks: Sequenc
                 _print_work(work)
                 if task == "reranking" and (truncated := reranker.truncated_queries(data.collection.queries)):
                     stdout.print(truncation_note(data.dataset.name, truncated), soft_wrap=True)
+    for task, mteb_task in mteb:
+        size = task_size(mteb_task)
+        if size is None:
+            stdout.print(f"{task:<10} {mteb_task.metadata.name:<26} MTEB publishes no size of it", soft_wrap=True)
+            continue
+        probe = probe or _prose(mteb_task, model)
+        works.append(_mteb_work(task, mteb_task, size, model))
+        _print_work(works[-1])
     if probe:
         _print_total(works, probe_speed(model, probe), price)
 
@@ -103,6 +125,35 @@ def _work(task: Task, data: LoadedDataset, model: UnimodelForExp1) -> tuple[Work
         disk = len(data.pooled.queries) * min(1000, len(texts)) * _LINE_BYTES
     queries = len(data.collection.queries)
     return Work(task, result_dataset(task, data.dataset), queries, items, tokens, disk + queries * _QUERY_BYTES), sample
+
+
+def _mteb_work(task: Task, mteb_task: AbsTask, size: TaskSize, model: UnimodelForExp1) -> Work:
+    description = mteb_task.metadata.description or mteb_task.metadata.name  # a few have none
+    rate = len(model.text_ids([description], "plain")[0]) / len(description)  # tokens of a character of English prose
+    if task == "reranking":
+        items, tokens = size.pairs, _reranking_tokens(size, model, rate)
+    else:
+        items = size.texts
+        tokens = items * min(model.text_ids.max_length, rate * size.characters / max(1, items))
+    return Work(task, mteb_task.metadata.name, size.queries, items, round(tokens), items * _LINE_BYTES)
+
+
+def _reranking_tokens(size: TaskSize, model: UnimodelForExp1, rate: float) -> float:
+    """Estimate the tokens of all prompts: the beginning counts once for each query or, document first, document."""
+    prompt, documents = model.pair_ids, size.texts - size.queries
+    query, document = rate * size.query_characters / max(1, size.queries), rate * size.document_characters
+    first, second, groups = query, document, size.queries
+    if prompt.order == "document_first":
+        first, second, groups = document, query, documents
+    instruction = len(model.pair_ids([("", "")])[0])
+    return groups * min(prompt.room, instruction + first) + size.pairs * min(prompt.room, second + len(prompt.suffix))
+
+
+def _prose(mteb_task: AbsTask, model: UnimodelForExp1) -> list[list[int]]:
+    """Return prompts made from the description of a task, to probe the speed where no collection is at hand."""
+    words = (mteb_task.metadata.description or mteb_task.metadata.name).split()
+    texts = [" ".join((words[begin:] + words[:begin]) * 4) for begin in range(4 * _PROBE_PROMPTS)]
+    return model.pair_ids([(f"{number} {text[:60]}", text) for number, text in enumerate(texts)])
 
 
 def _prompt_tokens(data: LoadedDataset, model: UnimodelForExp1, items: int) -> tuple[int, list[list[int]]]:

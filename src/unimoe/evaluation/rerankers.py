@@ -34,12 +34,28 @@ class UnimodelReranker:
         model: the model.
         token_budget: padded tokens of one forward pass; by default what suits the device.
         batch_size: pairs of one forward pass, instead of the budget.
+        instruction: what the prompts say, instead of the model's own instruction.
     """
 
     def __init__(
-        self, model: UnimodelForExp1, *, token_budget: int | None = None, batch_size: int | None = None
+        self,
+        model: UnimodelForExp1,
+        *,
+        token_budget: int | None = None,
+        batch_size: int | None = None,
+        instruction: str | None = None,
     ) -> None:
         self._model, self._token_budget, self._batch_size = model, token_budget, batch_size
+        self._instruction = instruction
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments beside the model."""
+        return {**self._batches, "instruction": self._instruction}
+
+    @property
+    def _batches(self) -> dict[str, Any]:
+        return {"token_budget": self._token_budget, "batch_size": self._batch_size}
 
     @property
     def token_budget(self) -> int | None:
@@ -52,18 +68,17 @@ class UnimodelReranker:
 
     def prepare(self, pairs: Sequence[TextPair]) -> list[list[int]]:
         """Return the token ids of the pairs' prompts."""
-        return self._model.pair_ids(pairs)
+        return self._model.pair_ids(pairs, self._instruction)
 
     def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
         """Return the ids of queries that leave no room for a document."""
-        return list(compress(queries, self._model.pair_ids.too_long(queries.values())))
+        return list(compress(queries, self._model.pair_ids.too_long(queries.values(), self._instruction)))
 
     def score(self, prepared: Sequence[list[int]], advance: Advance | None = None) -> list[float]:
         """Return the margin of each prompt; equal prompts are scored once, so that their margins are equal."""
-        options: dict[str, Any] = {"token_budget": self._token_budget, "batch_size": self._batch_size}
         place: dict[tuple[int, ...], int] = {}
         places = [place.setdefault(tuple(ids), len(place)) for ids in prepared]
-        margins = self._model.rerank_ids(list(map(list, place)), advance=advance, **options)
+        margins = self._model.rerank_ids(list(map(list, place)), advance=advance, **self._batches)
         if advance and len(place) < len(places):
             advance(len(places) - len(place))
         scores: list[float] = margins[places].tolist()

@@ -14,7 +14,8 @@ from typing import Any
 from unimoe.config import Experiment
 from unimoe.data.catalog import UnavailableError
 from unimoe.data.collection import Collection
-from unimoe.errors import DataError, UsageError
+from unimoe.errors import DataError, UnimoeError, UsageError
+from unimoe.evaluation.loading import failure_line
 from unimoe.evaluation.rerankers import as_reranker, truncation_note
 from unimoe.evaluation.shards import Candidates, Reranker, ShardScores, ShardStore, candidate_pairs, score_shards
 from unimoe.evaluation.spec import Outcome
@@ -33,7 +34,7 @@ class SuiteOutcome:
         datasets: by the collection's name.
         averages: metric to the mean over the sets whose main metric it is; CQADupStack counts once.
         first_stage_averages: the same of the first stage.
-        missing: a line for each collection that could not be had.
+        missing: a line for each collection that could not be evaluated.
     """
 
     datasets: dict[str, Outcome]
@@ -93,7 +94,7 @@ def evaluate_reranking_suite(
     *,
     max_queries: int | None = None,
 ) -> SuiteOutcome:
-    """Rerank every collection of a tier, one after the other.
+    """Rerank every collection of a tier, one after the other; one that fails does not stop the others.
 
     Args:
         model: as in ``evaluate_beir``.
@@ -104,7 +105,7 @@ def evaluate_reranking_suite(
 
     Raises:
         UsageError: no such tier or collection.
-        DataError: a collection is malformed, or none of them is available.
+        DataError: none of the collections could be evaluated.
     """
     if isinstance(tier, str):
         chosen = tier_datasets(config, known_tier(tier), max_queries)
@@ -116,10 +117,12 @@ def evaluate_reranking_suite(
     for dataset in chosen:
         try:
             outcomes[dataset.name] = _rerank(reranker, LoadedDataset(dataset))
-        except UnavailableError as error:
-            missing.append(str(error))
+        except UnimoeError as error:  # the others are still worth having
+            if len(chosen) == 1 and not isinstance(error, UnavailableError):
+                raise
+            missing.append(failure_line(dataset.name, error))
     if not outcomes:
-        raise DataError(f"none of the {len(chosen)} collections is available; the first: {missing[0]}")
+        raise DataError(f"none of the {len(chosen)} collections could be evaluated; {missing[0]}")
     return _suite(chosen, outcomes, missing)
 
 
@@ -143,7 +146,7 @@ def rerank_collection(
         main_metric: the metric that decides.
         ordered: whether the first stage's scores rank.
         store: where finished shards are kept, so that a killed run can be resumed; None keeps none.
-        processes: those that share the work; all of them get the outcome.
+        processes: those that share the work: this one leads, the others serve (``evaluation.sharing``).
         advance: called with the number of pairs done, after each batch.
 
     Raises:
@@ -161,7 +164,7 @@ def rerank_collection(
         items=len(found.scores),
         seconds=found.seconds,
         relevance_level=level,
-        token_budget=min(filter(None, processes.each(reranker.token_budget or 0)), default=None),
+        token_budget=found.token_budget,
         first_stage=first_stage,
         queries_without_candidates=sorted(query for query in collection.qrels if not candidates.get(query)),
         truncated_queries=truncated,

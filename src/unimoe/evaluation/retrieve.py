@@ -11,9 +11,9 @@ import torch
 
 from unimoe.config.dense import DenseExperiment
 from unimoe.console import Steps, stdout
-from unimoe.data.catalog import UnavailableError, load_collection
+from unimoe.data.catalog import load_collection
 from unimoe.errors import UsageError
-from unimoe.evaluation.loading import report_oddities, report_unavailable
+from unimoe.evaluation.loading import Failures, report_oddities
 from unimoe.evaluation.retrieval_eval import (
     DenseCollection,
     cut_run,
@@ -64,12 +64,12 @@ class RetrievalReport:
     Attributes:
         arms: the encoder, and its fusion with BM25 where there is one.
         keys: ``task/dataset`` of the collections that were searched.
-        missing: how many collections are not available.
+        failures: the collections that could not be searched.
     """
 
     arms: list[str]
     keys: list[str]
-    missing: int
+    failures: Failures
 
 
 def run_retrieval(request: RetrievalRequest, device: torch.device) -> RetrievalReport:
@@ -90,22 +90,20 @@ def run_retrieval(request: RetrievalRequest, device: torch.device) -> RetrievalR
     fused = experiment.retrieval.fuse_depth is not None
     steps = Steps((2 + fused) * len(datasets))
     keys = []
+    failures = Failures()
     for dataset in datasets:
-        try:
+        with failures.kept(dataset.name):
             collection = load_collection(dataset.collection, dataset.split)
-        except UnavailableError as error:
-            report_unavailable(error)
-            continue
-        report_oddities(dataset, collection, collection.problems.summary())
-        data = dense_collection(collection, experiment.retrieval, request.max_queries)
-        arms = list(DatasetArms(experiment, dataset, data, retriever))
-        for arm in arms:
-            evaluator.store.refuse_taken(arm.spec)  # all of them before the first is searched
-        for arm in arms:
-            _print_result(Path(experiment.output_dir), evaluator.take(arm, steps))
-        keys.append(f"{TASK}/{dataset.name}")
+            report_oddities(dataset, collection, collection.problems.summary())
+            data = dense_collection(collection, experiment.retrieval, request.max_queries)
+            arms = list(DatasetArms(experiment, dataset, data, retriever))
+            for arm in arms:
+                evaluator.store.refuse_taken(arm.spec)  # all of them before the first is searched
+            for arm in arms:
+                _print_result(Path(experiment.output_dir), evaluator.take(arm, steps))
+            keys.append(f"{TASK}/{dataset.name}")
     names = [retriever.name, *([retriever.fused_name] if fused else [])]
-    return RetrievalReport(names, keys, len(datasets) - len(keys))
+    return RetrievalReport(names, keys, failures)
 
 
 def bm25_engine(experiment: DenseExperiment) -> Engine:

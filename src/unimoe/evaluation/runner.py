@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from unimoe.console import Steps, stderr
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
@@ -15,13 +18,15 @@ from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.run import Counted, evaluate_task
 from unimoe.evaluation.rerankers import UnimodelReranker, used_budget
 from unimoe.evaluation.reranking_eval import rerank_collection
+from unimoe.evaluation.shards import score_part
+from unimoe.evaluation.sharing import Part, serve
 from unimoe.evaluation.spec import EvaluationSpec, Outcome, collection_spec, mteb_spec
 from unimoe.evaluation.store import ResultStore
 from unimoe.evaluation.systems import System
 from unimoe.evaluation.tiers import LoadedDataset
 from unimoe.metrics import score_run
 from unimoe.models.device import describe_device
-from unimoe.models.embedder import Advance
+from unimoe.models.embedder import Advance, Vectors
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.processes import ALONE, Processes
 from unimoe.results import EvalResult, Task
@@ -38,13 +43,11 @@ class Evaluation:
         spec: the specification of the evaluation.
         size: pairs or texts that a model has to score, for the progress bar; None where only MTEB knows.
         run: evaluates; takes what is called with the number of items done.
-        shared: whether all processes take part in it; otherwise the leader alone evaluates.
     """
 
     spec: EvaluationSpec
     size: int | None
     run: Callable[[Advance | None], Outcome]
-    shared: bool = False
 
 
 class Evaluator:
@@ -53,7 +56,7 @@ class Evaluator:
     Args:
         output_dir: the experiment's folder.
         given: options and config keys given by hand, for provenance.
-        processes: those that share the reranking; the leader does everything else, and alone writes results.
+        processes: those that share the model's work: this one leads, the others call ``serve_model``.
     """
 
     def __init__(self, output_dir: Path, given: Sequence[str] = (), processes: Processes = ALONE) -> None:
@@ -83,26 +86,26 @@ class Evaluator:
             return Evaluation(spec, 0, lambda _: _first_stage_outcome(data, task))
         if task == "embedding":
             size = len(data.pooled.corpus) + len(data.pooled.queries)
-            return Evaluation(spec, size, partial(_embed, spec, system, system.load, data))
+            return Evaluation(spec, size, partial(self._embed, spec, system, system.load, data))
         pairs = sum(map(len, data.candidates.values()))
-        return Evaluation(spec, pairs, partial(self._rerank, spec, system, system.load, data), shared=True)
+        return Evaluation(spec, pairs, partial(self._rerank, spec, system, system.load, data))
 
     def on_mteb_task(self, system: System, task: Task, mteb_task: AbsTask) -> Evaluation:
         """Return the evaluation of a system on a task of MTEB, by embedding or by reranking its candidates."""
         if system.load is None:
             raise ValueError("the first stage alone cannot be evaluated on tasks of MTEB")
         spec = mteb_spec(system, task, mteb_task)
-        return Evaluation(spec, None, partial(_evaluate_mteb_task, spec, system, system.load, mteb_task))
+        return Evaluation(spec, None, partial(self._evaluate_mteb_task, spec, system, system.load, mteb_task))
 
     def is_done(self, spec: EvaluationSpec) -> bool:
-        """Return whether the result on disk is of this very spec, in the leader's eyes.
+        """Return whether the result on disk is of this very spec.
 
         Raises:
             DataError: the file on disk is damaged.
         """
-        return self._processes.leader_says(self._processes.leads and self.store.is_done(spec))
+        return self.store.is_done(spec)
 
-    def take(self, evaluation: Evaluation, steps: Steps, metric: str | None = None) -> EvalResult | None:
+    def take(self, evaluation: Evaluation, steps: Steps, metric: str | None = None) -> EvalResult:
         """Run one evaluation as a step of several; a result of its very spec that exists is kept.
 
         Args:
@@ -110,20 +113,16 @@ class Evaluator:
             steps: numbers the evaluations on stderr.
             metric: what the step shows; by default the main metric.
 
-        Returns:
-            The result; None in processes that do not lead.
-
         Raises:
             DataError: the place of the result is taken by another evaluation, or a score is not finite.
         """
         spec = evaluation.spec
         if self.is_done(spec):
             steps.skip(spec.title)
-            return self.store.read(spec) if self._processes.leads else None
+            self.store.clear_unfinished(spec)  # of a run that was killed right after the result
+            return self.store.read(spec)
         with steps.step(spec.title, evaluation.size) as step:
             outcome = self._outcome(evaluation, step.advance)
-            if outcome is None:
-                return None
             result = self.store.write(spec, outcome)
             shown = metric or result.main_metric
             step.outcome = f"{shown} {result.aggregate[shown]:.4f}"
@@ -131,18 +130,13 @@ class Evaluator:
             stderr.print(note, style="dim", soft_wrap=True)
         return result
 
-    def evaluate(self, evaluation: Evaluation) -> EvalResult | None:
+    def evaluate(self, evaluation: Evaluation) -> EvalResult:
         """Run one evaluation without looking for an existing result, and write its result; see ``take``."""
-        outcome = self._outcome(evaluation, None)
-        return None if outcome is None else self.store.write(evaluation.spec, outcome)
+        return self.store.write(evaluation.spec, self._outcome(evaluation, None))
 
-    def _outcome(self, evaluation: Evaluation, advance: Advance | None) -> Outcome | None:
-        """Evaluate; None in processes that do not lead."""
-        if not self._processes.leads and not evaluation.shared:
-            return None
+    def _outcome(self, evaluation: Evaluation, advance: Advance | None) -> Outcome:
         self.store.refuse_taken(evaluation.spec)
-        outcome = evaluation.run(advance)
-        return outcome if self._processes.leads else None
+        return evaluation.run(advance)
 
     def _rerank(
         self,
@@ -166,6 +160,92 @@ class Evaluator:
         )
         return replace(outcome, seconds=outcome.seconds / self._processes.size, device=describe_device(model.device))
 
+    def _embed(
+        self,
+        spec: EvaluationSpec,
+        system: System,
+        load: Callable[[], UnimodelForExp1],
+        data: LoadedDataset,
+        advance: Advance | None,
+    ) -> Outcome:
+        """Rank a collection by the cosine of embeddings, through MTEB."""
+        model, evaluation = load(), system.experiment.evaluation
+        outcome = evaluate_embedding_collection(
+            model,
+            data.pooled,
+            name=system.name,
+            identity=spec.hashes | {"dtype": str(system.dtype)},
+            prompts=TaskPrompts(evaluation.mteb),
+            token_budget=evaluation.token_budget,
+            batch_size=evaluation.batch_size,
+            exclude_self=data.dataset.exclude_self,
+            advance=advance,
+            folder=self.store.unfinished(spec),
+            processes=self._processes,
+        )
+        return replace(
+            outcome,
+            main_metric=data.dataset.main_metric,
+            qrels=data.collection.qrels,
+            queries=data.collection.queries,
+            relevance_level=data.collection.relevance_level,
+            main_score=outcome.main_score if spec.task_type else None,
+            token_budget=used_budget(model, evaluation.token_budget, evaluation.batch_size),
+            device=describe_device(model.device),
+        )
+
+    def _evaluate_mteb_task(
+        self,
+        spec: EvaluationSpec,
+        system: System,
+        load: Callable[[], UnimodelForExp1],
+        mteb_task: AbsTask,
+        advance: Advance | None,
+    ) -> Outcome:
+        model, counted, evaluation = load(), Counted(advance), system.experiment.evaluation
+        options: dict[str, Any] = {
+            "name": system.name,
+            "identity": spec.hashes | {"dtype": str(system.dtype)},
+            "token_budget": evaluation.token_budget,
+            "batch_size": evaluation.batch_size,
+            "prompts": TaskPrompts(evaluation.mteb),
+            "advance": counted,
+            "processes": self._processes,
+        }
+        reranking = spec.task == "reranking"
+        wrapped: MTEBEncoderWrapper | MTEBCrossEncoderWrapper
+        wrapped = MTEBCrossEncoderWrapper(model, **options) if reranking else MTEBEncoderWrapper(model, **options)
+        return replace(
+            evaluate_task(wrapped, mteb_task, counted, self.store.unfinished(spec)),
+            token_budget=used_budget(model, evaluation.token_budget, evaluation.batch_size),
+            device=describe_device(model.device),
+            queries_without_candidates=[] if reranking else None,
+        )
+
+
+def serve_model(processes: Processes, load_system: Callable[[], System]) -> None:
+    """Compute what the leader hands out until it has no more.
+
+    Args:
+        processes: of which this one does not lead.
+        load_system: returns the arm that the leader evaluates; called when there is work.
+    """
+
+    @cache
+    def model() -> UnimodelForExp1:
+        system = load_system()
+        if system.load is None:
+            raise ValueError("the first stage has no model to share")
+        return system.load()
+
+    def encode(part: Part) -> Vectors:
+        return model().encode(part["texts"], **part["options"])
+
+    def rerank(part: Part) -> NDArray[np.float64]:
+        return score_part(UnimodelReranker(model(), **part["options"]), part)
+
+    serve(processes, {"encode": encode, "rerank": rerank})
+
 
 def _first_stage_outcome(data: LoadedDataset, task: Task) -> Outcome:
     """Score the first stage alone: as candidates to rerank, or as retrieval from the whole corpus."""
@@ -181,63 +261,4 @@ def _first_stage_outcome(data: LoadedDataset, task: Task) -> Outcome:
         relevance_level=collection.relevance_level,
         first_stage=scores if reranking and data.first_stage_is_ordered else None,
         queries_without_candidates=data.queries_without_candidates if reranking else None,
-    )
-
-
-def _embed(
-    spec: EvaluationSpec,
-    system: System,
-    load: Callable[[], UnimodelForExp1],
-    data: LoadedDataset,
-    advance: Advance | None,
-) -> Outcome:
-    """Rank a collection by the cosine of embeddings, through MTEB."""
-    model, evaluation = load(), system.experiment.evaluation
-    outcome = evaluate_embedding_collection(
-        model,
-        data.pooled,
-        name=system.name,
-        identity=spec.hashes | {"dtype": str(system.dtype)},
-        prompts=TaskPrompts(evaluation.mteb),
-        token_budget=evaluation.token_budget,
-        batch_size=evaluation.batch_size,
-        exclude_self=data.dataset.exclude_self,
-        advance=advance,
-    )
-    return replace(
-        outcome,
-        main_metric=data.dataset.main_metric,
-        qrels=data.collection.qrels,
-        queries=data.collection.queries,
-        relevance_level=data.collection.relevance_level,
-        main_score=outcome.main_score if spec.task_type else None,
-        token_budget=used_budget(model, evaluation.token_budget, evaluation.batch_size),
-        device=describe_device(model.device),
-    )
-
-
-def _evaluate_mteb_task(
-    spec: EvaluationSpec,
-    system: System,
-    load: Callable[[], UnimodelForExp1],
-    mteb_task: AbsTask,
-    advance: Advance | None,
-) -> Outcome:
-    model, counted, evaluation = load(), Counted(advance), system.experiment.evaluation
-    options: dict[str, Any] = {
-        "name": system.name,
-        "identity": spec.hashes | {"dtype": str(system.dtype)},
-        "prompts": TaskPrompts(evaluation.mteb),
-        "token_budget": evaluation.token_budget,
-        "batch_size": evaluation.batch_size,
-        "advance": counted,
-    }
-    reranking = spec.task == "reranking"
-    wrapped: MTEBEncoderWrapper | MTEBCrossEncoderWrapper
-    wrapped = MTEBCrossEncoderWrapper(model, **options) if reranking else MTEBEncoderWrapper(model, **options)
-    return replace(
-        evaluate_task(wrapped, mteb_task, counted),
-        token_budget=used_budget(model, evaluation.token_budget, evaluation.batch_size),
-        device=describe_device(model.device),
-        queries_without_candidates=[] if reranking else None,
     )

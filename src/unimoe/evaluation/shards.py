@@ -11,17 +11,17 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
-from shutil import rmtree
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
-from unimoe.data.collection import Collection
+from unimoe.data.collection import Collection, Document
 from unimoe.errors import DataError, InputError
+from unimoe.evaluation.sharing import Part, Progress, compute_parts
 from unimoe.io import hash_parts, read_json, write_json
 from unimoe.models.embedder import Advance
 from unimoe.processes import ALONE, Processes
@@ -29,6 +29,8 @@ from unimoe.trec import Run
 
 SHARD_CHARACTERS = 2**18
 """Text of one shard, each beginning counted once: half a minute for a small model on two cores."""
+
+_PART_SHARDS = 8  # at most, which a process takes at a time: within them the next shard is tokenised ahead
 
 Pair = tuple[str, str]
 """Query id and document id."""
@@ -74,17 +76,28 @@ class Reranker(Protocol):
         """
 
 
+@runtime_checkable
+class SharedReranker(Reranker, Protocol):
+    """A reranker that other processes can make as well."""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What it is made of beside the model, as JSON values."""
+
+
 @dataclass(frozen=True)
 class ShardScores:
     """The scores of one shard, or of all of them.
 
     Attributes:
         scores: of each pair, in the order of the pairs.
-        seconds: time of scoring.
+        seconds: time of scoring, of all processes together.
+        token_budget: tokens of one forward pass, the fewest of all processes; None where pairs are counted instead.
     """
 
     scores: list[float]
     seconds: float
+    token_budget: int | None = None
 
 
 class ShardStore:
@@ -97,6 +110,11 @@ class ShardStore:
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
         self._folder, self._fingerprint = folder, fingerprint
+
+    @property
+    def place(self) -> list[str]:
+        """Folder and fingerprint, from which another process makes the same store."""
+        return [str(self._folder), self._fingerprint]
 
     def read(self, pairs: Sequence[Pair], prepared: Sequence[Sequence[Any]]) -> ShardScores | None:
         """Read the scores of these pairs; None where they have not been computed, or the file is damaged."""
@@ -113,12 +131,6 @@ class ShardStore:
         for (query_id, document_id), score in zip(pairs, found.scores, strict=True):
             run.setdefault(query_id, {})[document_id] = score
         write_json(self._path(pairs, prepared), {"run": run, "seconds": found.seconds}, indent=None)
-
-    def clear(self) -> None:
-        """Remove all shards."""
-        rmtree(self._folder, ignore_errors=True)
-        with suppress(OSError):  # other evaluations may have shards in the parent folder
-            self._folder.parent.rmdir()
 
     def _path(self, pairs: Sequence[Pair], prepared: Sequence[Sequence[Any]]) -> Path:
         content = (" ".join([*pair, *map(str, parts)]) for pair, parts in zip(pairs, prepared, strict=True))
@@ -173,29 +185,50 @@ def score_shards(
     processes: Processes = ALONE,
     advance: Advance | None = None,
 ) -> ShardScores:
-    """Score the pairs of all shards: what the store has is read, the rest is computed, each process its share.
+    """Score the pairs of all shards: what the store has is read, the rest is computed.
+
+    Args:
+        reranker: scores the pairs.
+        collection: their texts.
+        shards: as ``Reranker.cut`` makes them.
+        store: keeps finished shards; None keeps none.
+        processes: those that share the shards of a ``SharedReranker``: this one leads, the others serve
+            (``evaluation.sharing``).
+        advance: called with the number of pairs done.
 
     Returns:
-        The scores in the order of the shards' pairs, and the seconds of all processes together; the same in each.
+        The scores in the order of the shards' pairs.
 
     Raises:
         DataError: a pair cannot be scored, or its score is not finite; names query and document.
     """
-    begins = [0, *accumulate(map(len, shards))]
-    scores, seconds = torch.zeros(begins[-1], dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
-    mine = processes.share(range(len(shards)))
-    for number, prepared in zip(mine, _prepared(reranker, collection, [shards[i] for i in mine]), strict=True):
-        pairs = shards[number]
-        found = store.read(pairs, prepared) if store else None
-        if found is None:
-            found = _score(reranker, collection, pairs, prepared, advance)
-            if store:
-                store.write(pairs, prepared, found)
-        elif advance:
-            advance(len(pairs))
-        scores[begins[number] : begins[number + 1]] = torch.tensor(found.scores, dtype=torch.float64)
-        seconds += found.seconds
-    return ShardScores(processes.total(scores).tolist(), float(processes.total(seconds)))
+    if processes.size == 1 or not isinstance(reranker, SharedReranker):
+        return _score_shards(reranker, collection, shards, store, advance)
+    progress = Progress(advance)
+
+    def score(part: Part) -> NDArray[np.float64]:
+        return score_part(reranker, part, progress.batch)
+
+    size = max(1, min(_PART_SHARDS, len(shards) // processes.size))
+    groups = [shards[begin : begin + size] for begin in range(0, len(shards), size)]
+    parts = (_part(reranker, collection, group, store) for group in groups)
+    whole = ShardScores([], 0.0, reranker.token_budget)
+    for *scores, seconds, budget in map(np.ndarray.tolist, compute_parts(processes, "rerank", parts, score)):
+        progress.part(len(scores))
+        budgets = [own for own in (whole.token_budget, int(budget)) if own]
+        whole = ShardScores(whole.scores + scores, whole.seconds + seconds, min(budgets, default=None))
+    return whole
+
+
+def score_part(reranker: Reranker, part: Part, advance: Advance | None = None) -> NDArray[np.float64]:
+    """Score some shards that another process cut: the scores of their pairs, then seconds and token budget."""
+    corpus = {key: Document("", text) for key, text in part["corpus"].items()}
+    collection = Collection(part["name"], "", corpus, part["queries"], {})
+    shards = [[(query, document) for query, document in shard] for shard in part["shards"]]
+    folder, fingerprint = part["store"] or (None, "")
+    store = ShardStore(Path(folder), fingerprint) if folder else None
+    found = _score_shards(reranker, collection, shards, store, advance)
+    return np.array([*found.scores, found.seconds, found.token_budget or 0])
 
 
 def prepare(reranker: Reranker, collection: Collection, pairs: Sequence[Pair]) -> Sequence[Sequence[Any]]:
@@ -206,6 +239,42 @@ def prepare(reranker: Reranker, collection: Collection, pairs: Sequence[Pair]) -
     """
     with _named(collection, pairs):
         return reranker.prepare(pair_texts(collection, pairs))
+
+
+def _part(
+    reranker: SharedReranker, collection: Collection, shards: Sequence[Sequence[Pair]], store: ShardStore | None
+) -> Part:
+    pairs = [pair for shard in shards for pair in shard]
+    return {
+        "name": collection.name,
+        "queries": {query: collection.queries[query] for query, _ in pairs},
+        "corpus": {document: collection.corpus[document].full_text for _, document in pairs},
+        "shards": shards,
+        "store": store and store.place,
+        "options": reranker.options,
+    }
+
+
+def _score_shards(
+    reranker: Reranker,
+    collection: Collection,
+    shards: Sequence[Sequence[Pair]],
+    store: ShardStore | None,
+    advance: Advance | None,
+) -> ShardScores:
+    scores: list[float] = []
+    seconds = 0.0
+    for pairs, prepared in zip(shards, _prepared(reranker, collection, shards), strict=True):
+        found = store.read(pairs, prepared) if store else None
+        if found is None:
+            found = _score(reranker, collection, pairs, prepared, advance)
+            if store:
+                store.write(pairs, prepared, found)
+        elif advance:
+            advance(len(pairs))
+        scores += found.scores
+        seconds += found.seconds
+    return ShardScores(scores, seconds, reranker.token_budget)
 
 
 def _characters(collection: Collection, pairs: Sequence[Pair]) -> int:

@@ -8,7 +8,9 @@ identity is never overwritten.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from shutil import rmtree
 
 from unimoe.collection_card import sidecar_path
 from unimoe.errors import DataError
@@ -125,19 +127,29 @@ class ResultStore:
             write_json(self.path(spec).with_suffix(".mteb.json"), outcome.mteb_json)
         detail = _drilldown(outcome.queries, outcome.qrels, outcome.run) if outcome.qrels else None
         write_result(self.output_dir, result, detail)
-        if spec.task == "reranking":
-            self.shards(spec, "").clear()  # the result holds their scores now
+        self.clear_unfinished(spec)  # the result holds all of it now
         return result
 
+    def unfinished(self, spec: EvaluationSpec) -> Path:
+        """Return the folder of what a killed evaluation finds again: shards of a reranking, else vectors."""
+        kind = "shards" if spec.task == "reranking" else "vectors"
+        return arm_dir(self.output_dir, spec.system, spec.seed) / kind / safe_name(spec.dataset)
+
+    def clear_unfinished(self, spec: EvaluationSpec) -> None:
+        """Remove what a killed evaluation would find again."""
+        unfinished = self.unfinished(spec)
+        rmtree(unfinished, ignore_errors=True)
+        with suppress(OSError):  # other evaluations may have some in the parent folder
+            unfinished.parent.rmdir()
+
     def shards(self, spec: EvaluationSpec, fingerprint: str) -> ShardStore:
-        """Return the finished shards of an unfinished evaluation.
+        """Return the finished shards of an unfinished reranking.
 
         Args:
-            spec: of a reranking.
+            spec: of the reranking.
             fingerprint: of everything that scores depend on besides the pairs.
         """
-        folder = arm_dir(self.output_dir, spec.system, spec.seed) / "shards" / safe_name(spec.dataset)
-        return ShardStore(folder, fingerprint)
+        return ShardStore(self.unfinished(spec), fingerprint)
 
     def _place(self, spec: EvaluationSpec) -> tuple[Path, str, int | None, str, str]:
         return self.output_dir, spec.system, spec.seed, spec.task, spec.dataset

@@ -103,24 +103,12 @@ class CandidatePool:
     def _settle(self) -> None:
         """Replace the first scores by exact ones, and keep the k best of each query."""
         self._keep(np.argsort(self._row, kind="stable"))  # rows in the order of the file
-        self._score = self._exact_scores()
+        self._score = exact_scores(self._queries, self._query, self._vectors, self._row)
         place = self._row if self._places is None else self._places[self._row]
         self._keep(np.lexsort((-place, -self._score, self._query)))
         starts = np.searchsorted(self._query, self._query)
         self._keep(np.flatnonzero(np.arange(len(self._query)) - starts < self._k))
         self._learn_kth()
-
-    def _exact_scores(self) -> NDArray[np.float32]:
-        """Return float64 inner products rounded to float32, each summed over its own row alone."""
-        scores = np.empty(len(self._row), dtype=np.float32)
-        step = max(1, EXACT_BYTES // (8 * max(1, self._queries.shape[1])))
-        for begin in range(0, len(scores), step):
-            part = slice(begin, begin + step)
-            # A mapped file without its class: a subclass would make every operation slower.
-            products = np.asarray(self._vectors[self._row[part]]).astype(np.float64, order="C")
-            products *= self._queries[self._query[part]]
-            scores[part] = products.sum(axis=1)
-        return scores
 
     def _learn_kth(self) -> None:
         """Read the k-th best scores off candidates in the order of queries and falling scores."""
@@ -131,3 +119,25 @@ class CandidatePool:
 
     def _keep(self, order: NDArray[np.intp]) -> None:
         self._query, self._row, self._score = self._query[order], self._row[order], self._score[order]
+
+
+def exact_scores(
+    queries: NDArray[np.floating], query: Rows, vectors: NDArray[np.floating], row: Rows
+) -> NDArray[np.float32]:
+    """Return float64 inner products rounded to float32, each summed over its own row alone.
+
+    Args:
+        queries: ``(Q, D)`` float32.
+        query: of each of M pairs, the number of its query.
+        vectors: ``(N, D)``, in memory or mapped.
+        row: of each pair, the row of its document.
+    """
+    scores = np.empty(len(row), dtype=np.float32)
+    step = max(1, EXACT_BYTES // (8 * max(1, queries.shape[1])))
+    for begin in range(0, len(scores), step):
+        part = slice(begin, begin + step)
+        # A mapped file without its class: a subclass would make every operation slower.
+        products = np.asarray(vectors[row[part]]).astype(np.float64, order="C")
+        products *= queries[query[part]]
+        scores[part] = products.sum(axis=1)
+    return scores

@@ -9,7 +9,7 @@ Both give the same run to the last bit: they find candidates, and ``CandidatePoo
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice, pairwise
 from operator import lt
 from typing import Any, Literal, get_args
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from unimoe.errors import DataError, UsageError
 from unimoe.models.matmul import matmul_nt
-from unimoe.retrieval.candidates import CandidatePool, Rows
-from unimoe.trec import Run
+from unimoe.retrieval.candidates import CandidatePool, Rows, exact_scores
+from unimoe.trec import Run, head
 
 Backend = Literal["torch", "faiss"]
 
@@ -102,6 +102,36 @@ def search(
     for part, pool in zip(parts, pools, strict=True):
         for query_id, (found, scores) in zip(query_ids[part], pool.best(), strict=True):
             run[query_id] = dict(zip((ids[row] for row in found.tolist()), scores.tolist(), strict=True))
+    return run
+
+
+def search_among(
+    queries: Corpus,
+    query_ids: Sequence[str],
+    vectors: Corpus,
+    ids: Sequence[str],
+    candidates: Mapping[str, Sequence[str]],
+    k: int,
+) -> Run:
+    """Rank for every query the documents that are given, the best ``k`` of them, with the scores of ``search``.
+
+    Args:
+        queries: ``(Q, D)`` float32.
+        query_ids: the queries' ids.
+        vectors: ``(N, D)``, in memory or mapped.
+        ids: the documents' ids by row.
+        candidates: query id to the ids of documents, each of them among ``ids``.
+        k: documents wanted per query.
+    """
+    row_of = {document_id: row for row, document_id in enumerate(ids)}
+    run: Run = {}
+    for query, query_id in enumerate(query_ids):
+        found = candidates[query_id]
+        rows = np.array([row_of[document_id] for document_id in found], dtype=np.int64)
+        scores = exact_scores(queries, np.full(len(rows), query), vectors, rows)
+        run[query_id] = dict(zip(found, scores.tolist(), strict=True))
+        if len(found) > k:
+            run[query_id] = head(run[query_id], k)
     return run
 
 

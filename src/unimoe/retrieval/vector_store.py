@@ -7,7 +7,7 @@ which records what the vectors were made from and how many units are done. A uni
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 """From N texts to ``(N, D)``."""
+
+Spread = Callable[[Encode, Iterable[Sequence[str]]], Iterator[NDArray[np.float32]]]
+"""Embeds several units by a function that embeds one, and yields their vectors in order; ``map`` is one."""
 
 UNIT_CHARACTERS = 2**20
 """Text of one unit, the most that a killed run loses: some ten seconds of a small model on two cores."""
@@ -78,6 +81,8 @@ def encode_corpus(
     fingerprint: str,
     storage: Storage = "float32",
     characters: int = UNIT_CHARACTERS,
+    spread: Spread = map,
+    label: str = "document",
     advance: Callable[[int], None] | None = None,
 ) -> VectorStore:
     """Embed a corpus, or finish embedding it; the units already in the folder are read.
@@ -93,6 +98,8 @@ def encode_corpus(
             libraries. Vectors of another fingerprint, corpus, storage or unit size are replaced, which is logged.
         storage: float16 takes half the space and keeps three digits.
         characters: a unit ends with the document that brings it to this size.
+        spread: embeds the units, by default one after the other; several processes embed several at a time.
+        label: what errors call a document, before its id.
         advance: called with the number of documents done; at once for units that are done.
 
     Raises:
@@ -104,7 +111,7 @@ def encode_corpus(
         raise DataError(f"{folder}: no documents to embed; the corpus is empty")
     with lock(folder):
         ids = sorted(corpus)
-        units = _cut(corpus, ids, characters)
+        units = cut_units([len(corpus[key].full_text) for key in ids], characters)
         asked = _Progress(
             version=_VERSION,
             fingerprint=fingerprint,
@@ -116,17 +123,39 @@ def encode_corpus(
             units=len(units),
         )
         progress, vectors = _resume(folder, asked, units)
-        write_json(folder / "ids.json", ids, indent=None)
+        if progress.finished:
+            write_json(folder / "ids.json", ids, indent=None)
         if advance:
             advance(sum(map(len, units[: progress.finished])))
-        for unit in units[progress.finished :]:
-            found = _encode_unit(encode, corpus, [ids[row] for row in unit], storage)
+        left = [[ids[row] for row in unit] for unit in units[progress.finished :]]
+        made = spread(encode, ([corpus[key].full_text for key in unit] for unit in left))
+        for unit, names in zip(units[progress.finished :], left, strict=True):
+            found = _next_unit(made, names, storage, label)
+            if not progress.finished:  # now: a model that fails at once leaves nothing
+                write_json(folder / "ids.json", ids, indent=None)
             vectors = _write_unit(folder, vectors, (len(ids), found.shape[1]), unit, found)
             progress = progress.with_unit(found.shape[1], checksum(found, unit))
             write_json(folder / "store.json", asdict(progress))
             if advance:
                 advance(len(unit))
         return VectorStore(ids, map_vectors(folder / "vectors.npy", (progress.rows, progress.dimension), storage))
+
+
+def cut_units(lengths: Sequence[int], characters: int) -> list[NDArray[np.int64]]:
+    """Cut texts into units of similar length: slices of their indices by falling length, ties by index.
+
+    Args:
+        lengths: characters of each text.
+        characters: a unit ends with the text that brings it to this size.
+    """
+    order = np.argsort(-np.array(lengths, dtype=np.int64), kind="stable")
+    units, begin, room = [], 0, characters
+    for end, row in enumerate(order.tolist(), start=1):
+        room -= max(1, lengths[row])
+        if room <= 0 or end == len(order):
+            units.append(order[begin:end])
+            begin, room = end, characters
+    return units
 
 
 def read_store(folder: Path) -> VectorStore:
@@ -176,19 +205,6 @@ def read_foreign(path: Path, corpus_ids: Sequence[str], ids: Sequence[str] | Non
     return VectorStore(list(ids), vectors)
 
 
-def _cut(corpus: Mapping[str, Document], ids: Sequence[str], characters: int) -> list[NDArray[np.int64]]:
-    """Return the rows of each unit: slices of the rows by falling length, ties by id."""
-    lengths = np.array([len(corpus[key].full_text) for key in ids])
-    order = np.argsort(-lengths, kind="stable")
-    units, begin, room = [], 0, characters
-    for end, length in enumerate(lengths[order].tolist(), start=1):
-        room -= max(1, length)
-        if room <= 0 or end == len(order):
-            units.append(order[begin:end])
-            begin, room = end, characters
-    return units
-
-
 def _resume(folder: Path, asked: _Progress, units: list[NDArray[np.int64]]) -> tuple[_Progress, MappedVectors | None]:
     """Return the finished part of the requested work and its file; nothing is finished if the files are of no use."""
     manifest = folder / "store.json"
@@ -226,20 +242,22 @@ def _write_unit(
     return vectors
 
 
-def _encode_unit(encode: Encode, corpus: Mapping[str, Document], ids: Sequence[str], storage: Storage) -> Vectors:
-    """Embed some documents as they will be stored; refuse vectors that are zero or not finite."""
+def _next_unit(
+    made: Iterator[NDArray[np.float32]], ids: Sequence[str], storage: Storage, label: str
+) -> NDArray[np.floating]:
+    """Return the next unit's vectors as they will be stored; refuse vectors that are zero or not finite."""
     try:
-        made = encode([corpus[key].full_text for key in ids])
-        if made.ndim != 2 or len(made) != len(ids):
-            raise DataError(f"{len(ids)} texts were embedded and gave an array of shape {made.shape}")
+        vectors = next(made)
+        if vectors.ndim != 2 or len(vectors) != len(ids):
+            raise DataError(f"{len(ids)} texts were embedded and gave an array of shape {vectors.shape}")
         with np.errstate(over="ignore"):
-            found = made.astype(storage)
+            found = vectors.astype(storage)
         if len(bad := np.flatnonzero(~np.isfinite(found).all(axis=1))):
             raise InputError(int(bad[0]), f"the embedding is not finite in {storage}; try model.dtype float32")
         if len(bad := np.flatnonzero(~found.any(axis=1))):
             raise InputError(int(bad[0]), f"the embedding is zero in {storage}; try another checkpoint")
     except InputError as error:
-        raise DataError(f"document {ids[error.index]!r}: {error.reason}") from None
+        raise DataError(f"{label} {ids[error.index]!r}: {error.reason}") from None
     return found
 
 

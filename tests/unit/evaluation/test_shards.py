@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,17 @@ import numpy as np
 import pytest
 import torch
 from support.reranking import invented
+from support.threads import threads
 from support.tiny_models import tiny_base
-from torch import distributed
 
 from unimoe.config import PromptConfig
 from unimoe.data.collection import Collection, Document
 from unimoe.errors import DataError
 from unimoe.evaluation.rerankers import UnimodelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
-from unimoe.evaluation.shards import Pair, ShardScores, ShardStore, cut_shards, score_shards
+from unimoe.evaluation.shards import Pair, ShardScores, ShardStore, cut_shards, score_part, score_shards
+from unimoe.evaluation.sharing import serve
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.processes import Processes
 from unimoe.trec import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -145,12 +146,6 @@ class TestStore:
         store.write(self.pairs, [*self.sequences], self.scores)
         assert store.read(self.pairs, [*self.sequences]) == self.scores
 
-    def test_clear_leaves_nothing_and_may_be_repeated(self, store: ShardStore, tmp_path: Path) -> None:
-        store.clear()
-        assert not (tmp_path / "shards").exists()
-        store.clear()
-        assert store.read(self.pairs, [*self.sequences]) is None
-
 
 class TestScore:
     @pytest.mark.parametrize("order", ORDERS)
@@ -209,16 +204,15 @@ class TestScore:
         assert scored == [len(shard) for shard in shards]
 
     def test_two_processes_score_each_shard_once_and_together_all(
-        self, model: UnimodelForExp1, scored: list[int], monkeypatch: pytest.MonkeyPatch
+        self, model: UnimodelForExp1, scored: list[int]
     ) -> None:
         shards = cut_shards(COLLECTION, CANDIDATES, "document_first", SMALL)
         alone = score_shards(UnimodelReranker(model), COLLECTION, shards)
         scored.clear()
-        monkeypatch.setattr(distributed, "all_reduce", lambda values: None)  # each keeps its own part
-        two = [Processes(rank, 2) for rank in (0, 1)]
-        parts = [score_shards(UnimodelReranker(model), COLLECTION, shards, processes=own) for own in two]
+        with threads(2, lambda own: serve(own, {"rerank": partial(score_part, UnimodelReranker(model))})) as processes:
+            together = score_shards(UnimodelReranker(model), COLLECTION, shards, processes=processes)
         assert sorted(scored) == sorted(len(shard) for shard in shards)
-        assert torch.tensor([part.scores for part in parts]).sum(0).tolist() == alone.scores
+        assert together.scores == alone.scores
 
 
 class TestErrors:

@@ -11,7 +11,7 @@ from support.sources import SMALL, write_msmarco
 from unimoe.config import BM25Config, Experiment
 from unimoe.data.catalog import CQADUPSTACK, NANOBEIR, UnavailableError
 from unimoe.errors import DataError, MissingPartError, UsageError
-from unimoe.evaluation.loading import Loader, refuse_missing
+from unimoe.evaluation.loading import Failures, load_reporting
 from unimoe.evaluation.tiers import Dataset, LoadedDataset, TierName, chosen_datasets, tier_datasets
 from unimoe.metrics import dataset_group
 from unimoe.retrieval.bm25 import first_stage_name
@@ -91,20 +91,51 @@ class TestTiers:
             raise UnavailableError(f"{name}: not here")
 
         monkeypatch.setattr("unimoe.evaluation.tiers.load_collection", unavailable)
-        loader = Loader()
-        assert list(loader.available(tier_datasets(experiment, "fast"))) == []
-        assert len(loader.missing) == 3
-        assert "fiqa: not here" in capsys.readouterr().err
-        with pytest.raises(MissingPartError, match="done, without 3 of the collections asked for"):
-            refuse_missing(len(loader.missing))
+        failures = Failures()
+        for dataset in tier_datasets(experiment, "fast"):
+            with failures.kept(dataset.name):
+                load_reporting(dataset)
+        assert failures.collections == ["scifact", "nfcorpus", "fiqa"]
+        assert "not available: fiqa: not here" in capsys.readouterr().err
+        with pytest.raises(
+            MissingPartError, match=r"^done, without 3 collections \(scifact, nfcorpus, fiqa\); the reas"
+        ):
+            failures.refuse(done=False)
 
 
-def test_what_is_missing_is_counted_by_kind() -> None:
-    refuse_missing(0)
-    with pytest.raises(MissingPartError, match=r"^done, without 2 of the MTEB tasks asked for"):
-        refuse_missing(0, 2)
-    with pytest.raises(MissingPartError, match="without 1 of the collections asked for and 2 of the MTEB tasks asked"):
-        refuse_missing(1, 2)
+class TestFailures:
+    def test_nothing_failed(self) -> None:
+        failures = Failures()
+        with failures.kept("a"):
+            pass
+        failures.refuse(done=False)
+
+    def test_each_is_named_once_by_its_kind(self, capsys: pytest.CaptureFixture[str]) -> None:
+        failures = Failures()
+        for task in ("STS12", "STS13"):
+            with failures.kept(task=task):
+                raise DataError(f"{task}, text 3: not finite")
+        for reason in ("one", "two"):
+            with failures.kept("scifact"):
+                raise KeyError(reason)
+        message = r"^done, without 1 collection \(scifact\) and 2 MTEB tasks \(STS12, STS13\); the reasons are above$"
+        with pytest.raises(MissingPartError, match=message):
+            failures.refuse(done=True)
+        assert failures.reasons == capsys.readouterr().err.splitlines()
+        assert failures.reasons[0] == "failed: STS12, text 3: not finite"
+        assert failures.reasons[-1] == "failed: scifact: KeyError: 'two'"
+
+    def test_where_nothing_was_done_the_first_error_ends_the_command(self) -> None:
+        failures = Failures()
+        for reason in ("first", "second"):
+            with failures.kept("scifact"):
+                raise DataError(reason)
+        with pytest.raises(DataError, match="first"):
+            failures.refuse(done=False)
+
+    def test_an_interrupt_is_not_kept(self) -> None:
+        with pytest.raises(KeyboardInterrupt), Failures().kept("scifact"):
+            raise KeyboardInterrupt
 
 
 class TestDataset:

@@ -73,7 +73,7 @@ class TaskPrompts:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that decide the prefixes, for content hashes."""
-        return self._config.model_dump()
+        return self._config.model_dump(include={"task_instruction", "prompts"})
 
     def of_task(self, task: TaskCard) -> list[str | None]:
         """Return the prefixes of a task for queries, documents and texts without a role, for content hashes.

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unimoe.data.catalog import available, load_collection
@@ -74,7 +75,10 @@ def load_from_hub(task: AbsTask) -> None:
 
 
 def evaluate_task(
-    model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, task: AbsTask, counted: Counted | None = None
+    model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper,
+    task: AbsTask,
+    counted: Counted | None = None,
+    folder: Path | None = None,
 ) -> Outcome:
     """Run one task, whose data is loaded, through ``mteb.evaluate``.
 
@@ -82,6 +86,7 @@ def evaluate_task(
         model: the adapter.
         task: the task.
         counted: the adapter's progress callback.
+        folder: where vectors or shards are kept for a killed run; None for a temporary one.
 
     Raises:
         DataError: an embedding or a score is not finite; the task has no data or no judged query.
@@ -91,7 +96,7 @@ def evaluate_task(
 
         task = for_one_run(task)
         before, rankings = counted.done if counted else 0, Rankings(task)
-        result = run_task(model, task)
+        result = run_task(model, task, folder)
         main, main_score = task.metadata.main_score, float(result.get_score())
         if not math.isfinite(main_score):  # a correlation with scores that are all equal
             raise DataError(

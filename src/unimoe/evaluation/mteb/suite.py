@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from unimoe.console import Steps, stderr
-from unimoe.evaluation.embedding_eval import RERANKING_TYPES, failure_reason
+from unimoe.evaluation.embedding_eval import RERANKING_TYPES
+from unimoe.evaluation.loading import Failures
 from unimoe.evaluation.mteb.run import load_from_hub, task_at_hand
+from unimoe.evaluation.mteb.sizes import pairs_above
 from unimoe.evaluation.runner import Evaluation, Evaluator
 from unimoe.evaluation.systems import System
 from unimoe.results import EvalResult, Task
@@ -23,22 +25,35 @@ class MTEBSuite:
         evaluator: runs the evaluations and writes results; of this process alone.
         system: the system to evaluate.
         wanted: the tasks of ours that were asked for.
-
-    Attributes:
-        failures: a line for each evaluation that failed.
+        failures: keeps the suite going and lists what failed.
     """
 
-    def __init__(self, evaluator: Evaluator, system: System, wanted: Sequence[Task]) -> None:
-        self._evaluator, self._system, self._wanted = evaluator, system, wanted
-        self.failures: list[str] = []
+    def __init__(self, evaluator: Evaluator, system: System, wanted: Sequence[Task], failures: Failures) -> None:
+        self._evaluator, self._system, self._wanted, self.failures = evaluator, system, wanted, failures
 
     def tasks_on(self, mteb_task: AbsTask) -> list[Task]:
-        """Return how to evaluate a task: by embedding, and by reranking too if the task comes with candidates."""
-        reranks = mteb_task.metadata.type in RERANKING_TYPES
+        """Return how to evaluate a task: by embedding, and by reranking too if the task comes with candidates.
+
+        A task with more pairs than ``evaluation.mteb.max_pairs`` is not reranked.
+        """
+        limit = self._system.experiment.evaluation.mteb.max_pairs
+        reranks = mteb_task.metadata.type in RERANKING_TYPES and pairs_above(mteb_task, limit) is None
         return [task for task in self._wanted if task == "embedding" or (task == "reranking" and reranks)]
 
+    def report_left_out(self, mteb_tasks: Sequence[AbsTask]) -> None:
+        """Print on stderr the tasks that are too large to rerank."""
+        limit = self._system.experiment.evaluation.mteb.max_pairs
+        for task in mteb_tasks if "reranking" in self._wanted else ():
+            if pairs := pairs_above(task, limit):
+                stderr.print(
+                    f"left out: reranking {task.metadata.name}, {pairs:,} pairs, more than "
+                    f"evaluation.mteb.max_pairs={limit:,}; set it to null to rerank them all",
+                    style="yellow",
+                    soft_wrap=True,
+                )
+
     def run(self, mteb_tasks: Sequence[AbsTask], steps: Steps) -> list[EvalResult]:
-        """Run every evaluation whose result does not exist yet; what fails is named on stderr and listed.
+        """Run every evaluation whose result does not exist yet.
 
         Args:
             mteb_tasks: one after the other, so that one at a time is in memory.
@@ -49,30 +64,19 @@ class MTEBSuite:
         """
         results = []
         for mteb_task in mteb_tasks:
-            given = mteb_task.data_loaded
-            for evaluation in self._ready(mteb_task):
-                try:
-                    results.append(self._evaluator.take(evaluation, steps))
-                except Exception as error:  # the other tasks are still worth having
-                    self._fail(evaluation.spec.dataset, error)
+            given, name = mteb_task.data_loaded, mteb_task.metadata.name
+            with self.failures.kept(task=name):
+                for evaluation in self._ready(mteb_task):
+                    with self.failures.kept(task=name):
+                        results.append(self._evaluator.take(evaluation, steps))
             if mteb_task.data_loaded and not given:
                 mteb_task.unload_data()  # the next one may need the memory
         return [result for result in results if result is not None]
 
     def _ready(self, mteb_task: AbsTask) -> list[Evaluation]:
         """Return the evaluations on a task, and load its data if one of them has to be run."""
-        try:
-            ready = task_at_hand(mteb_task) or mteb_task
-            evaluations = [self._evaluator.on_mteb_task(self._system, task, ready) for task in self.tasks_on(mteb_task)]
-            if not all(self._evaluator.is_done(evaluation.spec) for evaluation in evaluations):
-                load_from_hub(ready)
-        except Exception as error:  # as above
-            self._fail(mteb_task.metadata.name, error)
-            return []
+        ready = task_at_hand(mteb_task) or mteb_task
+        evaluations = [self._evaluator.on_mteb_task(self._system, task, ready) for task in self.tasks_on(mteb_task)]
+        if not all(self._evaluator.is_done(evaluation.spec) for evaluation in evaluations):
+            load_from_hub(ready)
         return evaluations
-
-    def _fail(self, name: str, error: Exception) -> None:
-        reason = failure_reason(error)
-        line = reason if reason.startswith(f"{name}, ") else f"{name}: {reason}"  # errors about a text name both
-        self.failures.append(line)
-        stderr.print(f"failed: {line}", style="yellow", soft_wrap=True)

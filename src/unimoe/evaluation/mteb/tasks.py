@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from unimoe.data.collection import Collection
 from unimoe.data.sources.from_mteb import import_mteb
+from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
+from unimoe.evaluation.mteb.search import CandidateReranking, DenseSearch
 from unimoe.trec import Qrels, Run
 
 import_mteb()  # before anything of it is imported by name
@@ -20,9 +25,6 @@ from mteb import AbsTask, TaskResult, evaluate  # noqa: E402
 from mteb.abstasks import AbsTaskRetrieval  # noqa: E402
 from mteb.abstasks.retrieval_dataset_loaders import RetrievalSplitData  # noqa: E402
 from mteb.abstasks.task_metadata import TaskMetadata  # noqa: E402
-
-if TYPE_CHECKING:
-    from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 
 _SUBSET = "default"  # what MTEB calls the only subset of a task
 _UNKNOWN_LANGUAGE = "und-Zyyy"
@@ -102,17 +104,24 @@ def for_one_run(task: AbsTask) -> AbsTask:
     return own
 
 
-def run_task(model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, task: AbsTask) -> TaskResult:
-    """Run one task; nothing is read from MTEB's result cache or written to it."""
-    results = evaluate(
-        model,
-        task,
-        cache=None,
-        co2_tracker=False,
-        raise_error=True,
-        show_progress_bar=False,
-        encode_kwargs={"batch_size": _LOADER_BATCH, "show_progress_bar": False},
-    )
+def run_task(model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, task: AbsTask, folder: Path | None) -> TaskResult:
+    """Run one task; nothing is read from MTEB's result cache or written to it.
+
+    Args:
+        model: the adapter; a task that ranks documents is searched by our own search models.
+        task: the task, with its data.
+        folder: where vectors or shards are kept for a killed run; None for a temporary one.
+    """
+    with TemporaryDirectory(prefix="unimoe-") if folder is None else nullcontext(folder) as place:
+        results = evaluate(
+            _search_model(model, Path(place)) if isinstance(task, AbsTaskRetrieval) else model,
+            task,
+            cache=None,
+            co2_tracker=False,
+            raise_error=True,
+            show_progress_bar=False,
+            encode_kwargs={"batch_size": _LOADER_BATCH, "show_progress_bar": False},
+        )
     return results.task_results[0]
 
 
@@ -126,6 +135,12 @@ def query_texts(task: AbsTask) -> dict[str, str]:
         for row in data[subset][split]["queries"]:
             texts[prefix + str(row["id"])] = row["text"] if isinstance(row["text"], str) else str(row["text"])
     return texts
+
+
+def _search_model(
+    model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, folder: Path
+) -> DenseSearch | CandidateReranking:
+    return DenseSearch(model, folder) if isinstance(model, MTEBEncoderWrapper) else CandidateReranking(model, folder)
 
 
 def _split_data(collection: Collection) -> RetrievalSplitData:

@@ -123,10 +123,11 @@ class TextTokenizer:
 
     Attributes:
         first: the token that the model wants before every text; empty for most models.
+        max_length: as given.
     """
 
     def __init__(self, tokenizer: Any, prompt: PromptConfig, max_length: int) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer, self.max_length = tokenizer, max_length
         self.first = first_token(tokenizer)
         self._prefix = {"query": prompt.query_prefix, "document": prompt.document_prefix, "plain": ""}
         self._suffix = tokenize(tokenizer, [prompt.embedding_suffix])[0]

@@ -1,0 +1,337 @@
+"""Our search models find what MTEB's own wrappers find, ties included, and go on where they were killed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from support import mteb_tasks
+from support.embedders import WordEmbedder
+from support.mteb_runs import INSTRUCTED, PLAIN, make_model
+from support.mteb_tasks import RANKED, loaded, split_data
+
+from unimoe.config import MTEBConfig
+from unimoe.config.dense import EncoderConfig
+from unimoe.data.catalog import load_collection
+from unimoe.data.collection import Collection, Document, assemble
+from unimoe.errors import DataError
+from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
+from unimoe.evaluation.mteb import search
+from unimoe.evaluation.mteb.names import find_tasks, mteb_name
+from unimoe.evaluation.mteb.prompts import TaskPrompts
+from unimoe.evaluation.mteb.run import evaluate_task
+from unimoe.evaluation.spec import Outcome
+from unimoe.models.encoder import load_encoder
+from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.retrieval.dense import search as exact_search
+from unimoe.retrieval.dense import search_among
+
+if TYPE_CHECKING:
+    from mteb import AbsTask
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+MOCKS = (
+    "MockRetrievalTask",
+    "MockRetrievalDialogTask",
+    "MockMultilingualRetrievalTask",
+    "MockInstructionRetrieval",
+    "MockMultilingualInstructionRetrieval",
+    "MockRerankingTask",
+    "MockMultilingualRerankingTask",
+    "MockInstructionReranking",
+    "MockMultilingualInstructionReranking",
+)
+OTHER_MOCKS = (
+    "MockBitextMiningTask",
+    "MockClassificationTask",
+    "MockRegressionTask",
+    "MockClusteringTask",
+    "MockPairClassificationTask",
+    "MockSTSTask",
+    "MockMultilabelClassification",
+    "MockSummarizationTask",
+)
+
+
+@pytest.fixture(scope="module")
+def model() -> UnimodelForExp1:
+    return make_model()
+
+
+def mock(name: str) -> AbsTask:
+    """A task of MTEB's own tests, with its data."""
+    from mteb import mocks
+
+    return loaded(getattr(mocks, name))
+
+
+def theirs(wrapped: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, task: AbsTask) -> dict[str, Any]:
+    """The scores that MTEB finds with its own search wrappers, as JSON values."""
+    import mteb
+
+    quiet: Any = {"batch_size": 8, "show_progress_bar": False}
+    results = mteb.evaluate(wrapped, task, cache=None, co2_tracker=False, show_progress_bar=False, encode_kwargs=quiet)
+    scores: dict[str, Any] = json.loads(results.task_results[0].model_dump_json())["scores"]
+    return scores
+
+
+def ours(
+    wrapped: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, task: AbsTask, folder: Path | None = None
+) -> dict[str, Any]:
+    scores: dict[str, Any] = evaluate_task(wrapped, task, folder=folder).mteb_json["scores"]
+    return scores
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    """All numbers to 1e-6, by split, subset and measure."""
+    assert numbers(found) == pytest.approx(numbers(expected), abs=1e-6, nan_ok=True)
+    assert any(key.endswith("main_score") for key in numbers(found))
+
+
+def numbers(value: Any, key: str = "") -> dict[str, float]:
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return {path: number for own, part in items for path, number in numbers(part, f"{key}/{own}").items()}
+    return {key: float("nan") if value is None else value} if isinstance(value, int | float | None) else {}
+
+
+class TestAgreement:
+    @pytest.mark.parametrize("prompts", [PLAIN, INSTRUCTED], ids=["plain", "instructed"])
+    @pytest.mark.parametrize("name", [*MOCKS, *OTHER_MOCKS])
+    def test_an_encoder_on_mtebs_own_mock_tasks(self, model: UnimodelForExp1, name: str, prompts: TaskPrompts) -> None:
+        wrapped = MTEBEncoderWrapper(model, prompts=prompts)
+        assert_same(ours(wrapped, mock(name)), theirs(wrapped, mock(name)))
+
+    @pytest.mark.parametrize("name", [name for name in MOCKS if "Reranking" in name])
+    def test_a_cross_encoder_on_mtebs_own_mock_tasks(self, model: UnimodelForExp1, name: str) -> None:
+        wrapped = MTEBCrossEncoderWrapper(model)
+        assert_same(ours(wrapped, mock(name)), theirs(wrapped, mock(name)))
+
+    def test_a_cross_encoder_in_blocks_of_queries(
+        self, model: UnimodelForExp1, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(search, "_BLOCK_PAIRS", 15)
+        wrapped = MTEBCrossEncoderWrapper(model)
+        task = mteb_tasks.InventedReranking
+        assert_same(ours(wrapped, loaded(task)), theirs(wrapped, loaded(task)))
+
+    @pytest.mark.usefixtures("unimoe_data")
+    @pytest.mark.parametrize(("name", "queries", "documents"), [("scifact", 25, 90), ("nfcorpus", 6, 90)])
+    def test_real_collections(self, name: str, queries: int, documents: int) -> None:
+        from unimoe.evaluation.mteb.tasks import CollectionTask
+
+        pool = load_collection(name, "test").sample_queries(queries, seed=3).pool(documents)
+        published = find_tasks([mteb_name(name) or ""])[0].metadata
+        encoder = load_encoder(EncoderConfig(), torch.device("cpu"), torch.float32)
+        wrapped = MTEBEncoderWrapper(encoder, prompts=INSTRUCTED)
+        found = ours(wrapped, CollectionTask(pool, published=published))
+        assert_same(found, theirs(wrapped, CollectionTask(pool, published=published)))
+        assert 0.1 < found["test"][0]["main_score"] < 1
+
+
+WORDS = ("cat", "dog", "rain", "roof", "salt")
+
+
+def tied(documents: int, seed: int = 0) -> Collection:
+    """Documents of one to three words, so that most scores occur often; queries whose ids are documents' too."""
+    rng = random.Random(seed)
+    ids = [f"d{number:04d}" for number in rng.sample(range(10_000), documents)]
+    corpus = [(key, Document("", " ".join(rng.choices(WORDS, k=rng.randint(1, 3))))) for key in ids]
+    queries = [(key, " ".join(rng.choices(WORDS, k=2))) for key in ids[:12]]
+    qrels = {query: dict.fromkeys(rng.sample(ids, 9), 1) | {query: 0} for query, _ in queries}
+    return assemble("tied", "test", corpus, queries, qrels)
+
+
+class Tied(mteb_tasks.InventedRetrieval):
+    """Retrieval among documents that tie."""
+
+    metadata = mteb_tasks.card("Tied", "Retrieval", "ndcg_at_10")
+    documents = 200
+
+    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
+        """As given by ``tied``."""
+        self.dataset = {"default": {"test": split_data(tied(self.documents))}}
+        self.data_loaded = True
+
+
+class TiedCandidates(Tied):
+    """The same, among candidates in no order; one query has none."""
+
+    metadata = mteb_tasks.card("TiedCandidates", "Reranking", "map_at_1000")
+
+    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
+        """Sixty candidates of each query."""
+        collection = tied(self.documents)
+        rng = random.Random(1)
+        given = {query: dict.fromkeys(rng.sample(list(collection.corpus), 60), 0.0) for query in collection.queries}
+        given[next(iter(given))] = {}
+        self.dataset = {"default": {"test": split_data(collection, given)}}
+        self.data_loaded = True
+
+
+def words(**settings: Any) -> MTEBEncoderWrapper:
+    return MTEBEncoderWrapper(WordEmbedder(WORDS), prompts=PLAIN, **settings)
+
+
+class TestTies:
+    @pytest.mark.parametrize("ignored", [False, True])
+    @pytest.mark.parametrize("kind", [Tied, TiedCandidates], ids=lambda kind: kind.__name__)
+    def test_scores_are_mtebs(self, kind: type[Any], ignored: bool) -> None:
+        one, other = loaded(kind), loaded(kind)
+        one.ignore_identical_ids = other.ignore_identical_ids = ignored  # type: ignore[attr-defined]
+        assert_same(ours(words(), one), theirs(words(), other))
+
+    @pytest.mark.parametrize("depth", [1, 10, 100])
+    def test_the_cut_keeps_the_scores_that_mteb_keeps(self, depth: int) -> None:
+        from unimoe.evaluation.mteb.tasks import Rankings
+
+        runs = []
+        for evaluate in (ours, theirs):
+            task: Any = loaded(Tied)
+            task._top_k = depth
+            rankings = Rankings(task)
+            evaluate(words(), task)
+            runs.append({query: sorted(found.values(), reverse=True) for query, found in rankings.run.items()})
+        assert runs[0].keys() == runs[1].keys()
+        for query, scores in runs[0].items():
+            assert len(scores) == depth
+            assert scores == pytest.approx(runs[1][query], abs=1e-6)
+
+    def test_candidates_score_as_in_a_search_of_all(self) -> None:
+        collection = tied(50)
+        embedder, ids = WordEmbedder(WORDS), list(collection.corpus)
+        vectors = embedder.encode([document.full_text for document in collection.corpus.values()])
+        asked = embedder.encode(list(collection.queries.values()))
+        whole = exact_search(asked, list(collection.queries), vectors, ids, 50)
+        among = search_among(asked, list(collection.queries), vectors, ids, dict.fromkeys(collection.queries, ids), 50)
+        assert among == whole
+        best = search_among(asked, list(collection.queries), vectors, ids, dict.fromkeys(collection.queries, ids), 7)
+        assert best == exact_search(asked, list(collection.queries), vectors, ids, 7)
+        none = search_among(asked[:1], ["q"], vectors, ids, {"q": []}, 7)
+        assert none == {"q": {}}
+
+
+class TestErrors:
+    def test_a_candidate_that_is_no_document_is_named(self, model: UnimodelForExp1) -> None:
+        for wrapped in (words(), MTEBCrossEncoderWrapper(model)):
+            task: Any = loaded(TiedCandidates)
+            task.dataset["default"]["test"]["top_ranked"]["of no query"] = ["nowhere"]
+            query = task.dataset["default"]["test"]["queries"]["id"][3]
+            task.dataset["default"]["test"]["top_ranked"][query][4] = "nowhere"
+            with pytest.raises(DataError, match=rf"^TiedCandidates, query '{query}': candidate 'nowhere' is no"):
+                evaluate_task(wrapped, task)
+
+    def test_a_cross_encoder_needs_candidates(self, model: UnimodelForExp1) -> None:
+        with pytest.raises(DataError, match=r"^Tied: gives no candidates to rerank"):
+            evaluate_task(MTEBCrossEncoderWrapper(model), loaded(Tied))
+
+    def test_a_document_that_cannot_be_embedded_is_named(self) -> None:
+        task: Any = loaded(Tied)
+        data = task.dataset["default"]["test"]
+        place = data["corpus"]["id"][5]
+        data["corpus"] = data["corpus"].map(lambda row: row | {"text": "nan"} if row["id"] == place else row)
+        with pytest.raises(DataError, match=rf"^Tied, document '{place}': the embedding is not finite"):
+            evaluate_task(words(), task)
+
+
+class TestResuming:
+    @pytest.fixture(autouse=True)
+    def small_units(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(search, "ENCODED_CHARACTERS", 100)
+
+    def evaluate(self, embedder: WordEmbedder, folder: Path, kind: type[Any] = Tied, **settings: Any) -> Outcome:
+        wrapped = MTEBEncoderWrapper(embedder, **({"prompts": PLAIN} | settings))
+        return evaluate_task(wrapped, loaded(kind), folder=folder)
+
+    @pytest.mark.parametrize("kind", [Tied, TiedCandidates], ids=lambda kind: kind.__name__)
+    def test_a_killed_task_embeds_only_what_is_left(self, tmp_path: Path, kind: type[Any]) -> None:
+        undisturbed = self.evaluate(WordEmbedder(WORDS), tmp_path / "whole", kind)
+        killed, rest = WordEmbedder(WORDS, fail_after=80), WordEmbedder(WORDS)
+        with pytest.raises(KeyboardInterrupt):
+            self.evaluate(killed, tmp_path / "killed", kind)
+        resumed = self.evaluate(rest, tmp_path / "killed", kind)
+        assert (resumed.run, resumed.main_score) == (undisturbed.run, undisturbed.main_score)
+        assert killed.embedded["document"] + rest.embedded["document"] <= 200
+        assert rest.embedded["document"] <= 200 - 80
+        assert rest.embedded["query"] == 0  # they fill more than a unit, and were done
+
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            {"identity": {"checkpoint": "other"}},
+            {"prompts": TaskPrompts(MTEBConfig(task_instruction=None, prompts={"document": "salt "}))},
+            {"token_budget": 77},
+            {"batch_size": 7},
+        ],
+        ids=str,
+    )
+    def test_vectors_of_another_model_or_setting_are_not_met(
+        self, tmp_path: Path, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        self.evaluate(WordEmbedder(WORDS), tmp_path)
+        same, other = WordEmbedder(WORDS), WordEmbedder(WORDS)
+        self.evaluate(same, tmp_path)
+        assert same.embedded == {"query": 0, "document": 0, "plain": 0}
+        with caplog.at_level(logging.WARNING, "unimoe"):
+            self.evaluate(other, tmp_path, **settings)
+        assert other.embedded["document"] == 200
+        assert "made from another model, corpus, or setting" in caplog.text
+
+    def test_progress_counts_every_text_once(self, tmp_path: Path) -> None:
+        done: list[int] = []
+        self.evaluate(WordEmbedder(WORDS), tmp_path, advance=done.append)
+        assert sum(done) == 200 + 12
+        done.clear()
+        self.evaluate(WordEmbedder(WORDS), tmp_path, advance=done.append)
+        assert sum(done) == 200 + 12
+
+    def test_shards_of_a_cross_encoder_are_found_again(
+        self, model: UnimodelForExp1, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(search, "_BLOCK_PAIRS", 15)
+        sizes: list[int] = []
+        rerank_ids = model.rerank_ids
+
+        def counted(sequences: list[list[int]], **options: Any) -> Any:
+            sizes.append(len(sequences))
+            if len(sizes) == 3:
+                raise KeyboardInterrupt
+            return rerank_ids(sequences, **options)
+
+        task = mteb_tasks.InventedReranking
+        whole = evaluate_task(MTEBCrossEncoderWrapper(model), loaded(task))
+        monkeypatch.setattr(model, "rerank_ids", counted)
+        wrapped = MTEBCrossEncoderWrapper(model)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate_task(wrapped, loaded(task), folder=tmp_path)
+        resumed = evaluate_task(wrapped, loaded(task), folder=tmp_path)
+        assert (resumed.run, resumed.main_score) == (whole.run, whole.main_score)
+        assert sum(sizes) == sizes[2] + sum(map(len, mteb_tasks.CANDIDATES.values()))
+        other = MTEBCrossEncoderWrapper(model, token_budget=99)
+        evaluate_task(other, loaded(task), folder=tmp_path)
+        assert sum(sizes) == sizes[2] + 2 * sum(map(len, mteb_tasks.CANDIDATES.values()))
+
+
+def test_each_is_a_search_model_and_nothing_else(model: UnimodelForExp1, tmp_path: Path) -> None:
+    from mteb.models import CrossEncoderProtocol, EncoderProtocol, SearchProtocol
+
+    one = search.DenseSearch(MTEBEncoderWrapper(model), tmp_path)
+    other = search.CandidateReranking(MTEBCrossEncoderWrapper(model), tmp_path)
+    for found in (one, other):
+        assert isinstance(found, SearchProtocol)
+        assert not isinstance(found, EncoderProtocol | CrossEncoderProtocol)
+
+
+def test_texts_are_those_that_mteb_gives_to_a_model() -> None:
+    data: Any = split_data(RANKED)
+    metadata = mteb_tasks.InventedRetrieval.metadata
+    texts = search.TaskTexts(data["corpus"].select(range(3, 9)), metadata, "document")
+    assert list(texts) == list(RANKED.corpus)[3:9]
+    assert [texts[key].full_text for key in texts] == [RANKED.corpus[key].full_text for key in texts]
+    assert len(texts) == 6
