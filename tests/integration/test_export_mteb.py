@@ -20,6 +20,7 @@ import unimoe
 from unimoe.checkpoint import Checkpoint
 from unimoe.config import Experiment, MTEBConfig
 from unimoe.console import Steps
+from unimoe.evaluation.loading import Failures
 from unimoe.evaluation.mteb.names import find_tasks
 from unimoe.evaluation.mteb.suite import MTEBSuite
 from unimoe.evaluation.runner import Evaluator
@@ -44,9 +45,9 @@ def evaluate(experiment: Experiment, output_dir: Path, wanted: tuple[Task, ...],
         if task.metadata.name in TASKS:
             data: Any = mteb_tasks.loaded(TASKS[task.metadata.name])
             task.dataset, task.data_loaded = data.dataset, True
-    suite = MTEBSuite(Evaluator(output_dir), system, wanted)
-    suite.run(tasks, Steps(len(tasks)))
-    assert suite.failures == []
+    failures = Failures()
+    MTEBSuite(Evaluator(output_dir), system, wanted, failures).run(tasks, Steps(len(tasks)))
+    assert failures.reasons == []
 
 
 @pytest.fixture(scope="module")

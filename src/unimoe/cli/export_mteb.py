@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from unimoe.console import stderr, stdout
-from unimoe.errors import UsageError
+from unimoe.errors import MissingPartError, UsageError
 
 
 def export_mteb(
@@ -36,7 +36,6 @@ def export_mteb(
     anything. If a task that is wanted has no result, the command names it, and its exit code is 4.
     """
     from unimoe.checkpoint import read_checkpoint
-    from unimoe.evaluation.loading import refuse_missing
     from unimoe.evaluation.mteb.export import ExportRequest, export_results, seed_of
     from unimoe.evaluation.mteb.names import split_names
 
@@ -65,4 +64,5 @@ def export_mteb(
     for note in export.notes:
         stderr.print(note, style="dim", soft_wrap=True)
     stdout.print(f"{len(export.tasks)} tasks  {export.folder}", soft_wrap=True)
-    refuse_missing(0, len(export.missing))
+    if export.missing:
+        raise MissingPartError(f"done, without {len(export.missing)} of the MTEB tasks asked for (named above)")

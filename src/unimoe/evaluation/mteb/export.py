@@ -156,7 +156,7 @@ def _identity(result: EvalResult) -> dict[str, Any]:
         "dtype": result.provenance.dtype,
         "prompt": config["prompt"],
         "max_length": config["model"]["max_length"],
-        "evaluation.mteb": config["evaluation"]["mteb"],
+        "evaluation.mteb": {key: config["evaluation"]["mteb"][key] for key in ("task_instruction", "prompts")},
     }
 
 
