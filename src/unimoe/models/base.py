@@ -59,6 +59,41 @@ def base_identity(config: ModelConfig) -> str | None:
     return _locate(config)[1]
 
 
+@dataclass(frozen=True)
+class BaseSizes:
+    """How large a base model is.
+
+    Attributes:
+        parameters: all of them, tied ones once.
+        embedding_parameters: those of the input embeddings.
+        width: of the final states, which embeddings have too.
+    """
+
+    parameters: int
+    embedding_parameters: int
+    width: int
+
+
+def base_sizes(config: ModelConfig) -> BaseSizes:
+    """Return the sizes of a base model by its configuration, without its weights.
+
+    Raises:
+        DataError: the configuration is not available.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    source, _ = _locate(config)
+    options = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
+    try:
+        auto: Any = AutoModelForCausalLM
+        with torch.device("meta"):
+            model = auto.from_config(AutoConfig.from_pretrained(source, **options))
+    except Exception as error:
+        raise DataError(f"model.base {config.base!r}: its configuration cannot be read ({_reason(error)})") from None
+    embeddings = model.get_input_embeddings().weight
+    return BaseSizes(sum(weight.numel() for weight in model.parameters()), embeddings.numel(), embeddings.shape[1])
+
+
 def _attention(device: torch.device, max_length: int) -> str:
     """Choose PyTorch's fused attention, except for short sequences on a CPU, where matrix products are faster.
 
