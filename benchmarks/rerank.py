@@ -35,8 +35,8 @@ from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.retrieval.bm25 import cached_bm25_run
 from unimoe.trec import Run, head
 
-MAX_LENGTH, BATCH, WARM_UP = 512, 32, 8
-PAIRS, FEWEST = 64, 6
+MAX_LENGTH, BATCH, WARM_UP = 512, 32, 4
+PAIRS, FEWEST = 64, 2
 """Candidates of a query in a round, where time allows; a third as many pairs of documents."""
 
 QUERY_FIRST, DOCUMENT_FIRST = PromptConfig(order="query_first"), PromptConfig(order="document_first")
@@ -140,7 +140,7 @@ def main() -> None:
     start = time.perf_counter()
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--minutes", type=float, default=6.5, help="rounds are sized to end by then")
+    parser.add_argument("--minutes", type=float, default=6, help="rounds are sized to end by then")
     options = parser.parse_args()
     device = choose_device()
     dtype = choose_dtype(device)

@@ -136,10 +136,10 @@ class EvaluationConfig(Section):
         depth: candidates reranked per query, in all tiers except the bundled one.
         token_budget: padded tokens of one forward pass; null for a number that suits the device.
         batch_size: sequences of one forward pass, instead of ``token_budget``.
-        merge_adapters: add adapters to the weights before scoring, in float32. Scores get other last bits, so results
-            are done again; a GPU runs some 14 kernels fewer in each layer.
-        compile: let torch compile the layers that score, which takes minutes and a C++ compiler on a CPU. Scores get
-            other last bits, so an unfinished evaluation begins anew.
+        merge_adapters: add a checkpoint's adapters to the weights before scoring, in float32. Scores get other last
+            bits, so results are done again.
+        compile: let torch compile a language model's layers for scoring, which takes a minute, and a C++ compiler on a
+            CPU. Scores get other last bits, so an unfinished evaluation begins anew.
     """
 
     bundled: BundledTier = BundledTier()

@@ -201,7 +201,7 @@ def checkpoint_retriever(experiment: DenseExperiment, folder: Path, name: str, d
         DataError: the checkpoint is missing, damaged, or of another base model.
     """
     checkpoint = read_checkpoint(folder)
-    trained = checkpoint.experiment
+    trained = checkpoint.experiment.model_copy(update={"evaluation": experiment.evaluation})
     if trained.arm(checkpoint.arm).task == "rank_only":
         raise UsageError(f"--checkpoint {folder}: {checkpoint.arm} was trained to rank only; give an arm that embeds")
     dtype = trained.model.dtype if trained.model.dtype != "auto" else checkpoint.dtype
