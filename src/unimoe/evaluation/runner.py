@@ -166,7 +166,7 @@ class Evaluator:
             model,
             data.pooled,
             name=system.name,
-            identity=spec.hashes | {"dtype": str(system.dtype)},
+            identity=_identity(spec, system),
             prompts=TaskPrompts(evaluation.mteb),
             token_budget=evaluation.token_budget,
             batch_size=evaluation.batch_size,
@@ -197,7 +197,7 @@ class Evaluator:
         model, counted, evaluation = load(), Counted(advance), system.experiment.evaluation
         options: dict[str, Any] = {
             "name": system.name,
-            "identity": spec.hashes | {"dtype": str(system.dtype)},
+            "identity": _identity(spec, system),
             "token_budget": evaluation.token_budget,
             "batch_size": evaluation.batch_size,
             "prompts": TaskPrompts(evaluation.mteb),
@@ -237,6 +237,12 @@ def serve_model(processes: Processes, load_system: Callable[[], System]) -> None
         return score_part(UnimodelReranker(model(), **part["options"]), part)
 
     serve(processes, {"encode": encode, "rerank": rerank})
+
+
+def _identity(spec: EvaluationSpec, system: System) -> dict[str, str]:
+    """Return what scores and vectors depend on besides what a model tells of itself; compiling changes last bits."""
+    compiled = {"compile": "layers"} if system.experiment.evaluation.compile else {}
+    return spec.hashes | {"dtype": str(system.dtype)} | compiled
 
 
 def _first_stage_outcome(data: LoadedDataset, task: Task) -> Outcome:
