@@ -165,7 +165,7 @@ def main() -> None:
     for left in range(options.rounds, -1, -1):
         begin = time.perf_counter()
         first = next(by_one_query)[:size]
-        second = first[:WARM_UP] if left == options.rounds else at_least(by_one_document, size // 3)
+        second = first[:WARM_UP] if left == options.rounds else at_least(by_one_document, max(2, size // 3))
         gaps = watch.run("ours", lambda p: ours["query_first"].rerank(p, output="gap").tolist(), first)
         others = [watch.run(peer, peers[peer], first) for peer in ("reference", "CrossEncoder")]
         watch.run("ours, document first", lambda p: ours["document_first"].rerank(p, output="gap").tolist(), second)
