@@ -3,10 +3,11 @@
     UNIMOE_DATA=DIR uv run benchmarks/rerank.py
 
 The same model, dtype, pairs and token ids for all: SmolLM2-135M-Instruct, Qwen3-Reranker's prompt, at most 512 tokens,
-the BM25 candidates of SciFact (of the bundled collection where UNIMOE_DATA holds no SciFact). Every round takes whole
-prefix groups that no other round has. The reference tokenises, pads on the left, computes all logits and keeps the
-order given, 32 pairs at a time. ``CrossEncoder.predict`` with its ``LogitScore`` sorts by length and computes the last
-logits only; it is given our token ids in place of its own template's.
+the BM25 candidates of SciFact (of the bundled collection where UNIMOE_DATA holds no SciFact). Every round takes prefix
+groups that no other round has, and as many pairs as let the script end within eight minutes. The reference tokenises,
+pads on the left, computes all logits and keeps the order given, 32 pairs at a time. ``CrossEncoder.predict`` with its
+``LogitScore`` sorts by length and computes the last logits only; it is given our token ids in place of its own
+template's.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,38 +35,39 @@ from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.retrieval.bm25 import cached_bm25_run
 from unimoe.trec import Run, head
 
-MAX_LENGTH, BATCH, WARM_UP = 512, 32, 8
+MAX_LENGTH, BATCH, WARM_UP = 512, 32, 4
+PAIRS, FEWEST = 64, 2
+"""Candidates of a query in a round, where time allows; a third as many pairs of documents."""
+
 QUERY_FIRST, DOCUMENT_FIRST = PromptConfig(order="query_first"), PromptConfig(order="document_first")
 
 Pairs = Sequence[tuple[str, str]]
 Scorer = Callable[[Pairs], Sequence[float]]
 
 
-def by_query(collection: Collection, run: Run, size: int, rounds: int) -> list[Pairs]:
-    """For every round the candidates of one query."""
-    return [
-        [(collection.queries[q], collection.corpus[d].full_text) for d in head(run[q], size)]
-        for q in list(collection.queries)[: rounds + 1]
-    ]
+def by_query(collection: Collection, run: Run) -> Iterator[Pairs]:
+    """The candidates of one query after the other."""
+    for query, text in collection.queries.items():
+        yield [(text, collection.corpus[document].full_text) for document in head(run[query], PAIRS)]
 
 
-def by_document(collection: Collection, run: Run, size: int, rounds: int) -> list[Pairs]:
-    """For every round all pairs of so many documents that they are at least ``size``."""
+def by_document(collection: Collection, run: Run) -> Iterator[Pairs]:
+    """All pairs of one document after the other."""
     queries: dict[str, list[str]] = {}
     for query_id, scores in run.items():
         for document_id in scores:
             queries.setdefault(document_id, []).append(query_id)
-    samples: list[Pairs] = []
-    pairs: list[tuple[str, str]] = []
     for document_id in sorted(queries):
         text = collection.corpus[document_id].full_text
-        pairs.extend((collection.queries[query_id], text) for query_id in queries[document_id])
-        if len(pairs) >= size:
-            samples.append(pairs)
-            pairs = []
-        if len(samples) > rounds:
-            break
-    return samples
+        yield [(collection.queries[query_id], text) for query_id in queries[document_id]]
+
+
+def at_least(groups: Iterator[Pairs], size: int) -> Pairs:
+    """Whole groups of ``size`` pairs together or more."""
+    pairs: list[tuple[str, str]] = []
+    while len(pairs) < size:
+        pairs.extend(next(groups))
+    return pairs
 
 
 def reference(base: BaseModel, encode: PairTokenizer) -> Scorer:
@@ -135,11 +137,10 @@ class Stopwatch:
 
 def main() -> None:
     """Measure alternately and print one JSON object as the last line."""
+    start = time.perf_counter()
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--pairs", type=int, default=64, help="candidates of a query, and pairs of the documents, a round"
-    )
+    parser.add_argument("--minutes", type=float, default=6, help="rounds are sized to end by then")
     options = parser.parse_args()
     device = choose_device()
     dtype = choose_dtype(device)
@@ -157,20 +158,26 @@ def main() -> None:
         "CrossEncoder": cross_encoder(dtype, device, ours["query_first"].pair_ids),
         "reference, document first": reference(base, ours["document_first"].pair_ids),
     }
-    watch = Stopwatch()
-    queries = by_query(collection, run, options.pairs, options.rounds)
-    documents = by_document(collection, run, options.pairs // 3, options.rounds)
-    worst = 0.0
-    for number, (first, second) in enumerate(zip(queries, documents, strict=True)):
-        if number == 0:  # a warm-up
-            first, second = first[:WARM_UP], second[:WARM_UP]
+    by_one_query, by_one_document = by_query(collection, run), by_document(collection, run)
+    watch, worst, size = Stopwatch(), 0.0, WARM_UP
+    queries: list[Pairs] = []
+    documents: list[Pairs] = []
+    for left in range(options.rounds, -1, -1):
+        begin = time.perf_counter()
+        first = next(by_one_query)[:size]
+        second = first[:WARM_UP] if left == options.rounds else at_least(by_one_document, max(2, size // 3))
         gaps = watch.run("ours", lambda p: ours["query_first"].rerank(p, output="gap").tolist(), first)
         others = [watch.run(peer, peers[peer], first) for peer in ("reference", "CrossEncoder")]
         watch.run("ours, document first", lambda p: ours["document_first"].rerank(p, output="gap").tolist(), second)
         watch.run("reference, document first", peers["reference, document first"], second)
         worst = max([worst, *(abs(a - b) for other in others for a, b in zip(gaps, other, strict=True))])
-        if number == 0:
-            watch = Stopwatch()
+        queries.append(first)
+        documents.append(second)
+        now = time.perf_counter()
+        affordable = (start + 60 * options.minutes - now) / max(1, left) / ((now - begin) / size)
+        size = min(PAIRS, max(FEWEST, int(affordable)))
+        if left == options.rounds:
+            watch = Stopwatch()  # that was the warm-up
     report(watch, ours, queries[1:], documents[1:], base, dtype, device, name, worst)
 
 

@@ -73,9 +73,12 @@ def test_averages_count_cqadupstack_once_and_leave_msmarco_to_its_own(suite: tup
     mean, first = ((one + (two + three) / 2) / 2 for one, two, three in ((scifact, gis, tex), before))
     assert result(output_dir, "msmarco").main_metric == "mrr@10"
     lines = [line for line in done.stdout.splitlines() if "average" in line]
-    mrr, ndcg = lines
+    mrr, ndcg, all_ndcg = lines
     assert f"average of 1: mrr@10 {result(output_dir, 'msmarco').aggregate['mrr@10']:.4f} " in mrr
     assert f"average of 2: ndcg@10 {mean:.4f} (first stage {first:.4f}, {mean - first:+.4f})" in ndcg
+    assert ndcg.endswith("(cqadupstack: 2 of its 12)")
+    whole = (2 * mean + result(output_dir, "msmarco").aggregate["ndcg@10"]) / 3
+    assert f"average of 3, msmarco included: ndcg@10 {whole:.4f} (first stage" in all_ndcg
 
 
 def test_what_cannot_be_had_is_named_and_the_rest_is_done(data: Path, suite: tuple[Path, Done]) -> None:

@@ -156,7 +156,7 @@ class TestIsDone:
         mteb_task = mteb_tasks.InventedReranking() if task == "reranking" else mteb_tasks.InventedSTS()
         if card:
             mteb_task.metadata = mteb_task.metadata.model_copy(update=card)
-        return Evaluator(outputs).is_done(mteb_spec(system, task, mteb_task))
+        return Evaluator(outputs).store.is_done(mteb_spec(system, task, mteb_task))
 
     def test_the_same_is_done(self, outputs: Path, experiment: Experiment) -> None:
         assert self.is_done(outputs, system_of(experiment))

@@ -269,7 +269,7 @@ class TestResuming:
             {"token_budget": 77},
             {"batch_size": 7},
         ],
-        ids=str,
+        ids=lambda settings: next(iter(settings)),
     )
     def test_vectors_of_another_model_or_setting_are_not_met(
         self, tmp_path: Path, settings: dict[str, Any], caplog: pytest.LogCaptureFixture

@@ -41,6 +41,10 @@ RelevanceLevel = Annotated[
 ]
 
 
+_TOKENIZERS_PARALLELISM = os.environ.get("TOKENIZERS_PARALLELISM")
+"""As the user set it, before ``quiet_libraries``."""
+
+
 def comma_separated(text: str | None) -> list[str] | None:
     """Return the names in a text such as ``ridge,mlp1``; None where it names none."""
     return [name.strip() for name in (text or "").split(",") if name.strip()] or None
@@ -68,13 +72,21 @@ def refuse_torchrun(what: str) -> None:
 
 
 def chosen_device(name: str | None) -> torch.device:
-    """Return the device of this name, by default the best there is."""
+    """Return the device of this name, by default the best there is; beside a GPU, all cores tokenise."""
     from unimoe.models.device import choose_device
 
-    return choose_device(name)
+    device = choose_device(name)
+    if device.type != "cpu" and _TOKENIZERS_PARALLELISM is None:
+        os.environ["TOKENIZERS_PARALLELISM"] = "true"
+        beside = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        os.environ.setdefault("RAYON_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // beside)))
+    return device
 
 
 def quiet_libraries() -> None:
-    """Keep the bars and warnings of tokenizers and transformers off the terminal."""
+    """Keep the bars and warnings of tokenizers and transformers off the terminal.
+
+    Tokenizers take one core, since texts are tokenised while a model computes on the others; see ``chosen_device``.
+    """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

@@ -136,6 +136,10 @@ class EvaluationConfig(Section):
         depth: candidates reranked per query, in all tiers except the bundled one.
         token_budget: padded tokens of one forward pass; null for a number that suits the device.
         batch_size: sequences of one forward pass, instead of ``token_budget``.
+        merge_adapters: add a checkpoint's adapters to the weights before scoring, in float32. Scores get other last
+            bits, so results are done again.
+        compile: let torch compile a language model's layers for scoring, which takes a minute, and a C++ compiler on a
+            CPU. Scores get other last bits, so an unfinished evaluation begins anew.
     """
 
     bundled: BundledTier = BundledTier()
@@ -143,6 +147,8 @@ class EvaluationConfig(Section):
     depth: Count = 100
     token_budget: Count | None = None
     batch_size: Count | None = None
+    merge_adapters: bool = False
+    compile: bool = False
     bm25: BM25Config = BM25Config()
     mteb: MTEBConfig = MTEBConfig()
 

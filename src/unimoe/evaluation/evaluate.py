@@ -14,6 +14,7 @@ from unimoe.config import Experiment
 from unimoe.config.files import apply_overrides
 from unimoe.console import Steps, stdout
 from unimoe.errors import UsageError
+from unimoe.evaluation.averages import print_averages, print_mteb_means
 from unimoe.evaluation.loading import Failures, load_reporting
 from unimoe.evaluation.mteb.names import find_tasks, random_state_kept
 from unimoe.evaluation.mteb.prompts import TaskPrompts
@@ -23,7 +24,6 @@ from unimoe.evaluation.runner import Evaluator, serve_model
 from unimoe.evaluation.spec import result_dataset
 from unimoe.evaluation.systems import System, evaluation_config, first_stage_system, trained_system, zero_shot_system
 from unimoe.evaluation.tiers import Dataset, LoadedDataset, chosen_datasets, known_tier, tier_datasets
-from unimoe.metrics import dataset_group, suite_averages
 from unimoe.models.device import choose_dtype
 from unimoe.models.loader import ModelLoader
 from unimoe.processes import ALONE, Processes
@@ -95,10 +95,11 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, processes: 
                         done = done or system is arm
                         _print_result(result, output_dir, system)
                         results.append(result)
-    for result in suite.run(mteb_tasks, steps):
+    print_averages([result for result in results if result and result.config_name == arm.name])
+    in_suite = suite.run(mteb_tasks, steps)
+    for result in in_suite:
         _print_result(result, output_dir, arm)
-        results.append(result)
-    _print_averages([result for result in results if result and result.config_name == arm.name])
+    print_mteb_means(in_suite)
     failures.refuse(done=done or bool(mteb_tasks))
 
 
@@ -199,21 +200,6 @@ def _print_result(result: EvalResult | None, output_dir: Path, system: System) -
     stdout.print(
         f"{result.key} {result.config_name}: {metric} {result.aggregate[metric]:.4f}{beside}  {path}", soft_wrap=True
     )
-
-
-def _print_averages(results: Sequence[EvalResult]) -> None:
-    """Print the averages of each task with more than one dataset; CQADupStack counts once."""
-    for task in sorted({result.task for result in results}):
-        of_task = [result for result in results if result.task == task]
-        main = {result.dataset: result.main_metric for result in of_task}
-        if len(main) < 2:
-            continue
-        after = suite_averages(main, {result.dataset: result.aggregate for result in of_task})
-        before = suite_averages(main, {r.dataset: r.first_stage.aggregate for r in of_task if r.first_stage})
-        for metric, value in after.items():
-            count = len({dataset_group(dataset) for dataset, own in main.items() if own == metric})
-            beside = f" (first stage {before[metric]:.4f}, {value - before[metric]:+.4f})" if metric in before else ""
-            stdout.print(f"{task} average of {count}: {metric} {value:.4f}{beside}", soft_wrap=True)
 
 
 def _resolved(

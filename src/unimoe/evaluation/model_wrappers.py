@@ -92,9 +92,9 @@ class MTEBEncoderWrapper:
         """
         texts, ids, _ = _texts(inputs)
         role = None if prompt_type is None else str(prompt_type.value)
-        return self.encode_texts(texts, ids, task_metadata, role)
+        return self.encode_named(texts, ids, task_metadata, role)
 
-    def encode_texts(self, texts: Sequence[str], ids: Sequence[str], task: TaskCard, role: str | None) -> Vectors:
+    def encode_named(self, texts: Sequence[str], ids: Sequence[str], task: TaskCard, role: str | None) -> Vectors:
         """Embed texts of a task in memory; arguments as in ``options``, result and errors as in ``encode``.
 
         Args:

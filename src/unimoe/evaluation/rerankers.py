@@ -15,7 +15,16 @@ from torch import nn
 from unimoe.config import Experiment
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UsageError, first_few
-from unimoe.evaluation.shards import Candidates, Pair, Reranker, TextPair, candidate_pairs, cut_shards
+from unimoe.evaluation.shards import (
+    GPU_SHARD_CHARACTERS,
+    SHARD_CHARACTERS,
+    Candidates,
+    Pair,
+    Reranker,
+    TextPair,
+    candidate_pairs,
+    cut_shards,
+)
 from unimoe.models.base import BaseModel
 from unimoe.models.batching import default_token_budget
 from unimoe.models.embedder import Advance
@@ -64,7 +73,8 @@ class UnimodelReranker:
 
     def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
         """Cut into whole prefix groups: batches never cross a shard, and what prompts share is computed once."""
-        return cut_shards(collection, candidates, self._model.pair_ids.order)
+        characters = SHARD_CHARACTERS if self._model.device.type == "cpu" else GPU_SHARD_CHARACTERS
+        return cut_shards(collection, candidates, self._model.pair_ids.order, characters)
 
     def prepare(self, pairs: Sequence[TextPair]) -> list[list[int]]:
         """Return the token ids of the pairs' prompts."""

@@ -221,12 +221,13 @@ class DatasetArms:
         """Embed and search once for the encoder and the fusion, and not at all if both results exist."""
         if self._embedded is None:
             evaluation, checkpoint = self._experiment.evaluation, self._retriever.checkpoint
+            weights = checkpoint.adapter_hash if checkpoint else None
             outcome = evaluate_retrieval(
                 self._retriever.load(),
                 self._data.test,
                 self._config.model_copy(update={"depth": self._depth}),
                 store_dir=Path(self._experiment.output_dir) / "vectors",
-                weights=checkpoint.adapter_hash if checkpoint else None,
+                weights=f"{weights}, compiled" if weights and evaluation.compile else weights,
                 exclude_self=self._dataset.exclude_self,
                 token_budget=evaluation.token_budget,
                 batch_size=evaluation.batch_size,
@@ -260,10 +261,8 @@ def _datasets(request: RetrievalRequest) -> list[Dataset]:
     ]
 
 
-def _print_result(output_dir: Path, result: EvalResult | None) -> None:
+def _print_result(output_dir: Path, result: EvalResult) -> None:
     """Print a line about a result: main metric, capped recall, file."""
-    if result is None:
-        return
     metrics = [
         result.main_metric,
         *(metric for metric in result.aggregate if metric.startswith("recall_of_retrieved@")),

@@ -97,14 +97,6 @@ class Evaluator:
         spec = mteb_spec(system, task, mteb_task)
         return Evaluation(spec, None, partial(self._evaluate_mteb_task, spec, system, system.load, mteb_task))
 
-    def is_done(self, spec: EvaluationSpec) -> bool:
-        """Return whether the result on disk is of this very spec.
-
-        Raises:
-            DataError: the file on disk is damaged.
-        """
-        return self.store.is_done(spec)
-
     def take(self, evaluation: Evaluation, steps: Steps, metric: str | None = None) -> EvalResult:
         """Run one evaluation as a step of several; a result of its very spec that exists is kept.
 
@@ -117,7 +109,7 @@ class Evaluator:
             DataError: the place of the result is taken by another evaluation, or a score is not finite.
         """
         spec = evaluation.spec
-        if self.is_done(spec):
+        if self.store.is_done(spec):
             steps.skip(spec.title)
             self.store.clear_unfinished(spec)  # of a run that was killed right after the result
             return self.store.read(spec)
@@ -174,7 +166,7 @@ class Evaluator:
             model,
             data.pooled,
             name=system.name,
-            identity=spec.hashes | {"dtype": str(system.dtype)},
+            identity=_identity(spec, system),
             prompts=TaskPrompts(evaluation.mteb),
             token_budget=evaluation.token_budget,
             batch_size=evaluation.batch_size,
@@ -205,7 +197,7 @@ class Evaluator:
         model, counted, evaluation = load(), Counted(advance), system.experiment.evaluation
         options: dict[str, Any] = {
             "name": system.name,
-            "identity": spec.hashes | {"dtype": str(system.dtype)},
+            "identity": _identity(spec, system),
             "token_budget": evaluation.token_budget,
             "batch_size": evaluation.batch_size,
             "prompts": TaskPrompts(evaluation.mteb),
@@ -245,6 +237,12 @@ def serve_model(processes: Processes, load_system: Callable[[], System]) -> None
         return score_part(UnimodelReranker(model(), **part["options"]), part)
 
     serve(processes, {"encode": encode, "rerank": rerank})
+
+
+def _identity(spec: EvaluationSpec, system: System) -> dict[str, str]:
+    """Return what scores and vectors depend on besides what a model tells of itself; compiling changes last bits."""
+    compiled = {"compile": "layers"} if system.experiment.evaluation.compile else {}
+    return spec.hashes | {"dtype": str(system.dtype)} | compiled
 
 
 def _first_stage_outcome(data: LoadedDataset, task: Task) -> Outcome:

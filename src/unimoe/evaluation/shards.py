@@ -30,6 +30,9 @@ from unimoe.trec import Run
 SHARD_CHARACTERS = 2**18
 """Text of one shard, each beginning counted once: half a minute for a small model on two cores."""
 
+GPU_SHARD_CHARACTERS = 2**23
+"""Text of one shard on a GPU: seconds for .6 B weights, half a minute for 8 B; larger ones would leave GPUs idle."""
+
 _PART_SHARDS = 8  # at most, which a process takes at a time: within them the next shard is tokenised ahead
 
 Pair = tuple[str, str]
@@ -212,12 +215,14 @@ def score_shards(
     size = max(1, min(_PART_SHARDS, len(shards) // processes.size))
     groups = [shards[begin : begin + size] for begin in range(0, len(shards), size)]
     parts = (_part(reranker, collection, group, store) for group in groups)
-    whole = ShardScores([], 0.0, reranker.token_budget)
-    for *scores, seconds, budget in map(np.ndarray.tolist, compute_parts(processes, "rerank", parts, score)):
-        progress.part(len(scores))
-        budgets = [own for own in (whole.token_budget, int(budget)) if own]
-        whole = ShardScores(whole.scores + scores, whole.seconds + seconds, min(budgets, default=None))
-    return whole
+    scores: list[float] = []
+    times, budgets = [0.0], [reranker.token_budget or 0]
+    for *found, seconds, budget in map(np.ndarray.tolist, compute_parts(processes, "rerank", parts, score)):
+        progress.part(len(found))
+        scores += found
+        times.append(seconds)
+        budgets.append(int(budget))
+    return ShardScores(scores, math.fsum(times), min(filter(None, budgets), default=None))
 
 
 def score_part(reranker: Reranker, part: Part, advance: Advance | None = None) -> NDArray[np.float64]:

@@ -19,6 +19,7 @@ from unimoe.evaluation.tiers import Dataset, LoadedDataset
 from unimoe.io import hash_json
 from unimoe.metrics import Scores
 from unimoe.models.device import describe_device
+from unimoe.models.loader import weights_hash
 from unimoe.provenance import package_versions
 from unimoe.results import Identity, Task, TrainingBudget
 from unimoe.trec import Qrels, Run
@@ -73,11 +74,11 @@ class EvaluationSpec:
 
     def fingerprint(self, device: torch.device, token_budget: int | None, batch_size: int | None) -> str:
         """Return the hash of all that a pair's score depends on besides its tokens, to the last bit."""
-        versions = package_versions()
+        versions, evaluation = package_versions(), self.config.get("evaluation", {})
         return hash_json(
             [
                 [self.identity.base_model, self.identity.prompt, self.hashes.get("checkpoint"), self.dtype],
-                [describe_device(device), token_budget, batch_size],
+                [describe_device(device), token_budget, batch_size, evaluation.get("compile", False)],
                 [versions[package] for package in ("unimoe", "torch", "transformers", "peft")],
             ]
         )
@@ -235,7 +236,7 @@ def _system_spec(
     task_type: str | None,
 ) -> EvaluationSpec:
     checkpoint = system.checkpoint
-    trained = checkpoint.adapter_hash if checkpoint else None
+    trained = weights_hash(checkpoint, system.experiment.evaluation) if checkpoint else None
     return EvaluationSpec(
         system=system.name,
         seed=system.seed,

@@ -18,7 +18,7 @@ from unimoe.errors import DataError, UsageError
 from unimoe.io import hash_json
 from unimoe.models.device import choose_dtype, describe_device
 from unimoe.models.embedder import Embedder
-from unimoe.models.loader import ModelLoader
+from unimoe.models.loader import ModelLoader, weights_hash
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import Task, safe_name
 
@@ -201,12 +201,12 @@ def checkpoint_retriever(experiment: DenseExperiment, folder: Path, name: str, d
         DataError: the checkpoint is missing, damaged, or of another base model.
     """
     checkpoint = read_checkpoint(folder)
-    trained = checkpoint.experiment
+    trained = checkpoint.experiment.model_copy(update={"evaluation": experiment.evaluation})
     if trained.arm(checkpoint.arm).task == "rank_only":
         raise UsageError(f"--checkpoint {folder}: {checkpoint.arm} was trained to rank only; give an arm that embeds")
     dtype = trained.model.dtype if trained.model.dtype != "auto" else checkpoint.dtype
     loader = ModelLoader(trained, device, getattr(torch, dtype))
-    system = trained_system(trained, loader, folder)
+    trained_system(trained, loader, folder)  # refuses an adapter of another base model
     return Retriever(
         name=name,
         load=cache(lambda: loader.trained(folder)),
@@ -214,7 +214,7 @@ def checkpoint_retriever(experiment: DenseExperiment, folder: Path, name: str, d
         prompt=_prompt_with_lengths(loader.prompt, experiment.retrieval),
         device=describe_device(device),
         dtype=loader.dtype_name,
-        checkpoint=system.checkpoint,
+        checkpoint=checkpoint.model_copy(update={"adapter_hash": weights_hash(checkpoint, trained.evaluation)}),
     )
 
 

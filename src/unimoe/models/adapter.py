@@ -67,6 +67,21 @@ def load_lora(base: BaseModel, folder: Path) -> Any:
     return model
 
 
+def merge_lora(base: BaseModel, exact: BaseModel, folder: Path) -> None:
+    """Add the adapters saved in ``folder`` to the weights of a base model.
+
+    Args:
+        base: takes the merged weights, in its dtype.
+        exact: the same model in float32, in which they are merged; it is used up.
+        folder: of the adapters.
+
+    Raises:
+        DataError: the folder holds no adapters that fit this model.
+    """
+    merged = load_lora(exact, folder).merge_and_unload()
+    base.model.load_state_dict(merged.state_dict())
+
+
 def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the trainable parameters by name, sorted."""
     return {name: weight for name, weight in sorted(model.named_parameters()) if weight.requires_grad}

@@ -13,8 +13,13 @@ from unimoe.errors import DataError
 from unimoe.models.batching import default_token_budget, last_tokens, pad_ids, pad_states, plan_batches
 from unimoe.models.device import release_memory
 from unimoe.models.frozen_layers import FrozenLayers, FrozenStates
+from unimoe.models.pipeline import ahead
 from unimoe.models.token_tree import build_tree, plan_trees, tree_tokens
-from unimoe.models.tree_attention import UnsupportedAttentionError, pack, run_tree
+from unimoe.models.tree_attention import PackedTree, UnsupportedAttentionError, pack, run_tree
+from unimoe.models.tree_levels import Varlen, fused_varlen
+
+_SAME = 0.999
+"""Cosine of states above which two ways to compute attention count as the same, in any dtype."""
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +42,7 @@ class BatchedDecoder:
     def __init__(self, model: Any, frozen_layers: FrozenLayers | None = None, upper: Any = None) -> None:
         self._decoder, self._frozen_layers, self._upper = model.model, frozen_layers, upper
         self._trees = supports_trees(model)
+        self._varlen = fused_varlen if self._trees and varlen_agrees(model, fused_varlen) else None
         self.reduced_budget: int | None = None
 
     @property
@@ -75,13 +81,13 @@ class BatchedDecoder:
         frozen = self._frozen(sequences)
         while left:
             done: set[int] = set()
-            for planned in self._plan([sequences[index] for index in left], token_budget, batch_size):
-                batch = [left[index] for index in planned]
-                states = self._states_if_they_fit(
-                    [sequences[i] for i in batch], [frozen[i] for i in batch] if frozen else None
-                )
+            planned = self._plan([sequences[index] for index in left], token_budget, batch_size)
+            batches = [[left[index] for index in batch] for batch in planned]
+            for batch, packed in zip(batches, self._packed(sequences, batches), strict=True):
+                members = [sequences[index] for index in batch]
+                states = self._states_if_they_fit(members, packed, [frozen[i] for i in batch] if frozen else None)
                 if states is None:
-                    self._reduce_budget([sequences[index] for index in batch])
+                    self._reduce_budget(members)
                     break
                 done.update(batch)
                 yield batch, states
@@ -104,16 +110,33 @@ class BatchedDecoder:
             return plan_trees(sequences, budget, size)
         return plan_batches([len(ids) for ids in sequences], budget, size)
 
-    def _states_if_they_fit(self, sequences: list[list[int]], frozen: FrozenStates | None) -> Tensor | None:
+    def _packed(self, sequences: Sequence[list[int]], batches: Sequence[list[int]]) -> Iterator[PackedTree | None]:
+        """Yield the tree of each batch, on a GPU built while the batch before is computed; None for padded batches."""
+        if not self._trees:
+            return iter([None] * len(batches))
+
+        def packed(batch: list[int]) -> PackedTree | None:
+            try:
+                return self._pack([sequences[index] for index in batch])
+            except torch.OutOfMemoryError:
+                return None  # it may fit when the batch before is done
+
+        return ahead(packed, batches) if _packs_ahead(self.device) else map(packed, batches)
+
+    def _pack(self, sequences: Sequence[list[int]]) -> PackedTree:
+        return pack(build_tree(sequences), self.device, self._decoder.embed_tokens.weight.dtype, self._varlen)
+
+    def _states_if_they_fit(
+        self, sequences: list[list[int]], tree: PackedTree | None, frozen: FrozenStates | None
+    ) -> Tensor | None:
         try:
-            return self._batch_states(sequences, frozen)
+            if self._trees:
+                return self._tree_states(tree or self._pack(sequences))
+            return self.padded_states(sequences, frozen)
         except torch.OutOfMemoryError:
             return None  # leaving this block drops the traceback, which holds the activations
 
-    def _batch_states(self, sequences: list[list[int]], frozen: FrozenStates | None) -> Tensor:
-        if not self._trees:
-            return self.padded_states(sequences, frozen)
-        tree = pack(build_tree(sequences), self.device, self._decoder.embed_tokens.weight.dtype)
+    def _tree_states(self, tree: PackedTree) -> Tensor:
         if self._frozen_layers is not None:
             return run_tree(self._upper, tree, self._frozen_layers.row_states(tree))[0, tree.last]
         return run_tree(self._decoder, tree)[0, tree.last]
@@ -129,6 +152,11 @@ class BatchedDecoder:
         self.reduced_budget = tokens // 2
         logger.warning("out of memory: batches of at most %d tokens from now on", self.reduced_budget)
         release_memory()
+
+
+def _packs_ahead(device: torch.device) -> bool:
+    """Return whether batches are built in a thread: a CPU would have to share its cores with it."""
+    return device.type != "cpu"
 
 
 def supports_trees(model: Any) -> bool:
@@ -148,3 +176,19 @@ def supports_trees(model: Any) -> bool:
     except UnsupportedAttentionError:
         return False
     return True
+
+
+def varlen_agrees(model: Any, varlen: Varlen) -> bool:
+    """Return whether a kernel computes the states of a little tree that blocks under masks give.
+
+    A CPU has no such kernel. Which GPUs, dtypes and widths a release of torch has one for, running it tells.
+    """
+    decoder, weight = model.model, model.model.embed_tokens.weight
+    words = [index * len(weight) // 40 for index in range(40)]
+    tree = build_tree([words[:end] + words[begin:] for end in (12, 20) for begin in (25, 30, 38)])
+    try:
+        with torch.no_grad():
+            found, expected = (run_tree(decoder, pack(tree, weight.device, weight.dtype, by)) for by in (varlen, None))
+    except (ImportError, NotImplementedError, RuntimeError, TypeError, ValueError):
+        return False
+    return bool((torch.cosine_similarity(found.float(), expected.float(), dim=-1) > _SAME).all())

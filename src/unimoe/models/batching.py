@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+CPU_TOKENS, GPU_TOKENS = 2048, 16384
+"""Padded tokens of one forward pass: on a CPU, batches whose activations exceed the caches take twice the time per
+token; a GPU needs large ones."""
+
 
 def default_token_budget(device: torch.device) -> int:
-    """Return the padded tokens of one forward pass where the config sets none.
-
-    On a CPU, batches whose activations exceed the caches take twice the time per token; a GPU needs large ones.
-    """
-    return 2048 if device.type == "cpu" else 16384
+    """Return the padded tokens of one forward pass where the config sets none."""
+    return CPU_TOKENS if device.type == "cpu" else GPU_TOKENS
 
 
 def plan_batches(lengths: Sequence[int], token_budget: int, batch_size: int | None = None) -> list[list[int]]:
@@ -53,6 +56,15 @@ def pad_ids(sequences: Sequence[Sequence[int]], device: torch.device) -> Tensor:
 def pad_states(states: Sequence[Tensor]) -> Tensor:
     """Pad hidden states ``(length, H)`` on the right with 0 to ``(N, longest, H)``."""
     return pad_sequence(list(states), batch_first=True)
+
+
+def to_device(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> list[Tensor]:
+    """Copy integers to a device, all arrays at once; to a GPU from pinned memory, without waiting for it."""
+    joined = torch.from_numpy(np.concatenate(arrays))
+    if device.type == "cuda":
+        with torch.cuda.device(device):  # a thread begins with the first GPU
+            joined = joined.pin_memory()
+    return list(torch.split(joined.to(device, non_blocking=True), [len(array) for array in arrays]))
 
 
 def last_tokens(states: Tensor, lengths: Sequence[int]) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import torch
@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from unimoe.config.dense import EncoderConfig
 from unimoe.errors import DataError, InputError, UsageError
 from unimoe.io import hash_json
-from unimoe.models.batching import default_token_budget, plan_batches
+from unimoe.models.batching import default_token_budget, plan_batches, to_device
 from unimoe.models.device import release_memory
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.encoder_files import EncoderFiles, Pooling, read_encoder_files, read_settings
 from unimoe.models.encoder_forward import EncoderForward
 from unimoe.models.matmul import quicken
+from unimoe.models.pipeline import Gathered
 from unimoe.models.prompts import well_formed
 from unimoe.models.quiet import first_line, load_pretrained
 
@@ -116,19 +117,15 @@ class SentenceEncoder:
         before = self._prefixes[kind] if prefix is None else prefix
         sequences = self.token_ids([before + text for text in texts], max_length)
         budget = token_budget or default_token_budget(self.device)
-        vectors: Vectors | None = None
+        gathered = Gathered(len(texts), _refuse_non_finite)
         for batch in plan_batches([len(ids) for ids in sequences], budget, batch_size):
-            part = self._embed([sequences[index] for index in batch])
-            finite = np.isfinite(part).all(axis=1)
-            if not finite.all():
-                raise InputError(batch[int(finite.argmin())], "the embedding is not finite; try encoder.dtype float32")
-            if vectors is None:
-                vectors = np.empty((len(texts), part.shape[1]), dtype=np.float32)
-            vectors[batch] = part
+            gathered.add(batch, self._embed([sequences[index] for index in batch]))
             if advance:
                 advance(len(batch))
-        if vectors is None:
+        found = gathered.values()
+        if found is None:
             return np.empty((0, self.dimension), dtype=np.float32)
+        vectors: Vectors = found.numpy()
         refuse_zero_vectors(vectors)
         return vectors
 
@@ -155,8 +152,8 @@ class SentenceEncoder:
         return sequences
 
     @torch.inference_mode()
-    def _embed(self, sequences: Sequence[list[int]]) -> Vectors:
-        """Return the vectors of one batch, which is halved if it does not fit in memory."""
+    def _embed(self, sequences: Sequence[list[int]]) -> Tensor:
+        """Return the vectors of one batch on its device; it is halved if it does not fit in memory."""
         try:
             pooled = pool(self._forward(sequences), [len(ids) for ids in sequences], self._pooling)
         except torch.OutOfMemoryError:
@@ -169,11 +166,10 @@ class SentenceEncoder:
                 )
             release_memory()
             half = len(sequences) // 2
-            return np.concatenate([self._embed(sequences[:half]), self._embed(sequences[half:])])
+            return torch.cat([self._embed(sequences[:half]), self._embed(sequences[half:])])
         for head in self._heads:
             pooled = head(pooled)
-        vectors: Vectors = normalize(pooled).cpu().numpy()
-        return vectors
+        return normalize(pooled)
 
     def _length(self, config: EncoderConfig, files: EncoderFiles) -> int:
         """Return the tokens of one text: the config's, else the folder's, else the tokenizer's, within the positions.
@@ -191,6 +187,11 @@ class SentenceEncoder:
             return config.max_length
         own = files.max_length or self._tokenizer.model_max_length
         return int(own if positions is None else min(own, positions))
+
+
+def _refuse_non_finite(batch: Sequence[int], vectors: Tensor) -> NoReturn:
+    first = int(vectors.isfinite().all(dim=1).logical_not().nonzero()[0])
+    raise InputError(batch[first], "the embedding is not finite; try encoder.dtype float32")
 
 
 def load_transformer(config: EncoderConfig, files: EncoderFiles, dtype: torch.dtype) -> tuple[Any, Any]:
@@ -280,7 +281,7 @@ def normalize(vectors: Tensor) -> Tensor:
 
 def pool(states: Tensor, lengths: Sequence[int], pooling: Pooling) -> Tensor:
     """Return one float32 vector for each text, ``(N, H)``, from the states of all tokens ``(T, H)``."""
-    counts = torch.tensor(lengths, device=states.device)
+    (counts,) = to_device([np.array(lengths)], states.device)
     if pooling == "mean":
         return torch.segment_reduce(states.float(), "mean", lengths=counts)
     ends = counts.cumsum(0)

@@ -1,22 +1,26 @@
 """The token states of many texts, computed as one row without padding where the architecture allows it.
 
-Linear layers, most of the work, then process no padding. Attention is computed for groups of texts of one length, which
-are adjacent because batches are sorted by length, and needs no mask. Architectures whose attention asks for more
-(windows, relative positions) take transformers' own padded path.
+Linear layers, most of the work, then process no padding. Attention needs no mask: on a GPU torch's kernel for sequences
+of many lengths computes it at once, elsewhere it is computed for groups of texts of one length, which are adjacent
+because batches are sorted by length. Architectures whose attention asks for more (windows, relative positions) take
+transformers' own padded path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unimoe.models.batching import pad_ids
+from unimoe.models.batching import pad_ids, to_device
 from unimoe.models.tree_attention import UnsupportedAttentionError, attention_by, refuse_unsupported
+from unimoe.models.tree_levels import fused_varlen
 
 NAME = "unimoe_packed"
 
@@ -38,6 +42,19 @@ class Group:
         return self.begin + self.count * self.length
 
 
+@dataclass(frozen=True)
+class Ends:
+    """Texts of any lengths.
+
+    Attributes:
+        ends: ``(N + 1,)``, int32: 0 and where each text ends in the row.
+        longest: tokens of the longest.
+    """
+
+    ends: Tensor
+    longest: int
+
+
 class EncoderForward:
     """Runs an encoder over batches of token ids.
 
@@ -52,7 +69,10 @@ class EncoderForward:
     def __init__(self, model: Any) -> None:
         self._model = model
         self.first_position = _first_position(model)
+        self._at_once = False
         self.packs = _can_pack(model) and self._packs_faithfully()
+        self._at_once = self.packs  # what is tried next, and kept where it works
+        self._at_once = self.packs and self._packs_faithfully()
 
     def __call__(self, sequences: Sequence[Sequence[int]]) -> Tensor:
         """Return the final states of all T tokens, text after text, ``(T, H)``; fastest if sorted by length."""
@@ -64,24 +84,27 @@ class EncoderForward:
         return device
 
     def _packed(self, sequences: Sequence[Sequence[int]]) -> Tensor:
-        row = torch.tensor([token for ids in sequences for token in ids])
-        positions = torch.cat([self._positions(ids) for ids in sequences])
+        lengths = [len(ids) for ids in sequences]
+        ids = np.concatenate([np.array(ids, dtype=np.int64) for ids in sequences])
+        positions = np.concatenate([self._positions(ids) for ids in sequences])
+        row, places, ends = to_device([ids, positions, np.array([0, *accumulate(lengths)])], self._device)
         with attention_by(packed_attention, NAME, self._model.config):
             output = self._model(
-                input_ids=row[None].to(self._device),
-                position_ids=positions[None].to(self._device),
-                groups=_groups([len(ids) for ids in sequences]),
+                input_ids=row[None],
+                position_ids=places[None],
+                groups=Ends(ends.int(), max(lengths)) if self._at_once else _groups(lengths),
             )
         states: Tensor = output.last_hidden_state[0]
         return states
 
-    def _positions(self, ids: Sequence[int]) -> Tensor:
+    def _positions(self, ids: Sequence[int]) -> NDArray[np.int64]:
         """Return the positions of a text; RoBERTa and its relatives do not count padding tokens in it."""
         if self.first_position == 0:
-            return torch.arange(len(ids))
+            return np.arange(len(ids))
         padding = self.first_position - 1
-        counts = torch.tensor(ids) != padding
-        return counts.cumsum(0) * counts + padding
+        counts = np.array(ids) != padding
+        positions: NDArray[np.int64] = counts.cumsum() * counts + padding
+        return positions
 
     def _padded(self, sequences: Sequence[Sequence[int]]) -> Tensor:
         lengths = torch.tensor([len(ids) for ids in sequences], device=self._device)
@@ -102,6 +125,10 @@ class EncoderForward:
             packed = self._packed(sequences)
         except (UnsupportedAttentionError, TypeError):  # a TypeError: the layers do not pass the groups on
             return False
+        except (ImportError, NotImplementedError, RuntimeError, ValueError):
+            if not self._at_once:
+                raise
+            return False  # no kernel for this device, dtype or width
         alone = torch.cat([self._padded([ids]) for ids in sequences])
         return bool((torch.cosine_similarity(packed.float(), alone.float(), dim=-1) > _SAME).all())
 
@@ -114,7 +141,7 @@ def packed_attention(
     attention_mask: Tensor | None,
     *,
     scaling: float | None = None,
-    groups: Sequence[Group] | None = None,
+    groups: Sequence[Group] | Ends | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Compute attention: queries ``(1, H, T, D)``, keys and values ``(1, G, T, D)``.
@@ -127,6 +154,13 @@ def packed_attention(
     """
     refuse_unsupported(module, attention_mask, groups, options)
     assert groups is not None  # noqa: S101
+    causal = bool(getattr(module, "is_causal", False))
+    if isinstance(groups, Ends):
+        q, k, v = (states[0].transpose(0, 1) for states in (query, key, value))
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        ends, longest = groups.ends, groups.longest
+        mixed, _ = fused_varlen(q, k, v, ends, ends, longest, longest, scaling=scale, causal=causal)
+        return mixed.unsqueeze(0), None
     output = query.new_empty(query.shape[2], query.shape[1], value.shape[-1])
     for group in groups:
         q, k, v = (
@@ -138,7 +172,7 @@ def packed_attention(
             k,
             v,
             scale=scaling,
-            is_causal=bool(getattr(module, "is_causal", False)),
+            is_causal=causal,
             enable_gqa=len(k[0]) < len(q[0]),
         )
         output[group.begin : group.end].view(group.count, group.length, *output.shape[1:]).copy_(mixed.transpose(1, 2))

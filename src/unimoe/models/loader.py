@@ -7,8 +7,11 @@ from pathlib import Path
 
 import torch
 
+from unimoe.checkpoint import Checkpoint
 from unimoe.config import Experiment
-from unimoe.models.adapter import load_lora
+from unimoe.config.experiment import EvaluationConfig
+from unimoe.io import hash_json
+from unimoe.models.adapter import load_lora, merge_lora
 from unimoe.models.base import BaseModel, base_identity, load_base
 from unimoe.models.frozen_layers import FrozenLayers, split_decoder
 from unimoe.models.prompts import prompt_name
@@ -60,17 +63,29 @@ class ModelLoader:
         return self._unimodel(self.fresh_base())
 
     def trained(self, checkpoint: Path) -> UnimodelForExp1:
-        """Load the base model with the adapters of a checkpoint folder.
+        """Load the base model with the adapters of a checkpoint folder, merged where the config says so.
 
         Raises:
             DataError: the adapters do not fit.
         """
         base = self.fresh_base()
-        load_lora(base, checkpoint)
+        if self._experiment.evaluation.merge_adapters:
+            merge_lora(base, load_base(self._experiment.model, torch.device("cpu"), torch.float32), checkpoint)
+        else:
+            load_lora(base, checkpoint)
         return self._unimodel(base)
 
     def _unimodel(self, base: BaseModel) -> UnimodelForExp1:
         config = self._experiment
+        if config.evaluation.compile:
+            for layer in base.model.model.layers:
+                layer.compile(dynamic=True)
         return UnimodelForExp1(
             base, config.prompt, config.model.max_length, config.lora.first_layer, self.frozen_layers
         ).eval()
+
+
+def weights_hash(checkpoint: Checkpoint, evaluation: EvaluationConfig) -> str:
+    """Return the content hash of a checkpoint's weights as they score: merged, adapters are other weights."""
+    merged = evaluation.merge_adapters
+    return hash_json([checkpoint.adapter_hash, "merged"]) if merged else checkpoint.adapter_hash

@@ -15,6 +15,7 @@ from unimoe.models.base import BaseModel
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.frozen_layers import FrozenLayers, FrozenStates, split_decoder
+from unimoe.models.pipeline import Gathered
 from unimoe.models.prompts import PairTokenizer, TextTokenizer, prompt_name, yes_no_ids
 
 
@@ -177,23 +178,23 @@ class UnimodelForExp1(nn.Module):
         advance: Advance | None,
     ) -> Tensor:
         """Return ``head`` of every sequence's last state, in the order given."""
-        outputs: dict[int, Tensor] = {}
+        gathered = Gathered(len(sequences), lambda batch, values: self._refuse_non_finite(sequences, batch, values))
         with _without_dropout(self):
             for batch, states in self._batched.states(sequences, token_budget, batch_size):
-                values = head(states).cpu()
-                if not bool(values.isfinite().all()):
-                    self._refuse_non_finite(batch, values, [sequences[index] for index in batch])
-                outputs.update(zip(batch, values, strict=True))
+                gathered.add(batch, head(states))
                 if advance:
                     advance(len(batch))
-        if not outputs:
+            outputs = gathered.values()
+        if outputs is None:
             return head(self._yes_minus_no.new_empty(0, len(self._yes_minus_no))).cpu()
-        return torch.stack([outputs[index] for index in range(len(sequences))])
+        return outputs
 
-    def _refuse_non_finite(self, batch: Sequence[int], values: Tensor, sequences: Sequence[list[int]]) -> NoReturn:
+    def _refuse_non_finite(self, sequences: Sequence[list[int]], batch: Sequence[int], values: Tensor) -> NoReturn:
         """Refuse the sequence at fault: in a batch, whose sequences share a row, it can spoil the others' values."""
         spoilt = values.reshape(len(values), -1).isfinite().all(dim=1).logical_not().nonzero().flatten().tolist()
-        alone = [row for row in spoilt if not bool(self._batched.padded_states([sequences[row]]).isfinite().all())]
+        alone = [
+            row for row in spoilt if not bool(self._batched.padded_states([sequences[batch[row]]]).isfinite().all())
+        ]
         first = batch[min(alone or spoilt, key=lambda row: batch[row])]
         raise InputError(first, "the score is not finite; try model.dtype float32, or another checkpoint")
 

@@ -12,16 +12,19 @@ import pytest
 import torch
 from support.experiments import tiny_experiment
 from support.reranking import invented, write_invented
+from support.tiny_models import tiny_base
 
-from unimoe.config import Experiment
+from unimoe.config import Experiment, PromptConfig
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UsageError
+from unimoe.evaluation import rerankers
 from unimoe.evaluation.embedding_eval import evaluate_mteb
-from unimoe.evaluation.rerankers import FunctionReranker, as_reranker
+from unimoe.evaluation.rerankers import FunctionReranker, UnimodelReranker, as_reranker
 from unimoe.evaluation.reranking_eval import evaluate_beir, evaluate_reranking_suite, rerank_collection
 from unimoe.evaluation.shards import ShardStore, cut_shards
 from unimoe.metrics import score_run
 from unimoe.models.embedder import Advance
+from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.trec import Run
 
 COLLECTION = invented(documents=12, queries=4, unjudged=1)
@@ -86,6 +89,14 @@ class TestFunction:
     def test_other_answers_are_refused(self, function: Callable[..., Any], words: str) -> None:
         with pytest.raises(DataError, match=words):
             rerank_collection(FunctionReranker(function), COLLECTION, CANDIDATES)
+
+
+def test_shards_are_sized_by_the_device_and_by_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rerankers, "SHARD_CHARACTERS", 1)
+    unimodel = UnimodelForExp1(tiny_base(), PromptConfig(order="query_first"), 256)
+    assert len(UnimodelReranker(unimodel).cut(COLLECTION, CANDIDATES)) == len(CANDIDATES)
+    monkeypatch.setattr(UnimodelForExp1, "device", torch.device("cuda"))
+    assert len(UnimodelReranker(unimodel).cut(COLLECTION, CANDIDATES)) == 1
 
 
 class CountingReranker:

@@ -23,7 +23,7 @@ from support.threads import threads
 
 from unimoe.data.collection import Document
 from unimoe.errors import DataError, InputError, UsageError
-from unimoe.evaluation import shards, sharing
+from unimoe.evaluation import sharing
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.run import evaluate_task
 from unimoe.evaluation.rerankers import UnimodelReranker
@@ -301,7 +301,7 @@ CANDIDATES: Run = {query: dict.fromkeys(COLLECTION.corpus, 1.0) for query in COL
 class TestReranking:
     @pytest.fixture(autouse=True)
     def small_shards(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(shards.cut_shards, "__defaults__", (900,))
+        monkeypatch.setattr("unimoe.evaluation.rerankers.SHARD_CHARACTERS", 900)
 
     @pytest.mark.parametrize("size", SIZES)
     def test_run_and_counts_are_those_of_one_process(self, model: UnimodelForExp1, tmp_path: Path, size: int) -> None:
@@ -346,7 +346,7 @@ class TestMTEB:
     def small_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sharing, "ENCODED_CHARACTERS", 300)
         monkeypatch.setattr("unimoe.evaluation.mteb.search.ENCODED_CHARACTERS", 300)
-        monkeypatch.setattr(shards.cut_shards, "__defaults__", (900,))
+        monkeypatch.setattr("unimoe.evaluation.rerankers.SHARD_CHARACTERS", 900)
 
     @pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.__name__)
     def test_tasks_of_every_type_score_the_same_to_the_bit(self, model: UnimodelForExp1, kind: type[Any]) -> None:

@@ -83,6 +83,8 @@ def test_what_changes_the_bits_of_a_score_changes_it(folder: Path, monkeypatch: 
         fingerprint(folder, evaluation={"batch_size": 3}),
         fingerprint(folder, adapter="one"),
         fingerprint(folder, adapter="two"),
+        fingerprint(folder, adapter="two", evaluation={"merge_adapters": True}),
+        fingerprint(folder, evaluation={"compile": True}),
     ]
     others = {**package_versions(), "torch": "0"}
     monkeypatch.setattr(spec, "package_versions", lambda: others)

@@ -14,7 +14,7 @@ from unimoe.checkpoint import ADAPTER_FILE
 from unimoe.config import PromptConfig
 from unimoe.config.training import LoraConfig
 from unimoe.errors import DataError, UsageError
-from unimoe.models.adapter import adapter_parameters, add_lora, load_lora
+from unimoe.models.adapter import adapter_parameters, add_lora, load_lora, merge_lora
 from unimoe.models.base import BaseModel
 from unimoe.models.unimodel import UnimodelForExp1
 
@@ -112,6 +112,35 @@ class TestLoad:
         trained_adapter(tmp_path)
         load_lora(tiny_base(), tmp_path)
         assert capfd.readouterr() == ("", "")
+
+
+class TestMerge:
+    @staticmethod
+    def merged(folder: Path, dtype: torch.dtype) -> BaseModel:
+        base = tiny_base()
+        base.model.to(dtype)
+        merge_lora(base, tiny_base(), folder)
+        return base
+
+    @pytest.mark.parametrize("first_layer", [0, 2])
+    def test_scores_are_those_of_the_adapters(self, tmp_path: Path, first_layer: int) -> None:
+        expected = trained_adapter(tmp_path, LoraConfig(first_layer=first_layer))
+        found = gaps(self.merged(tmp_path, torch.float32))
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+        assert not np.allclose(found, gaps(tiny_base()), atol=1e-3)
+
+    def test_it_leaves_a_plain_model_with_weights_in_its_dtype(self, tmp_path: Path) -> None:
+        trained_adapter(tmp_path)
+        exact, rounded = self.merged(tmp_path, torch.float32).model, self.merged(tmp_path, torch.bfloat16).model
+        assert exact.state_dict().keys() == tiny_base().model.state_dict().keys()
+        for name, weight in rounded.state_dict().items():
+            assert weight.dtype == torch.bfloat16
+            assert torch.equal(weight, exact.state_dict()[name].bfloat16())  # one rounding, of the merged weight
+
+    def test_an_adapter_of_another_model_is_refused(self, tmp_path: Path) -> None:
+        trained_adapter(tmp_path, LoraConfig(first_layer=3))
+        with pytest.raises(DataError, match="does not fit"):
+            merge_lora(tiny_base(layers=2), tiny_base(layers=2), tmp_path)
 
 
 class TestMisfits:

@@ -10,9 +10,10 @@ import torch
 from support.tiny_models import HIDDEN, ModelKind, tiny_base
 from torch import Tensor
 
-from unimoe.models import tree_attention as module
+from unimoe.models import tree_blocks as module
 from unimoe.models.token_tree import TokenTree, build_tree
 from unimoe.models.tree_attention import PackedTree, UnsupportedAttentionError, pack, run_tree, tree_attention
+from unimoe.models.tree_blocks import Block, Blocks
 
 CPU = torch.device("cpu")
 WIDTH, VALUE_WIDTH, SCALING = 16, 24, 0.3
@@ -84,6 +85,11 @@ def random_states(tree: TokenTree, heads: int, groups: int) -> tuple[Tensor, Ten
     return query, key, value
 
 
+def blocks_of(packed: PackedTree) -> list[Block]:
+    assert isinstance(packed.attend, Blocks)
+    return packed.attend.blocks
+
+
 def attend(tree: PackedTree, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
     return tree_attention(torch.nn.Identity(), query, key, value, None, scaling=SCALING, tree=tree, **options)[0]
 
@@ -114,12 +120,12 @@ def test_in_bfloat16_it_is_near(tree: TokenTree, where: str) -> None:
 
 class TestBlocks:
     def test_every_token_asks_once(self, tree: TokenTree, where: str) -> None:
-        queries = torch.cat([block.queries.flatten() for block in pack(tree, CPU, torch.float32).blocks])
+        queries = torch.cat([block.queries.flatten() for block in blocks_of(pack(tree, CPU, torch.float32))])
         assert sorted(queries[queries < len(tree.ids)].tolist()) == list(range(len(tree.ids)))
 
     def test_only_what_is_seen_is_unmasked(self, tree: TokenTree, where: str) -> None:
         found = torch.zeros(len(tree.ids), len(tree.ids), dtype=torch.int)
-        for block in pack(tree, CPU, torch.float32).blocks:
+        for block in blocks_of(pack(tree, CPU, torch.float32)):
             assert set(block.mask.flatten().tolist()) <= {0.0, -torch.inf}
             real = (block.mask == 0) & (block.queries < len(tree.ids)).unsqueeze(-1)
             row, query, key = real.nonzero().unbind(1)
@@ -128,10 +134,10 @@ class TestBlocks:
 
     def test_a_gpu_pads_rows_to_a_block_and_a_cpu_keeps_blocks_small(self, monkeypatch: pytest.MonkeyPatch) -> None:
         tree = build_tree(TREES["a forest"])
-        small = pack(tree, CPU, torch.float32).blocks
+        small = blocks_of(pack(tree, CPU, torch.float32))
         assert all(len(block.queries) == 1 or block.mask.numel() <= module._CPU_SCORES for block in small)
         monkeypatch.setattr(module, "_CPU_SCORES", module._GPU_SCORES)
-        (large,) = pack(tree, CPU, torch.float32).blocks
+        (large,) = blocks_of(pack(tree, CPU, torch.float32))
         assert len(large.queries) > 20
         padded = large.queries == len(tree.ids)
         assert padded.any()
@@ -141,7 +147,7 @@ class TestBlocks:
     def test_padded_queries_give_no_nan(self) -> None:
         # A token alone, and the first 128 of a long sequence: one block of two rows, the first of them nearly empty.
         tree = build_tree([[5], *random_ids(np.random.default_rng(0), 300)])
-        block = next(block for block in pack(tree, CPU, torch.float32).blocks if len(block.queries) == 2)
+        block = next(block for block in blocks_of(pack(tree, CPU, torch.float32)) if len(block.queries) == 2)
         assert (block.queries == len(tree.ids)).sum() == 127
         query, key, value = random_states(tree, 4, 2)
         queries = query[0].view(2, 2, -1, WIDTH)[:, :, block.queries.clamp(max=len(tree.ids) - 1)]
@@ -159,13 +165,13 @@ class TestPack:
         assert packed.positions.tolist() == [tree.positions]
         assert packed.last.tolist() == tree.last
         assert packed.last.dtype == packed.ids.dtype == torch.long
-        assert {block.mask.dtype for block in packed.blocks} == {torch.bfloat16}
+        assert {block.mask.dtype for block in blocks_of(packed)} == {torch.bfloat16}
 
     def test_no_sequences(self) -> None:
         packed = pack(build_tree([]), CPU, torch.float32)
         assert packed.ids.shape == (1, 0)
         assert packed.last.shape == (0,)
-        assert packed.blocks == []
+        assert blocks_of(packed) == []
 
     def test_the_key_tells_trees_apart(self) -> None:
         beginning = list(range(10, 20))

@@ -6,10 +6,10 @@ in memory, hands all pairs to a cross-encoder at once, and starts a killed task 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from unimoe.data.collection import Collection, Document
 from unimoe.errors import DataError
@@ -19,6 +19,7 @@ from unimoe.evaluation.reranking_eval import rerank_run
 from unimoe.evaluation.shards import Candidates, ShardStore
 from unimoe.evaluation.sharing import ENCODED_CHARACTERS, Progress, shared
 from unimoe.io import hash_json
+from unimoe.provenance import package_versions
 from unimoe.results import safe_name
 from unimoe.retrieval.dense import UNIT_LENGTH, search, search_among
 from unimoe.retrieval.embeddings import embedding_fingerprint
@@ -41,18 +42,26 @@ class TaskTexts(Mapping[str, Document]):
         role: ``query`` or ``document``.
     """
 
-    def __init__(self, rows: datasets.Dataset, task: TaskMetadata, role: str) -> None:
-        from mteb._create_dataloaders import create_dataloader
+    def __init__(self, rows: datasets.Dataset, task: TaskMetadata, role: Literal["query", "document"]) -> None:
+        from mteb._create_dataloaders import _corpus_to_dict, create_dataloader
         from mteb.types import PromptType
 
-        loader: Any = create_dataloader(rows, task_metadata=task, prompt_type=PromptType(role))
-        table = loader.dataset.with_format("arrow")[:]
-        self._texts = table.column("text")
-        self._instructions = table.column("instruction") if "instruction" in table.column_names else None
-        self._row = {key: row for row, key in enumerate(table.column("id").to_pylist())}
+        self._as_given: Callable[[dict[str, str]], dict[str, str]] = dict
+        if role == "document":  # one by one: MTEB's loader would copy the corpus
+            self._as_given = _corpus_to_dict
+        else:
+            loader: Any = create_dataloader(rows, task_metadata=task, prompt_type=PromptType.query)
+            rows = loader.dataset
+        names = [name for name in ("id", "title", "text", "instruction") if name in rows.column_names]
+        table: Any = rows.select_columns(names).with_format("arrow")[:]
+        self._columns = {name: table.column(name) for name in names}
+        self._instructions = self._columns.pop("instruction", None)
+        self._row = {key: row for row, key in enumerate(self._columns["id"].to_pylist())}
 
     def __getitem__(self, key: str) -> Document:
-        return Document("", self._texts[self._row[key]].as_py())
+        row = self._row[key]
+        given = {name: column[row].as_py() for name, column in self._columns.items()}
+        return Document("", self._as_given(given)["text"])
 
     def instruction(self, key: str) -> str | None:
         """Return a query's own instruction; None in tasks that give it none."""
@@ -63,6 +72,9 @@ class TaskTexts(Mapping[str, Document]):
 
     def __len__(self) -> int:
         return len(self._row)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._row
 
 
 class _SearchModel:
@@ -149,14 +161,13 @@ class DenseSearch(_SearchModel):
         ids = sorted(texts)
         if role == "query" and sum(len(text.full_text) for text in texts.values()) < ENCODED_CHARACTERS:
             plain = [texts[key].full_text for key in ids]
-            return VectorStore(ids, model.encode_texts(plain, list(map(repr, ids)), task, role))
+            return VectorStore(ids, model.encode_named(plain, list(map(repr, ids)), task, role))
         progress = Progress(model.advance)
-        own = embedding_fingerprint(model.model, options["kind"])
         return encode_corpus(
             partial(model.model.encode, advance=progress.batch, **options),
             texts,
             folder / role,
-            fingerprint=hash_json([own, model.mteb_model_meta.revision, options]),
+            fingerprint=_fingerprint(model, options),
             characters=ENCODED_CHARACTERS,
             spread=shared(model.processes, **options),
             label=f"{task.name}, {role}",
@@ -209,9 +220,14 @@ class CandidateReranking(_SearchModel):
 
     def _reranked(self, reranker: UnimodelReranker, part: Collection, block: Candidates) -> Run:
         model = self._model
-        own = embedding_fingerprint(model.model, "plain")
-        store = ShardStore(self._folder, hash_json([own, model.mteb_model_meta.revision, reranker.options]))
+        store = ShardStore(self._folder, _fingerprint(model, reranker.options))
         return rerank_run(reranker, part, block, store=store, processes=model.processes, advance=model.advance)[0]
+
+
+def _fingerprint(model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, options: Mapping[str, Any]) -> str:
+    """Return the hash of everything that vectors and scores depend on besides the texts, to the last bit."""
+    own = embedding_fingerprint(model.model, options.get("kind", "plain"))
+    return hash_json([own, model.mteb_model_meta.revision, package_versions()["peft"], dict(options)])
 
 
 def _of(corpus: Mapping[str, Document], candidates: Candidates) -> dict[str, Document]:

@@ -22,7 +22,7 @@ class MTEBSuite:
     """Evaluates one system on tasks of MTEB.
 
     Args:
-        evaluator: runs the evaluations and writes results; of this process alone.
+        evaluator: runs the evaluations and writes results.
         system: the system to evaluate.
         wanted: the tasks of ours that were asked for.
         failures: keeps the suite going and lists what failed.
@@ -71,12 +71,12 @@ class MTEBSuite:
                         results.append(self._evaluator.take(evaluation, steps))
             if mteb_task.data_loaded and not given:
                 mteb_task.unload_data()  # the next one may need the memory
-        return [result for result in results if result is not None]
+        return results
 
     def _ready(self, mteb_task: AbsTask) -> list[Evaluation]:
         """Return the evaluations on a task, and load its data if one of them has to be run."""
         ready = task_at_hand(mteb_task) or mteb_task
         evaluations = [self._evaluator.on_mteb_task(self._system, task, ready) for task in self.tasks_on(mteb_task)]
-        if not all(self._evaluator.is_done(evaluation.spec) for evaluation in evaluations):
+        if not all(self._evaluator.store.is_done(evaluation.spec) for evaluation in evaluations):
             load_from_hub(ready)
         return evaluations

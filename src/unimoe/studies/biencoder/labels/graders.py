@@ -17,7 +17,7 @@ from unimoe.errors import DataError, InputError
 from unimoe.io import hash_json
 from unimoe.models.base import load_base
 from unimoe.models.device import choose_dtype
-from unimoe.models.loader import ModelLoader
+from unimoe.models.loader import ModelLoader, weights_hash
 from unimoe.models.quiet import first_line, quiet_loading
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.studies.biencoder.config import LabelConfig
@@ -52,7 +52,7 @@ def load_grader(config: LabelConfig, device: torch.device) -> Grader:
     if Path(name, "adapter_config.json").is_file():
         checkpoint = read_checkpoint(Path(name))
         loader = ModelLoader(checkpoint.experiment, device, getattr(torch, checkpoint.dtype))
-        return _YesNo(loader.trained(Path(name)), checkpoint.adapter_hash)
+        return _YesNo(loader.trained(Path(name)), weights_hash(checkpoint, checkpoint.experiment.evaluation))
     model = ModelConfig(base=name, max_length=config.max_length)
     base = load_base(model, device, choose_dtype(device, model.dtype))
     return _YesNo(UnimodelForExp1(base, config.prompt, config.max_length).eval(), None)

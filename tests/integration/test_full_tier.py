@@ -1,0 +1,165 @@
+"""``evaluate --eval-tier full`` on its fifteen sets in miniature and MTEB's mock tasks: whole, and with some broken."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mteb.mocks import MOCK_TASK_TEST_GRID
+from support.experiments import write_tiny_experiment
+from support.full_tier import write_full_tier
+from support.reranking import written
+from support.scripts import Done, call_script
+
+from unimoe.data.catalog import BEIR_NAMES, CQADUPSTACK
+from unimoe.results import EvalResult, read_result, safe_name
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:Conversations are a list"),
+]
+
+SETS = (*BEIR_NAMES, *CQADUPSTACK)
+MOCKS = [type(task) for task in MOCK_TASK_TEST_GRID if task.metadata.modalities == ["text"]]
+RERANKED = [kind for kind in MOCKS if kind.metadata.type in ("Reranking", "InstructionReranking")]
+
+
+class Unloadable(MOCKS[0]):  # type: ignore[misc,valid-type]
+    """A task whose data cannot be had."""
+
+    def load_data(self, **_: Any) -> None:
+        raise ConnectionError("no route to the hub")
+
+
+def evaluate(config: Path | str, data: Path, output_dir: Path, kinds: list[type[Any]], *more: str) -> Done:
+    """Run the full tier, with mock tasks in place of MTEB's benchmark, which only the hub has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "beir.util", None)  # nothing to download with
+        patch.setattr("unimoe.evaluation.evaluate.find_tasks", lambda names: [kind() for kind in kinds])
+        return call_script(
+            "evaluate.py", "--zero-shot", "--config", config, "--eval-tier", "full", "--output-dir", output_dir, *more,
+            UNIMOE_DATA=str(data),
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_full_tier(tmp_path_factory.mktemp("beir"))
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_experiment(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def whole(config: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+    output_dir = tmp_path_factory.mktemp("whole")
+    return output_dir, evaluate(config, data, output_dir, MOCKS)
+
+
+def result(output_dir: Path, task: str, dataset: str, arm: str = "zero_shot") -> EvalResult:
+    return read_result(output_dir / arm / "seed_none" / "results" / task / f"{safe_name(dataset)}.json")
+
+
+class TestWhole:
+    def test_it_ends_well_with_every_result(self, whole: tuple[Path, Done]) -> None:
+        output_dir, done = whole
+        assert done.returncode == 0, done.stderr
+        assert "failed:" not in done.stderr
+        for name in SETS:
+            for arm in ("zero_shot", "bm25"):
+                assert result(output_dir, "reranking", name, arm).per_query
+        for kind in MOCKS:
+            assert result(output_dir, "embedding", kind.metadata.name).aggregate
+        for kind in RERANKED:
+            assert result(output_dir, "reranking", kind.metadata.name).per_query
+
+    def test_averages_name_how_many_sets_they_count(self, whole: tuple[Path, Done]) -> None:
+        _, done = whole
+        for words in (
+            "reranking average of 14: ndcg@10 ",
+            "reranking average of 1: mrr@10 ",
+            "reranking average of 15, msmarco included: ndcg@10 ",
+            "embedding in MTEB: Mean (Task) ",
+        ):
+            assert done.stdout.count(words) == 1, words
+        assert f" of {len(MOCKS)} tasks, Mean (TaskType) " in done.stdout
+
+    def test_long_queries_are_cut_and_named(self, whole: tuple[Path, Done]) -> None:
+        output_dir, done = whole
+        assert result(output_dir, "reranking", "arguana").truncated_queries == ["test-1a", "test-2a", "test-3a"]
+        assert "arguana: queries that fill the whole prompt" in done.stderr
+        assert result(output_dir, "reranking", "quora").truncated_queries == []
+
+    def test_the_document_with_the_querys_id_is_left_out_where_mteb_leaves_it_out(
+        self, whole: tuple[Path, Done]
+    ) -> None:
+        output_dir, _ = whole
+        for name in ("arguana", "quora", "fiqa"):
+            run = (output_dir / f"zero_shot/seed_none/runs/reranking/{name}.trec").read_text(encoding="utf-8")
+            rows = [line.split() for line in run.splitlines()]
+            assert rows
+            assert not [row for row in rows if row[0] == row[2]]
+
+    def test_queries_that_find_nothing_count_0(self, whole: tuple[Path, Done]) -> None:
+        output_dir, _ = whole
+        lacking = result(output_dir, "reranking", "hotpotqa")
+        assert lacking.first_stage is not None
+        (query,) = lacking.first_stage.queries_without_candidates
+        assert lacking.per_query[query] == 0
+        assert len(lacking.per_query) == 3
+        assert 0 in result(output_dir, "reranking", "dbpedia-entity").per_query.values()
+
+    def test_a_second_run_has_nothing_to_do(self, config: Path, data: Path, whole: tuple[Path, Done]) -> None:
+        output_dir, _ = whole
+        before = written(output_dir)
+        again = evaluate(config, data, output_dir, MOCKS)
+        assert again.returncode == 0
+        assert again.stderr.count("already done") == 3 * len(SETS) + len(MOCKS) + len(RERANKED)
+        assert written(output_dir) == before
+
+
+def test_what_is_broken_is_named_and_the_rest_is_the_same_to_the_bit(
+    config: Path, data: Path, whole: tuple[Path, Done], tmp_path: Path
+) -> None:
+    broken = write_full_tier(tmp_path / "beir")
+    with (broken / "fever" / "corpus.jsonl").open("a", encoding="utf-8") as corpus:
+        corpus.write("{\n")
+    with (broken / "trec-covid" / "qrels" / "test.tsv").open("a", encoding="utf-8") as qrels:
+        qrels.write("nobody\td01\t1\n")
+    done = evaluate(config, broken, tmp_path / "out", [Unloadable, *MOCKS[1:]])
+    assert done.returncode == 4
+    assert "Traceback" not in done.stderr
+    name = MOCKS[0].metadata.name
+    failed = [line for line in done.stderr.splitlines() if line.startswith(("failed: ", "not available: "))]
+    assert [any(word in line for line in failed) for word in ("fever", "trec-covid", name)] == [True] * 3
+    assert len(failed) == 3
+    assert done.stderr.splitlines()[-1] == (
+        f"error: done, without 2 collections (fever, trec-covid) and 1 MTEB task ({name}); the reasons are above"
+    )
+    output_dir, _ = whole
+    expected = {
+        path: content
+        for path, content in written(output_dir).items()
+        if not any(word in path for word in ("/fever.", "/fever-", "trec-covid", name))
+    }
+    found = written(tmp_path / "out")
+    assert found.keys() == expected.keys()
+    assert found == expected
+
+
+@pytest.mark.slow
+def test_the_bundled_model_runs_through_it(data: Path, tmp_path: Path) -> None:
+    done = evaluate("experiments/bundled", data, tmp_path, MOCKS)
+    assert done.returncode == 0, done.stderr
+    assert "failed:" not in done.stderr
+    for name in SETS:
+        found = result(tmp_path, "reranking", name)
+        assert found.identity.base_model is not None
+        assert "SmolLM2" in found.identity.base_model
+        assert found.truncated_queries == (["test-1a", "test-2a", "test-3a"] if name == "arguana" else [])
+    for kind in MOCKS:
+        assert result(tmp_path, "embedding", kind.metadata.name).aggregate
