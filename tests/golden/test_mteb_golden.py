@@ -36,7 +36,7 @@ from unimoe.evaluation.mteb.model_meta import model_meta
 from unimoe.evaluation.mteb.names import find_tasks
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.run import evaluate_task
-from unimoe.evaluation.mteb.tasks import CollectionTask
+from unimoe.evaluation.mteb.tasks import CollectionTask, Rankings
 from unimoe.models.base import load_base
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.encoder import SentenceEncoder, load_encoder
@@ -141,11 +141,16 @@ class TestEncoder:
         for peer, prompts in ((plain, None), (instructed, INSTRUCTED)):
             task = CollectionTask(pool, published=metadata)
             found = evaluate_task(MTEBEncoderWrapper(ours, prompts=prompts), task)
-            (expected,) = by_mteb(peer, Raw(pool, metadata)).scores[pool.split]
-            assert 0.05 < expected["main_score"] < 1
+            raw = Raw(pool, metadata)
+            rankings = Rankings(raw)
+            (expected,) = by_mteb(peer, raw).scores[pool.split]
+            assert 0.05 < expected["main_score"] <= 1
             assert found.main_score == pytest.approx(expected["main_score"], abs=1e-6)
             for metric, key in (("ndcg@10", "ndcg_at_10"), ("map", "map_at_1000"), ("recall@100", "recall_at_100")):
                 assert found.scores.aggregate[metric] == pytest.approx(expected[key], abs=1e-5)  # they round theirs
+            assert found.run.keys() == rankings.run.keys()
+            for query, ranked in rankings.run.items():
+                assert found.run[query] == pytest.approx(ranked, abs=1e-5)
             scores.append(found.run)
         assert scores[0] != scores[1]
 
