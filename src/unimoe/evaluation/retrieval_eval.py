@@ -7,24 +7,25 @@ and writes only the vectors.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from unimoe.config.dense import DenseConfig
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import PASSAGES, TOP1000
 from unimoe.errors import DataError, InputError, UsageError, first_few
+from unimoe.evaluation.sharing import shared
 from unimoe.evaluation.spec import Outcome
 from unimoe.io import hash_json
 from unimoe.metrics import DEFAULT_METRICS, from_grade, score_run
-from unimoe.models.embedder import Advance, Embedder, TextKind
+from unimoe.models.embedder import Advance, Embedder, Vectors
+from unimoe.processes import ALONE, Processes
 from unimoe.retrieval.dense import UNIT_LENGTH, search
 from unimoe.retrieval.embeddings import embedding_fingerprint
-from unimoe.retrieval.vector_store import encode_corpus
+from unimoe.retrieval.vector_store import Encode, encode_corpus
 from unimoe.trec import Run, head
 
 
@@ -96,6 +97,7 @@ def evaluate_retrieval(
     token_budget: int | None = None,
     batch_size: int | None = None,
     advance: Advance | None = None,
+    processes: Processes = ALONE,
 ) -> Outcome:
     """Embed a corpus and its queries, search it, and score what is found.
 
@@ -111,24 +113,27 @@ def evaluate_retrieval(
         token_budget: padded tokens of one forward pass; by default what suits the device.
         batch_size: texts of one forward pass, instead of the budget.
         advance: called with the number of texts done.
+        processes: those that share the documents; this one leads, the others serve.
 
     Raises:
         DataError: no documents, no judgments, or an embedding is not finite or zero, which names the text's id.
         UsageError: the backend is not installed, or vectors cannot be written to ``store_dir``.
     """
     _refuse_unsearchable(collection)
-    start, embedded = time.perf_counter(), 0
+    start, embedded = time.perf_counter(), len(collection.queries)
+    batches: dict[str, Any] = {"token_budget": token_budget, "batch_size": batch_size}
+    of_document = {"kind": "document", "max_length": config.document_length, **batches}
 
-    def encode(texts: Sequence[str], kind: TextKind) -> NDArray[np.float32]:
+    def counted(encode: Encode, units: Iterable[Sequence[str]]) -> Iterator[Vectors]:
         nonlocal embedded
-        length = config.query_length if kind == "query" else config.document_length
-        vectors = model.encode(texts, kind=kind, max_length=length, token_budget=token_budget, batch_size=batch_size)
-        embedded += len(texts)
-        return vectors
+        for vectors in shared(processes, **of_document)(encode, units):
+            embedded += len(vectors)
+            yield vectors
 
     query_ids = list(collection.queries)
     try:  # first, so that a broken model is noticed in seconds
-        queries = encode(list(collection.queries.values()), "query")
+        texts = list(collection.queries.values())
+        queries = model.encode(texts, kind="query", max_length=config.query_length, **batches)
     except InputError as error:
         raise DataError(f"{collection.name}, query {query_ids[error.index]!r}: {error.reason}") from None
     if advance:
@@ -136,11 +141,12 @@ def evaluate_retrieval(
     own = embedding_fingerprint(model, "document", config.document_length)
     fingerprint = hash_json([own, weights, token_budget, batch_size, config.storage])
     store = encode_corpus(
-        lambda texts: encode(texts, "document"),
+        partial(model.encode, **of_document),
         collection.corpus,
         store_dir / f"{fingerprint}-{collection.corpus_hash}",
         fingerprint=fingerprint,
         storage=config.storage,
+        spread=counted,
         advance=advance,
     )
     run = search(
