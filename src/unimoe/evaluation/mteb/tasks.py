@@ -70,7 +70,8 @@ class Rankings:
             own = task.task_specific_scores
 
             def kept(scores: Any, qrels: Any, results: Any, hf_split: str, hf_subset: str) -> dict[str, float]:
-                self._found[hf_split, hf_subset] = (qrels, results)
+                asked = {query: grades for query, grades in qrels.items() if query in results}  # MTEB scores no other
+                self._found[hf_split, hf_subset] = (asked, results)
                 return own(scores, qrels, results, hf_split=hf_split, hf_subset=hf_subset)
 
             setattr(task, "task_specific_scores", kept)  # noqa: B010 - on this task, not on its class
