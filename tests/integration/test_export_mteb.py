@@ -212,8 +212,9 @@ class TestRefused:
         shutil.copytree(outputs, tmp_path / "copy")
         broken = tmp_path / "copy" / "zero_shot" / "seed_none" / "results" / "embedding" / "SciFact.mteb.json"
         broken.write_text('{"task_name": "SciFact", "dataset_revision": "x"}', encoding="utf-8")
-        assert_refused(export(tmp_path / "copy", "--arm", "zero_shot"), 3, "SciFact.mteb.json: no result of MTEB")
-        assert not (tmp_path / "copy" / "mteb").exists()  # nor any of the results before it
+        done = export(tmp_path / "copy", "--arm", "zero_shot", "--to", tmp_path / "to")
+        assert_refused(done, 3, "SciFact.mteb.json: no result of MTEB")
+        assert not list((tmp_path / "to").rglob("*.json"))  # nor any of the results before it
 
 
 class TestSeeds:
