@@ -62,7 +62,7 @@ class TestAtomicFile:
     def test_a_full_disk_is_a_usage_error_that_leaves_the_old_content(self, tmp_path: Path) -> None:
         path = tmp_path / "file.json"
         io.write_json(path, 1)
-        with pytest.raises(UsageError, match="file.json: cannot be written .*; free room"), io.atomic_path(path):
+        with pytest.raises(UsageError, match=r"file\.json: cannot be written .*; free room"), io.atomic_path(path):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         assert [io.read_json(place) for place in tmp_path.iterdir()] == [1]
 
