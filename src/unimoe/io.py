@@ -5,6 +5,7 @@ The writes are our own because the library for them, atomicwrites, is no longer 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -64,6 +65,12 @@ def atomic_path(path: Path) -> Iterator[Path]:
         _sync(temporary)
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UsageError(
+            f"{path}: cannot be written ({error.strerror}); free room there, or choose another folder"
+        ) from None
     finally:
         temporary.unlink(missing_ok=True)
 

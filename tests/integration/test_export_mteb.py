@@ -163,6 +163,8 @@ class TestRefused:
         [
             (["--arm", "zero_shot", "--model-name", "tiny"], 2, ["--model-name tiny", "write org/name"]),
             (["--arm", "zero_shot", "--revision", "a/b"], 2, ["--revision a/b"]),
+            (["--arm", "zero_shot", "--revision", ".."], 2, ["--revision ..:", "names a folder"]),
+            (["--arm", "zero_shot", "--model-name", "../x"], 2, ["--model-name ../x:", "write org/name"]),
             (["--arm", "zero_shot", "--mteb", "SciFcat"], 2, ["SciFcat", "did you mean 'SciFact'"]),
             (["--arm", "zero_shot", "--mteb", "STS12"], 3, ["no result of a whole task of MTEB (STS12: no result)"]),
             (["--arm", "joint_r8"], 3, ["no results of 'joint_r8'; there are zero_shot"]),
@@ -210,7 +212,9 @@ class TestRefused:
         shutil.copytree(outputs, tmp_path / "copy")
         broken = tmp_path / "copy" / "zero_shot" / "seed_none" / "results" / "embedding" / "SciFact.mteb.json"
         broken.write_text('{"task_name": "SciFact", "dataset_revision": "x"}', encoding="utf-8")
-        assert_refused(export(tmp_path / "copy", "--arm", "zero_shot"), 3, "SciFact.mteb.json: no result of MTEB")
+        done = export(tmp_path / "copy", "--arm", "zero_shot", "--to", tmp_path / "to")
+        assert_refused(done, 3, "SciFact.mteb.json: no result of MTEB")
+        assert not list((tmp_path / "to").rglob("*.json"))  # nor any of the results before it
 
 
 class TestSeeds:

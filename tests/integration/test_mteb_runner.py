@@ -115,6 +115,39 @@ class TestMTEBSuite:
         assert found.aggregate["ndcg@10"] == pytest.approx(np.mean([*found.per_query.values()]))
         assert found.aggregate["main_score"] != pytest.approx(found.aggregate["ndcg@10"], abs=1e-9)
 
+    def test_a_reranker_names_the_queries_that_it_sees_only_the_beginning_of(
+        self, system: System, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        class LongQuery(mteb_tasks.InventedReranking):
+            metadata = mteb_tasks.card("LongQuery", "Reranking", "map_at_1000")
+
+            def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
+                super().load_data()
+                part: Any = self.dataset["default"]["test"]
+                part["queries"] = part["queries"].map(
+                    lambda row: {"text": row["text"] * (400 if row["id"] == "q3" else 1)}
+                )
+
+        (found,) = runner(tmp_path, system, ("reranking",)).run([LongQuery()], Steps(1))
+        assert found.truncated_queries == ["q3"]
+        assert "LongQuery: queries that fill the whole prompt" in capsys.readouterr().err
+
+    def test_judgments_of_a_query_that_nobody_asks_count_nothing_as_in_mteb(
+        self, system: System, tmp_path: Path
+    ) -> None:
+        class JudgedTooMuch(mteb_tasks.InventedRetrieval):
+            def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
+                super().load_data()
+                judgments: Any = self.dataset["default"]["test"]["relevant_docs"]
+                judgments["nobody"] = {"d00": 1}
+
+        one = runner(tmp_path, system, ("embedding",))
+        (found,) = one.run([JudgedTooMuch()], Steps(1))
+        assert one.failures.reasons == []
+        (plain,) = runner(tmp_path / "plain", system, ("embedding",)).run([mteb_tasks.InventedRetrieval()], Steps(1))
+        assert found.aggregate == plain.aggregate
+        assert "nobody" not in found.per_query
+
     def test_what_is_done_is_skipped_without_loading_its_data(
         self, done: tuple[Path, MTEBSuite, list[EvalResult]], system: System
     ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -57,6 +58,13 @@ class TestAtomicFile:
     def test_a_path_below_a_file_is_a_usage_error(self, unwritable: Path) -> None:
         with pytest.raises(UsageError, match=r"cannot create this folder \(Not a directory\); choose one"):
             io.write_text(unwritable, "text")
+
+    def test_a_full_disk_is_a_usage_error_that_leaves_the_old_content(self, tmp_path: Path) -> None:
+        path = tmp_path / "file.json"
+        io.write_json(path, 1)
+        with pytest.raises(UsageError, match=r"file\.json: cannot be written .*; free room"), io.atomic_path(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        assert [io.read_json(place) for place in tmp_path.iterdir()] == [1]
 
     def test_a_folder_in_the_way_is_a_usage_error(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="this is a folder, and a file is to be written here"):

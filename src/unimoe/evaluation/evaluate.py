@@ -80,7 +80,7 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, processes: 
     _refuse_untrained_task(arm, request.task)
     suite = MTEBSuite(evaluator, arm, _wanted(arm, request.task), failures)
     suite.report_left_out(mteb_tasks)
-    in_mteb = _count_in_mteb(suite, mteb_tasks, arm)
+    in_mteb = sum(len(suite.tasks_on(task)) for task in mteb_tasks)
     steps = Steps(sum(len(_on_collections(system, request)) for system in systems) * len(datasets) + in_mteb)
     results: list[EvalResult | None] = []
     done = False
@@ -161,13 +161,6 @@ def _mteb_tasks(request: EvaluationRequest, experiment: Experiment) -> list[AbsT
     with random_state_kept():
         TaskPrompts(experiment.evaluation.mteb).refuse_unknown_keys()
     return tasks
-
-
-def _count_in_mteb(suite: MTEBSuite, tasks: Sequence[AbsTask], system: System) -> int:
-    count = sum(len(suite.tasks_on(task)) for task in tasks)
-    if tasks and not count and "embedding" not in system.tasks:
-        raise UsageError(f"{system.name} was trained to rank only, and none of these tasks gives candidates to rerank")
-    return count
 
 
 def _on_collections(system: System, request: EvaluationRequest) -> Sequence[Task]:

@@ -120,12 +120,12 @@ class ResultStore:
             DataError: the place of the result is taken by another evaluation.
         """
         result = self._result(spec, outcome)
+        detail = _drilldown(outcome.queries, outcome.qrels, outcome.run) if outcome.qrels else None
         if outcome.qrels:
             write_run(run_path(*self._place(spec)), outcome.run, spec.system)
             self._write_judgments(spec, outcome)
         if outcome.mteb_json:
             write_json(self.path(spec).with_suffix(".mteb.json"), outcome.mteb_json)
-        detail = _drilldown(outcome.queries, outcome.qrels, outcome.run) if outcome.qrels else None
         write_result(self.output_dir, result, detail)
         self.clear_unfinished(spec)  # the result holds all of it now
         return result

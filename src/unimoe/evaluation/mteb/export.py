@@ -21,7 +21,7 @@ from unimoe.models.base import BaseSizes, base_sizes
 from unimoe.results import EvalResult, Task, arm_dir, read_result, result_files
 
 if TYPE_CHECKING:
-    from mteb import AbsTask
+    from mteb import AbsTask, TaskResult
 
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -124,10 +124,14 @@ def seed_of(output_dir: Path, arm: str, seed: int | None) -> int | None:
 
 
 def _refuse_unfit_names(request: ExportRequest) -> None:
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", request.model):
+    part = r"\w[\w.-]*"  # no "..": it would be another folder
+    if not re.fullmatch(f"{part}/{part}", request.model):
         raise UsageError(f"--model-name {request.model}: MTEB files models by organisation and name; write org/name")
-    if request.revision is not None and not re.fullmatch(r"[\w.-]+", request.revision):
-        raise UsageError(f"--revision {request.revision}: it names a folder; use letters, digits, '_', '.' and '-'")
+    if request.revision is not None and not re.fullmatch(part, request.revision):
+        raise UsageError(
+            f"--revision {request.revision}: it names a folder; use letters, digits, '_', '.' and '-', "
+            "and begin with none of the last two"
+        )
 
 
 def _results(request: ExportRequest) -> dict[str, _Found]:
@@ -183,7 +187,7 @@ def _write(
     request: ExportRequest, revision: str, chosen: Iterable[_Found], model: EvalResult, sizes: BaseSizes | None
 ) -> Path:
     with random_state_kept():
-        from mteb import ResultCache, TaskResult
+        from mteb import ResultCache
 
         from unimoe.evaluation.mteb.model_meta import model_meta
 
@@ -191,14 +195,19 @@ def _write(
             request.model, revision, "dense" if request.task == "embedding" else "cross-encoder", _facts(model, sizes)
         )
         cache = ResultCache(request.target)
-        for found in chosen:
-            try:
-                theirs = TaskResult.model_validate(json.loads(found.sidecar.read_text(encoding="utf-8")))
-            except ValueError as error:
-                reason = str(error).partition("\n")[0]
-                raise DataError(f"{found.sidecar}: no result of MTEB ({reason}); evaluate again") from None
+        for theirs in list(map(_theirs, chosen)):  # a damaged one is refused before any is written
             cache.save_to_cache(theirs, card)
         return cache.get_task_result_path("x", card).parent
+
+
+def _theirs(found: _Found) -> TaskResult:
+    from mteb import TaskResult
+
+    try:
+        return TaskResult.model_validate(json.loads(found.sidecar.read_text(encoding="utf-8")))
+    except ValueError as error:
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"{found.sidecar}: no result of MTEB ({reason}); evaluate again") from None
 
 
 def _facts(model: EvalResult, sizes: BaseSizes | None) -> dict[str, Any]:

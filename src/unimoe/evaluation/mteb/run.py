@@ -15,6 +15,7 @@ from unimoe.data.source import not_at_hand
 from unimoe.errors import DataError
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.names import beir_name, random_state_kept
+from unimoe.evaluation.rerankers import truncation_note
 from unimoe.evaluation.spec import Outcome
 from unimoe.metrics import Scores, score_run
 from unimoe.models.embedder import Advance
@@ -96,13 +97,13 @@ def evaluate_task(
 
         task = for_one_run(task)
         before, rankings = counted.done if counted else 0, Rankings(task)
-        result = run_task(model, task, folder)
+        result = run_task(model, task, folder, rankings)
         main, main_score = task.metadata.main_score, float(result.get_score())
         if not math.isfinite(main_score):  # a correlation with scores that are all equal
             raise DataError(
                 f"{task.metadata.name}: {main} is not a number; the embeddings of its texts may be all equal"
             )
-        run, qrels = rankings.run, rankings.qrels
+        run, qrels, truncated = rankings.run, rankings.qrels, rankings.truncated_queries
         level = task.relevance_level if isinstance(task, CollectionTask) else 1  # MTEB knows no other
         scores = score_run(qrels, run, relevance_level=level) if qrels else Scores({}, {}, [])
         return Outcome(
@@ -117,6 +118,8 @@ def evaluate_task(
             items=(counted.done if counted else 0) - before,
             seconds=result.evaluation_time or 0.0,
             relevance_level=level,
+            truncated_queries=truncated,
+            notes=[truncation_note(task.metadata.name, truncated)] if truncated else [],
         )
 
 

@@ -82,6 +82,8 @@ class _SearchModel:
 
     def __init__(self, model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper) -> None:
         self.mteb_model_meta = model.mteb_model_meta
+        self.truncated: dict[tuple[str, str], list[str]] = {}
+        """By split and subset, the queries so long that a reranker saw only their beginning."""
         self._corpus: TaskTexts | None = None
 
     def index(self, corpus: datasets.Dataset, *, task_metadata: TaskMetadata, **_: Any) -> None:
@@ -193,6 +195,7 @@ class CandidateReranking(_SearchModel):
         *,
         task_metadata: TaskMetadata,
         hf_split: str,
+        hf_subset: str,
         top_ranked: Mapping[str, Sequence[str]] | None = None,
         **_: Any,
     ) -> Run:
@@ -215,6 +218,7 @@ class CandidateReranking(_SearchModel):
             reranker = self._model.reranker(instruction)
             for block in _blocks(some):
                 texts = {query: asked[query].full_text for query in block}
+                self.truncated.setdefault((hf_split, hf_subset), []).extend(reranker.truncated_queries(texts))
                 run |= self._reranked(reranker, Collection(name, hf_split, _of(corpus, block), texts, {}), block)
         return run
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from unimoe.console import Steps, stderr
+from unimoe.errors import UsageError
 from unimoe.evaluation.embedding_eval import RERANKING_TYPES
 from unimoe.evaluation.loading import Failures
 from unimoe.evaluation.mteb.run import load_from_hub, task_at_hand
@@ -37,11 +38,20 @@ class MTEBSuite:
         A task with more pairs than ``evaluation.mteb.max_pairs`` is not reranked.
         """
         limit = self._system.experiment.evaluation.mteb.max_pairs
-        reranks = mteb_task.metadata.type in RERANKING_TYPES and pairs_above(mteb_task, limit) is None
+        reranks = _reranks(mteb_task) and pairs_above(mteb_task, limit) is None
         return [task for task in self._wanted if task == "embedding" or (task == "reranking" and reranks)]
 
     def report_left_out(self, mteb_tasks: Sequence[AbsTask]) -> None:
-        """Print on stderr the tasks that are too large to rerank."""
+        """Print on stderr the tasks that are too large to rerank.
+
+        Raises:
+            UsageError: the system can only be evaluated by reranking, and none of the tasks gives candidates.
+        """
+        if mteb_tasks and "embedding" not in self._wanted and not any(map(_reranks, mteb_tasks)):
+            raise UsageError(
+                f"{self._system.name} is evaluated by reranking only, and none of these tasks gives candidates to "
+                "rerank; name tasks of type Reranking, or name tasks like SciFact by --datasets"
+            )
         limit = self._system.experiment.evaluation.mteb.max_pairs
         for task in mteb_tasks if "reranking" in self._wanted else ():
             if pairs := pairs_above(task, limit):
@@ -80,3 +90,7 @@ class MTEBSuite:
         if not all(self._evaluator.store.is_done(evaluation.spec) for evaluation in evaluations):
             load_from_hub(ready)
         return evaluations
+
+
+def _reranks(mteb_task: AbsTask) -> bool:
+    return mteb_task.metadata.type in RERANKING_TYPES

@@ -66,11 +66,13 @@ class Rankings:
 
     def __init__(self, task: AbsTask) -> None:
         self._found: dict[tuple[str, str], tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
+        self.truncated: Mapping[tuple[str, str], list[str]] = {}
         if isinstance(task, AbsTaskRetrieval):
             own = task.task_specific_scores
 
             def kept(scores: Any, qrels: Any, results: Any, hf_split: str, hf_subset: str) -> dict[str, float]:
-                self._found[hf_split, hf_subset] = (qrels, results)
+                asked = {query: grades for query, grades in qrels.items() if query in results}  # MTEB scores no other
+                self._found[hf_split, hf_subset] = (asked, results)
                 return own(scores, qrels, results, hf_split=hf_split, hf_subset=hf_subset)
 
             setattr(task, "task_specific_scores", kept)  # noqa: B010 - on this task, not on its class
@@ -93,6 +95,11 @@ class Rankings:
             for query, scores in results.items()
         }
 
+    @property
+    def truncated_queries(self) -> list[str]:
+        """Queries so long that a reranker saw only their beginning, sorted."""
+        return sorted(self._prefix(place) + query for place, queries in self.truncated.items() for query in queries)
+
     def _prefix(self, place: tuple[str, str]) -> str:
         return "".join(f"{part}/" for part in place) if len(self._found) > 1 else ""
 
@@ -104,17 +111,22 @@ def for_one_run(task: AbsTask) -> AbsTask:
     return own
 
 
-def run_task(model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, task: AbsTask, folder: Path | None) -> TaskResult:
+def run_task(
+    model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, task: AbsTask, folder: Path | None, rankings: Rankings
+) -> TaskResult:
     """Run one task; nothing is read from MTEB's result cache or written to it.
 
     Args:
         model: the adapter; a task that ranks documents is searched by our own search models.
         task: the task, with its data.
         folder: where vectors or shards are kept for a killed run; None for a temporary one.
+        rankings: of the task; is told of truncated queries.
     """
     with TemporaryDirectory(prefix="unimoe-") if folder is None else nullcontext(folder) as place:
+        searched = _search_model(model, Path(place))
+        rankings.truncated = searched.truncated
         results = evaluate(
-            _search_model(model, Path(place)) if isinstance(task, AbsTaskRetrieval) else model,
+            searched if isinstance(task, AbsTaskRetrieval) else model,
             task,
             cache=None,
             co2_tracker=False,
