@@ -68,9 +68,7 @@ def print_plan(
         price: of an hour of this machine, in any currency; None prints hours alone.
         mteb: tasks of MTEB, and what the system does there.
     """
-    if system.load is None:
-        raise ValueError("the first stage alone needs no plan")
-    model, works, probe = system.load(), list[Work](), list[list[int]]()
+    model, works, probe = system.model(), list[Work](), list[list[int]]()
     reranker = UnimodelReranker(model)
     header = f"{'task':<10} {'dataset':<26} {'queries':>8} {'pairs/texts':>12} {'tokens':>14} {'disk':>9}"
     stdout.print(header, soft_wrap=True)

@@ -66,6 +66,16 @@ class System:
         trained_to_rank = self.checkpoint and self.experiment.arm(self.name).task == "rank_only"
         return ("reranking",) if trained_to_rank else ("reranking", "embedding")
 
+    def model(self) -> UnimodelForExp1:
+        """Return the model.
+
+        Raises:
+            ValueError: it is the first stage, which has none.
+        """
+        if self.load is None:
+            raise ValueError(f"{self.name}: the first stage alone has no model; give the system of an arm")
+        return self.load()
+
 
 def first_stage_system(experiment: Experiment) -> System:
     """Return the first stage alone: BM25, or whatever made the given candidates."""

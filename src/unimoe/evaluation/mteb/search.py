@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from unimoe.data.collection import Collection, Document
 from unimoe.errors import DataError
-from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
+from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, MTEBWrapper
 from unimoe.evaluation.rerankers import UnimodelReranker
 from unimoe.evaluation.reranking_eval import rerank_run
 from unimoe.evaluation.shards import Candidates, ShardStore
@@ -80,7 +80,7 @@ class TaskTexts(Mapping[str, Document]):
 class _SearchModel:
     """What MTEB searches with: it gives the corpus first, then the queries."""
 
-    def __init__(self, model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper) -> None:
+    def __init__(self, model: MTEBWrapper[Any]) -> None:
         self.mteb_model_meta = model.mteb_model_meta
         self._corpus: TaskTexts | None = None
 
@@ -224,7 +224,7 @@ class CandidateReranking(_SearchModel):
         return rerank_run(reranker, part, block, store=store, processes=model.processes, advance=model.advance)[0]
 
 
-def _fingerprint(model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, options: Mapping[str, Any]) -> str:
+def _fingerprint(model: MTEBWrapper[Any], options: Mapping[str, Any]) -> str:
     """Return the hash of everything that vectors and scores depend on besides the texts, to the last bit."""
     own = embedding_fingerprint(model.model, options.get("kind", "plain"))
     return hash_json([own, model.mteb_model_meta.revision, package_versions()["peft"], dict(options)])

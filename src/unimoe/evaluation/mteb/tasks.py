@@ -14,7 +14,7 @@ from typing import Any
 
 from unimoe.data.collection import Collection
 from unimoe.data.sources.from_mteb import import_mteb
-from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
+from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper, MTEBWrapper
 from unimoe.evaluation.mteb.search import CandidateReranking, DenseSearch
 from unimoe.trec import Qrels, Run
 
@@ -104,7 +104,7 @@ def for_one_run(task: AbsTask) -> AbsTask:
     return own
 
 
-def run_task(model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, task: AbsTask, folder: Path | None) -> TaskResult:
+def run_task(model: MTEBWrapper[Any], task: AbsTask, folder: Path | None) -> TaskResult:
     """Run one task; nothing is read from MTEB's result cache or written to it.
 
     Args:
@@ -112,9 +112,11 @@ def run_task(model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, task: AbsTask,
         task: the task, with its data.
         folder: where vectors or shards are kept for a killed run; None for a temporary one.
     """
+    search: Any = DenseSearch if isinstance(model, MTEBEncoderWrapper) else CandidateReranking
     with TemporaryDirectory(prefix="unimoe-") if folder is None else nullcontext(folder) as place:
+        asked: Any = search(model, Path(place)) if isinstance(task, AbsTaskRetrieval) else model
         results = evaluate(
-            _search_model(model, Path(place)) if isinstance(task, AbsTaskRetrieval) else model,
+            asked,
             task,
             cache=None,
             co2_tracker=False,
@@ -135,12 +137,6 @@ def query_texts(task: AbsTask) -> dict[str, str]:
         for row in data[subset][split]["queries"]:
             texts[prefix + str(row["id"])] = row["text"] if isinstance(row["text"], str) else str(row["text"])
     return texts
-
-
-def _search_model(
-    model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, folder: Path
-) -> DenseSearch | CandidateReranking:
-    return DenseSearch(model, folder) if isinstance(model, MTEBEncoderWrapper) else CandidateReranking(model, folder)
 
 
 def _split_data(collection: Collection) -> RetrievalSplitData:
