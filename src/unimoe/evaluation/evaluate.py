@@ -22,7 +22,14 @@ from unimoe.evaluation.mteb.suite import MTEBSuite
 from unimoe.evaluation.plan import print_plan
 from unimoe.evaluation.runner import Evaluator, serve_model
 from unimoe.evaluation.spec import result_dataset
-from unimoe.evaluation.systems import System, evaluation_config, first_stage_system, trained_system, zero_shot_system
+from unimoe.evaluation.systems import (
+    System,
+    checkpoint_loader,
+    evaluation_config,
+    first_stage_system,
+    trained_system,
+    zero_shot_system,
+)
 from unimoe.evaluation.tiers import Dataset, LoadedDataset, chosen_datasets, known_tier, tier_datasets
 from unimoe.models.device import choose_dtype
 from unimoe.models.loader import ModelLoader
@@ -82,7 +89,7 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, processes: 
     suite.report_left_out(mteb_tasks)
     in_mteb = _count_in_mteb(suite, mteb_tasks, arm)
     steps = Steps(sum(len(_on_collections(system, request)) for system in systems) * len(datasets) + in_mteb)
-    results: list[EvalResult | None] = []
+    results: list[EvalResult] = []
     done = False
     _load_early(arm, output_dir, datasets, mteb_tasks, request)
     for dataset in datasets:
@@ -95,7 +102,7 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, processes: 
                         done = done or system is arm
                         _print_result(result, output_dir, system)
                         results.append(result)
-    print_averages([result for result in results if result and result.config_name == arm.name])
+    print_averages([result for result in results if result.config_name == arm.name])
     in_suite = suite.run(mteb_tasks, steps)
     for result in in_suite:
         _print_result(result, output_dir, arm)
@@ -188,10 +195,8 @@ def _wanted(system: System, task: Task | None) -> Sequence[Task]:
     return [own for own in system.tasks if own == task or (own, task) == ("retrieval", "embedding")]
 
 
-def _print_result(result: EvalResult | None, output_dir: Path, system: System) -> None:
+def _print_result(result: EvalResult, output_dir: Path, system: System) -> None:
     """Print a line about a result: main metric, the first stage's and what reranking adds, file."""
-    if result is None:
-        return
     metric, beside = result.main_metric, ""
     if result.first_stage and metric in result.first_stage.delta and system.load:
         before, delta = result.first_stage.aggregate[metric], result.first_stage.delta[metric]
@@ -216,9 +221,7 @@ def _resolved(
     folder = request.checkpoint
     checkpoint = read_checkpoint(folder)
     experiment = evaluation_config(checkpoint, request.config or _overridden(checkpoint, request.overrides))
-    # "auto" means the dtype of the training: scores in another one would be of another model.
-    dtype = experiment.model.dtype if experiment.model.dtype != "auto" else checkpoint.dtype
-    loader = ModelLoader(experiment, device, getattr(torch, dtype))
+    loader = checkpoint_loader(experiment, checkpoint, device)
     output_dir = request.output_dir or _experiment_folder(folder, checkpoint) or Path(experiment.output_dir)
     return experiment, output_dir, lambda: trained_system(experiment, loader, folder)
 

@@ -88,8 +88,8 @@ def load_reporting(dataset: Dataset) -> LoadedDataset:
     oddities = [data.problems] if data.problems else []
     if lacking := data.queries_without_candidates:
         oddities.append(f"judged queries without any candidate, which count 0: {len(lacking):,} ({first_few(lacking)})")
-    if not data.first_stage_is_ordered:
-        oddities.append(f"{data.first_stage} gives no order, so it gets no scores")
+    if not data.first_stage.ordered:
+        oddities.append(f"{data.first_stage.source} gives no order, so it gets no scores")
     report_oddities(dataset, data.collection, "; ".join(oddities))
     return data
 

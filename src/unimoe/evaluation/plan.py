@@ -131,15 +131,16 @@ def _mteb_work(task: Task, mteb_task: AbsTask, size: TaskSize, model: UnimodelFo
     if task == "reranking":
         items, tokens = size.pairs, _reranking_tokens(size, model, rate)
     else:
-        items = size.texts
-        tokens = items * min(model.text_ids.max_length, rate * size.characters / max(1, items))
+        items, characters = size.queries + size.documents, size.query_characters + size.document_characters
+        tokens = items * min(model.text_ids.max_length, rate * characters / max(1, items))
     return Work(task, mteb_task.metadata.name, size.queries, items, round(tokens), items * _LINE_BYTES)
 
 
 def _reranking_tokens(size: TaskSize, model: UnimodelForExp1, rate: float) -> float:
     """Estimate the tokens of all prompts: the beginning counts once for each query or, document first, document."""
-    prompt, documents = model.pair_ids, size.texts - size.queries
-    query, document = rate * size.query_characters / max(1, size.queries), rate * size.document_characters
+    prompt, documents = model.pair_ids, size.documents
+    query = rate * size.query_characters / max(1, size.queries)
+    document = rate * size.document_characters / max(1, documents)
     first, second, groups = query, document, size.queries
     if prompt.order == "document_first":
         first, second, groups = document, query, documents

@@ -74,7 +74,7 @@ class Evaluator:
             tasks: those that are wanted; None for all.
         """
         for system in systems:
-            if system.load is not None or data.first_stage_is_ordered:
+            if system.load is not None or data.first_stage.ordered:
                 for task in system.tasks:
                     if tasks is None or task in tasks:
                         yield self.on_collection(system, task, data)
@@ -112,21 +112,14 @@ class Evaluator:
             self.store.clear_unfinished(spec)  # of a run that was killed right after the result
             return self.store.read(spec)
         with steps.step(spec.title, evaluation.size) as step:
-            outcome = self._outcome(evaluation, step.advance)
+            self.store.refuse_taken(spec)
+            outcome = evaluation.run(step.advance)
             result = self.store.write(spec, outcome)
             shown = metric or result.main_metric
             step.outcome = f"{shown} {result.aggregate[shown]:.4f}"
         for note in outcome.notes:
             stderr.print(note, style="dim", soft_wrap=True)
         return result
-
-    def evaluate(self, evaluation: Evaluation) -> EvalResult:
-        """Run one evaluation without looking for an existing result, and write its result; see ``take``."""
-        return self.store.write(evaluation.spec, self._outcome(evaluation, None))
-
-    def _outcome(self, evaluation: Evaluation, advance: Advance | None) -> Outcome:
-        self.store.refuse_taken(evaluation.spec)
-        return evaluation.run(advance)
 
     def _rerank(self, spec: EvaluationSpec, system: System, data: LoadedDataset, advance: Advance | None) -> Outcome:
         model, batches = system.model(), system.experiment.evaluation.batches
@@ -135,7 +128,7 @@ class Evaluator:
             data.collection,
             data.candidates,
             main_metric=data.dataset.main_metric,
-            ordered=data.first_stage_is_ordered,
+            ordered=data.first_stage.ordered,
             store=ShardStore(self.store.unfinished(spec), spec.fingerprint(model.device, **batches)),
             processes=self._processes,
             advance=advance,
@@ -213,7 +206,7 @@ def serve_model(processes: Processes, load_system: Callable[[], System]) -> None
 def _first_stage_outcome(data: LoadedDataset, task: Task) -> Outcome:
     """Score the first stage alone: as candidates to rerank, or as retrieval from the whole corpus."""
     collection, reranking = data.collection, task == "reranking"
-    run = data.candidates if reranking else data.first_stage_run
+    run = data.candidates if reranking else data.first_stage.run
     scores = score_run(collection.qrels, run, relevance_level=collection.relevance_level)
     return Outcome(
         main_metric=data.dataset.main_metric,
@@ -222,6 +215,6 @@ def _first_stage_outcome(data: LoadedDataset, task: Task) -> Outcome:
         queries=collection.queries,
         scores=scores,
         relevance_level=collection.relevance_level,
-        first_stage=scores if reranking and data.first_stage_is_ordered else None,
+        first_stage=scores if reranking and data.first_stage.ordered else None,
         queries_without_candidates=data.queries_without_candidates if reranking else None,
     )

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypedDict, Unpack, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -179,32 +179,36 @@ def pair_texts(collection: Collection, pairs: Sequence[Pair]) -> list[TextPair]:
     return [(collection.queries[query], collection.corpus[document].full_text) for query, document in pairs]
 
 
+class ShardWork(TypedDict, total=False):
+    """How shards are scored, besides by what.
+
+    Attributes:
+        store: keeps finished shards, so that a killed run can be resumed; by default none.
+        processes: those that share the shards of a ``SharedReranker``: this one leads, the others serve
+            (``evaluation.sharing``).
+        advance: called with the number of pairs done, after each batch.
+    """
+
+    store: ShardStore | None
+    processes: Processes
+    advance: Advance | None
+
+
 def score_shards(
-    reranker: Reranker,
-    collection: Collection,
-    shards: Sequence[Sequence[Pair]],
-    *,
-    store: ShardStore | None = None,
-    processes: Processes = ALONE,
-    advance: Advance | None = None,
+    reranker: Reranker, collection: Collection, shards: Sequence[Sequence[Pair]], **work: Unpack[ShardWork]
 ) -> ShardScores:
-    """Score the pairs of all shards: what the store has is read, the rest is computed.
+    """Score the pairs of all shards, in their order: what the store has is read, the rest is computed.
 
     Args:
         reranker: scores the pairs.
         collection: their texts.
         shards: as ``Reranker.cut`` makes them.
-        store: keeps finished shards; None keeps none.
-        processes: those that share the shards of a ``SharedReranker``: this one leads, the others serve
-            (``evaluation.sharing``).
-        advance: called with the number of pairs done.
-
-    Returns:
-        The scores in the order of the shards' pairs.
+        work: see ``ShardWork``.
 
     Raises:
         DataError: a pair cannot be scored, or its score is not finite; names query and document.
     """
+    store, processes, advance = work.get("store"), work.get("processes", ALONE), work.get("advance")
     if processes.size == 1 or not isinstance(reranker, SharedReranker):
         return _score_shards(reranker, collection, shards, store, advance)
     progress = Progress(advance)

@@ -161,7 +161,7 @@ def collection_spec(system: System, task: Task, data: LoadedDataset) -> Evaluati
             base_model=system.base_identity,
             checkpoint=system.which,
             split=dataset.split,
-            first_stage=None if task == "embedding" else data.first_stage,
+            first_stage=None if task == "embedding" else data.first_stage.source,
             depth=dataset.depth if task == "reranking" else None,
             pool=len(data.pooled.corpus) if pooled else None,
             prompt=prompt,

@@ -105,6 +105,12 @@ def trained_system(experiment: Experiment, loader: ModelLoader, folder: Path) ->
     return System(checkpoint.arm, experiment, load, loader.identity, loader.prompt, loader.dtype_name, checkpoint)
 
 
+def checkpoint_loader(experiment: Experiment, checkpoint: Checkpoint, device: torch.device) -> ModelLoader:
+    """Return the loader of a checkpoint; ``auto`` means the dtype of its training: in another it is another model."""
+    dtype = experiment.model.dtype if experiment.model.dtype != "auto" else checkpoint.dtype
+    return ModelLoader(experiment, device, getattr(torch, dtype))
+
+
 def evaluation_config(checkpoint: Checkpoint, given: Experiment | None) -> Experiment:
     """Return the checkpoint's configuration, with the evaluation settings of another config where one is given.
 
@@ -148,11 +154,6 @@ class Retriever:
     device: str
     dtype: str
     checkpoint: Checkpoint | None = None
-
-    @property
-    def fused_name(self) -> str:
-        """The arm that fuses it with BM25."""
-        return fused_name(self.name)
 
 
 def fused_name(name: str) -> str:
@@ -214,8 +215,7 @@ def checkpoint_retriever(experiment: DenseExperiment, folder: Path, name: str, d
     trained = checkpoint.experiment.model_copy(update={"evaluation": experiment.evaluation})
     if trained.arm(checkpoint.arm).task == "rank_only":
         raise UsageError(f"--checkpoint {folder}: {checkpoint.arm} was trained to rank only; give an arm that embeds")
-    dtype = trained.model.dtype if trained.model.dtype != "auto" else checkpoint.dtype
-    loader = ModelLoader(trained, device, getattr(torch, dtype))
+    loader = checkpoint_loader(trained, checkpoint, device)
     trained_system(trained, loader, folder)  # refuses an adapter of another base model
     return Retriever(
         name=name,
