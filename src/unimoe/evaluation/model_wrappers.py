@@ -7,8 +7,7 @@ makes of each what MTEB calls a search model, because MTEB's own one keeps every
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from unimoe.config import Batches, MTEBConfig
-from unimoe.errors import DataError, InputError
+from unimoe.errors import named_inputs
 from unimoe.evaluation.mteb.prompts import TaskCard, TaskPrompts
 from unimoe.evaluation.rerankers import UnimodelReranker
 from unimoe.evaluation.sharing import Progress, encode_texts, shared
@@ -135,7 +134,7 @@ class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
         """
         options, progress = self.options(task, role), Progress(self.advance)
         encode = partial(self.model.encode, advance=progress.batch, **options)
-        with _named(task.name, role or "text", ids):
+        with named_inputs(lambda index: f"{task.name}, {role or 'text'} {ids[index]}"):
             return encode_texts(encode, texts, shared(self.processes, **options), progress)
 
     def options(self, task: TaskCard, role: str | None) -> dict[str, Any]:
@@ -186,7 +185,6 @@ class MTEBCrossEncoderWrapper(MTEBWrapper[UnimodelForExp1]):
         queries, query_ids, given = _texts(inputs1)
         documents, document_ids, _ = _texts(inputs2)
         pairs = list(zip(queries, documents, strict=True))
-        ids = [f"{query} with document {document}" for query, document in zip(query_ids, document_ids, strict=True)]
         rows: dict[str | None, list[int]] = {}
         for row, own in enumerate(given):
             rows.setdefault(self.instruction(task_metadata, own), []).append(row)
@@ -194,7 +192,9 @@ class MTEBCrossEncoderWrapper(MTEBWrapper[UnimodelForExp1]):
         for instruction, chosen in rows.items():
             for row, prompt in zip(chosen, self.model.pair_ids([pairs[n] for n in chosen], instruction), strict=True):
                 prompts[row] = prompt
-        with _named(task_metadata.name, "query", ids):
+        with named_inputs(
+            lambda row: f"{task_metadata.name}, query {query_ids[row]} with document {document_ids[row]}"
+        ):
             return self.model.rerank_ids(prompts, advance=self.advance, **self.batches)
 
     def instruction(self, task: TaskCard, given: str | None) -> str | None:
@@ -220,15 +220,6 @@ def _texts(inputs: DataLoader[BatchedInput]) -> tuple[list[str], list[str], list
         texts.extend(batch["text"])
         instructions.extend(batch.get("instruction") or [None] * len(places))
     return texts, ids, instructions
-
-
-@contextmanager
-def _named(task: str, role: str, ids: Sequence[str]) -> Iterator[None]:
-    """Name the id in errors about one of the texts."""
-    try:
-        yield
-    except InputError as error:
-        raise DataError(f"{task}, {role} {ids[error.index]}: {error.reason}") from None
 
 
 def _weights_hash(model: object) -> str:

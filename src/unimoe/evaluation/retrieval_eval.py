@@ -10,14 +10,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unimoe.config import Batches
 from unimoe.config.dense import DenseConfig
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import PASSAGES, TOP1000
-from unimoe.errors import DataError, InputError, UsageError, first_few
+from unimoe.errors import DataError, UsageError, first_few, named_inputs
 from unimoe.evaluation.spec import Outcome
 from unimoe.io import hash_json
 from unimoe.metrics import DEFAULT_METRICS, from_grade, score_run
@@ -93,9 +95,8 @@ def evaluate_retrieval(
     store_dir: Path,
     weights: str | None,
     exclude_self: bool = False,
-    token_budget: int | None = None,
-    batch_size: int | None = None,
     advance: Advance | None = None,
+    **batches: Unpack[Batches],
 ) -> Outcome:
     """Embed a corpus and its queries, search it, and score what is found.
 
@@ -108,9 +109,8 @@ def evaluate_retrieval(
         weights: content hash of an adapter or a head, which is no part of ``model.base_identity``; None where there is
             neither. Without it, vectors of other weights would be reused.
         exclude_self: leave out the document whose id is the query's, as MTEB's tasks of some collections do.
-        token_budget: padded tokens of one forward pass; by default what suits the device.
-        batch_size: texts of one forward pass, instead of the budget.
         advance: called with the number of texts done.
+        batches: the size of a forward pass; by default what suits the device.
 
     Raises:
         DataError: no documents, no judgments, or an embedding is not finite or zero, which names the text's id.
@@ -122,19 +122,17 @@ def evaluate_retrieval(
     def encode(texts: Sequence[str], kind: TextKind) -> NDArray[np.float32]:
         nonlocal embedded
         length = config.query_length if kind == "query" else config.document_length
-        vectors = model.encode(texts, kind=kind, max_length=length, token_budget=token_budget, batch_size=batch_size)
+        vectors = model.encode(texts, kind=kind, max_length=length, **batches)
         embedded += len(texts)
         return vectors
 
     query_ids = list(collection.queries)
-    try:  # first, so that a broken model is noticed in seconds
-        queries = encode(list(collection.queries.values()), "query")
-    except InputError as error:
-        raise DataError(f"{collection.name}, query {query_ids[error.index]!r}: {error.reason}") from None
+    with named_inputs(lambda index: f"{collection.name}, query {query_ids[index]!r}"):
+        queries = encode(list(collection.queries.values()), "query")  # first: a broken model is noticed in seconds
     if advance:
         advance(len(query_ids))
     own = embedding_fingerprint(model, "document", config.document_length)
-    fingerprint = hash_json([own, weights, token_budget, batch_size, config.storage])
+    fingerprint = hash_json([own, weights, batches.get("token_budget"), batches.get("batch_size"), config.storage])
     store = encode_corpus(
         lambda texts: encode(texts, "document"),
         collection.corpus,

@@ -229,9 +229,8 @@ class DatasetArms:
                 store_dir=Path(self._experiment.output_dir) / "vectors",
                 weights=f"{weights}, compiled" if weights and evaluation.compile else weights,
                 exclude_self=self._dataset.exclude_self,
-                token_budget=evaluation.token_budget,
-                batch_size=evaluation.batch_size,
                 advance=advance,
+                **evaluation.batches,
             )
             self._embedded = replace(outcome, main_metric=self._dataset.main_metric)
         return self._embedded

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, Unpack, runtime_checkable
@@ -20,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unimoe.data.collection import Collection, Document
-from unimoe.errors import DataError, InputError
+from unimoe.errors import DataError, InputError, named_inputs
 from unimoe.evaluation.sharing import Part, Progress, compute_parts
 from unimoe.io import hash_parts, read_json, write_json
 from unimoe.models.embedder import Advance
@@ -246,7 +245,7 @@ def prepare(reranker: Reranker, collection: Collection, pairs: Sequence[Pair]) -
     Raises:
         DataError: a pair cannot be scored; names query and document.
     """
-    with _named(collection, pairs):
+    with named_inputs(lambda index: _pair_name(collection, pairs[index])):
         return reranker.prepare(pair_texts(collection, pairs))
 
 
@@ -315,7 +314,7 @@ def _score(
     advance: Advance | None,
 ) -> ShardScores:
     start = time.perf_counter()
-    with _named(collection, pairs):
+    with named_inputs(lambda index: _pair_name(collection, pairs[index])):
         scores = list(map(float, reranker.score(prepared, advance)))
         if len(scores) != len(pairs):
             raise DataError(
@@ -328,11 +327,5 @@ def _score(
     return ShardScores(scores, time.perf_counter() - start)
 
 
-@contextmanager
-def _named(collection: Collection, pairs: Sequence[Pair]) -> Iterator[None]:
-    """Name the ids in errors about one of the pairs."""
-    try:
-        yield
-    except InputError as error:
-        query_id, document_id = pairs[error.index]
-        raise DataError(f"{collection.name}, query {query_id!r}, document {document_id!r}: {error.reason}") from None
+def _pair_name(collection: Collection, pair: Pair) -> str:
+    return f"{collection.name}, query {pair[0]!r}, document {pair[1]!r}"

@@ -62,16 +62,13 @@ def load_from_hub(task: AbsTask) -> None:
 def evaluate_task(model: MTEBWrapper[Any], task: AbsTask, folder: Path | None = None) -> Outcome:
     """Run one task, whose data is loaded, through ``mteb.evaluate``.
 
-    Args:
-        model: the adapter.
-        task: the task.
-        folder: where vectors or shards are kept for a killed run; None for a temporary one.
+    Vectors or shards are kept in ``folder`` for a killed run, or in a temporary one.
 
     Raises:
         DataError: an embedding or a score is not finite; the task has no data or no judged query.
     """
     with random_state_kept(), _quiet():
-        from unimoe.evaluation.mteb.tasks import CollectionTask, Rankings, for_one_run, query_texts, run_task
+        from unimoe.evaluation.mteb.tasks import CollectionTask, Rankings, for_one_run, run_task
 
         task = for_one_run(task)
         before, rankings = model.done, Rankings(task)
@@ -91,7 +88,7 @@ def evaluate_task(model: MTEBWrapper[Any], task: AbsTask, folder: Path | None = 
             scores=scores,
             run=run,
             qrels=qrels,
-            queries=query_texts(task) if qrels else {},
+            queries=rankings.queries,
             mteb_json=json.loads(result.model_dump_json()),
             items=model.done - before,
             seconds=result.evaluation_time or 0.0,

@@ -6,7 +6,7 @@ in memory, hands all pairs to a cross-encoder at once, and starts a killed task 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from unimoe.data.collection import Collection, Document
 from unimoe.errors import DataError
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, MTEBWrapper
-from unimoe.evaluation.rerankers import UnimodelReranker
 from unimoe.evaluation.reranking_eval import rerank_run
 from unimoe.evaluation.shards import Candidates, ShardStore
 from unimoe.evaluation.sharing import ENCODED_CHARACTERS, Progress, shared
@@ -34,13 +33,7 @@ _BLOCK_PAIRS = 2**16  # of a cross-encoder; their texts are in memory at once
 
 
 class TaskTexts(Mapping[str, Document]):
-    """The queries or documents of a task as MTEB gives them to a model, by id; read from a mapped file one by one.
-
-    Args:
-        rows: as the task holds them.
-        task: MTEB's card of it.
-        role: ``query`` or ``document``.
-    """
+    """The queries or documents of a task as MTEB gives them to a model, by id; read from a mapped file one by one."""
 
     def __init__(self, rows: datasets.Dataset, task: TaskMetadata, role: Literal["query", "document"]) -> None:
         from mteb._create_dataloaders import _corpus_to_dict, create_dataloader
@@ -138,7 +131,7 @@ class DenseSearch(_SearchModel):
         folder = self._folder / safe_name(f"{hf_split}-{hf_subset}")
         if top_ranked is not None:
             candidates = _candidates(task_metadata.name, asked, corpus, top_ranked)
-            corpus = {key: corpus[key] for key in sorted({key for found in candidates.values() for key in found})}
+            corpus = _of(corpus, candidates)
         found = self._embedded(asked, task_metadata, "query", folder)  # first: a broken model is noticed in seconds
         if not corpus:
             return {query: {} for query in asked}
@@ -211,17 +204,17 @@ class CandidateReranking(_SearchModel):
             own = self._model.instruction(task_metadata, asked.instruction(query))
             alike.setdefault(own, {})[query] = documents
         run: Run = {}
+        model = self._model
         for instruction, some in alike.items():
-            reranker = self._model.reranker(instruction)
+            reranker = model.reranker(instruction)
+            store = ShardStore(self._folder, _fingerprint(model, reranker.options))
             for block in _blocks(some):
                 texts = {query: asked[query].full_text for query in block}
-                run |= self._reranked(reranker, Collection(name, hf_split, _of(corpus, block), texts, {}), block)
+                part = Collection(name, hf_split, _of(corpus, block), texts, {})
+                run |= rerank_run(reranker, part, block, store=store, processes=model.processes, advance=model.advance)[
+                    0
+                ]
         return run
-
-    def _reranked(self, reranker: UnimodelReranker, part: Collection, block: Candidates) -> Run:
-        model = self._model
-        store = ShardStore(self._folder, _fingerprint(model, reranker.options))
-        return rerank_run(reranker, part, block, store=store, processes=model.processes, advance=model.advance)[0]
 
 
 def _fingerprint(model: MTEBWrapper[Any], options: Mapping[str, Any]) -> str:
@@ -230,7 +223,7 @@ def _fingerprint(model: MTEBWrapper[Any], options: Mapping[str, Any]) -> str:
     return hash_json([own, model.mteb_model_meta.revision, package_versions()["peft"], dict(options)])
 
 
-def _of(corpus: Mapping[str, Document], candidates: Candidates) -> dict[str, Document]:
+def _of(corpus: Mapping[str, Document], candidates: Mapping[str, Iterable[str]]) -> dict[str, Document]:
     return {key: corpus[key] for key in dict.fromkeys(key for found in candidates.values() for key in found)}
 
 

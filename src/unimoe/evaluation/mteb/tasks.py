@@ -55,7 +55,7 @@ class CollectionTask(AbsTaskRetrieval):
 
 
 class Rankings:
-    """Records the runs and judgments that MTEB scores while it runs a retrieval or reranking task.
+    """Records the runs and judgments that MTEB scores, and the queries, while it runs a retrieval or reranking task.
 
     MTEB's prediction files still hold documents with their query's id; these runs do not. Where a task has several
     splits or subsets, query ids begin with theirs.
@@ -65,6 +65,7 @@ class Rankings:
     """
 
     def __init__(self, task: AbsTask) -> None:
+        self._task = task
         self._found: dict[tuple[str, str], tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
         if isinstance(task, AbsTaskRetrieval):
             own = task.task_specific_scores
@@ -93,6 +94,16 @@ class Rankings:
             for query, scores in results.items()
         }
 
+    @property
+    def queries(self) -> dict[str, str]:
+        """The text of each query that is ranked for, by its id; empty for tasks that rank nothing."""
+        data: Any = self._task.dataset
+        return {
+            self._prefix((split, subset)) + str(row["id"]): str(row["text"])
+            for split, subset in self._found
+            for row in data[subset][split]["queries"]
+        }
+
     def _prefix(self, place: tuple[str, str]) -> str:
         return "".join(f"{part}/" for part in place) if len(self._found) > 1 else ""
 
@@ -107,10 +118,7 @@ def for_one_run(task: AbsTask) -> AbsTask:
 def run_task(model: MTEBWrapper[Any], task: AbsTask, folder: Path | None) -> TaskResult:
     """Run one task; nothing is read from MTEB's result cache or written to it.
 
-    Args:
-        model: the adapter; a task that ranks documents is searched by our own search models.
-        task: the task, with its data.
-        folder: where vectors or shards are kept for a killed run; None for a temporary one.
+    A task that ranks documents is searched by our own search models, which keep vectors or shards in ``folder``.
     """
     search: Any = DenseSearch if isinstance(model, MTEBEncoderWrapper) else CandidateReranking
     with TemporaryDirectory(prefix="unimoe-") if folder is None else nullcontext(folder) as place:
@@ -125,18 +133,6 @@ def run_task(model: MTEBWrapper[Any], task: AbsTask, folder: Path | None) -> Tas
             encode_kwargs={"batch_size": _LOADER_BATCH, "show_progress_bar": False},
         )
     return results.task_results[0]
-
-
-def query_texts(task: AbsTask) -> dict[str, str]:
-    """Return the queries of a loaded retrieval or reranking task, by the ids that ``Rankings`` gives them."""
-    splits = [(split, subset) for split in task.eval_splits for subset in task.hf_subsets]
-    texts: dict[str, str] = {}
-    data: Any = task.dataset
-    for split, subset in splits:
-        prefix = f"{split}/{subset}/" if len(splits) > 1 else ""
-        for row in data[subset][split]["queries"]:
-            texts[prefix + str(row["id"])] = row["text"] if isinstance(row["text"], str) else str(row["text"])
-    return texts
 
 
 def _split_data(collection: Collection) -> RetrievalSplitData:
