@@ -98,6 +98,10 @@ def tir(results: Results | Path | str, specialist: str | None = None, joint: str
         UsageError: one of the two arms is given alone, or has no results.
         DataError: the results cannot be read or compared.
     """
+    if not isinstance(results, Results | str | Path):
+        raise UsageError(
+            f"the results are a {type(results).__name__}; give an output folder, or what load_all_results gives"
+        )
     if not isinstance(results, Results):
         results = load_all_results(results)
     if specialist is None and joint is None:
@@ -176,13 +180,17 @@ def evaluate_reranker(
     from unimoe.evaluation.rerankers import FunctionReranker
     from unimoe.evaluation.reranking_eval import rerank_run
 
+    if not isinstance(collection, Collection | str):
+        raise UsageError(
+            f"the collection is a {type(collection).__name__}; give its name, or what load_collection gives"
+        )
     loaded = load_collection(collection) if isinstance(collection, str) else collection
     if not callable(scorer):
         raise UsageError(
             f"the scorer is a {type(scorer).__name__}; give a function from (query, document) pairs to scores"
         )
-    if depth < 1:
-        raise UsageError(f"depth {depth} leaves nothing to rerank; use at least 1")
+    if not isinstance(depth, int) or depth < 1:
+        raise UsageError(f"depth {depth}: reranks nothing; use a whole number from 1")
     found = bm25_candidates(loaded, depth) if candidates is None else candidates
     scored = loaded if max_queries is None else loaded.sample_queries(max_queries)
     chosen = {query_id: _cut(query_id, found.get(query_id, {}), depth) for query_id in scored.queries}

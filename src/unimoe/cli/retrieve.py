@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from unimoe import console
 from unimoe.cli.options import (
     Device,
     MaxQueries,
@@ -16,7 +17,6 @@ from unimoe.cli.options import (
     given_options,
     placed,
     quiet_libraries,
-    refuse_torchrun,
 )
 from unimoe.errors import UsageError
 
@@ -50,17 +50,19 @@ def retrieve(
     Collections are read from the folder UNIMOE_DATA, else downloaded. If one cannot be searched, the command names it
     with the reason and searches the others, and its exit code is 4. It keeps results that are up to date, and vectors
     in the folder vectors/ of the output folder, so you can restart a killed run; you may delete vectors/ at any time.
+    Under torchrun the processes share the embedding.
     """
     from unimoe.analysis.before_after import print_before_after, refuse_unknown_arm
     from unimoe.config.dense import DenseExperiment
     from unimoe.config.files import load_config
     from unimoe.evaluation.mteb.names import split_names
     from unimoe.evaluation.retrieve import RetrievalRequest, run_retrieval
+    from unimoe.evaluation.sharing import leading
     from unimoe.evaluation.systems import BM25, fused_name, retriever_name
+    from unimoe.processes import joined_processes
 
     if encoder is not None and checkpoint is not None:
         raise UsageError("give --encoder or --checkpoint, not both")
-    refuse_torchrun("a retrieval")
     experiment = load_config(DenseExperiment, config, override or [])
     if encoder is not None and encoder != experiment.encoder.base:
         changed = experiment.encoder.model_copy(update={"base": encoder, "revision": None})
@@ -81,6 +83,10 @@ def retrieve(
             max_queries=max_queries,
         ),
     )  # fmt: skip
-    report = run_retrieval(request, chosen_device(device))
-    print_before_after(folder, before, report.arms, report.keys)
-    report.failures.refuse(done=bool(report.keys))
+    with joined_processes() as processes, leading(processes):
+        if not processes.leads:
+            console.be_quiet()
+        report = run_retrieval(request, chosen_device(device), processes)
+        if report is not None:
+            print_before_after(folder, before, report.arms, report.keys)
+            report.failures.refuse(done=bool(report.keys))

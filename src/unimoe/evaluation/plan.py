@@ -59,14 +59,10 @@ def print_plan(
     price: float | None,
     mteb: Iterable[tuple[Task, AbsTask]] = (),
 ) -> None:
-    """Print datasets, queries, pairs, tokens, disk, and the expected time and cost.
+    """Print datasets, queries, pairs, tokens, disk, and the expected time and cost of evaluating a system.
 
-    Args:
-        system: what would be evaluated.
-        datasets: on which collections.
-        tasks: the tasks wanted.
-        price: of an hour of this machine, in any currency; None prints hours alone.
-        mteb: tasks of MTEB, and what the system does there.
+    ``price`` is that of an hour of this machine, in any currency; None prints hours alone. ``mteb`` has tasks of MTEB
+    and what the system does there.
     """
     model, works, probe = system.model(), list[Work](), list[list[int]]()
     reranker = UnimodelReranker(model)

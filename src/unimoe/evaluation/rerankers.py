@@ -86,8 +86,7 @@ class UnimodelReranker:
 class FunctionReranker:
     """Scores pairs by a function from (query, document) pairs of texts to a score for each.
 
-    Args:
-        function: called with all candidates of one query at a time, so that it may compare them with each other.
+    It is called with all candidates of one query at a time, so that it may compare them with each other.
     """
 
     token_budget = None

@@ -7,26 +7,26 @@ and writes only the vectors.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Unpack
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Unpack
 
 from unimoe.config import Batches
 from unimoe.config.dense import DenseConfig
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import PASSAGES, TOP1000
 from unimoe.errors import DataError, UsageError, first_few, named_inputs
+from unimoe.evaluation.sharing import shared
 from unimoe.evaluation.spec import Outcome
 from unimoe.io import hash_json
 from unimoe.metrics import DEFAULT_METRICS, from_grade, score_run
-from unimoe.models.embedder import Advance, Embedder, TextKind
+from unimoe.models.embedder import Advance, Embedder, Vectors
+from unimoe.processes import ALONE, Processes
 from unimoe.retrieval.dense import UNIT_LENGTH, search
 from unimoe.retrieval.embeddings import embedding_fingerprint
-from unimoe.retrieval.vector_store import encode_corpus
+from unimoe.retrieval.vector_store import Encode, encode_corpus
 from unimoe.trec import Run, head
 
 
@@ -96,6 +96,7 @@ def evaluate_retrieval(
     weights: str | None,
     exclude_self: bool = False,
     advance: Advance | None = None,
+    processes: Processes = ALONE,
     **batches: Unpack[Batches],
 ) -> Outcome:
     """Embed a corpus and its queries, search it, and score what is found.
@@ -110,6 +111,7 @@ def evaluate_retrieval(
             neither. Without it, vectors of other weights would be reused.
         exclude_self: leave out the document whose id is the query's, as MTEB's tasks of some collections do.
         advance: called with the number of texts done.
+        processes: those that share the documents; this one leads, the others serve.
         batches: the size of a forward pass; by default what suits the device.
 
     Raises:
@@ -117,28 +119,30 @@ def evaluate_retrieval(
         UsageError: the backend is not installed, or vectors cannot be written to ``store_dir``.
     """
     _refuse_unsearchable(collection)
-    start, embedded = time.perf_counter(), 0
+    start, embedded = time.perf_counter(), len(collection.queries)
+    of_document: dict[str, Any] = {"kind": "document", "max_length": config.document_length, **batches}
 
-    def encode(texts: Sequence[str], kind: TextKind) -> NDArray[np.float32]:
+    def counted(encode: Encode, units: Iterable[Sequence[str]]) -> Iterator[Vectors]:
         nonlocal embedded
-        length = config.query_length if kind == "query" else config.document_length
-        vectors = model.encode(texts, kind=kind, max_length=length, **batches)
-        embedded += len(texts)
-        return vectors
+        for vectors in shared(processes, **of_document)(encode, units):
+            embedded += len(vectors)
+            yield vectors
 
-    query_ids = list(collection.queries)
+    query_ids, texts = list(collection.queries), list(collection.queries.values())
     with named_inputs(lambda index: f"{collection.name}, query {query_ids[index]!r}"):
-        queries = encode(list(collection.queries.values()), "query")  # first: a broken model is noticed in seconds
+        # first, so that a broken model is noticed in seconds
+        queries = model.encode(texts, kind="query", max_length=config.query_length, **batches)
     if advance:
         advance(len(query_ids))
     own = embedding_fingerprint(model, "document", config.document_length)
     fingerprint = hash_json([own, weights, batches.get("token_budget"), batches.get("batch_size"), config.storage])
     store = encode_corpus(
-        lambda texts: encode(texts, "document"),
+        partial(model.encode, **of_document),
         collection.corpus,
         store_dir / f"{fingerprint}-{collection.corpus_hash}",
         fingerprint=fingerprint,
         storage=config.storage,
+        spread=counted,
         advance=advance,
     )
     run = search(

@@ -23,11 +23,13 @@ from unimoe.evaluation.retrieval_eval import (
     retrieval_outcome,
 )
 from unimoe.evaluation.runner import Evaluation, Evaluator
+from unimoe.evaluation.sharing import serve
 from unimoe.evaluation.spec import EvaluationSpec, Outcome, model_hashes
 from unimoe.evaluation.systems import BM25, Retriever, checkpoint_retriever, encoder_retriever, fused_name
 from unimoe.evaluation.tiers import Dataset, chosen_datasets
 from unimoe.io import hash_json
 from unimoe.models.embedder import Advance
+from unimoe.processes import ALONE, Processes
 from unimoe.results import EvalResult, Identity, Task, result_path
 from unimoe.retrieval.bm25 import Engine, cached_bm25_run, first_stage_name
 from unimoe.retrieval.fusion import reciprocal_rank_fusion
@@ -72,8 +74,13 @@ class RetrievalReport:
     failures: Failures
 
 
-def run_retrieval(request: RetrievalRequest, device: torch.device) -> RetrievalReport:
+def run_retrieval(
+    request: RetrievalRequest, device: torch.device, processes: Processes = ALONE
+) -> RetrievalReport | None:
     """Search every collection with the encoder, BM25 and their fusion; print a line for each result on stdout.
+
+    Returns:
+        What was searched; None in processes that do not lead, which only embed.
 
     Raises:
         UnimoeError: the encoder, a collection or the output folder cannot be used.
@@ -82,9 +89,12 @@ def run_retrieval(request: RetrievalRequest, device: torch.device) -> RetrievalR
     datasets = _datasets(request)
     bm25_engine(experiment)  # refused now, not after the first collection
     if request.checkpoint is None:
-        retriever = encoder_retriever(experiment, request.name, device)
+        retriever = encoder_retriever(experiment, request.name, device, processes)
     else:
         retriever = checkpoint_retriever(experiment, request.checkpoint, request.name, device)
+    if not processes.leads:
+        serve(processes, {"encode": lambda part: retriever.load().encode(part["texts"], **part["options"])})
+        return None
     evaluator = Evaluator(Path(experiment.output_dir), request.given)
     evaluator.store.refuse_other_experiments(experiment.name, retriever.base_identity, retriever.prompt)
     fused = experiment.retrieval.fuse_depth is not None
@@ -96,7 +106,7 @@ def run_retrieval(request: RetrievalRequest, device: torch.device) -> RetrievalR
             collection = load_collection(dataset.collection, dataset.split)
             report_oddities(dataset, collection, collection.problems.summary())
             data = dense_collection(collection, experiment.retrieval, request.max_queries)
-            arms = list(DatasetArms(experiment, dataset, data, retriever))
+            arms = list(DatasetArms(experiment, dataset, data, retriever, processes))
             for arm in arms:
                 evaluator.store.refuse_taken(arm.spec)  # all of them before the first is searched
             for arm in arms:
@@ -128,12 +138,19 @@ class DatasetArms:
         dataset: the collection by name.
         data: the collection as it is searched and scored.
         retriever: what embeds.
+        processes: those that share the documents.
     """
 
     def __init__(
-        self, experiment: DenseExperiment, dataset: Dataset, data: DenseCollection, retriever: Retriever
+        self,
+        experiment: DenseExperiment,
+        dataset: Dataset,
+        data: DenseCollection,
+        retriever: Retriever,
+        processes: Processes = ALONE,
     ) -> None:
         self._experiment, self._dataset, self._data, self._retriever = experiment, dataset, data, retriever
+        self._processes = processes
         self._config = experiment.retrieval
         self._depth = max(self._config.depth, self._config.fuse_depth or 0)  # both sides of the fusion are searched to
         self._embedded: Outcome | None = None
@@ -230,6 +247,7 @@ class DatasetArms:
                 weights=f"{weights}, compiled" if weights and evaluation.compile else weights,
                 exclude_self=self._dataset.exclude_self,
                 advance=advance,
+                processes=self._processes,
                 **evaluation.batches,
             )
             self._embedded = replace(outcome, main_metric=self._dataset.main_metric)

@@ -40,7 +40,7 @@ class Evaluation:
     """An evaluation that can be run.
 
     Attributes:
-        spec: the specification of the evaluation.
+        spec: its specification.
         size: pairs or texts that a model has to score, for the progress bar; None where only MTEB knows.
         run: evaluates; takes what is called with the number of items done.
     """
@@ -68,10 +68,7 @@ class Evaluator:
     ) -> Iterator[Evaluation]:
         """Yield the evaluations on a dataset: every task of every system, except a first stage that gives no order.
 
-        Args:
-            systems: the systems to evaluate.
-            data: on which collection.
-            tasks: those that are wanted; None for all.
+        ``tasks`` are those that are wanted; None for all.
         """
         for system in systems:
             if system.load is not None or data.first_stage.ordered:
@@ -98,10 +95,7 @@ class Evaluator:
     def take(self, evaluation: Evaluation, steps: Steps, metric: str | None = None) -> EvalResult:
         """Run one evaluation as a step of several; a result of its very spec that exists is kept.
 
-        Args:
-            evaluation: the evaluation to run.
-            steps: numbers the evaluations on stderr.
-            metric: what the step shows; by default the main metric.
+        The step shows ``metric``, by default the main one.
 
         Raises:
             DataError: the place of the result is taken by another evaluation, or a score is not finite.
@@ -185,9 +179,7 @@ class Evaluator:
 def serve_model(processes: Processes, load_system: Callable[[], System]) -> None:
     """Compute what the leader hands out until it has no more.
 
-    Args:
-        processes: of which this one does not lead.
-        load_system: returns the arm that the leader evaluates; called when there is work.
+    ``load_system`` returns the arm that the leader evaluates; it is called when there is work.
     """
 
     @cache

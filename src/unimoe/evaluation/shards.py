@@ -144,14 +144,8 @@ def cut_shards(
 ) -> list[list[Pair]]:
     """Cut the candidate pairs of a collection's queries into shards of whole prefix groups.
 
-    A prefix group is the pairs whose prompts begin alike: those of a query where the prompt has the query first, else
-    those of a document.
-
-    Args:
-        collection: queries and documents.
-        candidates: the run to rerank.
-        order: ``query_first`` or ``document_first``.
-        characters: a shard ends with the group that brings its text to this size.
+    A prefix group is the pairs whose prompts begin alike: those of a query where ``order`` is ``query_first``, those of
+    a document where it is ``document_first``. A shard ends with the group that brings its text to ``characters``.
     """
     by = 0 if order == "query_first" else 1
     groups: dict[str, list[Pair]] = {}

@@ -190,10 +190,7 @@ def mteb_spec(system: System, task: Task, mteb_task: AbsTask) -> EvaluationSpec:
 def model_hashes(base_model: str | None, prompt: str | None, checkpoint: str | None) -> dict[str, str]:
     """Return the content hashes of what computes scores, by name.
 
-    Args:
-        base_model: ``id@hash`` of the base weights.
-        prompt: name and hash, ``name@hash``.
-        checkpoint: content hash of what was trained.
+    Base model and prompt are given as ``name@hash``, the checkpoint by the content hash of what was trained.
     """
     known = {
         "base_model": base_model and base_model.rpartition("@")[2],

@@ -36,12 +36,7 @@ from unimoe.trec import Qrels, Run, ranked, write_qrels, write_run
 
 
 class ResultStore:
-    """Reads and writes the results of one output folder.
-
-    Args:
-        output_dir: the experiment's folder.
-        given: options and config keys given by hand, for provenance.
-    """
+    """Reads and writes the results of one output folder; ``given`` are options given by hand, for provenance."""
 
     def __init__(self, output_dir: Path, given: Sequence[str] = ()) -> None:
         self.output_dir = output_dir

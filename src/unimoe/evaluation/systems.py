@@ -20,6 +20,7 @@ from unimoe.models.device import choose_dtype, describe_device
 from unimoe.models.embedder import Embedder
 from unimoe.models.loader import ModelLoader, weights_hash
 from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.processes import ALONE, Processes
 from unimoe.results import Task, safe_name
 
 ZERO_SHOT_ARM = "zero_shot"
@@ -162,12 +163,7 @@ def fused_name(name: str) -> str:
 
 
 def retriever_name(experiment: DenseExperiment, checkpoint: Path | None, name: str | None) -> str:
-    """Return the name of a retriever's arm.
-
-    Args:
-        experiment: its encoder's base gives the name where nothing else does.
-        checkpoint: a checkpoint folder, whose arm's name is preferred.
-        name: given by hand; preferred to both.
+    """Return the name of a retriever's arm: the one given, else that of the checkpoint's arm, else the encoder's base.
 
     Raises:
         UsageError: the name cannot be an arm's.
@@ -184,15 +180,17 @@ def retriever_name(experiment: DenseExperiment, checkpoint: Path | None, name: s
     return name
 
 
-def encoder_retriever(experiment: DenseExperiment, name: str, device: torch.device) -> Retriever:
-    """Load the encoder of an experiment.
+def encoder_retriever(
+    experiment: DenseExperiment, name: str, device: torch.device, processes: Processes = ALONE
+) -> Retriever:
+    """Load the encoder of an experiment, in the leader's dtype.
 
     Raises:
         UnimoeError: the encoder cannot be loaded.
     """
     from unimoe.models.encoder import load_encoder
 
-    dtype = choose_dtype(device, experiment.encoder.dtype)
+    dtype = processes.leaders_dtype(choose_dtype(device, experiment.encoder.dtype))
     model = load_encoder(experiment.encoder, device, dtype)
     return Retriever(
         name=name,

@@ -113,13 +113,7 @@ def known_tier(name: str) -> TierName:
 
 
 def tier_datasets(experiment: Experiment, tier: TierName, max_queries: int | None = None) -> list[Dataset]:
-    """Return the datasets of a tier.
-
-    Args:
-        experiment: its ``evaluation`` section sets the bundled tier, first stage, depth and BM25.
-        tier: ``bundled``, ``fast``, ``nano`` or ``full``.
-        max_queries: score at most this many queries of each.
-    """
+    """Return the datasets of a tier, at most ``max_queries`` of each scored."""
     if tier != "bundled":
         return chosen_datasets(experiment, _TIERS[tier], max_queries)
     spec = experiment.evaluation.bundled
@@ -130,12 +124,7 @@ def tier_datasets(experiment: Experiment, tier: TierName, max_queries: int | Non
 def chosen_datasets(
     experiment: Experiment | DenseExperiment, names: Iterable[str], max_queries: int | None = None
 ) -> list[Dataset]:
-    """Return datasets by name, each once.
-
-    Args:
-        experiment: its ``evaluation`` section sets first stage, depth and BM25.
-        names: as for ``splits_by_name``.
-        max_queries: score at most this many queries of each.
+    """Return datasets by name, each once, at most ``max_queries`` of each scored; names as for ``splits_by_name``.
 
     Raises:
         UsageError: as in ``splits_by_name``.
@@ -151,9 +140,8 @@ def _dataset(experiment: Experiment | DenseExperiment, collection: str, split: s
 def splits_by_name(names: Iterable[str]) -> dict[str, str]:
     """Return the collections that names stand for, each once in the catalogue's spelling, with the split to score.
 
-    Args:
-        names: as in the catalogue, ``cqadupstack`` for its twelve. ``@dev`` at the end chooses a split; without it the
-            split is test, for MS MARCO dev.
+    ``cqadupstack`` stands for its twelve, and ``@dev`` at the end chooses a split; without it the split is test, for MS
+    MARCO dev.
 
     Raises:
         UsageError: no such collection, one is named with two splits, or two have one name in results.
@@ -180,10 +168,7 @@ def collections_of(name: str) -> list[tuple[str, str]]:
 
 
 def refuse_equal_names(collections: Iterable[str]) -> None:
-    """Refuse collections whose results would overwrite each other.
-
-    Args:
-        collections: names in the catalogue.
+    """Refuse collections of the catalogue whose results would overwrite each other.
 
     Raises:
         UsageError: two have one name in results, whatever its case, or one is named twice.

@@ -40,7 +40,7 @@ class Scores:
 def score_run(
     qrels: Mapping[str, Mapping[str, int]],
     run: Mapping[str, Mapping[str, float]],
-    metrics: Sequence[str] = DEFAULT_METRICS,
+    metrics: str | Sequence[str] = DEFAULT_METRICS,
     relevance_level: int = 1,
 ) -> Scores:
     """Score a run against qrels, per query and on average.
@@ -52,13 +52,18 @@ def score_run(
         relevance_level: the lowest grade that counts as relevant, in binary metrics whose name fixes none.
 
     Raises:
-        DataError: a score is not finite, a grade no whole number, or no query is judged.
+        DataError: a score is not finite, a grade no whole number, or no query of the run is judged.
         UsageError: an unknown metric, one that cannot be computed here, or a level below 1.
     """
     wanted = _wanted(metrics, relevance_level)
     judged = whole_grades(qrels)
     if not judged:
         raise DataError("qrels hold no judgments: nothing can be scored")
+    if run and judged.keys().isdisjoint(run):
+        raise DataError(
+            f"none of the run's {len(run):,} queries is judged (the first is {next(iter(run))!r}); give the qrels of "
+            "this collection and split"
+        )
     complete = {query_id: _plain(query_id, run.get(query_id, {})) for query_id in judged}
     per_query = _by_query(judged, complete, wanted, relevance_level)
     return Scores(
@@ -160,10 +165,11 @@ def level_note(
     )
 
 
-def _wanted(metrics: Sequence[str], relevance_level: int) -> list[Metric]:
+def _wanted(metrics: str | Sequence[str], relevance_level: int) -> list[Metric]:
     if relevance_level < 1:
         raise UsageError(f"relevance level {relevance_level} makes every document relevant; use at least 1")
-    wanted = list({metric.name: metric for metric in map(parse_metric, metrics)}.values())
+    names = [metrics] if isinstance(metrics, str) else metrics
+    wanted = list({metric.name: metric for metric in map(parse_metric, names)}.values())
     for metric in wanted:
         if isinstance(metric, OtherMetric):
             from unimoe.metrics.providers import provider_of  # the library takes long to import

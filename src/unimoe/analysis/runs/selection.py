@@ -160,6 +160,8 @@ def select_datasets(qrels: Path | None, given: Sequence[str], level: int | None)
     if qrels is not None:
         if len(given) > 1:
             raise UsageError("--qrels holds the judgments of one dataset; with several give --dataset NAME=QRELS each")
+        if given and "=" in given[0]:
+            raise UsageError(f"--dataset {given[0]}: --qrels names the judgments already; give one of the two")
         return [judgments(qrels, given[0] if given else None, level)]
     patterns = [Pattern.parse("--dataset", text) for text in given]
     found = [judgments(Path(pattern.path), pattern.name, level) for pattern in patterns]

@@ -92,9 +92,7 @@ class _SearchModel:
 class DenseSearch(_SearchModel):
     """Ranks documents by the cosine of embeddings.
 
-    Args:
-        model: embeds.
-        folder: vectors are kept below it, one folder for each split, subset and role; a killed task finds them again.
+    Vectors are kept below ``folder``, by split, subset and role, so that a killed task finds them again.
     """
 
     def __init__(self, model: MTEBEncoderWrapper, folder: Path) -> None:
@@ -115,7 +113,7 @@ class DenseSearch(_SearchModel):
         """Find the best documents of each query, or rank those that are given.
 
         Args:
-            queries: a split's.
+            queries: of a split.
             task_metadata: MTEB's card of the task.
             hf_split: name of the split.
             hf_subset: name of the subset.
@@ -169,12 +167,7 @@ class DenseSearch(_SearchModel):
 
 
 class CandidateReranking(_SearchModel):
-    """Ranks the candidates of reranking tasks by a cross-encoder, in shards.
-
-    Args:
-        model: scores pairs.
-        folder: holds the finished shards, which a killed task finds again.
-    """
+    """Ranks the candidates of a task by a cross-encoder, in shards that a killed task finds again in ``folder``."""
 
     def __init__(self, model: MTEBCrossEncoderWrapper, folder: Path) -> None:
         super().__init__(model)

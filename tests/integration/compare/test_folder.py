@@ -7,14 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.compare_command import Arms, compare_arms, judged, two_arms, words_of
+from support.compare_command import Arms, compare_arms, judged, words_of
 from support.scripts import Done, assert_refused, call_script
-
-
-@pytest.fixture(scope="module")
-def arms(tmp_path_factory: pytest.TempPathFactory) -> Arms:
-    return two_arms(tmp_path_factory.mktemp("runs"))
-
 
 GATE = """
 registered: 2020-01-01T00:00:00Z
@@ -62,12 +56,6 @@ class TestGates:
         assert done.returncode == 3
         assert "Scores of all arms" in done.stdout
         assert "all_of_them" in done.stderr.splitlines()[-1]
-
-
-@pytest.fixture
-def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draws no figures, which take most of the time of a test that does not look at them."""
-    monkeypatch.setattr("unimoe.analysis.report.write_report", lambda analysis: analysis.results.output_dir)
 
 
 def verdicts(folder: Path) -> Done:

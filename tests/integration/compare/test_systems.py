@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from support.compare_command import compare, words_of
+from support.compare_command import DATASETS, compare, words_of
 from support.runs import (
     SYSTEMS,
     dataset_options,
@@ -23,15 +23,6 @@ from support.scripts import Done
 from unimoe.analysis import compare as public
 from unimoe.metrics import score_run
 from unimoe.trec import read_qrels, read_run
-
-DATASETS = {"dl19": 24, "dl20": 30, "cran": 36}
-
-
-@pytest.fixture(scope="module")
-def systems(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("systems")
-    write_systems(folder, DATASETS)
-    return folder
 
 
 def of_systems(folder: Path) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.compare_command import Arms, compare, compare_arms, judged, two_arms, words_of
+from support.compare_command import Arms, compare, compare_arms, judged, words_of
 from support.runs import (
     dataset_options,
     one_relevant,
@@ -23,17 +23,6 @@ from support.scripts import assert_refused
 from unimoe.metrics import score_run
 from unimoe.results import read_result, result_path
 from unimoe.trec import read_run
-
-
-@pytest.fixture(scope="module")
-def arms(tmp_path_factory: pytest.TempPathFactory) -> Arms:
-    return two_arms(tmp_path_factory.mktemp("runs"))
-
-
-@pytest.fixture
-def one_query(tmp_path: Path) -> Arms:
-    runs = [[run_with_ranks({"q1": rank})] for rank in (1, 3)]
-    return write_arms(tmp_path, one_relevant("q1"), *runs)
 
 
 def test_help_says_what_is_refused_and_how_it_exits() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.compare_command import Arms, compare, compare_arms, two_arms
+from support.compare_command import Arms, compare, compare_arms
 from support.runs import (
     dataset_options,
     run_with_ranks,
@@ -16,12 +16,6 @@ from support.runs import (
 from support.scripts import assert_refused
 
 from unimoe.trec import write_run
-
-
-@pytest.fixture(scope="module")
-def arms(tmp_path_factory: pytest.TempPathFactory) -> Arms:
-    return two_arms(tmp_path_factory.mktemp("runs"))
-
 
 Damage = Callable[[Path, Path], object]
 
@@ -45,6 +39,7 @@ class TestBadInput:
             (["--pairs", "all"], 2, ["--pairs does not belong here"]),
             (["--gates", "nowhere.yaml"], 3, ["nowhere.yaml"]),
             (["--dataset", "a", "b"], 2, ["--dataset NAME=QRELS"]),
+            (["--dataset", "x=other.qrels"], 2, ["--dataset x=other.qrels: --qrels names the judgments already"]),
         ],
     )
     def test_of_verdicts(self, arms: Arms, options: list[str], code: int, words: list[str]) -> None:
