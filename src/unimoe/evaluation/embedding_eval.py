@@ -97,8 +97,7 @@ def evaluate_mteb(
             candidates.
     """
     prompts, chosen = TaskPrompts(config.evaluation.mteb), find_tasks(tasks)
-    with random_state_kept():
-        prompts.refuse_unknown_keys()
+    prompts.refuse_unknown_keys()
     options: dict[str, Any] = {"name": name, "prompts": prompts, "advance": advance, **config.evaluation.batches}
     wrapped: MTEBWrapper[Any]
     if cross_encoder:

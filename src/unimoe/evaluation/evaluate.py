@@ -16,7 +16,7 @@ from unimoe.console import Steps, stdout
 from unimoe.errors import UsageError
 from unimoe.evaluation.averages import print_averages, print_mteb_means
 from unimoe.evaluation.loading import Failures, load_reporting
-from unimoe.evaluation.mteb.names import find_tasks, random_state_kept
+from unimoe.evaluation.mteb.names import find_tasks
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.suite import MTEBSuite
 from unimoe.evaluation.plan import print_plan
@@ -96,7 +96,7 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, processes: 
         with failures.kept(dataset.name):
             data = load_reporting(dataset)
             for system in systems:
-                for evaluation in evaluator.evaluations([system], data, _on_collections(system, request)):
+                for evaluation in evaluator.evaluations(system, data, _on_collections(system, request)):
                     with failures.kept(dataset.name):
                         result = evaluator.take(evaluation, steps)
                         done = done or system is arm
@@ -165,8 +165,7 @@ def _mteb_tasks(request: EvaluationRequest, experiment: Experiment) -> list[AbsT
     if request.max_queries is not None and request.mteb:
         raise UsageError("--max-queries cuts collections, not tasks of MTEB; leave it out, or name --datasets")
     tasks = find_tasks(names)
-    with random_state_kept():
-        TaskPrompts(experiment.evaluation.mteb).refuse_unknown_keys()
+    TaskPrompts(experiment.evaluation.mteb).refuse_unknown_keys()
     return tasks
 
 

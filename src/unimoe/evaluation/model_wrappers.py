@@ -187,7 +187,7 @@ class MTEBCrossEncoderWrapper(MTEBWrapper[UnimodelForExp1]):
         pairs = list(zip(queries, documents, strict=True))
         rows: dict[str | None, list[int]] = {}
         for row, own in enumerate(given):
-            rows.setdefault(self.instruction(task_metadata, own), []).append(row)
+            rows.setdefault(self.prompts.instruction(task_metadata, own), []).append(row)
         prompts: list[list[int]] = [[]] * len(pairs)
         for instruction, chosen in rows.items():
             for row, prompt in zip(chosen, self.model.pair_ids([pairs[n] for n in chosen], instruction), strict=True):
@@ -196,10 +196,6 @@ class MTEBCrossEncoderWrapper(MTEBWrapper[UnimodelForExp1]):
             lambda row: f"{task_metadata.name}, query {query_ids[row]} with document {document_ids[row]}"
         ):
             return self.model.rerank_ids(prompts, advance=self.advance, **self.batches)
-
-    def instruction(self, task: TaskCard, given: str | None) -> str | None:
-        """Return the instruction for a query of a task, which may have its own; None for the prompt's."""
-        return self.prompts.instruction(task, given)
 
     def reranker(self, instruction: str | None) -> UnimodelReranker:
         """Return what scores pairs with an instruction in shards."""

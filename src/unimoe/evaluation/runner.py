@@ -64,17 +64,16 @@ class Evaluator:
         self._processes = processes
 
     def evaluations(
-        self, systems: Sequence[System], data: LoadedDataset, tasks: Sequence[Task] | None = None
+        self, system: System, data: LoadedDataset, tasks: Sequence[Task] | None = None
     ) -> Iterator[Evaluation]:
-        """Yield the evaluations on a dataset: every task of every system, except a first stage that gives no order.
+        """Yield the evaluations of a system on a dataset: of every task, or of those that are wanted.
 
-        ``tasks`` are those that are wanted; None for all.
+        A first stage that gives no order has none.
         """
-        for system in systems:
-            if system.load is not None or data.first_stage.ordered:
-                for task in system.tasks:
-                    if tasks is None or task in tasks:
-                        yield self.on_collection(system, task, data)
+        if system.load is not None or data.first_stage.ordered:
+            for task in system.tasks:
+                if tasks is None or task in tasks:
+                    yield self.on_collection(system, task, data)
 
     def on_collection(self, system: System, task: Task, data: LoadedDataset) -> Evaluation:
         """Return the evaluation of a system's task on a collection."""

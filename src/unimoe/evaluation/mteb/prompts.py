@@ -90,11 +90,12 @@ class TaskPrompts:
         Raises:
             UsageError: a key is neither a task nor a type of tasks nor a role; the message names the closest.
         """
-        from unimoe.evaluation.mteb.names import task_names, task_types
+        from unimoe.evaluation.mteb.names import random_state_kept, task_names, task_types
 
         if not self._config.prompts:
             return
-        heads = {*task_names(), *task_types()}
+        with random_state_kept():
+            heads = {*task_names(), *task_types()}
         for key in self._config.prompts:
             head, _, role = key.rpartition("-")
             if key not in heads and key not in _ROLES and not (role in _ROLES and head in heads):

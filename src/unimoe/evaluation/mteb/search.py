@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from unimoe.data.collection import Collection, Document
 from unimoe.errors import DataError
@@ -28,6 +28,8 @@ from unimoe.trec import Run
 if TYPE_CHECKING:
     import datasets
     from mteb.abstasks.task_metadata import TaskMetadata
+
+Adapter = TypeVar("Adapter", bound=MTEBWrapper[Any])
 
 _BLOCK_PAIRS = 2**16  # of a cross-encoder; their texts are in memory at once
 
@@ -70,11 +72,11 @@ class TaskTexts(Mapping[str, Document]):
         return key in self._row
 
 
-class _SearchModel:
+class _SearchModel(Generic[Adapter]):
     """What MTEB searches with: it gives the corpus first, then the queries."""
 
-    def __init__(self, model: MTEBWrapper[Any]) -> None:
-        self.mteb_model_meta = model.mteb_model_meta
+    def __init__(self, model: Adapter, folder: Path) -> None:
+        self._model, self._folder, self.mteb_model_meta = model, folder, model.mteb_model_meta
         self._corpus: TaskTexts | None = None
 
     def index(self, corpus: datasets.Dataset, *, task_metadata: TaskMetadata, **_: Any) -> None:
@@ -89,15 +91,11 @@ class _SearchModel:
         return corpus
 
 
-class DenseSearch(_SearchModel):
+class DenseSearch(_SearchModel[MTEBEncoderWrapper]):
     """Ranks documents by the cosine of embeddings.
 
     Vectors are kept below ``folder``, by split, subset and role, so that a killed task finds them again.
     """
-
-    def __init__(self, model: MTEBEncoderWrapper, folder: Path) -> None:
-        super().__init__(model)
-        self._model, self._folder = model, folder
 
     def search(
         self,
@@ -166,12 +164,8 @@ class DenseSearch(_SearchModel):
         )
 
 
-class CandidateReranking(_SearchModel):
+class CandidateReranking(_SearchModel[MTEBCrossEncoderWrapper]):
     """Ranks the candidates of a task by a cross-encoder, in shards that a killed task finds again in ``folder``."""
-
-    def __init__(self, model: MTEBCrossEncoderWrapper, folder: Path) -> None:
-        super().__init__(model)
-        self._model, self._folder = model, folder
 
     def search(
         self,
@@ -194,7 +188,7 @@ class CandidateReranking(_SearchModel):
         candidates = _candidates(name, asked, corpus, top_ranked)
         alike: dict[str | None, dict[str, Sequence[str]]] = {}  # queries by their instruction
         for query, documents in candidates.items():
-            own = self._model.instruction(task_metadata, asked.instruction(query))
+            own = self._model.prompts.instruction(task_metadata, asked.instruction(query))
             alike.setdefault(own, {})[query] = documents
         run: Run = {}
         model = self._model
