@@ -82,15 +82,14 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, processes: 
         return
     datasets, mteb_tasks = _datasets(request, experiment), _mteb_tasks(request, experiment)
     evaluator, failures = Evaluator(output_dir, request.given, processes), Failures()
-    systems = [first_stage_system(experiment), load_system()]
-    arm = systems[1]
+    arm = load_system()
+    systems = [first_stage_system(experiment), arm]
     _refuse_untrained_task(arm, request.task)
     suite = MTEBSuite(evaluator, arm, _wanted(arm, request.task), failures)
     suite.report_left_out(mteb_tasks)
     in_mteb = _count_in_mteb(suite, mteb_tasks, arm)
     steps = Steps(sum(len(_on_collections(system, request)) for system in systems) * len(datasets) + in_mteb)
-    results: list[EvalResult] = []
-    done = False
+    results: list[EvalResult] = []  # of the arm
     _load_early(arm, output_dir, datasets, mteb_tasks, request)
     for dataset in datasets:
         with failures.kept(dataset.name):
@@ -99,15 +98,15 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, processes: 
                 for evaluation in evaluator.evaluations(system, data, _on_collections(system, request)):
                     with failures.kept(dataset.name):
                         result = evaluator.take(evaluation, steps)
-                        done = done or system is arm
                         _print_result(result, output_dir, system)
-                        results.append(result)
-    print_averages([result for result in results if result.config_name == arm.name])
+                        if system is arm:
+                            results.append(result)
+    print_averages(results)
     in_suite = suite.run(mteb_tasks, steps)
     for result in in_suite:
         _print_result(result, output_dir, arm)
     print_mteb_means(in_suite)
-    failures.refuse(done=done or bool(mteb_tasks))
+    failures.refuse(done=bool(results or mteb_tasks))
 
 
 def plan_evaluation(request: EvaluationRequest, device: torch.device, price_per_hour: float | None) -> None:
