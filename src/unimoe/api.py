@@ -148,7 +148,7 @@ def bm25_candidates(collection: Collection | str, depth: int = 100, params: BM25
     loaded = load_collection(collection) if isinstance(collection, str) else collection
     params = params or BM25Config()
     name = collections_of(collection)[0][0] if isinstance(collection, str) else collection.name
-    dataset = Dataset(name, loaded.split, depth, queries=None, pool=None, bm25=params)
+    dataset = Dataset(name, loaded.split, depth, params)
     return cached_bm25_run(loaded, depth, params, exclude_self=dataset.exclude_self)
 
 
@@ -336,14 +336,10 @@ def _cut(query_id: str, scores: Mapping[str, float], depth: int) -> dict[str, fl
 
 def _trained(folder: Path, device: torch.device) -> UnimodelForExp1:
     """Load a trained arm in the dtype that it was trained in, unless its config sets another."""
-    import torch
-
-    from unimoe.evaluation.systems import trained_system
-    from unimoe.models.loader import ModelLoader
+    from unimoe.evaluation.systems import checkpoint_loader, trained_system
 
     checkpoint = read_checkpoint(folder)
     experiment = checkpoint.experiment
-    dtype = checkpoint.dtype if experiment.model.dtype == "auto" else experiment.model.dtype
-    loader = ModelLoader(experiment, device, getattr(torch, dtype))
+    loader = checkpoint_loader(experiment, checkpoint, device)
     trained_system(experiment, loader, folder)  # refuses an adapter of another base model
     return loader.trained(folder)

@@ -5,7 +5,8 @@ A message is one line that names the file, key or id and says what to do. A trac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -38,6 +39,15 @@ class InputError(DataError):
     def __init__(self, index: int, reason: str) -> None:
         super().__init__(f"input {index}: {reason}")
         self.index, self.reason = index, reason
+
+
+@contextmanager
+def named_inputs(name: Callable[[int], str]) -> Iterator[None]:
+    """Run a block whose error about one of its inputs becomes one that names it; ``name`` is called with its index."""
+    try:
+        yield
+    except InputError as error:
+        raise DataError(f"{name(error.index)}: {error.reason}") from None
 
 
 class MissingPartError(UnimoeError):

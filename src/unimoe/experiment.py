@@ -82,7 +82,7 @@ class ExperimentRun:
 
     def _evaluate(self, system: System, datasets: Sequence[LoadedDataset]) -> None:
         for data in datasets:
-            for evaluation in self._evaluator.evaluations([system], data):
+            for evaluation in self._evaluator.evaluations(system, data):
                 self._evaluator.take(evaluation, self._steps)
 
     @cached_property

@@ -161,7 +161,7 @@ class TestEncoder:
         self, ours: SentenceEncoder, plain: Any, name: str, ndcg: float
     ) -> None:
         collection = load_collection(name, "test")
-        found = evaluate_embedding_collection(ours, collection, name="minilm", identity={})
+        found = evaluate_embedding_collection(MTEBEncoderWrapper(ours), collection)
         assert found.main_score == pytest.approx(ndcg, abs=5e-6)
         expected = by_mteb(plain, Raw(collection, metadata_of(name))).get_score()
         assert found.main_score == pytest.approx(expected, abs=1e-6)

@@ -18,6 +18,7 @@ from unimoe.config import PromptConfig
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.errors import DataError
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
+from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.evaluation.spec import Outcome
 from unimoe.io import write_json
 from unimoe.models.unimodel import UnimodelForExp1
@@ -47,9 +48,9 @@ def collection() -> Collection:
 
 
 def evaluate(model: UnimodelForExp1, collection: Collection, **settings: Any) -> Outcome:
-    return evaluate_embedding_collection(
-        model, collection, **({"name": "emb_only_r8", "identity": IDENTITY} | settings)
-    )
+    exclude_self = settings.pop("exclude_self", False)
+    wrapped = MTEBEncoderWrapper(model, **({"name": "emb_only_r8", "identity": IDENTITY} | settings))
+    return evaluate_embedding_collection(wrapped, collection, exclude_self=exclude_self)
 
 
 @pytest.fixture(scope="module")

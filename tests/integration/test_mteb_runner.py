@@ -228,7 +228,7 @@ class TestIsDone:
         evaluator = Evaluator(outputs)
         evaluation = evaluator.on_mteb_task(other, "embedding", mteb_tasks.loaded(mteb_tasks.InventedSTS))
         with pytest.raises(DataError, match="holds another evaluation"):
-            evaluator.evaluate(evaluation)
+            evaluator.take(evaluation, Steps(1))
 
     def test_nor_another_length_dtype_or_data(self, outputs: Path, experiment: Experiment) -> None:
         longer = experiment.model_copy(update={"model": experiment.model.model_copy(update={"max_length": 300})})

@@ -11,7 +11,7 @@ from unimoe.config import MTEBConfig, PromptConfig
 from unimoe.data.collection import Collection
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.mteb.run import Counted, evaluate_task
+from unimoe.evaluation.mteb.run import evaluate_task
 from unimoe.evaluation.spec import Outcome
 from unimoe.models.unimodel import UnimodelForExp1
 
@@ -26,8 +26,7 @@ def make_model(seed: int = 0, prompt: PromptConfig = PROMPT, max_length: int = 2
 
 def evaluate(model: UnimodelForExp1, kind: type[Any], prompts: TaskPrompts = PLAIN) -> Outcome:
     """Embed one task of ``support.mteb_tasks``."""
-    counted = Counted(None)
-    return evaluate_task(MTEBEncoderWrapper(model, prompts=prompts, advance=counted), loaded(kind), counted)
+    return evaluate_task(MTEBEncoderWrapper(model, prompts=prompts), loaded(kind))
 
 
 def cosines(

@@ -4,6 +4,7 @@ This package exports the sections of an experiment with arms, which other kinds 
 """
 
 from unimoe.config.experiment import (
+    Batches,
     BM25Config,
     EvaluationConfig,
     Experiment,
@@ -14,6 +15,7 @@ from unimoe.config.experiment import (
 
 __all__ = [
     "BM25Config",
+    "Batches",
     "EvaluationConfig",
     "Experiment",
     "MTEBConfig",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -126,6 +126,13 @@ class MTEBConfig(Section):
         return self
 
 
+class Batches(TypedDict, total=False):
+    """What one forward pass reads: so many padded tokens, or so many sequences instead."""
+
+    token_budget: int | None
+    batch_size: int | None
+
+
 class EvaluationConfig(Section):
     """How checkpoints are scored.
 
@@ -151,6 +158,11 @@ class EvaluationConfig(Section):
     compile: bool = False
     bm25: BM25Config = BM25Config()
     mteb: MTEBConfig = MTEBConfig()
+
+    @property
+    def batches(self) -> Batches:
+        """The arguments of scoring and embedding that size a forward pass."""
+        return {"token_budget": self.token_budget, "batch_size": self.batch_size}
 
 
 class Experiment(Section):

@@ -7,6 +7,7 @@ from functools import cached_property
 from unimoe.config import Experiment
 from unimoe.errors import DataError, UsageError
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
+from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.rerankers import UnimodelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
@@ -70,24 +71,12 @@ class DevEvaluation:
             raise type(error)(f"training.dev: {error}") from None
 
     def _reranking(self, model: UnimodelForExp1) -> float:
-        evaluation = self._experiment.evaluation
-        outcome = rerank_collection(
-            UnimodelReranker(model, token_budget=evaluation.token_budget, batch_size=evaluation.batch_size),
-            self._data.collection,
-            self._data.candidates,
-        )
-        return outcome.aggregate[_METRIC]
+        reranker = UnimodelReranker(model, **self._experiment.evaluation.batches)
+        return rerank_collection(reranker, self._data.collection, self._data.candidates).aggregate[_METRIC]
 
     def _embedding(self, model: UnimodelForExp1) -> float:
-        evaluation = self._experiment.evaluation
-        outcome = evaluate_embedding_collection(
-            model,
-            self._data.pooled,
-            name=self._arm,
-            identity={},
-            prompts=TaskPrompts(evaluation.mteb),
-            token_budget=evaluation.token_budget,
-            batch_size=evaluation.batch_size,
-            exclude_self=self._data.dataset.exclude_self,
-        )
+        evaluation, data = self._experiment.evaluation, self._data
+        prompts = TaskPrompts(evaluation.mteb)
+        wrapped = MTEBEncoderWrapper(model, name=self._arm, identity={}, prompts=prompts, **evaluation.batches)
+        outcome = evaluate_embedding_collection(wrapped, data.pooled, exclude_self=data.dataset.exclude_self)
         return outcome.scores.aggregate[_METRIC]

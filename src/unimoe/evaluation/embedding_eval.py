@@ -7,7 +7,7 @@ and writes result files.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,15 +16,14 @@ from unimoe.config import Experiment
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UsageError
 from unimoe.evaluation.loading import failure_reason
-from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
+from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, MTEBWrapper
 from unimoe.evaluation.mteb.names import find_tasks, mteb_name, random_state_kept
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.mteb.run import Counted, evaluate_task, load_from_hub, task_at_hand
+from unimoe.evaluation.mteb.run import evaluate_task, load_from_hub, task_at_hand
 from unimoe.evaluation.rerankers import as_unimodel
 from unimoe.evaluation.spec import Outcome
 from unimoe.metrics import score_run
 from unimoe.models.embedder import Advance, Embedder
-from unimoe.processes import ALONE, Processes
 
 if TYPE_CHECKING:
     from mteb import AbsTask
@@ -97,62 +96,38 @@ def evaluate_mteb(
         UsageError: an unknown task or prefix key, a task about more than text, or a cross-encoder's task without
             candidates.
     """
-    evaluation = config.evaluation
-    prompts = TaskPrompts(evaluation.mteb)
-    chosen = find_tasks(tasks)
-    with random_state_kept():
-        prompts.refuse_unknown_keys()
-    options: dict[str, Any] = {"token_budget": evaluation.token_budget, "batch_size": evaluation.batch_size}
-    wrapped: MTEBEncoderWrapper | MTEBCrossEncoderWrapper
-    counted = Counted(advance)
+    prompts, chosen = TaskPrompts(config.evaluation.mteb), find_tasks(tasks)
+    prompts.refuse_unknown_keys()
+    options: dict[str, Any] = {"name": name, "prompts": prompts, "advance": advance, **config.evaluation.batches}
+    wrapped: MTEBWrapper[Any]
     if cross_encoder:
         refuse_without_candidates(chosen)
-        unimodel = as_unimodel(model, tokenizer, config)
-        wrapped = MTEBCrossEncoderWrapper(unimodel, name=name, prompts=prompts, advance=counted, **options)
+        wrapped = MTEBCrossEncoderWrapper(as_unimodel(model, tokenizer, config), **options)
     else:
-        embedder = _as_embedder(model, tokenizer, config)
-        wrapped = MTEBEncoderWrapper(embedder, name=name, prompts=prompts, advance=counted, **options)
+        wrapped = MTEBEncoderWrapper(_as_embedder(model, tokenizer, config), **options)
     outcome = MTEBOutcome({})
     for task in chosen:
         try:
             ready = task_at_hand(task) or task
             load_from_hub(ready)
-            outcome.tasks[task.metadata.name] = evaluate_task(wrapped, ready, counted)
+            outcome.tasks[task.metadata.name] = evaluate_task(wrapped, ready)
         except Exception as error:  # the other tasks are still worth having
             outcome.failures[task.metadata.name] = failure_reason(error)
     return outcome
 
 
 def evaluate_embedding_collection(
-    model: Embedder,
-    collection: Collection,
-    *,
-    name: str,
-    identity: Mapping[str, str],
-    prompts: TaskPrompts | None = None,
-    token_budget: int | None = None,
-    batch_size: int | None = None,
-    exclude_self: bool = False,
-    advance: Advance | None = None,
-    folder: Path | None = None,
-    processes: Processes = ALONE,
+    model: MTEBEncoderWrapper, collection: Collection, *, exclude_self: bool = False, folder: Path | None = None
 ) -> Outcome:
     """Rank a collection by the cosine of embeddings, through ``mteb.evaluate``.
 
     A BEIR set is evaluated as MTEB's task of it, with that task's name and instruction.
 
     Args:
-        model: the model.
+        model: the adapter.
         collection: what to rank; judged queries without relevant documents count 0, unjudged ones are only listed.
-        name: the arm; MTEB knows the model as ``unimoe/{name}``.
-        identity: what changes scores, by name: above all the content hash of the checkpoint.
-        prompts: prefixes by task; by default the model's own.
-        token_budget: padded tokens of one forward pass; by default what suits the device.
-        batch_size: texts of one forward pass, instead of the budget.
         exclude_self: leave out the document whose id is the query's (ArguAna, Quora).
-        advance: called with the number of texts done, after each batch; documents and judged queries are counted.
         folder: where vectors are kept, so that a killed run finds them again; None for a temporary one.
-        processes: those that share the work: this one leads, the others serve (``evaluation.sharing``).
 
     Raises:
         DataError: the collection has no documents or no judgments, or an embedding is not finite or zero.
@@ -166,11 +141,7 @@ def evaluate_embedding_collection(
         published = mteb_name(collection.name)
         metadata = find_tasks([published])[0].metadata if published else None
         task = CollectionTask(collection, exclude_self=exclude_self, published=metadata)
-    counted = Counted(advance)
-    options: dict[str, Any] = {"token_budget": token_budget, "batch_size": batch_size, "advance": counted}
-    options["processes"] = processes
-    encoder = MTEBEncoderWrapper(model, name=name, identity=identity, prompts=prompts, **options)
-    outcome = evaluate_task(encoder, task, counted, folder)
+    outcome = evaluate_task(model, task, folder)
     # By the collection's own judgments: MTEB's copy has no negative grades.
     scores = score_run(collection.qrels, outcome.run, relevance_level=collection.relevance_level)
     return replace(outcome, scores=replace(scores, unjudged_queries=collection.unjudged_queries))

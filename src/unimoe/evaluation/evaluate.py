@@ -16,13 +16,20 @@ from unimoe.console import Steps, stdout
 from unimoe.errors import UsageError
 from unimoe.evaluation.averages import print_averages, print_mteb_means
 from unimoe.evaluation.loading import Failures, load_reporting
-from unimoe.evaluation.mteb.names import find_tasks, random_state_kept
+from unimoe.evaluation.mteb.names import find_tasks
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.suite import MTEBSuite
 from unimoe.evaluation.plan import print_plan
 from unimoe.evaluation.runner import Evaluator, serve_model
 from unimoe.evaluation.spec import result_dataset
-from unimoe.evaluation.systems import System, evaluation_config, first_stage_system, trained_system, zero_shot_system
+from unimoe.evaluation.systems import (
+    System,
+    checkpoint_loader,
+    evaluation_config,
+    first_stage_system,
+    trained_system,
+    zero_shot_system,
+)
 from unimoe.evaluation.tiers import Dataset, LoadedDataset, chosen_datasets, known_tier, tier_datasets
 from unimoe.models.device import choose_dtype
 from unimoe.models.loader import ModelLoader
@@ -75,32 +82,31 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, processes: 
         return
     datasets, mteb_tasks = _datasets(request, experiment), _mteb_tasks(request, experiment)
     evaluator, failures = Evaluator(output_dir, request.given, processes), Failures()
-    systems = [first_stage_system(experiment), load_system()]
-    arm = systems[1]
+    arm = load_system()
+    systems = [first_stage_system(experiment), arm]
     _refuse_untrained_task(arm, request.task)
     suite = MTEBSuite(evaluator, arm, _wanted(arm, request.task), failures)
     suite.report_left_out(mteb_tasks)
     in_mteb = sum(len(suite.tasks_on(task)) for task in mteb_tasks)
     steps = Steps(sum(len(_on_collections(system, request)) for system in systems) * len(datasets) + in_mteb)
-    results: list[EvalResult | None] = []
-    done = False
+    results: list[EvalResult] = []  # of the arm
     _load_early(arm, output_dir, datasets, mteb_tasks, request)
     for dataset in datasets:
         with failures.kept(dataset.name):
             data = load_reporting(dataset)
             for system in systems:
-                for evaluation in evaluator.evaluations([system], data, _on_collections(system, request)):
+                for evaluation in evaluator.evaluations(system, data, _on_collections(system, request)):
                     with failures.kept(dataset.name):
                         result = evaluator.take(evaluation, steps)
-                        done = done or system is arm
                         _print_result(result, output_dir, system)
-                        results.append(result)
-    print_averages([result for result in results if result and result.config_name == arm.name])
+                        if system is arm:
+                            results.append(result)
+    print_averages(results)
     in_suite = suite.run(mteb_tasks, steps)
     for result in in_suite:
         _print_result(result, output_dir, arm)
     print_mteb_means(in_suite)
-    failures.refuse(done=done or bool(mteb_tasks))
+    failures.refuse(done=bool(results or mteb_tasks))
 
 
 def plan_evaluation(request: EvaluationRequest, device: torch.device, price_per_hour: float | None) -> None:
@@ -158,8 +164,7 @@ def _mteb_tasks(request: EvaluationRequest, experiment: Experiment) -> list[AbsT
     if request.max_queries is not None and request.mteb:
         raise UsageError("--max-queries cuts collections, not tasks of MTEB; leave it out, or name --datasets")
     tasks = find_tasks(names)
-    with random_state_kept():
-        TaskPrompts(experiment.evaluation.mteb).refuse_unknown_keys()
+    TaskPrompts(experiment.evaluation.mteb).refuse_unknown_keys()
     return tasks
 
 
@@ -181,10 +186,8 @@ def _wanted(system: System, task: Task | None) -> Sequence[Task]:
     return [own for own in system.tasks if own == task or (own, task) == ("retrieval", "embedding")]
 
 
-def _print_result(result: EvalResult | None, output_dir: Path, system: System) -> None:
+def _print_result(result: EvalResult, output_dir: Path, system: System) -> None:
     """Print a line about a result: main metric, the first stage's and what reranking adds, file."""
-    if result is None:
-        return
     metric, beside = result.main_metric, ""
     if result.first_stage and metric in result.first_stage.delta and system.load:
         before, delta = result.first_stage.aggregate[metric], result.first_stage.delta[metric]
@@ -209,9 +212,7 @@ def _resolved(
     folder = request.checkpoint
     checkpoint = read_checkpoint(folder)
     experiment = evaluation_config(checkpoint, request.config or _overridden(checkpoint, request.overrides))
-    # "auto" means the dtype of the training: scores in another one would be of another model.
-    dtype = experiment.model.dtype if experiment.model.dtype != "auto" else checkpoint.dtype
-    loader = ModelLoader(experiment, device, getattr(torch, dtype))
+    loader = checkpoint_loader(experiment, checkpoint, device)
     output_dir = request.output_dir or _experiment_folder(folder, checkpoint) or Path(experiment.output_dir)
     return experiment, output_dir, lambda: trained_system(experiment, loader, folder)
 

@@ -44,10 +44,7 @@ class Failures:
             stderr.print(line, style="yellow", soft_wrap=True)
 
     def refuse(self, done: bool) -> None:
-        """End with an error where something failed.
-
-        Args:
-            done: whether anything was evaluated.
+        """End with an error where something failed; ``done`` says whether anything was evaluated.
 
         Raises:
             MissingPartError: something that was asked for is missing.
@@ -88,8 +85,8 @@ def load_reporting(dataset: Dataset) -> LoadedDataset:
     oddities = [data.problems] if data.problems else []
     if lacking := data.queries_without_candidates:
         oddities.append(f"judged queries without any candidate, which count 0: {len(lacking):,} ({first_few(lacking)})")
-    if not data.first_stage_is_ordered:
-        oddities.append(f"{data.first_stage} gives no order, so it gets no scores")
+    if not data.first_stage.ordered:
+        oddities.append(f"{data.first_stage.source} gives no order, so it gets no scores")
     report_oddities(dataset, data.collection, "; ".join(oddities))
     return data
 
@@ -103,12 +100,7 @@ def report_oddities(dataset: Dataset, collection: Collection, oddities: str) -> 
 
 
 def relevance_level_note(name: str, collection: Collection) -> str | None:
-    """Return one line about a collection whose graded judgments do not state which grades are relevant, else None.
-
-    Args:
-        name: of the collection in the catalogue.
-        collection: as it was loaded.
-    """
+    """Return one line about a collection whose graded judgments do not state which grades are relevant, else None."""
     folder = available(name)
     place = folder / COLLECTION_FILE if folder else f"the {COLLECTION_FILE} of a folder in BEIR layout"
     stated = collection.relevance_level if collection.level_stated else None

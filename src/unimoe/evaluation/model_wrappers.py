@@ -7,16 +7,15 @@ makes of each what MTEB calls a search model, because MTEB's own one keeps every
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from unimoe.config import MTEBConfig
-from unimoe.errors import DataError, InputError
+from unimoe.config import Batches, MTEBConfig
+from unimoe.errors import named_inputs
 from unimoe.evaluation.mteb.prompts import TaskCard, TaskPrompts
 from unimoe.evaluation.rerankers import UnimodelReranker
 from unimoe.evaluation.sharing import Progress, encode_texts, shared
@@ -33,44 +32,74 @@ if TYPE_CHECKING:
     from mteb.types import Array, BatchedInput, EncodeKwargs, PromptType
     from torch.utils.data import DataLoader
 
+Model = TypeVar("Model", bound=Embedder)
+
 _KINDS: Mapping[str | None, TextKind] = {"query": "query", "document": "document", None: "plain"}
 _NO_PROMPTS = TaskPrompts(MTEBConfig(task_instruction=None))
 
 
-class MTEBEncoderWrapper:
-    """Embeds texts for MTEB, which compares them by cosine.
+class MTEBWrapper(Generic[Model]):
+    """What both adapters are made of.
 
-    A text gets the prefix that ``prompts`` has for its task and role, else the model's own: queries and documents those
-    of the model's prompt, the texts of symmetric tasks (STS, classification, clustering) none.
+    Attributes:
+        done: texts or pairs that were scored so far.
 
     Args:
         model: the model.
         name: the arm; MTEB knows the model as ``unimoe/{name}``.
         identity: what changes scores besides base weights, prompt, length and dtype, above all the content hash of the
             checkpoint. MTEB reuses stored scores of the same revision, so without it the weights in memory are hashed.
-        prompts: prefixes by task; none by default.
-        token_budget: padded tokens of one forward pass; by default what suits the device.
-        batch_size: texts of one forward pass, instead of the budget.
-        advance: called with the number of texts done, after each batch.
+        prompts: prefixes or instructions by task; by default the model's own for all.
+        advance: called with the number of texts or pairs done, after each batch.
         processes: those that share the work: this one leads, the others serve (``evaluation.sharing``).
+        batches: the size of a forward pass; by default what suits the device.
     """
+
+    kind: ClassVar[Literal["dense", "cross-encoder"]]
 
     def __init__(
         self,
-        model: Embedder,
+        model: Model,
         *,
         name: str = "model",
         identity: Mapping[str, str] | None = None,
         prompts: TaskPrompts | None = None,
-        token_budget: int | None = None,
-        batch_size: int | None = None,
         advance: Advance | None = None,
         processes: Processes = ALONE,
+        **batches: Unpack[Batches],
     ) -> None:
-        self.model, self.advance, self.processes = model, advance, processes
-        self._prompts = prompts or _NO_PROMPTS
-        self._batches = {"token_budget": token_budget, "batch_size": batch_size}
-        self.mteb_model_meta = _meta(model, "dense", name, identity, self._prompts)
+        self.model, self.name, self.processes, self.done = model, name, processes, 0
+        self.prompts, self._advance = prompts or _NO_PROMPTS, advance
+        self.batches: Batches = {"token_budget": None, "batch_size": None, **batches}  # both: fingerprints hash them
+        self.mteb_model_meta = self._meta(identity)
+
+    def advance(self, items: int) -> None:
+        """Count items that are done, and report them."""
+        self.done += items
+        if self._advance:
+            self._advance(items)
+
+    def _meta(self, identity: Mapping[str, str] | None) -> ModelMeta:
+        """Make the model's card for MTEB, whose revision is the content hash of everything that changes scores.
+
+        The kind is part of it: an encoder and a cross-encoder with the same weights score a reranking task differently.
+        """
+        from unimoe.evaluation.mteb.model_meta import model_meta
+
+        own = [self.model.base_identity, self.model.prompt_name, str(self.model.dtype)]
+        identity = {"weights": _weights_hash(self.model)} if identity is None else dict(identity)
+        revision = hash_json([self.kind, own, identity, self.prompts.settings])
+        return model_meta(f"unimoe/{self.name}", revision, self.kind)
+
+
+class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
+    """Embeds texts for MTEB, which compares them by cosine; arguments as in ``MTEBWrapper``.
+
+    A text gets the prefix that ``prompts`` has for its task and role, else the model's own: queries and documents those
+    of the model's prompt, the texts of symmetric tasks (STS, classification, clustering) none.
+    """
+
+    kind = "dense"
 
     def encode(
         self,
@@ -105,12 +134,12 @@ class MTEBEncoderWrapper:
         """
         options, progress = self.options(task, role), Progress(self.advance)
         encode = partial(self.model.encode, advance=progress.batch, **options)
-        with _named(task.name, role or "text", ids):
+        with named_inputs(lambda index: f"{task.name}, {role or 'text'} {ids[index]}"):
             return encode_texts(encode, texts, shared(self.processes, **options), progress)
 
     def options(self, task: TaskCard, role: str | None) -> dict[str, Any]:
         """Return the arguments of ``Embedder.encode`` for the texts of a task, as JSON values."""
-        return {"kind": _KINDS[role], "prefix": self._prompts.prefix(task, role), **self._batches}
+        return {"kind": _KINDS[role], "prefix": self.prompts.prefix(task, role), **self.batches}
 
     def similarity(self, embeddings1: Array, embeddings2: Array) -> Tensor:
         """Return cosines of all pairs of ``(N, D)`` and ``(M, D)`` unit vectors, ``(N, M)``, on the model's device."""
@@ -125,38 +154,14 @@ class MTEBEncoderWrapper:
         return vectors.reshape(-1, vectors.shape[-1])
 
 
-class MTEBCrossEncoderWrapper:
+class MTEBCrossEncoderWrapper(MTEBWrapper[UnimodelForExp1]):
     """Scores query-document pairs for MTEB's reranking tasks by the margin between the logits of yes and no.
 
     The margin and not P(yes), which float32 rounds to 1 from a margin of 18 on: ties are broken by document id.
-
-    Args:
-        model: the model.
-        name: the arm; MTEB knows the model as ``unimoe/{name}``.
-        identity: as for ``MTEBEncoderWrapper``.
-        prompts: instructions by task; by default the model's own for all.
-        token_budget: padded tokens of one forward pass; by default what suits the device.
-        batch_size: pairs of one forward pass, instead of the budget.
-        advance: called with the number of pairs done, after each batch.
-        processes: those that share the pairs of reranking tasks; see ``MTEBEncoderWrapper``.
+    Arguments are those of ``MTEBWrapper``.
     """
 
-    def __init__(
-        self,
-        model: UnimodelForExp1,
-        *,
-        name: str = "model",
-        identity: Mapping[str, str] | None = None,
-        prompts: TaskPrompts | None = None,
-        token_budget: int | None = None,
-        batch_size: int | None = None,
-        advance: Advance | None = None,
-        processes: Processes = ALONE,
-    ) -> None:
-        self.model, self.advance, self.processes = model, advance, processes
-        self._prompts = prompts or _NO_PROMPTS
-        self._options: dict[str, Any] = {"token_budget": token_budget, "batch_size": batch_size}
-        self.mteb_model_meta = _meta(model, "cross-encoder", name, identity, self._prompts)
+    kind = "cross-encoder"
 
     def predict(
         self,
@@ -180,24 +185,21 @@ class MTEBCrossEncoderWrapper:
         queries, query_ids, given = _texts(inputs1)
         documents, document_ids, _ = _texts(inputs2)
         pairs = list(zip(queries, documents, strict=True))
-        ids = [f"{query} with document {document}" for query, document in zip(query_ids, document_ids, strict=True)]
         rows: dict[str | None, list[int]] = {}
         for row, own in enumerate(given):
-            rows.setdefault(self.instruction(task_metadata, own), []).append(row)
+            rows.setdefault(self.prompts.instruction(task_metadata, own), []).append(row)
         prompts: list[list[int]] = [[]] * len(pairs)
         for instruction, chosen in rows.items():
             for row, prompt in zip(chosen, self.model.pair_ids([pairs[n] for n in chosen], instruction), strict=True):
                 prompts[row] = prompt
-        with _named(task_metadata.name, "query", ids):
-            return self.model.rerank_ids(prompts, advance=self.advance, **self._options)
-
-    def instruction(self, task: TaskCard, given: str | None) -> str | None:
-        """Return the instruction for a query of a task, which may have its own; None for the prompt's."""
-        return self._prompts.instruction(task, given)
+        with named_inputs(
+            lambda row: f"{task_metadata.name}, query {query_ids[row]} with document {document_ids[row]}"
+        ):
+            return self.model.rerank_ids(prompts, advance=self.advance, **self.batches)
 
     def reranker(self, instruction: str | None) -> UnimodelReranker:
         """Return what scores pairs with an instruction in shards."""
-        return UnimodelReranker(self.model, instruction=instruction, **self._options)
+        return UnimodelReranker(self.model, instruction=instruction, **self.batches)
 
 
 def _texts(inputs: DataLoader[BatchedInput]) -> tuple[list[str], list[str], list[str | None]]:
@@ -214,34 +216,6 @@ def _texts(inputs: DataLoader[BatchedInput]) -> tuple[list[str], list[str], list
         texts.extend(batch["text"])
         instructions.extend(batch.get("instruction") or [None] * len(places))
     return texts, ids, instructions
-
-
-@contextmanager
-def _named(task: str, role: str, ids: Sequence[str]) -> Iterator[None]:
-    """Name the id in errors about one of the texts."""
-    try:
-        yield
-    except InputError as error:
-        raise DataError(f"{task}, {role} {ids[error.index]}: {error.reason}") from None
-
-
-def _meta(
-    model: Embedder,
-    kind: Literal["dense", "cross-encoder"],
-    name: str,
-    identity: Mapping[str, str] | None,
-    prompts: TaskPrompts,
-) -> ModelMeta:
-    """Make the model's card for MTEB, whose revision is the content hash of everything that changes scores.
-
-    The kind is part of it: an encoder and a cross-encoder with the same weights score a reranking task differently.
-    """
-    from unimoe.evaluation.mteb.model_meta import model_meta
-
-    own = [model.base_identity, model.prompt_name, str(model.dtype)]
-    identity = {"weights": _weights_hash(model)} if identity is None else dict(identity)
-    revision = hash_json([kind, own, identity, prompts.settings])
-    return model_meta(f"unimoe/{name}", revision, kind)
 
 
 def _weights_hash(model: object) -> str:

@@ -59,18 +59,12 @@ def print_plan(
     price: float | None,
     mteb: Iterable[tuple[Task, AbsTask]] = (),
 ) -> None:
-    """Print datasets, queries, pairs, tokens, disk, and the expected time and cost.
+    """Print datasets, queries, pairs, tokens, disk, and the expected time and cost of evaluating a system.
 
-    Args:
-        system: what would be evaluated.
-        datasets: on which collections.
-        tasks: the tasks wanted.
-        price: of an hour of this machine, in any currency; None prints hours alone.
-        mteb: tasks of MTEB, and what the system does there.
+    ``price`` is that of an hour of this machine, in any currency; None prints hours alone. ``mteb`` has tasks of MTEB
+    and what the system does there.
     """
-    if system.load is None:
-        raise ValueError("the first stage alone needs no plan")
-    model, works, probe = system.load(), list[Work](), list[list[int]]()
+    model, works, probe = system.model(), list[Work](), list[list[int]]()
     reranker = UnimodelReranker(model)
     header = f"{'task':<10} {'dataset':<26} {'queries':>8} {'pairs/texts':>12} {'tokens':>14} {'disk':>9}"
     stdout.print(header, soft_wrap=True)
@@ -133,15 +127,16 @@ def _mteb_work(task: Task, mteb_task: AbsTask, size: TaskSize, model: UnimodelFo
     if task == "reranking":
         items, tokens = size.pairs, _reranking_tokens(size, model, rate)
     else:
-        items = size.texts
-        tokens = items * min(model.text_ids.max_length, rate * size.characters / max(1, items))
+        items, characters = size.queries + size.documents, size.query_characters + size.document_characters
+        tokens = items * min(model.text_ids.max_length, rate * characters / max(1, items))
     return Work(task, mteb_task.metadata.name, size.queries, items, round(tokens), items * _LINE_BYTES)
 
 
 def _reranking_tokens(size: TaskSize, model: UnimodelForExp1, rate: float) -> float:
     """Estimate the tokens of all prompts: the beginning counts once for each query or, document first, document."""
-    prompt, documents = model.pair_ids, size.texts - size.queries
-    query, document = rate * size.query_characters / max(1, size.queries), rate * size.document_characters
+    prompt, documents = model.pair_ids, size.documents
+    query = rate * size.query_characters / max(1, size.queries)
+    document = rate * size.document_characters / max(1, documents)
     first, second, groups = query, document, size.queries
     if prompt.order == "document_first":
         first, second, groups = document, query, documents

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress, groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from unimoe.config import Experiment
+from unimoe.config import Batches, Experiment
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UsageError, first_few
 from unimoe.evaluation.shards import (
@@ -41,21 +41,13 @@ class UnimodelReranker:
 
     Args:
         model: the model.
-        token_budget: padded tokens of one forward pass; by default what suits the device.
-        batch_size: pairs of one forward pass, instead of the budget.
         instruction: what the prompts say, instead of the model's own instruction.
+        batches: the size of a forward pass; by default what suits the device.
     """
 
-    def __init__(
-        self,
-        model: UnimodelForExp1,
-        *,
-        token_budget: int | None = None,
-        batch_size: int | None = None,
-        instruction: str | None = None,
-    ) -> None:
-        self._model, self._token_budget, self._batch_size = model, token_budget, batch_size
-        self._instruction = instruction
+    def __init__(self, model: UnimodelForExp1, *, instruction: str | None = None, **batches: Unpack[Batches]) -> None:
+        self._model, self._instruction = model, instruction
+        self._batches: Batches = {"token_budget": None, "batch_size": None, **batches}
 
     @property
     def options(self) -> dict[str, Any]:
@@ -63,13 +55,9 @@ class UnimodelReranker:
         return {**self._batches, "instruction": self._instruction}
 
     @property
-    def _batches(self) -> dict[str, Any]:
-        return {"token_budget": self._token_budget, "batch_size": self._batch_size}
-
-    @property
     def token_budget(self) -> int | None:
         """Tokens of one forward pass; see ``Reranker``."""
-        return used_budget(self._model, self._token_budget, self._batch_size)
+        return used_budget(self._model, **self._batches)
 
     def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
         """Cut into whole prefix groups: batches never cross a shard, and what prompts share is computed once."""
@@ -98,8 +86,7 @@ class UnimodelReranker:
 class FunctionReranker:
     """Scores pairs by a function from (query, document) pairs of texts to a score for each.
 
-    Args:
-        function: called with all candidates of one query at a time, so that it may compare them with each other.
+    It is called with all candidates of one query at a time, so that it may compare them with each other.
     """
 
     token_budget = None
@@ -149,7 +136,7 @@ def truncation_note(name: str, truncated: Sequence[str]) -> str:
     )
 
 
-def used_budget(model: UnimodelForExp1, token_budget: int | None, batch_size: int | None) -> int | None:
+def used_budget(model: UnimodelForExp1, token_budget: int | None = None, batch_size: int | None = None) -> int | None:
     """Return the tokens of one forward pass, fewer once memory ran out; None where sequences are counted instead."""
     if model.reduced_budget or batch_size:
         return model.reduced_budget
@@ -174,9 +161,7 @@ def as_reranker(model: Any, tokenizer: Any, config: Experiment) -> Reranker:
             return own
         if callable(model):
             return FunctionReranker(model)
-    evaluation = config.evaluation
-    unimodel = as_unimodel(model, tokenizer, config)
-    return UnimodelReranker(unimodel, token_budget=evaluation.token_budget, batch_size=evaluation.batch_size)
+    return UnimodelReranker(as_unimodel(model, tokenizer, config), **config.evaluation.batches)
 
 
 def as_unimodel(model: Any, tokenizer: Any, config: Experiment) -> UnimodelForExp1:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 from unimoe.config import Experiment
 from unimoe.data.catalog import UnavailableError
@@ -17,12 +17,10 @@ from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UnimoeError, UsageError
 from unimoe.evaluation.loading import failure_line
 from unimoe.evaluation.rerankers import as_reranker, truncation_note
-from unimoe.evaluation.shards import Candidates, Reranker, ShardScores, ShardStore, candidate_pairs, score_shards
+from unimoe.evaluation.shards import Candidates, Reranker, ShardScores, ShardWork, candidate_pairs, score_shards
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.tiers import Dataset, LoadedDataset, chosen_datasets, known_tier, tier_datasets
 from unimoe.metrics import score_run, suite_averages
-from unimoe.models.embedder import Advance
-from unimoe.processes import ALONE, Processes
 from unimoe.trec import Run
 
 
@@ -133,9 +131,7 @@ def rerank_collection(
     *,
     main_metric: str = "ndcg@10",
     ordered: bool = True,
-    store: ShardStore | None = None,
-    processes: Processes = ALONE,
-    advance: Advance | None = None,
+    **work: Unpack[ShardWork],
 ) -> Outcome:
     """Rerank the candidates of every query of a collection, and score the new order.
 
@@ -145,14 +141,12 @@ def rerank_collection(
         candidates: a run: query id to ``{document id: first-stage score}``.
         main_metric: the metric that decides.
         ordered: whether the first stage's scores rank.
-        store: where finished shards are kept, so that a killed run can be resumed; None keeps none.
-        processes: those that share the work: this one leads, the others serve (``evaluation.sharing``).
-        advance: called with the number of pairs done, after each batch.
+        work: see ``ShardWork``.
 
     Raises:
         DataError: a candidate is no document of the collection, or a score is not finite.
     """
-    run, found = rerank_run(reranker, collection, candidates, store=store, processes=processes, advance=advance)
+    run, found = rerank_run(reranker, collection, candidates, **work)
     level, truncated = collection.relevance_level, sorted(reranker.truncated_queries(collection.queries))
     first_stage = score_run(collection.qrels, candidates, relevance_level=level) if ordered else None
     return Outcome(
@@ -173,18 +167,12 @@ def rerank_collection(
 
 
 def rerank_run(
-    reranker: Reranker,
-    collection: Collection,
-    candidates: Candidates,
-    *,
-    store: ShardStore | None = None,
-    processes: Processes = ALONE,
-    advance: Advance | None = None,
+    reranker: Reranker, collection: Collection, candidates: Candidates, **work: Unpack[ShardWork]
 ) -> tuple[Run, ShardScores]:
     """Rerank as ``rerank_collection`` does, without measuring the new order; return the run, and scores and seconds."""
     _refuse_unknown(collection, candidates)
     shards = reranker.cut(collection, candidates)
-    found = score_shards(reranker, collection, shards, store=store, processes=processes, advance=advance)
+    found = score_shards(reranker, collection, shards, **work)
     scores = dict(zip((pair for shard in shards for pair in shard), found.scores, strict=True))
     run: Run = {query: {} for query in collection.queries}
     for query, document in candidate_pairs(collection, candidates):
@@ -198,7 +186,7 @@ def _rerank(reranker: Reranker, data: LoadedDataset) -> Outcome:
         data.collection,
         data.candidates,
         main_metric=data.dataset.main_metric,
-        ordered=data.first_stage_is_ordered,
+        ordered=data.first_stage.ordered,
     )
 
 

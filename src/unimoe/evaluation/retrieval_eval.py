@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
+from unimoe.config import Batches
 from unimoe.config.dense import DenseConfig
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import PASSAGES, TOP1000
-from unimoe.errors import DataError, InputError, UsageError, first_few
+from unimoe.errors import DataError, UsageError, first_few, named_inputs
 from unimoe.evaluation.sharing import shared
 from unimoe.evaluation.spec import Outcome
 from unimoe.io import hash_json
@@ -94,10 +95,9 @@ def evaluate_retrieval(
     store_dir: Path,
     weights: str | None,
     exclude_self: bool = False,
-    token_budget: int | None = None,
-    batch_size: int | None = None,
     advance: Advance | None = None,
     processes: Processes = ALONE,
+    **batches: Unpack[Batches],
 ) -> Outcome:
     """Embed a corpus and its queries, search it, and score what is found.
 
@@ -110,10 +110,9 @@ def evaluate_retrieval(
         weights: content hash of an adapter or a head, which is no part of ``model.base_identity``; None where there is
             neither. Without it, vectors of other weights would be reused.
         exclude_self: leave out the document whose id is the query's, as MTEB's tasks of some collections do.
-        token_budget: padded tokens of one forward pass; by default what suits the device.
-        batch_size: texts of one forward pass, instead of the budget.
         advance: called with the number of texts done.
         processes: those that share the documents; this one leads, the others serve.
+        batches: the size of a forward pass; by default what suits the device.
 
     Raises:
         DataError: no documents, no judgments, or an embedding is not finite or zero, which names the text's id.
@@ -121,8 +120,7 @@ def evaluate_retrieval(
     """
     _refuse_unsearchable(collection)
     start, embedded = time.perf_counter(), len(collection.queries)
-    batches: dict[str, Any] = {"token_budget": token_budget, "batch_size": batch_size}
-    of_document = {"kind": "document", "max_length": config.document_length, **batches}
+    of_document: dict[str, Any] = {"kind": "document", "max_length": config.document_length, **batches}
 
     def counted(encode: Encode, units: Iterable[Sequence[str]]) -> Iterator[Vectors]:
         nonlocal embedded
@@ -130,16 +128,14 @@ def evaluate_retrieval(
             embedded += len(vectors)
             yield vectors
 
-    query_ids = list(collection.queries)
-    try:  # first, so that a broken model is noticed in seconds
-        texts = list(collection.queries.values())
+    query_ids, texts = list(collection.queries), list(collection.queries.values())
+    with named_inputs(lambda index: f"{collection.name}, query {query_ids[index]!r}"):
+        # first, so that a broken model is noticed in seconds
         queries = model.encode(texts, kind="query", max_length=config.query_length, **batches)
-    except InputError as error:
-        raise DataError(f"{collection.name}, query {query_ids[error.index]!r}: {error.reason}") from None
     if advance:
         advance(len(query_ids))
     own = embedding_fingerprint(model, "document", config.document_length)
-    fingerprint = hash_json([own, weights, token_budget, batch_size, config.storage])
+    fingerprint = hash_json([own, weights, batches.get("token_budget"), batches.get("batch_size"), config.storage])
     store = encode_corpus(
         partial(model.encode, **of_document),
         collection.corpus,

@@ -25,8 +25,8 @@ from unimoe.evaluation.retrieval_eval import (
 from unimoe.evaluation.runner import Evaluation, Evaluator
 from unimoe.evaluation.sharing import serve
 from unimoe.evaluation.spec import EvaluationSpec, Outcome, model_hashes
-from unimoe.evaluation.systems import BM25, Retriever, checkpoint_retriever, encoder_retriever
-from unimoe.evaluation.tiers import Dataset, splits_by_name
+from unimoe.evaluation.systems import BM25, Retriever, checkpoint_retriever, encoder_retriever, fused_name
+from unimoe.evaluation.tiers import Dataset, chosen_datasets
 from unimoe.io import hash_json
 from unimoe.models.embedder import Advance
 from unimoe.processes import ALONE, Processes
@@ -112,7 +112,7 @@ def run_retrieval(
             for arm in arms:
                 _print_result(Path(experiment.output_dir), evaluator.take(arm, steps))
             keys.append(f"{TASK}/{dataset.name}")
-    names = [retriever.name, *([retriever.fused_name] if fused else [])]
+    names = [retriever.name, *([fused_name(retriever.name)] if fused else [])]
     return RetrievalReport(names, keys, failures)
 
 
@@ -162,7 +162,7 @@ class DatasetArms:
         yield Evaluation(self._spec(BM25), queries, self._search_words)
         yield Evaluation(self._spec(self._retriever.name), texts, self._described(self._search_vectors))
         if self._config.fuse_depth is not None:
-            yield Evaluation(self._spec(self._retriever.fused_name), texts, self._described(self._fuse))
+            yield Evaluation(self._spec(fused_name(self._retriever.name)), texts, self._described(self._fuse))
 
     def _spec(self, name: str) -> EvaluationSpec:
         retriever, config, data = self._retriever, self._config, self._data
@@ -246,10 +246,9 @@ class DatasetArms:
                 store_dir=Path(self._experiment.output_dir) / "vectors",
                 weights=f"{weights}, compiled" if weights and evaluation.compile else weights,
                 exclude_self=self._dataset.exclude_self,
-                token_budget=evaluation.token_budget,
-                batch_size=evaluation.batch_size,
                 advance=advance,
                 processes=self._processes,
+                **evaluation.batches,
             )
             self._embedded = replace(outcome, main_metric=self._dataset.main_metric)
         return self._embedded
@@ -263,20 +262,7 @@ class DatasetArms:
 def _datasets(request: RetrievalRequest) -> list[Dataset]:
     if not request.datasets:
         raise UsageError("--datasets is empty; name collections, for example --datasets scifact,nfcorpus")
-    evaluation = request.config.evaluation
-    return [
-        Dataset(
-            collection=collection,
-            split=split,
-            depth=request.config.retrieval.depth,
-            queries=None,
-            pool=None,
-            bm25=evaluation.bm25,
-            max_queries=request.max_queries,
-            first_stage=evaluation.first_stage,
-        )
-        for collection, split in splits_by_name(request.datasets).items()
-    ]
+    return chosen_datasets(request.config, request.datasets, request.max_queries)
 
 
 def _print_result(output_dir: Path, result: EvalResult) -> None:

@@ -15,10 +15,10 @@ from unimoe.console import Steps, stderr
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.mteb.run import Counted, evaluate_task
+from unimoe.evaluation.mteb.run import evaluate_task
 from unimoe.evaluation.rerankers import UnimodelReranker, used_budget
 from unimoe.evaluation.reranking_eval import rerank_collection
-from unimoe.evaluation.shards import score_part
+from unimoe.evaluation.shards import ShardStore, score_part
 from unimoe.evaluation.sharing import Part, serve
 from unimoe.evaluation.spec import EvaluationSpec, Outcome, collection_spec, mteb_spec
 from unimoe.evaluation.store import ResultStore
@@ -40,7 +40,7 @@ class Evaluation:
     """An evaluation that can be run.
 
     Attributes:
-        spec: the specification of the evaluation.
+        spec: its specification.
         size: pairs or texts that a model has to score, for the progress bar; None where only MTEB knows.
         run: evaluates; takes what is called with the number of items done.
     """
@@ -64,20 +64,16 @@ class Evaluator:
         self._processes = processes
 
     def evaluations(
-        self, systems: Sequence[System], data: LoadedDataset, tasks: Sequence[Task] | None = None
+        self, system: System, data: LoadedDataset, tasks: Sequence[Task] | None = None
     ) -> Iterator[Evaluation]:
-        """Yield the evaluations on a dataset: every task of every system, except a first stage that gives no order.
+        """Yield the evaluations of a system on a dataset: of every task, or of those that are wanted.
 
-        Args:
-            systems: the systems to evaluate.
-            data: on which collection.
-            tasks: those that are wanted; None for all.
+        A first stage that gives no order has none.
         """
-        for system in systems:
-            if system.load is not None or data.first_stage_is_ordered:
-                for task in system.tasks:
-                    if tasks is None or task in tasks:
-                        yield self.on_collection(system, task, data)
+        if system.load is not None or data.first_stage.ordered:
+            for task in system.tasks:
+                if tasks is None or task in tasks:
+                    yield self.on_collection(system, task, data)
 
     def on_collection(self, system: System, task: Task, data: LoadedDataset) -> Evaluation:
         """Return the evaluation of a system's task on a collection."""
@@ -86,24 +82,19 @@ class Evaluator:
             return Evaluation(spec, 0, lambda _: _first_stage_outcome(data, task))
         if task == "embedding":
             size = len(data.pooled.corpus) + len(data.pooled.queries)
-            return Evaluation(spec, size, partial(self._embed, spec, system, system.load, data))
+            return Evaluation(spec, size, partial(self._embed, spec, system, data))
         pairs = sum(map(len, data.candidates.values()))
-        return Evaluation(spec, pairs, partial(self._rerank, spec, system, system.load, data))
+        return Evaluation(spec, pairs, partial(self._rerank, spec, system, data))
 
     def on_mteb_task(self, system: System, task: Task, mteb_task: AbsTask) -> Evaluation:
         """Return the evaluation of a system on a task of MTEB, by embedding or by reranking its candidates."""
-        if system.load is None:
-            raise ValueError("the first stage alone cannot be evaluated on tasks of MTEB")
         spec = mteb_spec(system, task, mteb_task)
-        return Evaluation(spec, None, partial(self._evaluate_mteb_task, spec, system, system.load, mteb_task))
+        return Evaluation(spec, None, partial(self._evaluate_mteb_task, spec, system, mteb_task))
 
     def take(self, evaluation: Evaluation, steps: Steps, metric: str | None = None) -> EvalResult:
         """Run one evaluation as a step of several; a result of its very spec that exists is kept.
 
-        Args:
-            evaluation: the evaluation to run.
-            steps: numbers the evaluations on stderr.
-            metric: what the step shows; by default the main metric.
+        The step shows ``metric``, by default the main one.
 
         Raises:
             DataError: the place of the result is taken by another evaluation, or a score is not finite.
@@ -114,7 +105,8 @@ class Evaluator:
             self.store.clear_unfinished(spec)  # of a run that was killed right after the result
             return self.store.read(spec)
         with steps.step(spec.title, evaluation.size) as step:
-            outcome = self._outcome(evaluation, step.advance)
+            self.store.refuse_taken(spec)
+            outcome = evaluation.run(step.advance)
             result = self.store.write(spec, outcome)
             shown = metric or result.main_metric
             step.outcome = f"{shown} {result.aggregate[shown]:.4f}"
@@ -122,113 +114,76 @@ class Evaluator:
             stderr.print(note, style="dim", soft_wrap=True)
         return result
 
-    def evaluate(self, evaluation: Evaluation) -> EvalResult:
-        """Run one evaluation without looking for an existing result, and write its result; see ``take``."""
-        return self.store.write(evaluation.spec, self._outcome(evaluation, None))
-
-    def _outcome(self, evaluation: Evaluation, advance: Advance | None) -> Outcome:
-        self.store.refuse_taken(evaluation.spec)
-        return evaluation.run(advance)
-
-    def _rerank(
-        self,
-        spec: EvaluationSpec,
-        system: System,
-        load: Callable[[], UnimodelForExp1],
-        data: LoadedDataset,
-        advance: Advance | None,
-    ) -> Outcome:
-        model, evaluation = load(), system.experiment.evaluation
-        options: dict[str, Any] = {"token_budget": evaluation.token_budget, "batch_size": evaluation.batch_size}
+    def _rerank(self, spec: EvaluationSpec, system: System, data: LoadedDataset, advance: Advance | None) -> Outcome:
+        model, batches = system.model(), system.experiment.evaluation.batches
         outcome = rerank_collection(
-            UnimodelReranker(model, **options),
+            UnimodelReranker(model, **batches),
             data.collection,
             data.candidates,
             main_metric=data.dataset.main_metric,
-            ordered=data.first_stage_is_ordered,
-            store=self.store.shards(spec, spec.fingerprint(model.device, **options)),
+            ordered=data.first_stage.ordered,
+            store=ShardStore(self.store.unfinished(spec), spec.fingerprint(model.device, **batches)),
             processes=self._processes,
             advance=advance,
         )
         return replace(outcome, seconds=outcome.seconds / self._processes.size, device=describe_device(model.device))
 
-    def _embed(
-        self,
-        spec: EvaluationSpec,
-        system: System,
-        load: Callable[[], UnimodelForExp1],
-        data: LoadedDataset,
-        advance: Advance | None,
-    ) -> Outcome:
+    def _embed(self, spec: EvaluationSpec, system: System, data: LoadedDataset, advance: Advance | None) -> Outcome:
         """Rank a collection by the cosine of embeddings, through MTEB."""
-        model, evaluation = load(), system.experiment.evaluation
+        model, collection = system.model(), data.collection
+        wrapped = MTEBEncoderWrapper(model, **self._adapted(spec, system, advance))
         outcome = evaluate_embedding_collection(
-            model,
-            data.pooled,
-            name=system.name,
-            identity=_identity(spec, system),
-            prompts=TaskPrompts(evaluation.mteb),
-            token_budget=evaluation.token_budget,
-            batch_size=evaluation.batch_size,
-            exclude_self=data.dataset.exclude_self,
-            advance=advance,
-            folder=self.store.unfinished(spec),
-            processes=self._processes,
+            wrapped, data.pooled, exclude_self=data.dataset.exclude_self, folder=self.store.unfinished(spec)
         )
         return replace(
             outcome,
             main_metric=data.dataset.main_metric,
-            qrels=data.collection.qrels,
-            queries=data.collection.queries,
-            relevance_level=data.collection.relevance_level,
+            qrels=collection.qrels,
+            queries=collection.queries,
+            relevance_level=collection.relevance_level,
             main_score=outcome.main_score if spec.task_type else None,
-            token_budget=used_budget(model, evaluation.token_budget, evaluation.batch_size),
+            token_budget=used_budget(model, **system.experiment.evaluation.batches),
             device=describe_device(model.device),
         )
 
     def _evaluate_mteb_task(
-        self,
-        spec: EvaluationSpec,
-        system: System,
-        load: Callable[[], UnimodelForExp1],
-        mteb_task: AbsTask,
-        advance: Advance | None,
+        self, spec: EvaluationSpec, system: System, mteb_task: AbsTask, advance: Advance | None
     ) -> Outcome:
-        model, counted, evaluation = load(), Counted(advance), system.experiment.evaluation
-        options: dict[str, Any] = {
-            "name": system.name,
-            "identity": _identity(spec, system),
-            "token_budget": evaluation.token_budget,
-            "batch_size": evaluation.batch_size,
-            "prompts": TaskPrompts(evaluation.mteb),
-            "advance": counted,
-            "processes": self._processes,
-        }
-        reranking = spec.task == "reranking"
-        wrapped: MTEBEncoderWrapper | MTEBCrossEncoderWrapper
-        wrapped = MTEBCrossEncoderWrapper(model, **options) if reranking else MTEBEncoderWrapper(model, **options)
+        model, reranking = system.model(), spec.task == "reranking"
+        adapter = MTEBCrossEncoderWrapper if reranking else MTEBEncoderWrapper
+        outcome = evaluate_task(
+            adapter(model, **self._adapted(spec, system, advance)), mteb_task, self.store.unfinished(spec)
+        )
         return replace(
-            evaluate_task(wrapped, mteb_task, counted, self.store.unfinished(spec)),
-            token_budget=used_budget(model, evaluation.token_budget, evaluation.batch_size),
+            outcome,
+            token_budget=used_budget(model, **system.experiment.evaluation.batches),
             device=describe_device(model.device),
             queries_without_candidates=[] if reranking else None,
         )
+
+    def _adapted(self, spec: EvaluationSpec, system: System, advance: Advance | None) -> dict[str, Any]:
+        """Return the arguments of an adapter to MTEB besides the model."""
+        evaluation = system.experiment.evaluation
+        compiled = {"compile": "layers"} if evaluation.compile else {}  # which changes last bits
+        return {
+            "name": system.name,
+            "identity": spec.hashes | {"dtype": str(system.dtype)} | compiled,
+            "prompts": TaskPrompts(evaluation.mteb),
+            "advance": advance,
+            "processes": self._processes,
+            **evaluation.batches,
+        }
 
 
 def serve_model(processes: Processes, load_system: Callable[[], System]) -> None:
     """Compute what the leader hands out until it has no more.
 
-    Args:
-        processes: of which this one does not lead.
-        load_system: returns the arm that the leader evaluates; called when there is work.
+    ``load_system`` returns the arm that the leader evaluates; it is called when there is work.
     """
 
     @cache
     def model() -> UnimodelForExp1:
-        system = load_system()
-        if system.load is None:
-            raise ValueError("the first stage has no model to share")
-        return system.load()
+        return load_system().model()
 
     def encode(part: Part) -> Vectors:
         return model().encode(part["texts"], **part["options"])
@@ -239,16 +194,10 @@ def serve_model(processes: Processes, load_system: Callable[[], System]) -> None
     serve(processes, {"encode": encode, "rerank": rerank})
 
 
-def _identity(spec: EvaluationSpec, system: System) -> dict[str, str]:
-    """Return what scores and vectors depend on besides what a model tells of itself; compiling changes last bits."""
-    compiled = {"compile": "layers"} if system.experiment.evaluation.compile else {}
-    return spec.hashes | {"dtype": str(system.dtype)} | compiled
-
-
 def _first_stage_outcome(data: LoadedDataset, task: Task) -> Outcome:
     """Score the first stage alone: as candidates to rerank, or as retrieval from the whole corpus."""
     collection, reranking = data.collection, task == "reranking"
-    run = data.candidates if reranking else data.first_stage_run
+    run = data.candidates if reranking else data.first_stage.run
     scores = score_run(collection.qrels, run, relevance_level=collection.relevance_level)
     return Outcome(
         main_metric=data.dataset.main_metric,
@@ -257,6 +206,6 @@ def _first_stage_outcome(data: LoadedDataset, task: Task) -> Outcome:
         queries=collection.queries,
         scores=scores,
         relevance_level=collection.relevance_level,
-        first_stage=scores if reranking and data.first_stage_is_ordered else None,
+        first_stage=scores if reranking and data.first_stage.ordered else None,
         queries_without_candidates=data.queries_without_candidates if reranking else None,
     )

@@ -11,16 +11,15 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypedDict, Unpack, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unimoe.data.collection import Collection, Document
-from unimoe.errors import DataError, InputError
+from unimoe.errors import DataError, InputError, named_inputs
 from unimoe.evaluation.sharing import Part, Progress, compute_parts
 from unimoe.io import hash_parts, read_json, write_json
 from unimoe.models.embedder import Advance
@@ -145,14 +144,8 @@ def cut_shards(
 ) -> list[list[Pair]]:
     """Cut the candidate pairs of a collection's queries into shards of whole prefix groups.
 
-    A prefix group is the pairs whose prompts begin alike: those of a query where the prompt has the query first, else
-    those of a document.
-
-    Args:
-        collection: queries and documents.
-        candidates: the run to rerank.
-        order: ``query_first`` or ``document_first``.
-        characters: a shard ends with the group that brings its text to this size.
+    A prefix group is the pairs whose prompts begin alike: those of a query where ``order`` is ``query_first``, those of
+    a document where it is ``document_first``. A shard ends with the group that brings its text to ``characters``.
     """
     by = 0 if order == "query_first" else 1
     groups: dict[str, list[Pair]] = {}
@@ -179,32 +172,36 @@ def pair_texts(collection: Collection, pairs: Sequence[Pair]) -> list[TextPair]:
     return [(collection.queries[query], collection.corpus[document].full_text) for query, document in pairs]
 
 
+class ShardWork(TypedDict, total=False):
+    """How shards are scored, besides by what.
+
+    Attributes:
+        store: keeps finished shards, so that a killed run can be resumed; by default none.
+        processes: those that share the shards of a ``SharedReranker``: this one leads, the others serve
+            (``evaluation.sharing``).
+        advance: called with the number of pairs done, after each batch.
+    """
+
+    store: ShardStore | None
+    processes: Processes
+    advance: Advance | None
+
+
 def score_shards(
-    reranker: Reranker,
-    collection: Collection,
-    shards: Sequence[Sequence[Pair]],
-    *,
-    store: ShardStore | None = None,
-    processes: Processes = ALONE,
-    advance: Advance | None = None,
+    reranker: Reranker, collection: Collection, shards: Sequence[Sequence[Pair]], **work: Unpack[ShardWork]
 ) -> ShardScores:
-    """Score the pairs of all shards: what the store has is read, the rest is computed.
+    """Score the pairs of all shards, in their order: what the store has is read, the rest is computed.
 
     Args:
         reranker: scores the pairs.
         collection: their texts.
         shards: as ``Reranker.cut`` makes them.
-        store: keeps finished shards; None keeps none.
-        processes: those that share the shards of a ``SharedReranker``: this one leads, the others serve
-            (``evaluation.sharing``).
-        advance: called with the number of pairs done.
-
-    Returns:
-        The scores in the order of the shards' pairs.
+        work: see ``ShardWork``.
 
     Raises:
         DataError: a pair cannot be scored, or its score is not finite; names query and document.
     """
+    store, processes, advance = work.get("store"), work.get("processes", ALONE), work.get("advance")
     if processes.size == 1 or not isinstance(reranker, SharedReranker):
         return _score_shards(reranker, collection, shards, store, advance)
     progress = Progress(advance)
@@ -242,7 +239,7 @@ def prepare(reranker: Reranker, collection: Collection, pairs: Sequence[Pair]) -
     Raises:
         DataError: a pair cannot be scored; names query and document.
     """
-    with _named(collection, pairs):
+    with named_inputs(lambda index: _pair_name(collection, pairs[index])):
         return reranker.prepare(pair_texts(collection, pairs))
 
 
@@ -311,7 +308,7 @@ def _score(
     advance: Advance | None,
 ) -> ShardScores:
     start = time.perf_counter()
-    with _named(collection, pairs):
+    with named_inputs(lambda index: _pair_name(collection, pairs[index])):
         scores = list(map(float, reranker.score(prepared, advance)))
         if len(scores) != len(pairs):
             raise DataError(
@@ -324,11 +321,5 @@ def _score(
     return ShardScores(scores, time.perf_counter() - start)
 
 
-@contextmanager
-def _named(collection: Collection, pairs: Sequence[Pair]) -> Iterator[None]:
-    """Name the ids in errors about one of the pairs."""
-    try:
-        yield
-    except InputError as error:
-        query_id, document_id = pairs[error.index]
-        raise DataError(f"{collection.name}, query {query_id!r}, document {document_id!r}: {error.reason}") from None
+def _pair_name(collection: Collection, pair: Pair) -> str:
+    return f"{collection.name}, query {pair[0]!r}, document {pair[1]!r}"

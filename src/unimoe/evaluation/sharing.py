@@ -81,9 +81,7 @@ def leading(processes: Processes) -> Iterator[None]:
 def shared(processes: Processes, **options: Any) -> Spread:
     """Return what embeds units of texts in several processes.
 
-    Args:
-        processes: those that share the units.
-        options: arguments of ``Embedder.encode`` in the others; the leader's own function has the same.
+    ``options`` are the arguments of ``Embedder.encode`` in the others; the leader's own function has the same.
     """
 
     def spread(encode: Encode, units: Iterable[Sequence[str]]) -> Iterator[Vectors]:
@@ -94,13 +92,7 @@ def shared(processes: Processes, **options: Any) -> Spread:
 
 
 def encode_texts(encode: Encode, texts: Sequence[str], spread: Spread, progress: Progress) -> Vectors:
-    """Embed texts in memory, in units that depend on the texts alone.
-
-    Args:
-        encode: embeds the texts of a unit.
-        texts: N texts.
-        spread: embeds several units.
-        progress: is told of every unit.
+    """Embed N texts in memory, in units that depend on the texts alone; report every unit.
 
     Returns:
         ``(N, D)`` in the order of ``texts``.

@@ -156,21 +156,16 @@ def collection_spec(system: System, task: Task, data: LoadedDataset) -> Evaluati
         system,
         task,
         result_dataset(task, dataset),
-        identity=Identity(
-            experiment=system.experiment.name,
-            base_model=system.base_identity,
-            checkpoint=system.which,
-            split=dataset.split,
-            first_stage=None if task == "embedding" else data.first_stage,
-            depth=dataset.depth if task == "reranking" else None,
-            pool=len(data.pooled.corpus) if pooled else None,
-            prompt=prompt,
-            max_queries=dataset.max_queries,
-        ),
         data_hashes={name: data.hashes[name] for name in ("collection", part)} | rule,
+        prompt=prompt,
+        split=dataset.split,
+        first_stage=None if task == "embedding" else data.first_stage.source,
+        depth=dataset.depth if task == "reranking" else None,
+        pool=len(data.pooled.corpus) if pooled else None,
+        max_queries=dataset.max_queries,
         main_metric=dataset.main_metric,
         caveats=data.caveats,
-        task_type=str(card.type) if card else None,
+        card=card,
     )
 
 
@@ -184,31 +179,18 @@ def mteb_spec(system: System, task: Task, mteb_task: AbsTask) -> EvaluationSpec:
         system,
         task,
         card.name,
-        identity=Identity(
-            experiment=system.experiment.name,
-            base_model=system.base_identity,
-            checkpoint=system.which,
-            split="+".join(mteb_task.eval_splits),
-            first_stage=MTEB_CANDIDATES if task == "reranking" else None,
-            depth=None,
-            pool=None,
-            prompt=_prompt_on_task(system, card, task),
-            max_queries=None,
-        ),
         data_hashes={"collection": content},
-        main_metric=None,
-        caveats=[],
-        task_type=str(card.type),
+        prompt=_prompt_on_task(system, card, task),
+        split="+".join(mteb_task.eval_splits),
+        first_stage=MTEB_CANDIDATES if task == "reranking" else None,
+        card=card,
     )
 
 
 def model_hashes(base_model: str | None, prompt: str | None, checkpoint: str | None) -> dict[str, str]:
     """Return the content hashes of what computes scores, by name.
 
-    Args:
-        base_model: ``id@hash`` of the base weights.
-        prompt: name and hash, ``name@hash``.
-        checkpoint: content hash of what was trained.
+    Base model and prompt are given as ``name@hash``, the checkpoint by the content hash of what was trained.
     """
     known = {
         "base_model": base_model and base_model.rpartition("@")[2],
@@ -229,26 +211,41 @@ def _system_spec(
     task: Task,
     dataset: str,
     *,
-    identity: Identity,
     data_hashes: dict[str, str],
-    main_metric: str | None,
-    caveats: Sequence[str],
-    task_type: str | None,
+    prompt: str | None,
+    split: str,
+    first_stage: str | None,
+    depth: int | None = None,
+    pool: int | None = None,
+    max_queries: int | None = None,
+    main_metric: str | None = None,
+    caveats: Sequence[str] = (),
+    card: TaskMetadata | None,
 ) -> EvaluationSpec:
-    checkpoint = system.checkpoint
-    trained = weights_hash(checkpoint, system.experiment.evaluation) if checkpoint else None
+    checkpoint, experiment = system.checkpoint, system.experiment
+    trained = weights_hash(checkpoint, experiment.evaluation) if checkpoint else None
     return EvaluationSpec(
         system=system.name,
         seed=system.seed,
         task=task,
         dataset=dataset,
-        identity=identity,
-        hashes=data_hashes | model_hashes(system.base_identity, identity.prompt, trained),
-        config=system.experiment.model_dump(),
+        identity=Identity(
+            experiment=experiment.name,
+            base_model=system.base_identity,
+            checkpoint=system.which,
+            split=split,
+            first_stage=first_stage,
+            depth=depth,
+            pool=pool,
+            prompt=prompt,
+            max_queries=max_queries,
+        ),
+        hashes=data_hashes | model_hashes(system.base_identity, prompt, trained),
+        config=experiment.model_dump(),
         main_metric=main_metric,
         dtype=system.dtype,
-        caveats=[*system.experiment.caveats, *caveats],
-        task_type=task_type,
+        caveats=[*experiment.caveats, *caveats],
+        task_type=str(card.type) if card else None,
         training=checkpoint.training if checkpoint else None,
     )
 

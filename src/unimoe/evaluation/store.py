@@ -14,7 +14,6 @@ from shutil import rmtree
 
 from unimoe.collection_card import sidecar_path
 from unimoe.errors import DataError
-from unimoe.evaluation.shards import ShardStore
 from unimoe.evaluation.spec import EvaluationSpec, Outcome
 from unimoe.io import write_json
 from unimoe.provenance import collect_provenance
@@ -37,12 +36,7 @@ from unimoe.trec import Qrels, Run, ranked, write_qrels, write_run
 
 
 class ResultStore:
-    """Reads and writes the results of one output folder.
-
-    Args:
-        output_dir: the experiment's folder.
-        given: options and config keys given by hand, for provenance.
-    """
+    """Reads and writes the results of one output folder; ``given`` are options given by hand, for provenance."""
 
     def __init__(self, output_dir: Path, given: Sequence[str] = ()) -> None:
         self.output_dir = output_dir
@@ -141,15 +135,6 @@ class ResultStore:
         rmtree(unfinished, ignore_errors=True)
         with suppress(OSError):  # other evaluations may have some in the parent folder
             unfinished.parent.rmdir()
-
-    def shards(self, spec: EvaluationSpec, fingerprint: str) -> ShardStore:
-        """Return the finished shards of an unfinished reranking.
-
-        Args:
-            spec: of the reranking.
-            fingerprint: of everything that scores depend on besides the pairs.
-        """
-        return ShardStore(self.unfinished(spec), fingerprint)
 
     def _place(self, spec: EvaluationSpec) -> tuple[Path, str, int | None, str, str]:
         return self.output_dir, spec.system, spec.seed, spec.task, spec.dataset

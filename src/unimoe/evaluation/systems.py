@@ -67,6 +67,16 @@ class System:
         trained_to_rank = self.checkpoint and self.experiment.arm(self.name).task == "rank_only"
         return ("reranking",) if trained_to_rank else ("reranking", "embedding")
 
+    def model(self) -> UnimodelForExp1:
+        """Return the model.
+
+        Raises:
+            ValueError: it is the first stage, which has none.
+        """
+        if self.load is None:
+            raise ValueError(f"{self.name}: the first stage alone has no model; give the system of an arm")
+        return self.load()
+
 
 def first_stage_system(experiment: Experiment) -> System:
     """Return the first stage alone: BM25, or whatever made the given candidates."""
@@ -94,6 +104,12 @@ def trained_system(experiment: Experiment, loader: ModelLoader, folder: Path) ->
         )
     load = cache(lambda: loader.trained(folder))
     return System(checkpoint.arm, experiment, load, loader.identity, loader.prompt, loader.dtype_name, checkpoint)
+
+
+def checkpoint_loader(experiment: Experiment, checkpoint: Checkpoint, device: torch.device) -> ModelLoader:
+    """Return the loader of a checkpoint; ``auto`` means the dtype of its training: in another it is another model."""
+    dtype = experiment.model.dtype if experiment.model.dtype != "auto" else checkpoint.dtype
+    return ModelLoader(experiment, device, getattr(torch, dtype))
 
 
 def evaluation_config(checkpoint: Checkpoint, given: Experiment | None) -> Experiment:
@@ -140,11 +156,6 @@ class Retriever:
     dtype: str
     checkpoint: Checkpoint | None = None
 
-    @property
-    def fused_name(self) -> str:
-        """The arm that fuses it with BM25."""
-        return fused_name(self.name)
-
 
 def fused_name(name: str) -> str:
     """Return the name of the arm that fuses a retriever with BM25."""
@@ -152,12 +163,7 @@ def fused_name(name: str) -> str:
 
 
 def retriever_name(experiment: DenseExperiment, checkpoint: Path | None, name: str | None) -> str:
-    """Return the name of a retriever's arm.
-
-    Args:
-        experiment: its encoder's base gives the name where nothing else does.
-        checkpoint: a checkpoint folder, whose arm's name is preferred.
-        name: given by hand; preferred to both.
+    """Return the name of a retriever's arm: the one given, else that of the checkpoint's arm, else the encoder's base.
 
     Raises:
         UsageError: the name cannot be an arm's.
@@ -207,8 +213,7 @@ def checkpoint_retriever(experiment: DenseExperiment, folder: Path, name: str, d
     trained = checkpoint.experiment.model_copy(update={"evaluation": experiment.evaluation})
     if trained.arm(checkpoint.arm).task == "rank_only":
         raise UsageError(f"--checkpoint {folder}: {checkpoint.arm} was trained to rank only; give an arm that embeds")
-    dtype = trained.model.dtype if trained.model.dtype != "auto" else checkpoint.dtype
-    loader = ModelLoader(trained, device, getattr(torch, dtype))
+    loader = checkpoint_loader(trained, checkpoint, device)
     trained_system(trained, loader, folder)  # refuses an adapter of another base model
     return Retriever(
         name=name,

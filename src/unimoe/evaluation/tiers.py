@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, get_args
 
 from unimoe.collection_card import COLLECTION_FILE
 from unimoe.config import BM25Config, Experiment
+from unimoe.config.dense import DenseExperiment
 from unimoe.data.catalog import (
     BEIR_NAMES,
     CQADUPSTACK,
@@ -53,9 +54,9 @@ class Dataset:
         collection: its name in the catalogue.
         split: the split scored.
         depth: first-stage candidates reranked per query.
+        bm25: BM25's parameters.
         queries: judged queries scored, a fixed sample; None for all.
         pool: documents of dense retrieval, a fixed sample that holds every relevant one; None for the whole corpus.
-        bm25: BM25's parameters.
         max_queries: the cut asked for by hand; None without one.
         first_stage: where candidates come from, as in the config.
     """
@@ -63,9 +64,9 @@ class Dataset:
     collection: str
     split: str
     depth: int
-    queries: int | None
-    pool: int | None
     bm25: BM25Config
+    queries: int | None = None
+    pool: int | None = None
     max_queries: int | None = None
     first_stage: str = "bm25s"
 
@@ -112,63 +113,35 @@ def known_tier(name: str) -> TierName:
 
 
 def tier_datasets(experiment: Experiment, tier: TierName, max_queries: int | None = None) -> list[Dataset]:
-    """Return the datasets of a tier.
-
-    Args:
-        experiment: its ``evaluation`` section sets the bundled tier, first stage, depth and BM25.
-        tier: ``bundled``, ``fast``, ``nano`` or ``full``.
-        max_queries: score at most this many queries of each.
-    """
+    """Return the datasets of a tier, at most ``max_queries`` of each scored."""
     if tier != "bundled":
         return chosen_datasets(experiment, _TIERS[tier], max_queries)
-    evaluation, spec = experiment.evaluation, experiment.evaluation.bundled
-    return [
-        Dataset(
-            collection=spec.collection,
-            split=spec.split,
-            depth=spec.depth,
-            queries=spec.queries,
-            pool=spec.pool,
-            bm25=evaluation.bm25,
-            max_queries=max_queries,
-            first_stage=evaluation.first_stage,
-        )
-    ]
+    spec = experiment.evaluation.bundled
+    whole = _dataset(experiment, spec.collection, spec.split, max_queries)
+    return [replace(whole, depth=spec.depth, queries=spec.queries, pool=spec.pool)]
 
 
-def chosen_datasets(experiment: Experiment, names: Iterable[str], max_queries: int | None = None) -> list[Dataset]:
-    """Return datasets by name, each once.
-
-    Args:
-        experiment: its ``evaluation`` section sets first stage, depth and BM25.
-        names: as for ``splits_by_name``.
-        max_queries: score at most this many queries of each.
+def chosen_datasets(
+    experiment: Experiment | DenseExperiment, names: Iterable[str], max_queries: int | None = None
+) -> list[Dataset]:
+    """Return datasets by name, each once, at most ``max_queries`` of each scored; names as for ``splits_by_name``.
 
     Raises:
         UsageError: as in ``splits_by_name``.
     """
-    evaluation = experiment.evaluation
-    return [
-        Dataset(
-            collection=collection,
-            split=split,
-            depth=evaluation.depth,
-            queries=None,
-            pool=None,
-            bm25=evaluation.bm25,
-            max_queries=max_queries,
-            first_stage=evaluation.first_stage,
-        )
-        for collection, split in splits_by_name(names).items()
-    ]
+    return [_dataset(experiment, *named, max_queries) for named in splits_by_name(names).items()]
+
+
+def _dataset(experiment: Experiment | DenseExperiment, collection: str, split: str, max_queries: int | None) -> Dataset:
+    own = experiment.evaluation
+    return Dataset(collection, split, own.depth, own.bm25, max_queries=max_queries, first_stage=own.first_stage)
 
 
 def splits_by_name(names: Iterable[str]) -> dict[str, str]:
     """Return the collections that names stand for, each once in the catalogue's spelling, with the split to score.
 
-    Args:
-        names: as in the catalogue, ``cqadupstack`` for its twelve. ``@dev`` at the end chooses a split; without it the
-            split is test, for MS MARCO dev.
+    ``cqadupstack`` stands for its twelve, and ``@dev`` at the end chooses a split; without it the split is test, for MS
+    MARCO dev.
 
     Raises:
         UsageError: no such collection, one is named with two splits, or two have one name in results.
@@ -195,10 +168,7 @@ def collections_of(name: str) -> list[tuple[str, str]]:
 
 
 def refuse_equal_names(collections: Iterable[str]) -> None:
-    """Refuse collections whose results would overwrite each other.
-
-    Args:
-        collections: names in the catalogue.
+    """Refuse collections of the catalogue whose results would overwrite each other.
 
     Raises:
         UsageError: two have one name in results, whatever its case, or one is named twice.
@@ -257,28 +227,14 @@ class LoadedDataset:
         return self.collection if pool is None or pool >= self.whole_size else self.collection.pool(pool, _POOL_SEED)
 
     @cached_property
-    def _found(self) -> Candidates:
-        return self._stage.candidates(self._whole, self.collection)
-
-    @property
-    def first_stage(self) -> str:
-        """The name of the first stage, with its parameters or the content hash of its file."""
-        return self._found.source
-
-    @property
-    def first_stage_run(self) -> Run:
+    def first_stage(self) -> Candidates:
         """What the first stage found in the whole corpus, at least as deep as recall is reported."""
-        return self._found.run
-
-    @property
-    def first_stage_is_ordered(self) -> bool:
-        """Whether the first stage ranks; where it does not, its scores mean nothing."""
-        return self._found.ordered
+        return self._stage.candidates(self._whole, self.collection)
 
     @cached_property
     def candidates(self) -> Run:
         """The candidates to rerank: the first stage's best ``depth`` of every query."""
-        return {query_id: head(scores, self.dataset.depth) for query_id, scores in self.first_stage_run.items()}
+        return {query_id: head(scores, self.dataset.depth) for query_id, scores in self.first_stage.run.items()}
 
     @property
     def queries_without_candidates(self) -> list[str]:

@@ -15,6 +15,7 @@ from support.experiments import tiny_experiment
 from support.reranking import invented, write_invented
 
 from unimoe.config import BM25Config, Experiment
+from unimoe.console import Steps
 from unimoe.data.catalog import CQADUPSTACK, NANOBEIR, mteb_task
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.sources.beir_sets import SHORT_NAMES
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def named(collection: str) -> Dataset:
-    return Dataset(collection, "test", 100, None, None, BM25Config())
+    return Dataset(collection, "test", 100, BM25Config())
 
 
 def ask_mteb(task: str) -> bool:
@@ -96,7 +97,7 @@ class TestRule:
         code = (
             "import sys; from unimoe.config import BM25Config; from unimoe.evaluation.tiers import Dataset\n"
             "for name in ('apidocs', 'path:my/notes'):\n"
-            "    data = Dataset(name, 'test', 9, None, None, BM25Config())\n"
+            "    data = Dataset(name, 'test', 9, BM25Config())\n"
             "    assert not data.exclude_self and not data.rule_hashes\n"
             "assert not {'mteb', 'torch'} & set(sys.modules)\n"
         )
@@ -140,7 +141,7 @@ class TestResults:
         """Write the result of a task on a collection; return its spec."""
         evaluator = Evaluator(output_dir)
         evaluation = evaluator.on_collection(system, task, data)
-        evaluator.evaluate(evaluation)
+        evaluator.take(evaluation, Steps(1))
         return evaluation.spec
 
     def test_reranking_and_embedding_leave_out_the_same(

@@ -29,7 +29,7 @@ def loaded(experiment: Experiment) -> LoadedDataset:
 
 
 def named(collection: str, split: str = "test") -> Dataset:
-    return Dataset(collection, split, 100, None, None, BM25Config())
+    return Dataset(collection, split, 100, BM25Config())
 
 
 def setting(experiment: Experiment, **evaluation: object) -> Experiment:
@@ -249,11 +249,11 @@ class TestLoadedDataset:
     def test_candidates_are_the_first_of_the_whole_collections_run(self, loaded: LoadedDataset) -> None:
         assert loaded.whole_size > 4000
         for query_id, candidates in loaded.candidates.items():
-            assert list(candidates) == ranked(loaded.first_stage_run[query_id])[:4]
+            assert list(candidates) == ranked(loaded.first_stage.run[query_id])[:4]
 
     def test_the_first_stage_is_named_and_ordered(self, loaded: LoadedDataset) -> None:
-        assert loaded.first_stage == first_stage_name(BM25Config())
-        assert loaded.first_stage_is_ordered
+        assert loaded.first_stage.source == first_stage_name(BM25Config())
+        assert loaded.first_stage.ordered
 
     def test_queries_that_match_nothing_are_listed(self, experiment: Experiment, tmp_path: Path) -> None:
         folder = tmp_path / "toy"
@@ -273,12 +273,12 @@ class TestLoadedDataset:
     def test_a_run_file_takes_the_place_of_bm25(
         self, experiment: Experiment, loaded: LoadedDataset, tmp_path: Path
     ) -> None:
-        run: Run = {query_id: dict(list(scores.items())[:3]) for query_id, scores in loaded.first_stage_run.items()}
+        run: Run = {query_id: dict(list(scores.items())[:3]) for query_id, scores in loaded.first_stage.run.items()}
         write_run(tmp_path / "apidocs.trec", run, "x")
         changed = setting(experiment, first_stage=f"run:{tmp_path}/{{dataset}}.trec")
         other = LoadedDataset(tier_datasets(changed, "bundled")[0])
-        assert other.first_stage_run == other.candidates == run
-        assert other.first_stage.startswith("run:apidocs.trec@")
+        assert other.first_stage.run == other.candidates == run
+        assert other.first_stage.source.startswith("run:apidocs.trec@")
 
     def test_a_first_stage_that_cannot_be_is_refused_before_any_work(self, experiment: Experiment) -> None:
         (missing,) = tier_datasets(setting(experiment, first_stage="run:nowhere.trec"), "bundled")

@@ -50,6 +50,11 @@ class ExportRequest:
     revision: str | None
     target: Path
 
+    @property
+    def folder(self) -> Path:
+        """The results' folder."""
+        return arm_dir(self.output_dir, self.arm, self.seed) / "results" / self.task
+
 
 @dataclass(frozen=True)
 class Export:
@@ -93,7 +98,8 @@ def export_results(request: ExportRequest) -> Export:
     chosen = [there[name] for name in tasks if name not in unfit]
     lines = [f"{name}: {reason}" for name, reason in unfit.items()]
     if not chosen:
-        raise DataError(f"{_where(request)}: no result of a whole task of MTEB{_first(lines)}; evaluate with --mteb")
+        reason = f" ({lines[0]})" if lines else ""
+        raise DataError(f"{request.folder}: no result of a whole task of MTEB{reason}; evaluate with --mteb")
     model = _one_model(chosen)
     sizes, notes = _sizes(model)
     revision = request.revision or hash_json([request.task, _identity(chosen[0].result)])
@@ -136,8 +142,9 @@ def _refuse_unfit_names(request: ExportRequest) -> None:
 
 def _results(request: ExportRequest) -> dict[str, _Found]:
     """Return the results of MTEB's tasks that have MTEB's own JSON beside them, by the task's name."""
-    folder = arm_dir(request.output_dir, request.arm, request.seed) / "results" / request.task
-    found = (_Found(path, read_result(path)) for path in result_files(request.output_dir) if path.parent == folder)
+    found = (
+        _Found(path, read_result(path)) for path in result_files(request.output_dir) if path.parent == request.folder
+    )
     return {one.result.dataset: one for one in found if one.result.task_type and one.sidecar.is_file()}
 
 
@@ -237,11 +244,3 @@ def _other_data(found: _Found, task: AbsTask) -> str | None:
         f"{found.result.dataset} was read from a folder, whose content hash is its dataset_revision; the repository "
         "takes scores on MTEB's own data: evaluate without UNIMOE_DATA"
     )
-
-
-def _where(request: ExportRequest) -> Path:
-    return arm_dir(request.output_dir, request.arm, request.seed) / "results" / request.task
-
-
-def _first(lines: Sequence[str]) -> str:
-    return f" ({lines[0]})" if lines else ""

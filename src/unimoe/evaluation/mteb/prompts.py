@@ -43,23 +43,14 @@ class TaskPrompts:
         self._config = config
 
     def prefix(self, task: TaskCard, role: str | None) -> str | None:
-        """Return the prefix of a text; None means the model's own.
-
-        Args:
-            task: MTEB's card of the task.
-            role: ``query``, ``document``, or None in tasks whose texts have no roles.
-        """
+        """Return the prefix of a text by its role, None in tasks whose texts have none; None means the model's own."""
         return self._prefix(task, role, _instruction)
 
     def instruction(self, task: TaskCard, given: str | None = None) -> str | None:
         """Return the instruction that a reranker reads beside a query; None means its own prompt's.
 
         It is the prefix that the config has for the task's queries, without the words of ``task_instruction`` around
-        it; else, unless ``task_instruction`` is None, the query's own, the task's, or that of the task's type.
-
-        Args:
-            task: MTEB's card of the task.
-            given: the query's own, in tasks whose queries have one each.
+        it; else, unless ``task_instruction`` is None, the one given with the query, the task's, or that of its type.
         """
         template = self._config.task_instruction
         before, _, after = (template or "{instruction}").partition("{instruction}")
@@ -99,11 +90,12 @@ class TaskPrompts:
         Raises:
             UsageError: a key is neither a task nor a type of tasks nor a role; the message names the closest.
         """
-        from unimoe.evaluation.mteb.names import task_names, task_types
+        from unimoe.evaluation.mteb.names import random_state_kept, task_names, task_types
 
         if not self._config.prompts:
             return
-        heads = {*task_names(), *task_types()}
+        with random_state_kept():
+            heads = {*task_names(), *task_types()}
         for key in self._config.prompts:
             head, _, role = key.rpartition("-")
             if key not in heads and key not in _ROLES and not (role in _ROLES and head in heads):

@@ -8,36 +8,21 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.source import not_at_hand
 from unimoe.errors import DataError
-from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
+from unimoe.evaluation.model_wrappers import MTEBWrapper
 from unimoe.evaluation.mteb.names import beir_name, random_state_kept
 from unimoe.evaluation.rerankers import truncation_note
 from unimoe.evaluation.spec import Outcome
 from unimoe.metrics import Scores, score_run
-from unimoe.models.embedder import Advance
 
 if TYPE_CHECKING:
     from mteb import AbsTask
 
 _OUR_NAMES = {"ndcg_at_10": "ndcg@10", "map_at_1000": "map", "mrr_at_10": "mrr@10", "recall_at_100": "recall@100"}
-
-
-class Counted:
-    """Counts the items done, and reports them to another callback."""
-
-    def __init__(self, advance: Advance | None) -> None:
-        self.done = 0
-        self._advance = advance
-
-    def __call__(self, done: int) -> None:
-        """Count ``done`` more items."""
-        self.done += done
-        if self._advance:
-            self._advance(done)
 
 
 def task_at_hand(task: AbsTask) -> AbsTask | None:
@@ -75,28 +60,19 @@ def load_from_hub(task: AbsTask) -> None:
         raise not_at_hand(f"mteb:{task.metadata.name}", advice, error) from None
 
 
-def evaluate_task(
-    model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper,
-    task: AbsTask,
-    counted: Counted | None = None,
-    folder: Path | None = None,
-) -> Outcome:
+def evaluate_task(model: MTEBWrapper[Any], task: AbsTask, folder: Path | None = None) -> Outcome:
     """Run one task, whose data is loaded, through ``mteb.evaluate``.
 
-    Args:
-        model: the adapter.
-        task: the task.
-        counted: the adapter's progress callback.
-        folder: where vectors or shards are kept for a killed run; None for a temporary one.
+    Vectors or shards are kept in ``folder`` for a killed run, or in a temporary one.
 
     Raises:
         DataError: an embedding or a score is not finite; the task has no data or no judged query.
     """
     with random_state_kept(), _quiet():
-        from unimoe.evaluation.mteb.tasks import CollectionTask, Rankings, for_one_run, query_texts, run_task
+        from unimoe.evaluation.mteb.tasks import CollectionTask, Rankings, for_one_run, run_task
 
         task = for_one_run(task)
-        before, rankings = counted.done if counted else 0, Rankings(task)
+        before, rankings = model.done, Rankings(task)
         result = run_task(model, task, folder, rankings)
         main, main_score = task.metadata.main_score, float(result.get_score())
         if not math.isfinite(main_score):  # a correlation with scores that are all equal
@@ -113,9 +89,9 @@ def evaluate_task(
             scores=scores,
             run=run,
             qrels=qrels,
-            queries=query_texts(task) if qrels else {},
+            queries=rankings.queries,
             mteb_json=json.loads(result.model_dump_json()),
-            items=(counted.done if counted else 0) - before,
+            items=model.done - before,
             seconds=result.evaluation_time or 0.0,
             relevance_level=level,
             truncated_queries=truncated,

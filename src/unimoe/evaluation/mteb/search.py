@@ -6,15 +6,14 @@ in memory, hands all pairs to a cross-encoder at once, and starts a killed task 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from unimoe.data.collection import Collection, Document
 from unimoe.errors import DataError
-from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
-from unimoe.evaluation.rerankers import UnimodelReranker
+from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, MTEBWrapper
 from unimoe.evaluation.reranking_eval import rerank_run
 from unimoe.evaluation.shards import Candidates, ShardStore
 from unimoe.evaluation.sharing import ENCODED_CHARACTERS, Progress, shared
@@ -30,17 +29,13 @@ if TYPE_CHECKING:
     import datasets
     from mteb.abstasks.task_metadata import TaskMetadata
 
+Adapter = TypeVar("Adapter", bound=MTEBWrapper[Any])
+
 _BLOCK_PAIRS = 2**16  # of a cross-encoder; their texts are in memory at once
 
 
 class TaskTexts(Mapping[str, Document]):
-    """The queries or documents of a task as MTEB gives them to a model, by id; read from a mapped file one by one.
-
-    Args:
-        rows: as the task holds them.
-        task: MTEB's card of it.
-        role: ``query`` or ``document``.
-    """
+    """The queries or documents of a task as MTEB gives them to a model, by id; read from a mapped file one by one."""
 
     def __init__(self, rows: datasets.Dataset, task: TaskMetadata, role: Literal["query", "document"]) -> None:
         from mteb._create_dataloaders import _corpus_to_dict, create_dataloader
@@ -77,11 +72,11 @@ class TaskTexts(Mapping[str, Document]):
         return key in self._row
 
 
-class _SearchModel:
+class _SearchModel(Generic[Adapter]):
     """What MTEB searches with: it gives the corpus first, then the queries."""
 
-    def __init__(self, model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper) -> None:
-        self.mteb_model_meta = model.mteb_model_meta
+    def __init__(self, model: Adapter, folder: Path) -> None:
+        self._model, self._folder, self.mteb_model_meta = model, folder, model.mteb_model_meta
         self.truncated: dict[tuple[str, str], list[str]] = {}
         """By split and subset, the queries so long that a reranker saw only their beginning."""
         self._corpus: TaskTexts | None = None
@@ -98,17 +93,11 @@ class _SearchModel:
         return corpus
 
 
-class DenseSearch(_SearchModel):
+class DenseSearch(_SearchModel[MTEBEncoderWrapper]):
     """Ranks documents by the cosine of embeddings.
 
-    Args:
-        model: embeds.
-        folder: vectors are kept below it, one folder for each split, subset and role; a killed task finds them again.
+    Vectors are kept below ``folder``, by split, subset and role, so that a killed task finds them again.
     """
-
-    def __init__(self, model: MTEBEncoderWrapper, folder: Path) -> None:
-        super().__init__(model)
-        self._model, self._folder = model, folder
 
     def search(
         self,
@@ -124,7 +113,7 @@ class DenseSearch(_SearchModel):
         """Find the best documents of each query, or rank those that are given.
 
         Args:
-            queries: a split's.
+            queries: of a split.
             task_metadata: MTEB's card of the task.
             hf_split: name of the split.
             hf_subset: name of the subset.
@@ -140,7 +129,7 @@ class DenseSearch(_SearchModel):
         folder = self._folder / safe_name(f"{hf_split}-{hf_subset}")
         if top_ranked is not None:
             candidates = _candidates(task_metadata.name, asked, corpus, top_ranked)
-            corpus = {key: corpus[key] for key in sorted({key for found in candidates.values() for key in found})}
+            corpus = _of(corpus, candidates)
         found = self._embedded(asked, task_metadata, "query", folder)  # first: a broken model is noticed in seconds
         if not corpus:
             return {query: {} for query in asked}
@@ -177,17 +166,8 @@ class DenseSearch(_SearchModel):
         )
 
 
-class CandidateReranking(_SearchModel):
-    """Ranks the candidates of reranking tasks by a cross-encoder, in shards.
-
-    Args:
-        model: scores pairs.
-        folder: holds the finished shards, which a killed task finds again.
-    """
-
-    def __init__(self, model: MTEBCrossEncoderWrapper, folder: Path) -> None:
-        super().__init__(model)
-        self._model, self._folder = model, folder
+class CandidateReranking(_SearchModel[MTEBCrossEncoderWrapper]):
+    """Ranks the candidates of a task by a cross-encoder, in shards that a killed task finds again in ``folder``."""
 
     def search(
         self,
@@ -211,30 +191,31 @@ class CandidateReranking(_SearchModel):
         candidates = _candidates(name, asked, corpus, top_ranked)
         alike: dict[str | None, dict[str, Sequence[str]]] = {}  # queries by their instruction
         for query, documents in candidates.items():
-            own = self._model.instruction(task_metadata, asked.instruction(query))
+            own = self._model.prompts.instruction(task_metadata, asked.instruction(query))
             alike.setdefault(own, {})[query] = documents
         run: Run = {}
+        model = self._model
         for instruction, some in alike.items():
-            reranker = self._model.reranker(instruction)
+            reranker = model.reranker(instruction)
+            store = ShardStore(self._folder, _fingerprint(model, reranker.options))
             for block in _blocks(some):
                 texts = {query: asked[query].full_text for query in block}
                 self.truncated.setdefault((hf_split, hf_subset), []).extend(reranker.truncated_queries(texts))
-                run |= self._reranked(reranker, Collection(name, hf_split, _of(corpus, block), texts, {}), block)
+                part = Collection(name, hf_split, _of(corpus, block), texts, {})
+                reranked, _ = rerank_run(
+                    reranker, part, block, store=store, processes=model.processes, advance=model.advance
+                )
+                run |= reranked
         return run
 
-    def _reranked(self, reranker: UnimodelReranker, part: Collection, block: Candidates) -> Run:
-        model = self._model
-        store = ShardStore(self._folder, _fingerprint(model, reranker.options))
-        return rerank_run(reranker, part, block, store=store, processes=model.processes, advance=model.advance)[0]
 
-
-def _fingerprint(model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, options: Mapping[str, Any]) -> str:
+def _fingerprint(model: MTEBWrapper[Any], options: Mapping[str, Any]) -> str:
     """Return the hash of everything that vectors and scores depend on besides the texts, to the last bit."""
     own = embedding_fingerprint(model.model, options.get("kind", "plain"))
     return hash_json([own, model.mteb_model_meta.revision, package_versions()["peft"], dict(options)])
 
 
-def _of(corpus: Mapping[str, Document], candidates: Candidates) -> dict[str, Document]:
+def _of(corpus: Mapping[str, Document], candidates: Mapping[str, Iterable[str]]) -> dict[str, Document]:
     return {key: corpus[key] for key in dict.fromkeys(key for found in candidates.values() for key in found)}
 
 

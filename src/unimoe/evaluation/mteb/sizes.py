@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,31 +18,20 @@ class TaskSize:
 
     Attributes:
         queries: those to rank for; 0 in tasks that rank nothing.
-        texts: to embed.
-        characters: of the texts to embed, without prefixes.
+        documents: the other texts to embed.
         pairs: candidates to rerank; 0 where the task gives none.
-        query_characters: of all queries.
-        document_characters: of one document, on average.
+        query_characters: of all queries, without prefixes.
+        document_characters: of all other texts, without prefixes.
     """
 
     queries: int = 0
-    texts: int = 0
-    characters: int = 0
+    documents: int = 0
     pairs: int = 0
     query_characters: int = 0
-    document_characters: float = 0.0
+    document_characters: int = 0
 
     def __add__(self, other: TaskSize) -> TaskSize:
-        documents = [(size.texts - size.queries, size.document_characters) for size in (self, other)]
-        count = sum(number for number, _ in documents)
-        return TaskSize(
-            queries=self.queries + other.queries,
-            texts=self.texts + other.texts,
-            characters=self.characters + other.characters,
-            pairs=self.pairs + other.pairs,
-            query_characters=self.query_characters + other.query_characters,
-            document_characters=sum(number * mean for number, mean in documents) / count if count else 0.0,
-        )
+        return TaskSize(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
 
 
 def task_size(task: AbsTask) -> TaskSize | None:
@@ -68,19 +57,17 @@ def _statistics(task: AbsTask) -> Iterator[Mapping[str, Any]]:
 def _size(statistics: Mapping[str, Any]) -> TaskSize:
     if "num_queries" in statistics:
         queries, documents = statistics["queries_text_statistics"] or {}, statistics["documents_text_statistics"] or {}
-        characters = [int(part.get(_LENGTH, 0)) for part in (queries, documents)]
         return TaskSize(
             queries=statistics["num_queries"],
-            texts=statistics["num_queries"] + statistics["num_documents"],
-            characters=sum(characters),
+            documents=statistics["num_documents"],
             pairs=(statistics.get("top_ranked_statistics") or {}).get("num_top_ranked", 0),
-            query_characters=characters[0],
-            document_characters=characters[1] / max(1, statistics["num_documents"]),
+            query_characters=int(queries.get(_LENGTH, 0)),
+            document_characters=int(documents.get(_LENGTH, 0)),
         )
     parts = [part for part in statistics.values() if isinstance(part, dict) and _LENGTH in part]
     sides = sum(name.startswith(("text1", "text2")) for name in statistics)
     unique = sum(int(part.get("unique_texts") or 0) for part in parts)
     return TaskSize(
-        texts=max(statistics["num_samples"] * max(1, sides), unique),
-        characters=sum(int(part[_LENGTH]) for part in parts),
+        documents=max(statistics["num_samples"] * max(1, sides), unique),
+        document_characters=sum(int(part[_LENGTH]) for part in parts),
     )

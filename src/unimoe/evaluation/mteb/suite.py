@@ -63,14 +63,9 @@ class MTEBSuite:
                 )
 
     def run(self, mteb_tasks: Sequence[AbsTask], steps: Steps) -> list[EvalResult]:
-        """Run every evaluation whose result does not exist yet.
+        """Run every evaluation whose result does not exist yet; return the results of all that did not fail.
 
-        Args:
-            mteb_tasks: one after the other, so that one at a time is in memory.
-            steps: numbers the evaluations on stderr.
-
-        Returns:
-            The results of all evaluations that did not fail.
+        Tasks are taken one after the other, so that one at a time is in memory.
         """
         results = []
         for mteb_task in mteb_tasks:

@@ -14,7 +14,7 @@ from typing import Any
 
 from unimoe.data.collection import Collection
 from unimoe.data.sources.from_mteb import import_mteb
-from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
+from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper, MTEBWrapper
 from unimoe.evaluation.mteb.search import CandidateReranking, DenseSearch
 from unimoe.trec import Qrels, Run
 
@@ -55,7 +55,7 @@ class CollectionTask(AbsTaskRetrieval):
 
 
 class Rankings:
-    """Records the runs and judgments that MTEB scores while it runs a retrieval or reranking task.
+    """Records the runs and judgments that MTEB scores, and the queries, while it runs a retrieval or reranking task.
 
     MTEB's prediction files still hold documents with their query's id; these runs do not. Where a task has several
     splits or subsets, query ids begin with theirs.
@@ -65,6 +65,7 @@ class Rankings:
     """
 
     def __init__(self, task: AbsTask) -> None:
+        self._task = task
         self._found: dict[tuple[str, str], tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
         self.truncated: Mapping[tuple[str, str], list[str]] = {}
         if isinstance(task, AbsTaskRetrieval):
@@ -100,6 +101,16 @@ class Rankings:
         """Queries so long that a reranker saw only their beginning, sorted."""
         return sorted(self._prefix(place) + query for place, queries in self.truncated.items() for query in queries)
 
+    @property
+    def queries(self) -> dict[str, str]:
+        """The text of each query that is ranked for, by its id; empty for tasks that rank nothing."""
+        data: Any = self._task.dataset
+        return {
+            self._prefix((split, subset)) + str(row["id"]): str(row["text"])
+            for split, subset in self._found
+            for row in data[subset][split]["queries"]
+        }
+
     def _prefix(self, place: tuple[str, str]) -> str:
         return "".join(f"{part}/" for part in place) if len(self._found) > 1 else ""
 
@@ -111,22 +122,20 @@ def for_one_run(task: AbsTask) -> AbsTask:
     return own
 
 
-def run_task(
-    model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, task: AbsTask, folder: Path | None, rankings: Rankings
-) -> TaskResult:
+def run_task(model: MTEBWrapper[Any], task: AbsTask, folder: Path | None, rankings: Rankings) -> TaskResult:
     """Run one task; nothing is read from MTEB's result cache or written to it.
 
-    Args:
-        model: the adapter; a task that ranks documents is searched by our own search models.
-        task: the task, with its data.
-        folder: where vectors or shards are kept for a killed run; None for a temporary one.
-        rankings: of the task; is told of truncated queries.
+    A task that ranks documents is searched by our own search models, which keep vectors or shards in ``folder`` and
+    tell ``rankings`` of truncated queries.
     """
+    search: Any = DenseSearch if isinstance(model, MTEBEncoderWrapper) else CandidateReranking
     with TemporaryDirectory(prefix="unimoe-") if folder is None else nullcontext(folder) as place:
-        searched = _search_model(model, Path(place))
-        rankings.truncated = searched.truncated
+        asked: Any = model
+        if isinstance(task, AbsTaskRetrieval):
+            asked = search(model, Path(place))
+            rankings.truncated = asked.truncated
         results = evaluate(
-            searched if isinstance(task, AbsTaskRetrieval) else model,
+            asked,
             task,
             cache=None,
             co2_tracker=False,
@@ -135,24 +144,6 @@ def run_task(
             encode_kwargs={"batch_size": _LOADER_BATCH, "show_progress_bar": False},
         )
     return results.task_results[0]
-
-
-def query_texts(task: AbsTask) -> dict[str, str]:
-    """Return the queries of a loaded retrieval or reranking task, by the ids that ``Rankings`` gives them."""
-    splits = [(split, subset) for split in task.eval_splits for subset in task.hf_subsets]
-    texts: dict[str, str] = {}
-    data: Any = task.dataset
-    for split, subset in splits:
-        prefix = f"{split}/{subset}/" if len(splits) > 1 else ""
-        for row in data[subset][split]["queries"]:
-            texts[prefix + str(row["id"])] = row["text"] if isinstance(row["text"], str) else str(row["text"])
-    return texts
-
-
-def _search_model(
-    model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, folder: Path
-) -> DenseSearch | CandidateReranking:
-    return DenseSearch(model, folder) if isinstance(model, MTEBEncoderWrapper) else CandidateReranking(model, folder)
 
 
 def _split_data(collection: Collection) -> RetrievalSplitData:

@@ -127,8 +127,6 @@ def evaluate(config: BiEncoderConfig, splits: Splits, retrievers: Sequence[Retri
         collection=config.collection,
         split=splits.test.split,
         depth=experiment.retrieval.depth,
-        queries=None,
-        pool=None,
         bm25=experiment.evaluation.bm25,
     )
     evaluator.store.refuse_other_experiments(experiment.name, retrievers[0].base_identity, retrievers[0].prompt)

@@ -8,6 +8,7 @@ from pathlib import Path
 from unimoe.console import Step
 from unimoe.data.catalog import main_metric
 from unimoe.evaluation.reranking_eval import rerank_run
+from unimoe.evaluation.shards import ShardStore
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.store import ResultStore
 from unimoe.io import hash_json
@@ -70,7 +71,7 @@ def report(
             CrossEncoderReranker(load_cross_encoder(training.checkpoint_dir, device), batch_size),
             dataset.collection,
             dataset.candidates,
-            store=store.shards(spec, spec.fingerprint(device, None, batch_size)),
+            store=ShardStore(store.unfinished(spec), spec.fingerprint(device, None, batch_size)),
             advance=step.advance,
         )
         return pools.outcome(run, items=len(found.scores), seconds=found.seconds, device=describe_device(device))

@@ -80,10 +80,8 @@ def _named(config: CrossEncoderConfig, names: Sequence[str], queries: int | None
     chosen = [pair for given in names for pair in collections_of(given)]
     refuse_equal_names(name for name, _ in chosen)
     for name, split in chosen:
-        loaded = LoadedDataset(
-            Dataset(name, split, config.evaluation.depth, queries, pool=None, bm25=config.lists.bm25)
-        )
-        sets.append(RerankingSet(name, loaded.collection, loaded.candidates, loaded.first_stage))
+        loaded = LoadedDataset(Dataset(name, split, config.evaluation.depth, config.lists.bm25, queries))
+        sets.append(RerankingSet(name, loaded.collection, loaded.candidates, loaded.first_stage.source))
     return tuple(sets)
 
 
