@@ -263,8 +263,8 @@ class TestFailures:
         assert not [name for name in files(tmp_path) if "Broken" in name]
 
     def test_a_task_without_queries_is_named(self, system: System, tmp_path: Path) -> None:
-        task = mteb_tasks.loaded(mteb_tasks.InventedRetrieval)
-        part: Any = task.dataset["default"]["test"]
+        task: Any = mteb_tasks.loaded(mteb_tasks.InventedRetrieval)
+        part = task.dataset["default"]["test"]
         part["queries"] = part["queries"].select([])
         one = runner(tmp_path, system)
         assert one.run([task], Steps(1)) == []
