@@ -262,6 +262,14 @@ class TestFailures:
         assert line in capsys.readouterr().err
         assert not [name for name in files(tmp_path) if "Broken" in name]
 
+    def test_a_task_without_queries_is_named(self, system: System, tmp_path: Path) -> None:
+        task: Any = mteb_tasks.loaded(mteb_tasks.InventedRetrieval)
+        part = task.dataset["default"]["test"]
+        part["queries"] = part["queries"].select([])
+        one = runner(tmp_path, system)
+        assert one.run([task], Steps(1)) == []
+        assert one.failures.reasons == ["failed: InventedRetrieval: a split has no queries; leave the task out"]
+
     def test_an_embedding_that_is_not_finite_is_named_by_id_and_leaves_nothing(
         self, experiment: Experiment, tmp_path: Path
     ) -> None:

@@ -45,6 +45,8 @@ class TaskTexts(Mapping[str, Document]):
         if role == "document":  # one by one: MTEB's loader would copy the corpus
             self._as_given = _corpus_to_dict
         else:
+            if not len(rows):
+                raise DataError(f"{task.name}: a split has no queries; leave the task out")
             loader: Any = create_dataloader(rows, task_metadata=task, prompt_type=PromptType.query)
             rows = loader.dataset
         names = [name for name in ("id", "title", "text", "instruction") if name in rows.column_names]
