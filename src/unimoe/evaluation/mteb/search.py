@@ -204,7 +204,7 @@ class CandidateReranking(_SearchModel[MTEBCrossEncoderWrapper]):
                 texts = {query: asked[query].full_text for query in block}
                 self.truncated.setdefault((hf_split, hf_subset), []).extend(reranker.truncated_queries(texts))
                 part = Collection(name, hf_split, _of(corpus, block), texts, {})
-                reranked, _ = rerank_run(
+                reranked, _scores = rerank_run(
                     reranker, part, block, store=store, processes=model.processes, advance=model.advance
                 )
                 run |= reranked
