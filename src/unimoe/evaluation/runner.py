@@ -164,10 +164,9 @@ class Evaluator:
     def _adapted(self, spec: EvaluationSpec, system: System, advance: Advance | None) -> dict[str, Any]:
         """Return the arguments of an adapter to MTEB besides the model."""
         evaluation = system.experiment.evaluation
-        compiled = {"compile": "layers"} if evaluation.compile else {}  # which changes last bits
         return {
             "name": system.name,
-            "identity": spec.hashes | {"dtype": str(system.dtype)} | compiled,
+            "identity": spec.hashes | {"dtype": str(system.dtype)},
             "prompts": TaskPrompts(evaluation.mteb),
             "advance": advance,
             "processes": self._processes,

@@ -224,6 +224,7 @@ def _system_spec(
 ) -> EvaluationSpec:
     checkpoint, experiment = system.checkpoint, system.experiment
     trained = weights_hash(checkpoint, experiment.evaluation) if checkpoint else None
+    compiled = {"compile": "layers"} if system.load and experiment.evaluation.compile else {}  # which changes last bits
     return EvaluationSpec(
         system=system.name,
         seed=system.seed,
@@ -240,7 +241,7 @@ def _system_spec(
             prompt=prompt,
             max_queries=max_queries,
         ),
-        hashes=data_hashes | model_hashes(system.base_identity, prompt, trained),
+        hashes=data_hashes | model_hashes(system.base_identity, prompt, trained) | compiled,
         config=experiment.model_dump(),
         main_metric=main_metric,
         dtype=system.dtype,

@@ -105,3 +105,15 @@ def test_what_changes_the_bits_of_a_score_changes_it(folder: Path, monkeypatch: 
 )
 def test_what_only_chooses_the_pairs_does_not(folder: Path, changes: dict[str, Any]) -> None:
     assert fingerprint(folder, **changes) == fingerprint(folder)
+
+
+def test_compiled_layers_make_another_result(folder: Path) -> None:
+    hashes = []
+    for compiled in (False, True):
+        config = tiny_experiment_dict(folder)
+        config["evaluation"] = {**config["evaluation"], "compile": compiled}
+        experiment = parse_experiment(config, source="tiny")
+        system = zero_shot_system(experiment, ModelLoader(experiment, torch.device("cpu"), torch.float32))
+        (dataset,) = chosen_datasets(experiment, [f"path:{folder / 'toy'}"])
+        hashes.append(collection_spec(system, "reranking", LoadedDataset(dataset)).hashes)
+    assert hashes[1] == hashes[0] | {"compile": "layers"}
