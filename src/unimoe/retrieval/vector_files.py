@@ -23,17 +23,17 @@ _CHECKED_BYTES = 2**24
 
 def allocate_vectors(path: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> MappedVectors:
     """Make a file of zeros and reserve its room on the disk now, so that it is not missing hours later."""
-    try:
-        with atomic_path(path) as temporary:
+    with atomic_path(path) as temporary:
+        try:
             np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
             if sys.platform == "linux":
                 with temporary.open("r+b") as file:
                     os.posix_fallocate(file.fileno(), 0, temporary.stat().st_size)
-    except OSError as error:
-        size = shape[0] * shape[1] * dtype.itemsize / 1e9
-        raise UsageError(
-            f"{path}: no room for {size:.1f} GB of vectors ({error.strerror}); free space, or choose another folder"
-        ) from None
+        except OSError as error:
+            size = shape[0] * shape[1] * dtype.itemsize / 1e9
+            raise UsageError(
+                f"{path}: no room for {size:.1f} GB of vectors ({error.strerror}); free space, or choose another folder"
+            ) from None
     return map_vectors(path, shape, dtype.name, mode="r+")
 
 
