@@ -159,7 +159,7 @@ def test_the_bundled_model_runs_through_it(data: Path, tmp_path: Path) -> None:
     for name in SETS:
         found = result(tmp_path, "reranking", name)
         assert found.identity.base_model is not None
-        assert "SmolLM2" in found.identity.base_model
+        assert "smollm2" in found.identity.base_model
         assert found.truncated_queries == (["test-1a", "test-2a", "test-3a"] if name == "arguana" else [])
     for kind in MOCKS:
         assert result(tmp_path, "embedding", kind.metadata.name).aggregate
