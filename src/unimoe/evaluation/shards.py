@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, Unpack, runtime_checkable
 
@@ -23,6 +22,7 @@ from unimoe.errors import DataError, InputError, named_inputs
 from unimoe.evaluation.sharing import Part, Progress, compute_parts
 from unimoe.io import hash_parts, read_json, write_json
 from unimoe.models.embedder import Advance
+from unimoe.models.pipeline import ahead
 from unimoe.processes import ALONE, Processes
 from unimoe.trec import Run
 
@@ -102,41 +102,40 @@ class ShardScores:
     token_budget: int | None = None
 
 
+@dataclass(frozen=True)
 class ShardStore:
     """The finished shards of one evaluation, each a JSON file named by the hash of what it was computed from.
 
-    Args:
+    Attributes:
         folder: holds nothing else; made when needed.
         fingerprint: of everything scores depend on besides the pairs: weights, dtype, device, budget, libraries.
     """
 
-    def __init__(self, folder: Path, fingerprint: str) -> None:
-        self._folder, self._fingerprint = folder, fingerprint
+    folder: Path
+    fingerprint: str
 
-    @property
-    def place(self) -> list[str]:
-        """Folder and fingerprint, from which another process makes the same store."""
-        return [str(self._folder), self._fingerprint]
-
-    def read(self, pairs: Sequence[Pair], prepared: Sequence[Sequence[Any]]) -> ShardScores | None:
-        """Read the scores of these pairs; None where they have not been computed, or the file is damaged."""
-        try:
-            content = read_json(self._path(pairs, prepared))
-            scores = [float(content["run"][query_id][document_id]) for query_id, document_id in pairs]
-            return ShardScores(scores, float(content["seconds"]))
-        except (DataError, KeyError, TypeError, ValueError):
-            return None
-
-    def write(self, pairs: Sequence[Pair], prepared: Sequence[Sequence[Any]], found: ShardScores) -> None:
-        """Write the scores of a shard as part of a run."""
-        run: Run = {}
-        for (query_id, document_id), score in zip(pairs, found.scores, strict=True):
-            run.setdefault(query_id, {})[document_id] = score
-        write_json(self._path(pairs, prepared), {"run": run, "seconds": found.seconds}, indent=None)
-
-    def _path(self, pairs: Sequence[Pair], prepared: Sequence[Sequence[Any]]) -> Path:
+    def file(self, pairs: Sequence[Pair], prepared: Sequence[Sequence[Any]]) -> Path:
+        """Return the file of a shard: of these pairs, and what a reranker prepared of them."""
         content = (" ".join([*pair, *map(str, parts)]) for pair, parts in zip(pairs, prepared, strict=True))
-        return self._folder / f"{hash_parts([self._fingerprint, *content])}.json"
+        return self.folder / f"{hash_parts([self.fingerprint, *content])}.json"
+
+
+def read_shard(file: Path, pairs: Sequence[Pair]) -> ShardScores | None:
+    """Read the scores of a shard's pairs; None where they have not been computed, or the file is damaged."""
+    try:
+        content = read_json(file)
+        scores = [float(content["run"][query_id][document_id]) for query_id, document_id in pairs]
+        return ShardScores(scores, float(content["seconds"]))
+    except (DataError, KeyError, TypeError, ValueError):
+        return None
+
+
+def write_shard(file: Path, pairs: Sequence[Pair], found: ShardScores) -> None:
+    """Write the scores of a shard as part of a run."""
+    run: Run = {}
+    for (query_id, document_id), score in zip(pairs, found.scores, strict=True):
+        run.setdefault(query_id, {})[document_id] = score
+    write_json(file, {"run": run, "seconds": found.seconds}, indent=None)
 
 
 def cut_shards(
@@ -252,7 +251,7 @@ def _part(
         "queries": {query: collection.queries[query] for query, _ in pairs},
         "corpus": {document: collection.corpus[document].full_text for _, document in pairs},
         "shards": shards,
-        "store": store and store.place,
+        "store": store and [str(store.folder), store.fingerprint],
         "options": reranker.options,
     }
 
@@ -266,12 +265,13 @@ def _score_shards(
 ) -> ShardScores:
     scores: list[float] = []
     seconds = 0.0
-    for pairs, prepared in zip(shards, _prepared(reranker, collection, shards), strict=True):
-        found = store.read(pairs, prepared) if store else None
+    for pairs, prepared in zip(shards, ahead(partial(prepare, reranker, collection), shards), strict=True):
+        file = store.file(pairs, prepared) if store else None
+        found = read_shard(file, pairs) if file else None
         if found is None:
             found = _score(reranker, collection, pairs, prepared, advance)
-            if store:
-                store.write(pairs, prepared, found)
+            if file:
+                write_shard(file, pairs, found)
         elif advance:
             advance(len(pairs))
         scores += found.scores
@@ -284,20 +284,6 @@ def _characters(collection: Collection, pairs: Sequence[Pair]) -> int:
     queries, documents = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
     text = sum(len(collection.queries[query_id]) for query_id in queries)
     return text + sum(len(collection.corpus[document_id].full_text) for document_id in documents)
-
-
-def _prepared(
-    reranker: Reranker, collection: Collection, shards: Sequence[Sequence[Pair]]
-) -> Iterator[Sequence[Sequence[Any]]]:
-    """Prepare each shard; the next one while this one is scored."""
-    with ThreadPoolExecutor(1) as ahead:
-        waiting: deque[Future[Sequence[Sequence[Any]]]] = deque()
-        for pairs in shards:
-            waiting.append(ahead.submit(prepare, reranker, collection, pairs))
-            if len(waiting) == 2:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
 
 
 def _score(

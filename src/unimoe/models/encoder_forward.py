@@ -19,13 +19,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unimoe.models.batching import pad_ids, to_device
-from unimoe.models.tree_attention import UnsupportedAttentionError, attention_by, refuse_unsupported
+from unimoe.models.tree_attention import (
+    UnsupportedAttentionError,
+    attention_by,
+    refuse_unsupported,
+    report_no_kernel,
+    same_states,
+)
 from unimoe.models.tree_levels import fused_varlen
 
 NAME = "unimoe_packed"
-
-_SAME = 0.999
-"""Cosine of packed and padded states above which they count as the same, in any dtype."""
 
 
 @dataclass(frozen=True)
@@ -69,21 +72,19 @@ class EncoderForward:
     def __init__(self, model: Any) -> None:
         self._model = model
         self.first_position = _first_position(model)
-        self._at_once = False
-        self.packs = _can_pack(model) and self._packs_faithfully()
-        self._at_once = self.packs  # what is tried next, and kept where it works
-        self._at_once = self.packs and self._packs_faithfully()
+        self.packs = _can_pack(model) and self._packs_faithfully(at_once=False)
+        self._at_once = self.packs and self._packs_faithfully(at_once=True)
 
     def __call__(self, sequences: Sequence[Sequence[int]]) -> Tensor:
         """Return the final states of all T tokens, text after text, ``(T, H)``; fastest if sorted by length."""
-        return self._packed(sequences) if self.packs else self._padded(sequences)
+        return self._packed(sequences, self._at_once) if self.packs else self._padded(sequences)
 
     @property
     def _device(self) -> torch.device:
         device: torch.device = self._model.device
         return device
 
-    def _packed(self, sequences: Sequence[Sequence[int]]) -> Tensor:
+    def _packed(self, sequences: Sequence[Sequence[int]], at_once: bool) -> Tensor:
         lengths = [len(ids) for ids in sequences]
         ids = np.concatenate([np.array(ids, dtype=np.int64) for ids in sequences])
         positions = np.concatenate([self._positions(ids) for ids in sequences])
@@ -92,7 +93,7 @@ class EncoderForward:
             output = self._model(
                 input_ids=row[None],
                 position_ids=places[None],
-                groups=Ends(ends.int(), max(lengths)) if self._at_once else _groups(lengths),
+                groups=Ends(ends.int(), max(lengths)) if at_once else _groups(lengths),
             )
         states: Tensor = output.last_hidden_state[0]
         return states
@@ -116,21 +117,25 @@ class EncoderForward:
         return states
 
     @torch.inference_mode()
-    def _packs_faithfully(self) -> bool:
-        """Return whether a packed row of a few tokens has the states of the padded path."""
+    def _packs_faithfully(self, at_once: bool) -> bool:
+        """Return whether a packed row of a few tokens has the states of the padded path.
+
+        With ``at_once``, torch's kernel for sequences of many lengths computes it; which devices, dtypes and widths it
+        is for, running it tells.
+        """
         vocabulary = self._model.get_input_embeddings().num_embeddings
         ids = [vocabulary // divisor for divisor in range(2, 10)]
         sequences = [ids[:4], ids[2:6], ids[5:]]
         try:
-            packed = self._packed(sequences)
+            packed = self._packed(sequences, at_once)
         except (UnsupportedAttentionError, TypeError):  # a TypeError: the layers do not pass the groups on
             return False
-        except (ImportError, NotImplementedError, RuntimeError, ValueError):
-            if not self._at_once:
+        except (ImportError, RuntimeError, ValueError) as error:
+            if not at_once:
                 raise
-            return False  # no kernel for this device, dtype or width
-        alone = torch.cat([self._padded([ids]) for ids in sequences])
-        return bool((torch.cosine_similarity(packed.float(), alone.float(), dim=-1) > _SAME).all())
+            report_no_kernel(self._device, error)
+            return False
+        return same_states(packed, torch.cat([self._padded([ids]) for ids in sequences]))
 
 
 def packed_attention(

@@ -40,6 +40,7 @@ class Gathered:
     def __init__(self, inputs: int, refuse: Callable[[Sequence[int], Tensor], None]) -> None:
         self._inputs, self._refuse = inputs, refuse
         self._held: list[tuple[Sequence[int], Tensor]] = []
+        self._count = 0  # of the values held
         self._values: Tensor | None = None
 
     def add(self, batch: Sequence[int], values: Tensor) -> None:
@@ -49,7 +50,8 @@ class Gathered:
         wait.
         """
         self._held.append((batch, values))
-        if values.device.type == "cpu" or sum(held.numel() for _, held in self._held) > _HELD:
+        self._count += values.numel()
+        if values.device.type == "cpu" or self._count > _HELD:
             self._fetch()
 
     def values(self) -> Tensor | None:
@@ -68,3 +70,4 @@ class Gathered:
             self._values = values.new_empty(self._inputs, *values.shape[1:])
         self._values[[index for batch, _ in self._held for index in batch]] = values
         self._held.clear()
+        self._count = 0

@@ -7,6 +7,7 @@ process every token once and no padding. Attention is computed level by level by
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,11 @@ from unimoe.models.tree_blocks import build_blocks
 from unimoe.models.tree_levels import Varlen, build_levels
 
 NAME = "unimoe_tree"
+
+logger = logging.getLogger(__name__)
+
+_SAME = 0.999
+"""Cosine of states above which two ways to compute attention count as the same."""
 
 _HARMLESS = {"dropout", "is_causal", "position_ids", "use_cache"}
 """Arguments of attention without effect here: all is evaluated, without a cache, and causal where the layer is."""
@@ -77,6 +83,18 @@ def pack(tree: TokenTree, device: torch.device, dtype: torch.dtype, varlen: Varl
 
 class UnsupportedAttentionError(Exception):
     """A layer needs attention that packed rows do not have: a window, sinks, or a mask."""
+
+
+def same_states(found: Tensor, expected: Tensor) -> bool:
+    """Return whether two ways to compute attention give the same states ``(..., H)``, in any dtype."""
+    return bool((torch.cosine_similarity(found.float(), expected.float(), dim=-1) > _SAME).all())
+
+
+def report_no_kernel(device: torch.device, error: Exception) -> None:
+    """Warn that a GPU takes a slower way than torch's kernel for sequences of many lengths; a CPU has none."""
+    if device.type != "cpu":
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        logger.warning("torch.nn.attention.varlen does not run on this device (%s); attention is slower", reason)
 
 
 @contextmanager

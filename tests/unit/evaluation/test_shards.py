@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,16 @@ from unimoe.data.collection import Collection, Document
 from unimoe.errors import DataError
 from unimoe.evaluation.rerankers import UnimodelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
-from unimoe.evaluation.shards import Pair, ShardScores, ShardStore, cut_shards, score_part, score_shards
+from unimoe.evaluation.shards import (
+    Pair,
+    ShardScores,
+    ShardStore,
+    cut_shards,
+    read_shard,
+    score_part,
+    score_shards,
+    write_shard,
+)
 from unimoe.evaluation.sharing import serve
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.trec import Run
@@ -108,20 +117,25 @@ class TestStore:
     @pytest.fixture
     def store(self, tmp_path: Path) -> ShardStore:
         store = ShardStore(tmp_path / "shards", "one")
-        store.write(self.pairs, [*self.sequences], self.scores)
+        write_shard(store.file(self.pairs, [*self.sequences]), self.pairs, self.scores)
         return store
 
+    def read(
+        self, store: ShardStore, pairs: Sequence[Pair] = pairs, sequences: Sequence[list[int]] = sequences
+    ) -> ShardScores | None:
+        return read_shard(store.file(pairs, sequences), pairs)
+
     def test_scores_come_back_to_the_last_bit(self, store: ShardStore) -> None:
-        assert store.read(self.pairs, [*self.sequences]) == self.scores
+        assert self.read(store) == self.scores
 
     def test_only_what_they_were_computed_from_finds_them(self, store: ShardStore, tmp_path: Path) -> None:
         other = ShardStore(tmp_path / "shards", "another")
-        assert other.read(self.pairs, [*self.sequences]) is None
-        assert store.read(self.pairs, [[1, 2], [1, 3], [5]]) is None
-        assert store.read((("q0", "d1"), ("q0", "d2"), ("q2", "d1")), [*self.sequences]) is None
-        assert store.read((("q0", "d1"), ("q0", "d3"), ("q1", "d1")), [*self.sequences]) is None
-        assert store.read(self.pairs[:2], [*self.sequences[:2]]) is None
-        assert store.read((("q0", "d1 7"), *self.pairs[1:]), [*self.sequences]) is None
+        assert self.read(other) is None
+        assert self.read(store, sequences=[[1, 2], [1, 3], [5]]) is None
+        assert self.read(store, (("q0", "d1"), ("q0", "d2"), ("q2", "d1"))) is None
+        assert self.read(store, (("q0", "d1"), ("q0", "d3"), ("q1", "d1"))) is None
+        assert self.read(store, self.pairs[:2], self.sequences[:2]) is None
+        assert self.read(store, (("q0", "d1 7"), *self.pairs[1:])) is None
 
     @pytest.mark.parametrize(
         "damage",
@@ -142,9 +156,9 @@ class TestStore:
     ) -> None:
         (file,) = (tmp_path / "shards").iterdir()
         file.write_text(damage(file.read_text(encoding="utf-8")), encoding="utf-8")
-        assert store.read(self.pairs, [*self.sequences]) is None
-        store.write(self.pairs, [*self.sequences], self.scores)
-        assert store.read(self.pairs, [*self.sequences]) == self.scores
+        assert self.read(store) is None
+        write_shard(store.file(self.pairs, [*self.sequences]), self.pairs, self.scores)
+        assert self.read(store) == self.scores
 
 
 class TestScore:
