@@ -174,6 +174,7 @@ class DatasetArms:
             settings += [config.fuse_depth, config.fuse_k]
         bm25 = first_stage_name(self._experiment.evaluation.bm25, bm25_engine(self._experiment))
         trained = retriever.checkpoint if encodes else None
+        weights = trained.adapter_hash if trained else None
         base_model, prompt = (retriever.base_identity, retriever.prompt) if encodes else (None, None)
         hashes = {"collection": data.test.content_hash, "settings": hash_json(settings)} | self._dataset.rule_hashes
         return EvaluationSpec(
@@ -192,7 +193,7 @@ class DatasetArms:
                 prompt=prompt,
                 max_queries=self._dataset.max_queries,
             ),
-            hashes=hashes | model_hashes(base_model, prompt, trained.adapter_hash if trained else None),
+            hashes=hashes | model_hashes(base_model, prompt, weights, compiled=encodes and retriever.compiled),
             config=self._experiment.model_dump() | ({"checkpoint": trained.config} if trained else {}),
             main_metric=self._dataset.main_metric,
             dtype=retriever.dtype if encodes else None,
@@ -244,7 +245,7 @@ class DatasetArms:
                 self._data.test,
                 self._config.model_copy(update={"depth": self._depth}),
                 store_dir=Path(self._experiment.output_dir) / "vectors",
-                weights=f"{weights}, compiled" if weights and evaluation.compile else weights,
+                weights=f"{weights}, compiled" if self._retriever.compiled else weights,
                 exclude_self=self._dataset.exclude_self,
                 advance=advance,
                 processes=self._processes,

@@ -187,15 +187,19 @@ def mteb_spec(system: System, task: Task, mteb_task: AbsTask) -> EvaluationSpec:
     )
 
 
-def model_hashes(base_model: str | None, prompt: str | None, checkpoint: str | None) -> dict[str, str]:
+def model_hashes(
+    base_model: str | None, prompt: str | None, checkpoint: str | None, *, compiled: bool = False
+) -> dict[str, str]:
     """Return the content hashes of what computes scores, by name.
 
-    Base model and prompt are given as ``name@hash``, the checkpoint by the content hash of what was trained.
+    Base model and prompt are given as ``name@hash``, the checkpoint by the content hash of what was trained. Compiled
+    layers give scores other last bits.
     """
     known = {
         "base_model": base_model and base_model.rpartition("@")[2],
         "prompt": prompt and prompt.rpartition("@")[2],
         "checkpoint": checkpoint,
+        "compile": "layers" if compiled else None,
     }
     return {name: value for name, value in known.items() if value}
 
@@ -224,7 +228,7 @@ def _system_spec(
 ) -> EvaluationSpec:
     checkpoint, experiment = system.checkpoint, system.experiment
     trained = weights_hash(checkpoint, experiment.evaluation) if checkpoint else None
-    compiled = {"compile": "layers"} if system.load and experiment.evaluation.compile else {}  # which changes last bits
+    compiled = system.load is not None and experiment.evaluation.compile
     return EvaluationSpec(
         system=system.name,
         seed=system.seed,
@@ -241,7 +245,7 @@ def _system_spec(
             prompt=prompt,
             max_queries=max_queries,
         ),
-        hashes=data_hashes | model_hashes(system.base_identity, prompt, trained) | compiled,
+        hashes=data_hashes | model_hashes(system.base_identity, prompt, trained, compiled=compiled),
         config=experiment.model_dump(),
         main_metric=main_metric,
         dtype=system.dtype,

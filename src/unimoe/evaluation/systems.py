@@ -146,6 +146,7 @@ class Retriever:
         device: its description.
         dtype: what the model computes in.
         checkpoint: of a trained arm.
+        compiled: whether torch compiles its layers.
     """
 
     name: str
@@ -155,6 +156,7 @@ class Retriever:
     device: str
     dtype: str
     checkpoint: Checkpoint | None = None
+    compiled: bool = False
 
 
 def fused_name(name: str) -> str:
@@ -223,6 +225,7 @@ def checkpoint_retriever(experiment: DenseExperiment, folder: Path, name: str, d
         device=describe_device(device),
         dtype=loader.dtype_name,
         checkpoint=checkpoint.model_copy(update={"adapter_hash": weights_hash(checkpoint, trained.evaluation)}),
+        compiled=trained.evaluation.compile,
     )
 
 
