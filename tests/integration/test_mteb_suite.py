@@ -12,6 +12,7 @@ from support.reranking import invented, write_invented
 from support.scripts import Done, call_script
 
 from unimoe.metrics import score_run
+from unimoe.models.loader import ModelLoader
 from unimoe.results import EvalResult, read_drilldown, read_result
 from unimoe.trec import read_qrels, read_run
 
@@ -100,7 +101,10 @@ class TestCommand:
             "qrels/SciFact-test.qrels",
         }
 
-    def test_a_second_run_skips_what_is_done(self, data: Path, suite: tuple[Path, Done]) -> None:
+    def test_a_second_run_skips_what_is_done_and_loads_no_model(
+        self, data: Path, suite: tuple[Path, Done], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(ModelLoader, "zero_shot", lambda loader: pytest.fail("the model was loaded"))
         output_dir, first = suite
         path = output_dir / "zero_shot/seed_none/results/embedding/SciFact.json"
         before = path.read_bytes()

@@ -87,10 +87,10 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, processes: 
     _refuse_untrained_task(arm, request.task)
     suite = MTEBSuite(evaluator, arm, _wanted(arm, request.task), failures)
     suite.report_left_out(mteb_tasks)
-    in_mteb = sum(len(suite.tasks_on(task)) for task in mteb_tasks)
-    steps = Steps(sum(len(_on_collections(system, request)) for system in systems) * len(datasets) + in_mteb)
+    in_mteb = [(task, one) for one in mteb_tasks for task in suite.tasks_on(one)]
+    steps = Steps(sum(len(_on_collections(system, request)) for system in systems) * len(datasets) + len(in_mteb))
     results: list[EvalResult] = []  # of the arm
-    _load_early(arm, output_dir, datasets, mteb_tasks, request)
+    _load_early(arm, output_dir, datasets, in_mteb, request)
     for dataset in datasets:
         with failures.kept(dataset.name):
             data = load_reporting(dataset)
@@ -136,11 +136,15 @@ def _loaded(datasets: Iterable[Dataset], failures: Failures) -> Iterator[LoadedD
 
 
 def _load_early(
-    arm: System, output_dir: Path, datasets: Sequence[Dataset], tasks: Sequence[AbsTask], request: EvaluationRequest
+    arm: System,
+    output_dir: Path,
+    datasets: Sequence[Dataset],
+    in_mteb: Sequence[tuple[Task, AbsTask]],
+    request: EvaluationRequest,
 ) -> None:
     """Load the model where a result is missing: if it cannot be loaded, that shows before hours of first stages."""
     names = [(task, result_dataset(task, data)) for data in datasets for task in _on_collections(arm, request)]
-    names += [(task, one.metadata.name) for one in tasks for task in _wanted(arm, request.task)[:1]]
+    names += [(task, one.metadata.name) for task, one in in_mteb]
     places = [result_path(output_dir, arm.name, arm.seed, task, name) for task, name in names]
     if arm.load is not None and not all(place.exists() for place in places):
         arm.load()
