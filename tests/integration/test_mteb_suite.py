@@ -160,8 +160,18 @@ class TestCommand:
                 ["--mteb", "SciFact", "--task", "reranking", "--plan"],
                 ["none of these tasks gives candidates to rerank"],
             ),
+            (["--mteb", "MindSmallReranking", "--task", "reranking"], ["raise evaluation.mteb.max_pairs"]),
         ],
-        ids=["task", "modality", "max queries", "prefix", "template", "no candidates", "no candidates in a plan"],
+        ids=[
+            "task",
+            "modality",
+            "max queries",
+            "prefix",
+            "template",
+            "no candidates",
+            "no candidates in a plan",
+            "too large",
+        ],
     )
     def test_wrong_usage_is_told_in_one_line(
         self, data: Path, tmp_path: Path, options: list[str], words: list[str]

@@ -86,7 +86,7 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, processes: 
     systems = [first_stage_system(experiment), arm]
     _refuse_untrained_task(arm, request.task)
     suite = MTEBSuite(evaluator, arm, _wanted(arm, request.task), failures)
-    suite.report_left_out(mteb_tasks)
+    suite.report_left_out(mteb_tasks, alone=not datasets)
     in_mteb = [(task, one) for one in mteb_tasks for task in suite.tasks_on(one)]
     steps = Steps(sum(len(_on_collections(system, request)) for system in systems) * len(datasets) + len(in_mteb))
     results: list[EvalResult] = []  # of the arm
@@ -119,12 +119,11 @@ def plan_evaluation(request: EvaluationRequest, device: torch.device, price_per_
     experiment, _, load_system = _resolved(request, device)
     failures, system = Failures(), load_system()
     _refuse_untrained_task(system, request.task)
-    mteb_tasks = _mteb_tasks(request, experiment)
+    datasets, mteb_tasks = _datasets(request, experiment), _mteb_tasks(request, experiment)
     suite = MTEBSuite(Evaluator(Path()), system, _wanted(system, request.task), failures)
-    suite.report_left_out(mteb_tasks)
+    suite.report_left_out(mteb_tasks, alone=not datasets)
     in_mteb = [(task, one) for one in mteb_tasks for task in suite.tasks_on(one)]
-    datasets = _loaded(_datasets(request, experiment), failures)
-    print_plan(system, datasets, _on_collections(system, request), price_per_hour, in_mteb)
+    print_plan(system, _loaded(datasets, failures), _on_collections(system, request), price_per_hour, in_mteb)
     failures.refuse(done=True)
 
 

@@ -41,17 +41,17 @@ class MTEBSuite:
         reranks = _reranks(mteb_task) and pairs_above(mteb_task, limit) is None
         return [task for task in self._wanted if task == "embedding" or (task == "reranking" and reranks)]
 
-    def report_left_out(self, mteb_tasks: Sequence[AbsTask]) -> None:
+    def report_left_out(self, mteb_tasks: Sequence[AbsTask], *, alone: bool) -> None:
         """Print on stderr the tasks that are too large to rerank.
 
+        Args:
+            mteb_tasks: the tasks that were asked for.
+            alone: whether no collection is evaluated beside them.
+
         Raises:
-            UsageError: the system can only be evaluated by reranking, and none of the tasks gives candidates.
+            UsageError: the system can only be evaluated by reranking, and none of the tasks gives candidates; or all
+                that do are too large, and nothing else is evaluated.
         """
-        if mteb_tasks and "embedding" not in self._wanted and not any(map(_reranks, mteb_tasks)):
-            raise UsageError(
-                f"{self._system.name} is evaluated by reranking only, and none of these tasks gives candidates to "
-                "rerank; name tasks of type Reranking, or name tasks like SciFact by --datasets"
-            )
         limit = self._system.experiment.evaluation.mteb.max_pairs
         for task in mteb_tasks if "reranking" in self._wanted else ():
             if pairs := pairs_above(task, limit):
@@ -61,6 +61,18 @@ class MTEBSuite:
                     style="yellow",
                     soft_wrap=True,
                 )
+        if not mteb_tasks or any(map(self.tasks_on, mteb_tasks)):
+            return
+        only = f"{self._system.name} is evaluated by reranking only"
+        if not any(map(_reranks, mteb_tasks)):
+            raise UsageError(
+                f"{only}, and none of these tasks gives candidates to rerank; name tasks of type Reranking, or name "
+                "tasks like SciFact by --datasets"
+            )
+        if alone:
+            raise UsageError(
+                f"{only}, and the tasks with candidates are left out (named above); raise evaluation.mteb.max_pairs"
+            )
 
     def run(self, mteb_tasks: Sequence[AbsTask], steps: Steps) -> list[EvalResult]:
         """Run every evaluation whose result does not exist yet; return the results of all that did not fail.
