@@ -56,6 +56,20 @@ class MissingPartError(UnimoeError):
     exit_code = 4
 
 
+def refuse_missing(collections: Sequence[str] = (), mteb_tasks: Sequence[str] = ()) -> None:
+    """Refuse to end well without the collections and MTEB tasks of these names, whose reasons were printed.
+
+    Raises:
+        MissingPartError: there is one.
+    """
+    parts = [(collections, "collection"), (mteb_tasks, "MTEB task")]
+    missing = " and ".join(
+        f"{len(names)} {what}{'s' * (len(names) > 1)} ({', '.join(names)})" for names, what in parts if names
+    )
+    if missing:
+        raise MissingPartError(f"done, without {missing}; the reasons are above")
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` with the closest known word, or an empty string."""
     match = get_close_matches(word, list(known), n=1)

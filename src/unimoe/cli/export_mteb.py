@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from unimoe.console import stderr, stdout
-from unimoe.errors import MissingPartError, UsageError
+from unimoe.errors import UsageError, refuse_missing
 
 
 def export_mteb(
@@ -59,10 +59,9 @@ def export_mteb(
             target=to or output_dir / "mteb",
         )
     )
-    for line in export.missing:
-        stderr.print(f"missing: {line}", style="yellow", soft_wrap=True)
+    for name, reason in export.missing.items():
+        stderr.print(f"missing: {name}: {reason}", style="yellow", soft_wrap=True)
     for note in export.notes:
         stderr.print(note, style="dim", soft_wrap=True)
     stdout.print(f"{len(export.tasks)} tasks  {export.folder}", soft_wrap=True)
-    if export.missing:
-        raise MissingPartError(f"done, without {len(export.missing)} of the MTEB tasks asked for (named above)")
+    refuse_missing(mteb_tasks=list(export.missing))

@@ -9,7 +9,7 @@ from unimoe.collection_card import COLLECTION_FILE
 from unimoe.console import stderr
 from unimoe.data.catalog import UnavailableError, available
 from unimoe.data.collection import Collection
-from unimoe.errors import MissingPartError, UnimoeError, first_few
+from unimoe.errors import UnimoeError, first_few, refuse_missing
 from unimoe.evaluation.tiers import Dataset, LoadedDataset
 from unimoe.metrics import DEFAULT_METRICS, level_note
 
@@ -52,12 +52,7 @@ class Failures:
         """
         if self._first and not done and not isinstance(self._first, UnavailableError):
             raise self._first
-        parts = [(self.collections, "collection"), (self.tasks, "MTEB task")]
-        missing = " and ".join(
-            f"{len(names)} {what}{'s' * (len(names) > 1)} ({', '.join(names)})" for names, what in parts if names
-        )
-        if missing:
-            raise MissingPartError(f"done, without {missing}; the reasons are above")
+        refuse_missing(self.collections, self.tasks)
 
 
 def failure_line(name: str, error: Exception) -> str:

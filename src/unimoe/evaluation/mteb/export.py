@@ -63,13 +63,13 @@ class Export:
     Attributes:
         folder: of the model's revision.
         tasks: names of the tasks written.
-        missing: a line for each task that was asked for and could not be written.
+        missing: the reason for each task that was asked for and could not be written, by its name.
         notes: what to know before the folder is handed in, in sentences.
     """
 
     folder: Path
     tasks: list[str]
-    missing: list[str]
+    missing: dict[str, str]
     notes: list[str] = field(default_factory=list)
 
 
@@ -103,11 +103,18 @@ def export_results(request: ExportRequest) -> Export:
     model = _one_model(chosen)
     sizes, notes = _sizes(model)
     revision = request.revision or hash_json([request.task, _identity(chosen[0].result)])
-    folder = _write(request, revision, chosen, model, sizes)
-    notes += filter(None, (_other_data(found, tasks[found.result.dataset]) for found in chosen))
+    # All are read first: a damaged one is refused before any is written.
+    theirs = {found.result.dataset: _theirs(found) for found in chosen}
+    folder = _write(request, revision, theirs.values(), model, sizes)
+    notes += [
+        f"{name} was read from a folder, whose content hash is its dataset_revision; the repository takes scores on "
+        "MTEB's own data: evaluate without UNIMOE_DATA"
+        for name, one in theirs.items()
+        if one.dataset_revision != tasks[name].metadata.revision
+    ]
     if not wanted:  # nobody asked for what is unfit
         notes += [f"left out: {line}" for line in lines]
-    return Export(folder, [found.result.dataset for found in chosen], lines if wanted else [], notes)
+    return Export(folder, list(theirs), unfit if wanted else {}, notes)
 
 
 def seed_of(output_dir: Path, arm: str, seed: int | None) -> int | None:
@@ -191,7 +198,7 @@ def _sizes(result: EvalResult) -> tuple[BaseSizes | None, list[str]]:
 
 
 def _write(
-    request: ExportRequest, revision: str, chosen: Iterable[_Found], model: EvalResult, sizes: BaseSizes | None
+    request: ExportRequest, revision: str, theirs: Iterable[TaskResult], model: EvalResult, sizes: BaseSizes | None
 ) -> Path:
     with random_state_kept():
         from mteb import ResultCache
@@ -202,8 +209,8 @@ def _write(
             request.model, revision, "dense" if request.task == "embedding" else "cross-encoder", _facts(model, sizes)
         )
         cache = ResultCache(request.target)
-        for theirs in list(map(_theirs, chosen)):  # a damaged one is refused before any is written
-            cache.save_to_cache(theirs, card)
+        for one in theirs:
+            cache.save_to_cache(one, card)
         return cache.get_task_result_path("x", card).parent
 
 
@@ -234,13 +241,3 @@ def _facts(model: EvalResult, sizes: BaseSizes | None) -> dict[str, Any]:
         if model.task == "embedding":
             facts["embed_dim"] = sizes.width
     return facts
-
-
-def _other_data(found: _Found, task: AbsTask) -> str | None:
-    read = json.loads(found.sidecar.read_text(encoding="utf-8"))["dataset_revision"]
-    if read == task.metadata.revision:
-        return None
-    return (
-        f"{found.result.dataset} was read from a folder, whose content hash is its dataset_revision; the repository "
-        "takes scores on MTEB's own data: evaluate without UNIMOE_DATA"
-    )
