@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from unimoe import console
 from unimoe.cli.options import (
     Device,
     MaxQueries,
     Override,
     chosen_device,
     given_options,
+    joined_quietly,
     quiet_libraries,
     refuse_torchrun,
 )
@@ -68,7 +68,6 @@ def evaluate(
     from unimoe.evaluation.evaluate import EvaluationRequest, plan_evaluation, run_evaluation
     from unimoe.evaluation.mteb.names import split_names
     from unimoe.evaluation.sharing import leading
-    from unimoe.processes import joined_processes
 
     if (checkpoint is None) is not zero_shot:
         raise UsageError("give either --checkpoint FOLDER or --zero-shot")
@@ -101,7 +100,5 @@ def evaluate(
         refuse_torchrun("a plan")
         plan_evaluation(request, chosen_device(device), price_per_hour)
         return
-    with joined_processes() as processes, leading(processes):
-        if not processes.leads:
-            console.be_quiet()
+    with joined_quietly() as processes, leading(processes):
         run_evaluation(request, chosen_device(device), processes)

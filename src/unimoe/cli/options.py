@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from unimoe import console
 from unimoe.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
 
     from unimoe.config import Experiment
     from unimoe.config.dense import DenseExperiment
+    from unimoe.processes import Processes
 
     E = TypeVar("E", Experiment, DenseExperiment)
 
@@ -69,6 +73,21 @@ def refuse_torchrun(what: str) -> None:
     """
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise UsageError(f"{what} runs in one process; start it without torchrun")
+
+
+@contextmanager
+def joined_quietly() -> Iterator[Processes]:
+    """Join the processes that torchrun has started; all but the leader print errors alone.
+
+    Raises:
+        UsageError: some of them did not start.
+    """
+    from unimoe.processes import joined_processes
+
+    with joined_processes() as processes:
+        if not processes.leads:
+            console.be_quiet()
+        yield processes
 
 
 def chosen_device(name: str | None) -> torch.device:

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from unimoe import console
 from unimoe.cli.options import (
     Device,
     MaxQueries,
@@ -15,6 +14,7 @@ from unimoe.cli.options import (
     Override,
     chosen_device,
     given_options,
+    joined_quietly,
     placed,
     quiet_libraries,
 )
@@ -59,7 +59,6 @@ def retrieve(
     from unimoe.evaluation.retrieve import RetrievalRequest, run_retrieval
     from unimoe.evaluation.sharing import leading
     from unimoe.evaluation.systems import BM25, fused_name, retriever_name
-    from unimoe.processes import joined_processes
 
     if encoder is not None and checkpoint is not None:
         raise UsageError("give --encoder or --checkpoint, not both")
@@ -83,9 +82,7 @@ def retrieve(
             max_queries=max_queries,
         ),
     )  # fmt: skip
-    with joined_processes() as processes, leading(processes):
-        if not processes.leads:
-            console.be_quiet()
+    with joined_quietly() as processes, leading(processes):
         report = run_retrieval(request, chosen_device(device), processes)
         if report is not None:
             print_before_after(folder, before, report.arms, report.keys)

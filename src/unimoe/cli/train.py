@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from unimoe import console
 from unimoe.cli.options import (
     DEFAULT_EXPERIMENT,
     Config,
@@ -14,6 +13,7 @@ from unimoe.cli.options import (
     OutputDir,
     Override,
     chosen_device,
+    joined_quietly,
     placed,
     quiet_libraries,
 )
@@ -44,13 +44,10 @@ def train(
     from unimoe.evaluation.dev_eval import DevEvaluation
     from unimoe.models.device import choose_dtype
     from unimoe.models.loader import ModelLoader
-    from unimoe.processes import joined_processes
     from unimoe.training.examples import load_training_data
     from unimoe.training.trainer import StepReport, train_arm
 
-    with joined_processes() as processes:
-        if not processes.leads:
-            console.be_quiet()
+    with joined_quietly() as processes:
         target = chosen_device(device)
         dtype = choose_dtype(target, experiment.model.dtype)
         loader = ModelLoader(experiment, target, processes.leaders_dtype(dtype))
