@@ -13,6 +13,9 @@ from support.results import simulate
 
 from unimoe.results import EvalResult
 
+SMALL = {"quora": 60, "scifact": 30, "trec-covid": 8}
+"""Judged queries of each dataset of a small experiment."""
+
 
 def words(figure: Figure) -> list[str]:
     return [text.get_text() for text in texts(figure) if text.get_text()]

@@ -11,9 +11,9 @@ import matplotlib.image
 import numpy as np
 import pytest
 from scipy.stats import ttest_1samp
-from support.figures import marked, segments, simulated, texts, words, xs
+from support.figures import SMALL, marked, segments, simulated, texts, words, xs
 from support.gates import BASE, INTERFERENCE, both, gate_file
-from support.large_experiments import large_results, write_conflict_log
+from support.large_experiments import large_results
 from support.results import make_result, simulate, write_experiment
 
 from unimoe.analysis.analysis import Analysis
@@ -28,23 +28,6 @@ from unimoe.analysis.statistics.estimates import Linear, estimate
 from unimoe.analysis.statistics.variance import moments
 
 HOSTILE = r"a$\frac{$_b% & <script>\x{#000000}"
-
-
-SMALL = {"quora": 60, "scifact": 30, "trec-covid": 8}
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    folder = tmp_path_factory.mktemp("figures") / "run"
-    write_experiment(folder, caveats=["smoke run"])
-    for seed in (0, 1, 2):
-        write_conflict_log(folder, "joint_r8", seed, np.random.default_rng(seed), layers=4, steps=3)
-    return load_all_results(folder)
-
-
-@pytest.fixture(scope="module")
-def drawings(results: Results) -> dict[str, Drawing]:
-    return {drawing.name: drawing for drawing in all_figures(Analysis(results))}
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.figures import words, xs, ys
+from support.figures import SMALL, words, xs, ys
 from support.gates import measured
-from support.large_experiments import large_results, write_conflict_log
-from support.results import make_result, simulate, write_experiment
+from support.large_experiments import large_results
+from support.results import make_result, simulate
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.compare import Results, load_all_results
+from unimoe.analysis.compare import Results
 from unimoe.analysis.figures import Drawing, all_figures
 from unimoe.analysis.figures.curves import loss_figure
 from unimoe.analysis.figures.gates import QUERIES, power_curves, sorted_differences, stairs
@@ -21,22 +21,6 @@ from unimoe.analysis.loading import Seed
 from unimoe.analysis.logs import Log
 from unimoe.errors import DataError
 from unimoe.io import append_jsonl
-
-SMALL = {"quora": 60, "scifact": 30, "trec-covid": 8}
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    folder = tmp_path_factory.mktemp("figures") / "run"
-    write_experiment(folder, caveats=["smoke run"])
-    for seed in (0, 1, 2):
-        write_conflict_log(folder, "joint_r8", seed, np.random.default_rng(seed), layers=4, steps=3)
-    return load_all_results(folder)
-
-
-@pytest.fixture(scope="module")
-def drawings(results: Results) -> dict[str, Drawing]:
-    return {drawing.name: drawing for drawing in all_figures(Analysis(results))}
 
 
 def test_losses_are_drawn_by_part_where_a_log_has_parts() -> None:
