@@ -12,7 +12,8 @@ from torch import Tensor
 from unimoe.errors import DataError
 from unimoe.models.batching import default_token_budget, last_tokens, pad_ids, pad_states, plan_batches
 from unimoe.models.device import release_memory
-from unimoe.models.frozen_layers import FrozenLayers, FrozenStates
+from unimoe.models.frozen_layers import FrozenLayers, FrozenStates, tree_states
+from unimoe.models.last_layer import last_tokens_only
 from unimoe.models.pipeline import ahead
 from unimoe.models.token_tree import build_tree, plan_trees, tree_tokens
 from unimoe.models.tree_attention import (
@@ -40,6 +41,7 @@ class BatchedDecoder:
         upper: the layers above them.
 
     Attributes:
+        top: the decoder that gives final states: ``upper``, or all layers.
         reduced_budget: tokens of a batch after memory ran out; None before.
     """
 
@@ -47,6 +49,8 @@ class BatchedDecoder:
         self._decoder, self._frozen_layers, self._upper = model.model, frozen_layers, upper
         self._trees = supports_trees(model)
         self._varlen = fused_varlen if self._trees and varlen_agrees(model, fused_varlen) else None
+        top = model.model if upper is None else upper
+        self.top, self._drops_tokens = last_tokens_only(top) if self._trees else (top, False)
         self.reduced_budget: int | None = None
 
     @property
@@ -54,6 +58,42 @@ class BatchedDecoder:
         """Where the weights are."""
         device: torch.device = self._decoder.embed_tokens.weight.device
         return device
+
+    @property
+    def trains_trees(self) -> bool:
+        """Whether sequences in training share beginnings: not with dropout of attention, nor with recomputation."""
+        dropout = getattr(self._decoder.config, "attention_dropout", 0.0)
+        recomputes = any(getattr(layer, "gradient_checkpointing", False) for layer in self._decoder.layers)
+        return self._trees and not dropout and not recomputes
+
+    def kept_states(self, sequences: Sequence[list[int]]) -> FrozenStates | None:
+        """Return the states of training sequences below ``upper``; None if there is none, or memory is short."""
+        return self._frozen_layers.states(sequences, self.trains_trees) if self._frozen_layers else None
+
+    def plan_training(
+        self, sequences: Sequence[list[int]], token_budget: int, batch_size: int | None
+    ) -> list[list[int]]:
+        """Group the indices of training sequences into batches for ``training_states``."""
+        if self.trains_trees:
+            return plan_trees(sequences, token_budget, batch_size)
+        return plan_batches([len(ids) for ids in sequences], token_budget, batch_size)
+
+    def training_states(self, sequences: Sequence[list[int]], frozen: FrozenStates | None) -> Tensor:
+        """Return the final states ``(N, H)`` of the last tokens of one batch; gradients flow.
+
+        Args:
+            sequences: token ids of N sequences.
+            frozen: their ``kept_states``.
+        """
+        if not self.trains_trees:
+            return self.padded_states(sequences, frozen)
+        # In blocks: the kernel's log-sum-exp, by which levels are merged, has no gradient.
+        tree = pack(build_tree(sequences), self.device, self._decoder.embed_tokens.weight.dtype)
+        if self._frozen_layers is None:
+            return self._top_states(tree, None)
+        return self._top_states(
+            tree, tree_states(tree.tree, frozen) if frozen else self._frozen_layers.compute_row(tree)
+        )
 
     def padded_states(self, sequences: Sequence[Sequence[int]], frozen: FrozenStates | None = None) -> Tensor:
         """Return the final states ``(N, H)`` of one batch, padded on the right; gradients flow if enabled.
@@ -63,7 +103,7 @@ class BatchedDecoder:
             frozen: their states below the first adapted layer, if known.
         """
         if frozen is not None and self._upper is not None:
-            output = self._upper(inputs_embeds=pad_states(frozen), use_cache=False)
+            output = self._upper(inputs_embeds=pad_states([states.whole for states in frozen]), use_cache=False)
         else:
             output = self._decoder(input_ids=pad_ids(sequences, self.device), use_cache=False)
         return last_tokens(output.last_hidden_state, [len(ids) for ids in sequences])
@@ -102,7 +142,7 @@ class BatchedDecoder:
         if self._frozen_layers is None or self._trees:
             return None
         try:
-            return self._frozen_layers.states(sequences)
+            return self._frozen_layers.states(sequences, as_trees=False)
         except torch.OutOfMemoryError:
             return None
 
@@ -141,9 +181,12 @@ class BatchedDecoder:
             return None  # leaving this block drops the traceback, which holds the activations
 
     def _tree_states(self, tree: PackedTree) -> Tensor:
-        if self._frozen_layers is not None:
-            return run_tree(self._upper, tree, self._frozen_layers.row_states(tree))[0, tree.last]
-        return run_tree(self._decoder, tree)[0, tree.last]
+        return self._top_states(tree, self._frozen_layers.row_states(tree) if self._frozen_layers else None)
+
+    def _top_states(self, tree: PackedTree, below: Tensor | None) -> Tensor:
+        """Return the last tokens' final states, from the states below ``upper`` if it is given."""
+        states = run_tree(self.top, tree, below)[0]
+        return states if self._drops_tokens else states[tree.last]
 
     def _reduce_budget(self, sequences: list[list[int]]) -> None:
         """Limit batches to half of one that did not fit in memory."""

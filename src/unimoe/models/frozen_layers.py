@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from torch import Tensor, nn
 from unimoe.errors import UsageError
 from unimoe.io import hash_parts
 from unimoe.models.batching import default_token_budget, pad_ids, plan_batches
-from unimoe.models.tree_attention import PackedTree, run_tree
+from unimoe.models.token_tree import TokenTree, build_tree, places, plan_trees, tree_tokens
+from unimoe.models.tree_attention import PackedTree, pack, run_tree
 
 MEMORY_LIMIT = 2**30
 """Bytes of states kept for one set of sequences; a larger set is computed in every pass."""
@@ -24,8 +26,40 @@ MEMORY_LIMIT = 2**30
 SETS_LIMIT = 2 * 2**30
 """Bytes of states kept for all sets together; beyond it the least recently used set is dropped."""
 
-FrozenStates = Sequence[Tensor]
-"""One tensor ``(length, H)`` per sequence: its states below the first adapted layer."""
+
+@dataclass(frozen=True)
+class TokenStates:
+    """The states of one sequence below the first adapted layer.
+
+    Attributes:
+        block: ``(T, H)``, the states of all tokens of a set of sequences, those of a shared beginning once.
+        places: where in it the sequence's tokens are, ``(length,)``.
+    """
+
+    block: Tensor
+    places: Tensor
+
+    def between(self, begin: int, end: int) -> Tensor:
+        """Return the states of the tokens from ``begin`` to before ``end``, ``(end - begin, H)``."""
+        return self.block[self.places[begin:end]]
+
+    @property
+    def whole(self) -> Tensor:
+        """The states of all tokens, ``(length, H)``."""
+        return self.block[self.places]
+
+
+FrozenStates = Sequence[TokenStates]
+"""The states of each sequence of a set."""
+
+
+def tree_states(tree: TokenTree, frozen: FrozenStates) -> Tensor:
+    """Return the states of a tree's row, ``(1, T, H)``, from those of its sequences."""
+    rows = []
+    for segment in tree.segments:
+        first = tree.positions[segment.begin]
+        rows.append(frozen[segment.member].between(first, first + segment.end - segment.begin))
+    return torch.cat(rows)[None]
 
 
 def split_decoder(decoder: Any, first_layer: int) -> tuple[Any, Any]:
@@ -41,8 +75,8 @@ def split_decoder(decoder: Any, first_layer: int) -> tuple[Any, Any]:
         raise UsageError(f"lora.first_layer {first_layer}: this model has layers 0 to {count - 1}; 0 adapts them all")
     if len(set(getattr(decoder.config, "layer_types", None) or [""])) > 1:
         raise UsageError("lora.first_layer: this model mixes kinds of layers; set it to 0")
-    lower = _with_modules(decoder, layers=decoder.layers[:first_layer], norm=nn.Identity())
-    upper = _with_modules(decoder, layers=decoder.layers[first_layer:])
+    lower = with_modules(decoder, layers=decoder.layers[:first_layer], norm=nn.Identity())
+    upper = with_modules(decoder, layers=decoder.layers[first_layer:])
     return lower, upper
 
 
@@ -58,55 +92,77 @@ class FrozenLayers:
 
     def __init__(self, lower: Any) -> None:
         self._lower = lower
-        self._kept: dict[str, list[Tensor]] = {}
+        self._kept: dict[str, list[TokenStates]] = {}
 
-    def states(self, sequences: Sequence[Sequence[int]]) -> FrozenStates | None:
-        """Return the states of sequences of token ids, or None if they exceed ``MEMORY_LIMIT``."""
+    def states(self, sequences: Sequence[list[int]], as_trees: bool = False) -> FrozenStates | None:
+        """Return the states of sequences of token ids, or None if they exceed ``MEMORY_LIMIT``.
+
+        Args:
+            sequences: token ids.
+            as_trees: compute and keep a shared beginning once; the decoder must support it.
+        """
         weight = self._lower.embed_tokens.weight
-        if sum(map(len, sequences)) * weight.shape[1] * weight.element_size() > MEMORY_LIMIT:
+        tokens = tree_tokens(sequences) if as_trees else sum(map(len, sequences))
+        if tokens * weight.shape[1] * weight.element_size() > MEMORY_LIMIT:
             return None
-        key = hash_parts(",".join(map(str, ids)) for ids in sequences)
-        return self._kept_or(key, lambda: self._compute(sequences, weight.device))
+        key = hash_parts([str(as_trees), *(",".join(map(str, ids)) for ids in sequences)])
+        return self._kept_or(key, lambda: self._compute(sequences, as_trees))
 
     def row_states(self, tree: PackedTree) -> Tensor:
         """Return the states of a packed row of T tokens, ``(1, T, H)``."""
-        return self._kept_or(tree.key, lambda: [self._compute_row(tree)])[0]
+        return self._kept_or(tree.key, lambda: [TokenStates(self.compute_row(tree)[0], tree.last)])[0].block[None]
 
-    def _kept_or(self, key: str, compute: Callable[[], list[Tensor]]) -> list[Tensor]:
+    def _kept_or(self, key: str, compute: Callable[[], list[TokenStates]]) -> list[TokenStates]:
         # Removed and added again: the order of the keys is the order of use.
         states = self._kept.pop(key) if key in self._kept else compute()
         self._kept[key] = states
-        while sum(map(_bytes, self._kept.values())) > SETS_LIMIT:
+        while sum(kept[0].block.nbytes for kept in self._kept.values() if kept) > SETS_LIMIT:
             del self._kept[next(iter(self._kept))]
         return states
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def _compute(self, sequences: Sequence[Sequence[int]], device: torch.device) -> list[Tensor]:
-        lengths = [len(ids) for ids in sequences]
+    def _compute(self, sequences: Sequence[list[int]], as_trees: bool) -> list[TokenStates]:
+        """Compute all states in one block: thousands of small ones would keep memory between them from being freed."""
         weight = self._lower.embed_tokens.weight
-        # One block for all: thousands of small ones between large activations would keep these from being freed.
-        block = torch.empty(sum(lengths), weight.shape[1], dtype=weight.dtype, device=device)
-        states = list(torch.split(block, lengths)) if lengths else []
-        for batch in plan_batches(lengths, default_token_budget(device)):
-            ids = pad_ids([sequences[index] for index in batch], device)
-            hidden = self._lower(input_ids=ids, use_cache=False).last_hidden_state
-            for row, index in enumerate(batch):
-                states[index].copy_(hidden[row, : lengths[index]])
-        return states
+        budget = default_token_budget(weight.device)
+        plan = plan_trees(sequences, budget) if as_trees else plan_batches([len(ids) for ids in sequences], budget)
+        batches = [[sequences[index] for index in batch] for batch in plan]
+        trees = [build_tree(batch) for batch in batches] if as_trees else []
+        tokens = sum(len(tree.ids) for tree in trees) if as_trees else sum(map(len, sequences))
+        block = torch.empty(tokens, weight.shape[1], dtype=weight.dtype, device=weight.device)
+        found: dict[int, TokenStates] = {}
+        begin = 0
+        for number, batch in enumerate(plan):
+            states, own = self._run_tree(trees[number]) if as_trees else self._run_padded(batches[number])
+            block[begin : begin + len(states)] = states
+            found |= {index: TokenStates(block, rows + begin) for index, rows in zip(batch, own, strict=True)}
+            begin += len(states)
+        return [found[index] for index in range(len(sequences))]
+
+    def _run_tree(self, tree: TokenTree) -> tuple[Tensor, list[Tensor]]:
+        """Return the states of a tree's tokens, ``(T, H)``, and the places of each sequence's among them."""
+        weight = self._lower.embed_tokens.weight
+        row = run_tree(self._lower, pack(tree, weight.device, weight.dtype))[0]
+        return row, [torch.from_numpy(own).to(weight.device) for own in places(tree)]
+
+    def _run_padded(self, sequences: Sequence[list[int]]) -> tuple[Tensor, list[Tensor]]:
+        """Return the states of all tokens one after the other, ``(T, H)``, and the places of each sequence's."""
+        device = self._lower.embed_tokens.weight.device
+        hidden = self._lower(input_ids=pad_ids(sequences, device), use_cache=False).last_hidden_state
+        lengths = [len(ids) for ids in sequences]
+        states = torch.cat([hidden[row, :length] for row, length in enumerate(lengths)])
+        return states, list(torch.split(torch.arange(len(states), device=device), lengths))
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def _compute_row(self, tree: PackedTree) -> Tensor:
+    def compute_row(self, tree: PackedTree) -> Tensor:
+        """Return the states of a packed row without keeping them, ``(1, T, H)``."""
         hidden: Tensor = run_tree(self._lower, tree)
         return hidden
 
 
-def _bytes(states: Sequence[Tensor]) -> int:
-    return sum(state.nbytes for state in states)
-
-
-def _with_modules(decoder: Any, **modules: nn.Module) -> Any:
+def with_modules(decoder: Any, **modules: nn.Module) -> Any:
     """Return a shallow copy with some child modules replaced; it shares the others, and all weights."""
     twin = copy.copy(decoder)
     twin._modules = {**decoder._modules, **modules}

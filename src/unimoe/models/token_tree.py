@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 MIN_SHARED = 8
 """Shared tokens from which a segment pays."""
 
@@ -24,11 +27,13 @@ class Segment:
         parent: index of the segment that it continues; -1 where sequences begin.
         begin: index of its first token in the packed row.
         end: one past its last token there.
+        member: one of the sequences that share it.
     """
 
     parent: int
     begin: int
     end: int
+    member: int
 
 
 @dataclass(frozen=True)
@@ -58,16 +63,31 @@ def build_tree(sequences: Sequence[list[int]]) -> TokenTree:
     while pending:
         low, high, depth, parent = pending.pop()
         if high - low == 1:
-            _append(tree, sequences[order[low]], depth, len(sequences[order[low]]), parent)
+            _append(tree, sequences, order[low], depth, len(sequences[order[low]]), parent)
             tree.last[order[low]] = len(tree.ids) - 1
             continue
         common = min(shared[low + 1 : high])
         if common >= depth + MIN_SHARED:
-            _append(tree, sequences[order[low]], depth, common, parent)
+            _append(tree, sequences, order[low], depth, common, parent)
             depth, parent = common, len(tree.segments) - 1
         cuts = [low, *(i for i in range(low + 1, high) if shared[i] < depth + MIN_SHARED), high]
         pending.extend((a, b, depth, parent) for a, b in reversed(list(pairwise(cuts))))
     return tree
+
+
+def places(tree: TokenTree) -> list[NDArray[np.int64]]:
+    """Return for each sequence where its tokens are in the packed row."""
+    begins = np.array([segment.begin for segment in tree.segments])
+    return [path(tree.segments, int(np.searchsorted(begins, last, "right")) - 1) for last in tree.last]
+
+
+def path(segments: Sequence[Segment], index: int) -> NDArray[np.int64]:
+    """Return the places of the tokens of a segment and all its ancestors, from the first on; none for index -1."""
+    found: list[NDArray[np.int64]] = []
+    while index >= 0:
+        found.append(np.arange(segments[index].begin, segments[index].end))
+        index = segments[index].parent
+    return np.concatenate([*reversed(found)]) if found else np.arange(0)
 
 
 def plan_trees(sequences: Sequence[list[int]], token_budget: int, batch_size: int | None = None) -> list[list[int]]:
@@ -137,8 +157,8 @@ def _shared(first: list[int], second: list[int]) -> int:
     return low
 
 
-def _append(tree: TokenTree, sequence: list[int], begin: int, end: int, parent: int) -> None:
+def _append(tree: TokenTree, sequences: Sequence[list[int]], member: int, begin: int, end: int, parent: int) -> None:
     place = len(tree.ids)
-    tree.ids.extend(sequence[begin:end])
+    tree.ids.extend(sequences[member][begin:end])
     tree.positions.extend(range(begin, end))
-    tree.segments.append(Segment(parent, place, len(tree.ids)))
+    tree.segments.append(Segment(parent, place, len(tree.ids), member))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unimoe.models.batching import to_device
-from unimoe.models.token_tree import Segment
+from unimoe.models.token_tree import Segment, path
 
 _QUERIES = 128
 """Queries of one row of a block: few, so that few scores are computed only to be masked."""
@@ -138,7 +138,7 @@ class _Row:
 
 def _rows(segments: Sequence[Segment]) -> Iterator[_Row]:
     for first, last in _neighbours(segments):
-        ancestors = _ancestors(segments, segments[first].parent)
+        ancestors = path(segments, segments[first].parent)
         begin, end = segments[first].begin, segments[last].end
         own = np.arange(begin, end)
         for start in range(0, end - begin, _QUERIES):
@@ -157,14 +157,6 @@ def _neighbours(segments: Sequence[Segment]) -> Iterator[tuple[int, int]]:
         ):
             yield first, index - 1
             first = index
-
-
-def _ancestors(segments: Sequence[Segment], index: int) -> NDArray[np.int64]:
-    places: list[NDArray[np.int64]] = []
-    while index >= 0:
-        places.append(np.arange(segments[index].begin, segments[index].end))
-        index = segments[index].parent
-    return np.concatenate([*reversed(places)]) if places else np.arange(0)
 
 
 def _chunks(rows: Sequence[_Row], limit: int) -> Iterator[Sequence[_Row]]:

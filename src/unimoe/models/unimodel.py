@@ -79,17 +79,29 @@ class UnimodelForExp1(nn.Module):
         dtype: torch.dtype = self.model.get_output_embeddings().weight.dtype
         return dtype
 
-    def last_states(self, sequences: Sequence[Sequence[int]], frozen: FrozenStates | None = None) -> Tensor:
+    def plan_training(
+        self, sequences: Sequence[list[int]], token_budget: int, batch_size: int | None
+    ) -> list[list[int]]:
+        """Group the indices of sequences into batches for ``last_states``, within tokens or, if given, sequences."""
+        return self._batched.plan_training(sequences, token_budget, batch_size)
+
+    def kept_states(self, sequences: Sequence[list[int]]) -> FrozenStates | None:
+        """Return the sequences' states below the first adapted layer; None if there are none, or too many to keep."""
+        return self._batched.kept_states(sequences)
+
+    def last_states(self, sequences: Sequence[list[int]], frozen: FrozenStates | None = None) -> Tensor:
         """Return the final state of each sequence's last token, in one forward pass; gradients flow if enabled.
+
+        A beginning that sequences share is computed once.
 
         Args:
             sequences: token ids of N sequences.
-            frozen: their states below the first adapted layer, if known.
+            frozen: their ``kept_states``.
 
         Returns:
             ``(N, H)`` in the decoder's dtype.
         """
-        return self._batched.padded_states(sequences, frozen)
+        return self._batched.training_states(sequences, frozen)
 
     def margins(self, states: Tensor) -> Tensor:
         """Return the logit of ``yes`` minus that of ``no``, float32 ``(N,)``, for last-token states ``(N, H)``."""

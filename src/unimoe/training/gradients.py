@@ -206,4 +206,4 @@ def _steps(experiment: Experiment, examples: int, per_batch: int, seed: int, str
 
 
 def _texts(model: UnimodelForExp1, sequences: list[list[int]]) -> Texts:
-    return Texts(sequences, model.frozen_layers.states(sequences) if model.frozen_layers else None)
+    return Texts(sequences, model.kept_states(sequences))

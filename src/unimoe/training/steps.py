@@ -12,7 +12,7 @@ from torch import Tensor
 from unimoe.config.losses import LossConfig
 from unimoe.losses.contrastive import info_nce
 from unimoe.losses.pointwise import softmax_loss, yes_no_loss
-from unimoe.models.batching import default_token_budget, plan_batches
+from unimoe.models.batching import default_token_budget
 from unimoe.models.frozen_layers import FrozenStates
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.processes import ALONE, Processes
@@ -227,13 +227,11 @@ def _own_random_numbers(processes: Processes) -> Iterator[None]:
 def _parts(model: UnimodelForExp1, texts: Texts, budget: Budget) -> list[list[int]]:
     """Return this process's share of the texts, in parts within the budget."""
     tokens = min(budget.tokens, default_token_budget(model.device))
-    lengths = [len(ids) for ids in texts.ids]
-    if budget.processes.size == 1:
-        return plan_batches(lengths, tokens, budget.sequences)
-    rows = budget.processes.share(sorted(range(len(lengths)), key=lengths.__getitem__))
-    return [
-        [rows[place] for place in part] for part in plan_batches([lengths[r] for r in rows], tokens, budget.sequences)
-    ]
+    rows: Sequence[int] = range(len(texts.ids))
+    if budget.processes.size > 1:
+        rows = budget.processes.share(sorted(rows, key=lambda row: len(texts.ids[row])))
+    parts = model.plan_training([texts.ids[row] for row in rows], tokens, budget.sequences)
+    return [[rows[place] for place in part] for part in parts]
 
 
 def _states(model: UnimodelForExp1, texts: Texts, part: Sequence[int], seed: int | None = None) -> Tensor:

@@ -56,9 +56,11 @@ def subject(request: pytest.FixtureRequest, layout: Layout) -> Subject:
     with torch.inference_mode():
         alone = [model.model(input_ids=torch.tensor([ids])).last_hidden_state[0, -1] for ids in SEQUENCES]
     if request.param == "whole":
-        return Subject(BatchedDecoder(model), model.model, torch.stack(alone))
-    lower, upper = split_decoder(model.model, 2)
-    return Subject(BatchedDecoder(model, FrozenLayers(lower), upper), upper, torch.stack(alone))
+        decoder = BatchedDecoder(model)
+    else:
+        lower, upper = split_decoder(model.model, 2)
+        decoder = BatchedDecoder(model, FrozenLayers(lower), upper)
+    return Subject(decoder, decoder.top, torch.stack(alone))
 
 
 @torch.inference_mode()
@@ -155,7 +157,7 @@ class TestOutOfMemory:
     def test_a_budget_halves_what_did_not_fit(self, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
         model = model_of(layout)
         decoder = BatchedDecoder(model)
-        counted(monkeypatch, Subject(decoder, model.model, torch.empty(0)), limit=50)
+        counted(monkeypatch, Subject(decoder, decoder.top, torch.empty(0)), limit=50)
         gathered(decoder, [[*BEGINNING, 1], [*BEGINNING, 2, 2, 2], [*BEGINNING, 3]])
         # Trees fit at once: 30 tokens that all share, and 1, 3 and 1. Of three rows of 33 tokens, one fits.
         assert decoder.reduced_budget == (None if layout == "trees" else 3 * 33 // 2)

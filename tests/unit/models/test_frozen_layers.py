@@ -67,7 +67,7 @@ class TestSplit:
         base.model.requires_grad_(True)  # even where they are not frozen
         model = UnimodelForExp1(base, PromptConfig(), 256, first_layer=2)
         assert model.frozen_layers is not None
-        states = model.frozen_layers.states(SEQUENCES)
+        states = model.kept_states(SEQUENCES)
         assert states is not None
         model.margins(model.last_states(SEQUENCES, states)).sum().backward()  # type: ignore[no-untyped-call]
         with_gradient = {name for name, weight in base.model.named_parameters() if weight.grad is not None}
@@ -83,8 +83,8 @@ class TestStates:
         for ids, state in zip(SEQUENCES, states, strict=True):
             with torch.inference_mode():
                 alone = lower(input_ids=torch.tensor([ids]), use_cache=False).last_hidden_state[0]
-            assert state.shape == (len(ids), HIDDEN)
-            torch.testing.assert_close(state, alone, rtol=1e-5, atol=1e-5)
+            assert state.whole.shape == (len(ids), HIDDEN)
+            torch.testing.assert_close(state.whole, alone, rtol=1e-5, atol=1e-5)
 
     def test_they_do_not_depend_on_what_was_asked_before(self) -> None:
         fresh = FrozenLayers(lower_half()).states(SEQUENCES)
@@ -94,7 +94,7 @@ class TestStates:
         again = used.states(SEQUENCES)
         assert fresh is not None
         assert again is not None
-        assert all(torch.equal(one, other) for one, other in zip(fresh, again, strict=True))
+        assert all(torch.equal(one.whole, other.whole) for one, other in zip(fresh, again, strict=True))
 
     def test_they_are_computed_once(self) -> None:
         frozen_layers = FrozenLayers(lower_half())
@@ -107,8 +107,8 @@ class TestStates:
         one, other = frozen_layers.states([[1, 2], [3]]), frozen_layers.states([[1], [2, 3]])
         assert one is not None
         assert other is not None
-        assert [len(state) for state in one] == [2, 1]
-        assert [len(state) for state in other] == [1, 2]
+        assert [len(state.whole) for state in one] == [2, 1]
+        assert [len(state.whole) for state in other] == [1, 2]
 
     def test_they_can_be_trained_on_though_computed_while_scoring(self) -> None:
         base = tiny_base()
@@ -118,9 +118,9 @@ class TestStates:
         model.rerank(pairs)
         assert model.frozen_layers is not None
         ids = model.pair_ids(pairs)
-        states = model.frozen_layers.states(ids)
+        states = model.kept_states(ids)
         assert states is not None
-        assert not any(state.is_inference() for state in states)
+        assert not any(state.block.is_inference() for state in states)
         model.margins(model.last_states(ids, states)).sum().backward()  # type: ignore[no-untyped-call]
         assert all(weight.grad is not None for weight in adapters.values())
 
@@ -155,7 +155,7 @@ class TestMemory:
     def test_states_are_no_view_of_a_padded_batch(self) -> None:
         states = FrozenLayers(lower_half()).states(SEQUENCES)
         assert states is not None
-        block = {state.untyped_storage().data_ptr(): state.untyped_storage().nbytes() for state in states}
+        block = {state.block.untyped_storage().data_ptr(): state.block.untyped_storage().nbytes() for state in states}
         assert list(block.values()) == [sum(map(len, SEQUENCES)) * BYTES_PER_TOKEN]
 
 

@@ -32,7 +32,7 @@ class TestBuildTree:
     def test_a_beginning_that_two_share_stands_once(self) -> None:
         tree = build_tree(ids("abcdefgh-one", "abcdefgh+two!"))
         assert row(tree) == ["abcdefgh", "+two!", "-one"]  # in the order of their tokens
-        assert tree.segments == [Segment(-1, 0, 8), Segment(0, 8, 13), Segment(0, 13, 17)]
+        assert tree.segments == [Segment(-1, 0, 8, 1), Segment(0, 8, 13, 1), Segment(0, 13, 17, 0)]
         assert tree.positions == [*range(8), 8, 9, 10, 11, 12, 8, 9, 10, 11]
         assert tree.last == [16, 12]
 

@@ -19,14 +19,14 @@ from unimoe.models.tree_levels import MAX_LEVELS, Level, Levels, build_levels, f
 CPU = torch.device("cpu")
 # A root with two children, the first of which has two of its own; then a root alone, and one with a child.
 FOREST = [
-    Segment(-1, 0, 10),
-    Segment(0, 10, 13),
-    Segment(1, 13, 15),
-    Segment(1, 15, 16),
-    Segment(0, 16, 20),
-    Segment(-1, 20, 25),
-    Segment(-1, 25, 27),
-    Segment(6, 27, 30),
+    Segment(-1, 0, 10, 0),
+    Segment(0, 10, 13, 0),
+    Segment(1, 13, 15, 0),
+    Segment(1, 15, 16, 0),
+    Segment(0, 16, 20, 0),
+    Segment(-1, 20, 25, 0),
+    Segment(-1, 25, 27, 0),
+    Segment(6, 27, 30, 0),
 ]
 
 
@@ -68,7 +68,7 @@ class TestBuildLevels:
         }
 
     def test_independent_sequences_are_one_call(self) -> None:
-        assert levels_of([Segment(-1, 0, 4), Segment(-1, 4, 9)]).above == []
+        assert levels_of([Segment(-1, 0, 4, 0), Segment(-1, 4, 9, 0)]).above == []
 
     def test_a_tree_too_deep_and_one_without_tokens_are_computed_in_blocks(self) -> None:
         for depth in (MAX_LEVELS, MAX_LEVELS + 1):

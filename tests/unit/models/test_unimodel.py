@@ -175,14 +175,15 @@ class TestNotFinite:
 class TestOutOfMemory:
     def test_the_scores_are_the_same_and_the_model_says_what_fits(self, monkeypatch: pytest.MonkeyPatch) -> None:
         model, done = tiny_unimodel(), list[int]()
-        forward = model.model.model.forward
+        top = model._batched.top
+        forward = top.forward
 
         def small_memory(**inputs: Any) -> Any:
             if inputs["input_ids"].numel() > 130:
                 raise torch.OutOfMemoryError("no memory for so many")
             return forward(**inputs)
 
-        monkeypatch.setattr(model.model.model, "forward", small_memory)
+        monkeypatch.setattr(top, "forward", small_memory)
         gaps = model.rerank(PAIRS, output="gap", advance=done.append)
         np.testing.assert_allclose(gaps, tiny_unimodel().rerank(PAIRS, output="gap"), rtol=1e-4, atol=1e-4)
         assert model.reduced_budget is not None
