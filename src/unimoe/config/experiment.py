@@ -21,6 +21,8 @@ class ModelConfig(Section):
         base: a hub id, a folder, or ``bundled:smollm2-135m-instruct``.
         revision: the hub revision; null for the newest.
         dtype: ``auto`` probes the device for the faster of bfloat16 and float32.
+        layers: keep the first so many decoder layers, with the final norm and the output matrix of the whole model, as
+            layer-wise rerankers do; null for all. The layers above are never loaded.
         max_length: tokens of one sequence, prompt included; the document is cut to fit, then the query; results name
             the queries that fill it.
         trust_remote_code: runs code from the model's repository; leave it off unless you have read that code.
@@ -28,6 +30,7 @@ class ModelConfig(Section):
 
     base: str
     revision: str | None = None
+    layers: Count | None = None
     dtype: Dtype = "auto"
     max_length: Annotated[int, Field(ge=16)] = 512
     trust_remote_code: bool = False

@@ -89,6 +89,14 @@ class TestBody:
         ):
             assert words in text, words
 
+    def test_a_base_that_was_cut_is_cut_by_the_code(self) -> None:
+        whole, cut = card(checkpoint()).text, card(checkpoint(model={"base": "o/m", "layers": 3})).text
+        assert "| layers of the base model | all |" in whole
+        assert "AutoConfig" not in whole
+        assert "| layers of the base model | the first 3 |" in cut
+        assert "config.num_hidden_layers = 3" in cut
+        assert "from_pretrained(BASE, config=config, dtype=torch.float32)" in cut
+
     def test_an_arm_is_described_by_what_it_does(self) -> None:
         text = card(checkpoint("rank_only_r8", which="best")).text
         assert "InfoNCE" not in text
