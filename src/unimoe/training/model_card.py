@@ -114,7 +114,7 @@ def model_card(checkpoint: Checkpoint, model: UnimodelForExp1) -> str:
         f"experiment {plain(experiment.name)}. This is the {checkpoint.which} checkpoint{_of_what(checkpoint)}.",
         *(f"> {plain(caveat)}" for caveat in experiment.caveats),
         "## Training",
-        _table(_training(checkpoint)),
+        _table(_training(checkpoint, model)),
         "## Losses",
         *(f"{name}:\n\n{json_block(config)}" for name, config, _ in losses),
         "## Use",
@@ -148,10 +148,11 @@ def _front_matter(checkpoint: Checkpoint, experiment: Experiment) -> str:
     )
 
 
-def _training(checkpoint: Checkpoint) -> Mapping[str, object]:
+def _training(checkpoint: Checkpoint, model: UnimodelForExp1) -> Mapping[str, object]:
     experiment, budget = checkpoint.experiment, checkpoint.training
     training, lora, arm = experiment.training, experiment.lora, experiment.arm(checkpoint.arm)
     warmup = f"{training.warmup} steps of warm-up"
+    first_layer = lora.first_of(len(model.model.model.layers))
     return {
         "collection": f"{training.collection}, split {training.split}",
         "optimizer steps": budget.steps,
@@ -161,7 +162,7 @@ def _training(checkpoint: Checkpoint) -> Mapping[str, object]:
         "optimizer": f"AdamW, weight decay {training.weight_decay}, gradient norm cut at {training.max_grad_norm}",
         "learning rate": f"{arm.learning_rate}, {training.schedule}, {warmup}",
         "batches per step": training.accumulation_steps,
-        "adapter": f"r {lora.r}, alpha {lora.alpha}, dropout {lora.dropout}, layers from {lora.first_layer}",
+        "adapter": f"r {lora.r}, alpha {lora.alpha}, dropout {lora.dropout}, layers from {first_layer}",
         "adapted modules": ", ".join(lora.target_modules),
         "prompt": f"{experiment.prompt.template}, {experiment.prompt.order}",
         "layers of the base model": "all"
