@@ -18,6 +18,7 @@ from unimoe.models.matmul import quicken
 from unimoe.models.quiet import first_line, load_pretrained
 
 _SHORT = 192
+_ONLY_KIND = "full_attention"
 
 
 @dataclass(frozen=True)
@@ -65,17 +66,22 @@ def base_identity(config: ModelConfig) -> str | None:
     return _local_identity(config, _source(config))
 
 
-def base_layers(config: ModelConfig) -> int:
-    """Return the number of layers that are kept of a base model, by its configuration, without its weights.
+def base_layers(config: ModelConfig) -> list[str]:
+    """Return the kind of each layer that is kept of a base model, by its configuration, without its weights.
 
     Raises:
         UsageError: ``model.layers`` is more than the model has.
         DataError: the configuration is not available.
     """
     if config.base == BUNDLED_ID:  # known before its half minute of preparation
-        return _kept_layers(config, BUNDLED_LAYERS)
+        return [_ONLY_KIND] * _kept_layers(config, BUNDLED_LAYERS)
     with _configuration_errors(config):
-        return int(_configuration(config, _source(config)).get_text_config().num_hidden_layers)
+        return layer_kinds(_configuration(config, _source(config)).get_text_config())
+
+
+def layer_kinds(config: Any) -> list[str]:
+    """Return the kind of each layer of a decoder, such as ``sliding_attention``, by its configuration."""
+    return getattr(config, "layer_types", None) or [_ONLY_KIND] * config.num_hidden_layers
 
 
 def per_layer_settings(config: Any) -> list[str]:

@@ -13,7 +13,7 @@ from unimoe.config.experiment import EvaluationConfig
 from unimoe.io import hash_json
 from unimoe.models.adapter import load_lora, merge_lora
 from unimoe.models.base import BaseModel, base_identity, base_layers, load_base
-from unimoe.models.frozen_layers import FrozenLayers, split_decoder
+from unimoe.models.frozen_layers import FrozenLayers, refuse_mixed_layers, split_decoder
 from unimoe.models.prompts import prompt_name
 from unimoe.models.unimodel import UnimodelForExp1
 
@@ -49,7 +49,7 @@ class ModelLoader:
     @cached_property
     def first_layer(self) -> int:
         """The lowest layer with adapters."""
-        return self._experiment.lora.first_of(base_layers(self._experiment.model))
+        return self._experiment.lora.first_of(len(base_layers(self._experiment.model)))
 
     @cached_property
     def frozen_layers(self) -> FrozenLayers | None:
@@ -87,6 +87,19 @@ class ModelLoader:
         return UnimodelForExp1(
             base, config.prompt, config.model.max_length, self.first_layer, self.frozen_layers
         ).eval()
+
+
+def refuse_missing_layers(experiment: Experiment) -> None:
+    """Refuse layers that the base model does not have, by its configuration, before anything is loaded or written.
+
+    Raises:
+        UsageError: ``model.layers`` or ``lora.first_layer`` is beyond the model's last layer, or its layers are of
+            several kinds and only the upper ones are adapted.
+        DataError: the configuration is not available.
+    """
+    kinds = base_layers(experiment.model)
+    if experiment.lora.first_of(len(kinds)) > 0:
+        refuse_mixed_layers(kinds)
 
 
 def weights_hash(checkpoint: Checkpoint, evaluation: EvaluationConfig) -> str:

@@ -101,8 +101,8 @@ class TestFirstLayers:
         cut = load(folder, 3)
         assert (cut.layers, cut.model.config.num_hidden_layers, len(cut.model.config.layer_types)) == (3, 3, 3)
         assert not any(".layers.3." in name for name in cut.model.state_dict())
-        assert base_layers(ModelConfig(base=str(folder), layers=3)) == 3
-        assert base_layers(ModelConfig(base=str(folder))) == 4
+        assert base_layers(ModelConfig(base=str(folder), layers=3)) == ["full_attention"] * 3
+        assert len(base_layers(ModelConfig(base=str(folder)))) == 4
         sizes = base_sizes(ModelConfig(base=str(folder), layers=3))
         assert sizes.parameters == sum(weight.numel() for weight in cut.model.parameters())
         assert sizes.embedding_parameters == base_sizes(ModelConfig(base=str(folder))).embedding_parameters
