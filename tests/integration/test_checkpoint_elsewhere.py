@@ -26,14 +26,15 @@ PAIRS = [
 ]
 PROMPTS = [
     '{template: chat, order: document_first, instruction: Judge it., query_prefix: "ask ", embedding_suffix: "\\n"}',
+    '{template: plain, order: document_first, instruction: "", query_prefix: "", embedding_suffix: "\\n"}',
     '{template: qwen3, order: query_first, document_prefix: "doc ", embedding_suffix: "<|endoftext|>"}',
 ]
 
 
-CASES = [(PROMPTS[0], "llama", "null"), (PROMPTS[1], "qwen3", "3")]
+CASES = [(PROMPTS[0], "llama", "null"), (PROMPTS[1], "llama", "null"), (PROMPTS[2], "qwen3", "3")]
 
 
-@pytest.fixture(scope="module", params=CASES, ids=["document first", "query first, three of four layers"])
+@pytest.fixture(scope="module", params=CASES, ids=["document first", "plain", "query first, three of four layers"])
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Experiment, Path]:
     folder = tmp_path_factory.mktemp("elsewhere")
     prompt, kind, layers = request.param

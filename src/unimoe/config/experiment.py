@@ -44,9 +44,11 @@ class PromptConfig(Section):
     r"""How a pair becomes text for the yes/no judgement, and a text for the embedding.
 
     Attributes:
-        template: ``qwen3`` is exactly Qwen3-Reranker's format; ``chat`` uses the model's own chat template.
+        template: ``qwen3`` is exactly Qwen3-Reranker's format; ``chat`` uses the model's own chat template; ``plain``
+            writes the instruction on a line before ``Document: ...``, ``Query: ...`` and ``Relevant:``, without a
+            conversation, for models that are trained before they are used.
         order: which of query and document comes first; recorded in every result.
-        instruction: the task in one sentence, for reranking.
+        instruction: the task in one sentence, for reranking; with ``plain`` it may be empty.
         field_separator: between instruction, query and document: one line end in Qwen3's README, two in its code.
         query_prefix: text before a query to embed; Qwen3 writes ``Instruct: {task}\nQuery:``.
         document_prefix: text before a document to embed.
