@@ -109,7 +109,7 @@ def adapters(experiment: Experiment, layers: int) -> Any:
         r=lora.r,
         lora_alpha=lora.alpha,
         target_modules=list(lora.target_modules),
-        layers_to_transform=list(range(lora.first_layer, layers)),
+        layers_to_transform=list(range(lora.first_of(layers), layers)),
     )
 
 

@@ -220,7 +220,7 @@ def load_model(
 
     Args:
         base: a hub id, a folder, the bundled model, or the checkpoint folder of a trained arm, which brings its base
-            model, prompt and dtype along. A ``ModelConfig`` also sets length, dtype and revision.
+            model, prompt and dtype along. A ``ModelConfig`` also sets length, layers, dtype, revision.
         adapter: a folder with a PEFT adapter of the base model.
         prompt: how texts are put to the model; by default Qwen3's own prompt for Qwen3 models, and the tokenizer's
             chat template for others.

@@ -68,6 +68,8 @@ def folder_name(which: Literal["best", "last"]) -> str:
 def training_settings(experiment: Experiment, arm: str, seed: int, **content: str) -> dict[str, Any]:
     """Return what determines a training's weights as plain data: config, arm, seed, and content hashes by name."""
     relevant = experiment.model_dump(include={"model", "prompt", "lora", "training"})
+    if relevant["model"]["layers"] is None:  # trainings of whole models keep the fingerprint they had without the key
+        del relevant["model"]["layers"]
     for neutral in _WITHOUT_EFFECT:
         relevant["training"].pop(neutral, None)
     relevant["evaluation"] = {"bm25": experiment.evaluation.bm25.model_dump()}  # negatives come from BM25

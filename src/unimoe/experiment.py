@@ -27,7 +27,7 @@ from unimoe.evaluation.systems import ZERO_SHOT_ARM, System, first_stage_system,
 from unimoe.evaluation.tiers import LoadedDataset, TierName, tier_datasets
 from unimoe.io import lock, read_json, write_json
 from unimoe.models.device import choose_dtype, release_memory
-from unimoe.models.loader import ModelLoader
+from unimoe.models.loader import ModelLoader, refuse_missing_layers
 from unimoe.results import Task, arm_dir
 from unimoe.training.examples import TrainingData, load_training_data
 from unimoe.training.trainer import StepReport, train_arm
@@ -49,13 +49,16 @@ class ExperimentRun:
         given: options and config keys given by hand, for provenance.
 
     Raises:
-        DataError: the output folder holds an experiment with other settings or gates, or the gate file is malformed.
+        UsageError: the base model does not have the layers that the config names.
+        DataError: the output folder holds an experiment with other settings or gates, the gate file is malformed, or
+            the base model is not available.
     """
 
     def __init__(self, experiment: Experiment, device: torch.device, given: Sequence[str] = ()) -> None:
         self.experiment = experiment
         self._output_dir = Path(experiment.output_dir)
         gates = matching_gates(experiment)
+        refuse_missing_layers(experiment)
         self.loader = ModelLoader(experiment, device, pinned_dtype(experiment, device))
         if gates.gates and not register(gates, self._output_dir) and gates.path is not None:
             late = f"{self._output_dir} has results and no {REGISTERED}: too late to register {gates.path}"

@@ -14,7 +14,7 @@ from unimoe.config import ModelConfig, PromptConfig
 from unimoe.errors import DataError
 from unimoe.io import read_json, write_json
 from unimoe.models import bundled
-from unimoe.models.base import base_identity, load_base
+from unimoe.models.base import base_identity, base_layers, layer_kinds, load_base
 from unimoe.models.bundled import BUNDLED_ID, bundled_weights_hash, prepared_bundled_model
 from unimoe.models.unimodel import UnimodelForExp1
 
@@ -75,6 +75,7 @@ class TestRealModel:
         prompt = PromptConfig(template="chat", instruction="Does the document answer the query?")
         model = UnimodelForExp1(base, prompt, 256, first_layer=15)
         assert base.layers == 30
+        assert base_layers(ModelConfig(base=BUNDLED_ID)) == layer_kinds(base.model.config)
         assert base.tokenizer.convert_tokens_to_ids(["yes", "no"]) == [10407, 4607]
         pairs = [("capital of France", "Paris is the capital of France."), ("capital of France", "")]
         together = model.rerank(pairs, output="gap")

@@ -10,6 +10,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from support.experiments import tiny_experiment
+from support.tiny_models import save_tiny_model
 
 from unimoe.config import Experiment
 from unimoe.config.files import apply_overrides
@@ -25,14 +26,21 @@ PAIRS = [
 ]
 PROMPTS = [
     '{template: chat, order: document_first, instruction: Judge it., query_prefix: "ask ", embedding_suffix: "\\n"}',
+    '{template: plain, order: document_first, instruction: "", query_prefix: "", embedding_suffix: "\\n"}',
     '{template: qwen3, order: query_first, document_prefix: "doc ", embedding_suffix: "<|endoftext|>"}',
 ]
 
 
-@pytest.fixture(scope="module", params=PROMPTS, ids=["document first", "query first"])
+CASES = [(PROMPTS[0], "llama", "null"), (PROMPTS[1], "llama", "null"), (PROMPTS[2], "qwen3", "3")]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=["document first", "plain", "query first, three of four layers"])
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Experiment, Path]:
     folder = tmp_path_factory.mktemp("elsewhere")
-    overrides = [f"prompt={request.param}", "training.steps=2", "lora.first_layer=1", "model.max_length=512"]
+    prompt, kind, layers = request.param
+    save_tiny_model(folder / "tiny-model", kind)
+    overrides = [f"prompt={prompt}", f"model.layers={layers}", "training.steps=2", "lora.first_layer=1"]
+    overrides.append("model.max_length=512")
     experiment = apply_overrides(tiny_experiment(folder).model_dump(), overrides, source="tiny")
     loader = ModelLoader(experiment, CPU, torch.float32)
     data = load_training_data(experiment)

@@ -117,10 +117,14 @@ class TestMainJob:
 
     def test_other_settings_in_the_same_folder_are_refused(self, config: Path, finished: tuple[Path, Done]) -> None:
         output_dir, _ = finished
-        refused = run(config, output_dir, "--set", "training.steps=7")
-        assert refused.returncode == 3
-        assert "another training.steps (6 there, 7 here)" in refused.stderr
-        assert "Traceback" not in refused.stderr
+        for change, words in (
+            ("training.steps=7", "another training.steps (6 there, 7 here)"),
+            ("model.layers=3", "another model.layers (None there, 3 here)"),
+        ):
+            refused = run(config, output_dir, "--set", change)
+            assert refused.returncode == 3
+            assert words in refused.stderr
+            assert "Traceback" not in refused.stderr
 
     @pytest.mark.slow
     def test_killed_twice_and_run_again_it_ends_as_an_undisturbed_run(

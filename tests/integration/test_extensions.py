@@ -51,7 +51,7 @@ class Colours(Source):
         return "spring"
 
 
-class Plain:
+class Bare:
     """A prompt without any markup."""
 
     def __init__(self, prompt: PromptConfig) -> None:
@@ -85,19 +85,19 @@ def squared_hinge(scores: Sequence[Tensor], labels: Sequence[Tensor], options: L
 def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("unimoe.metrics.names._registered", {})
     register_source("colours", Colours())
-    register_prompt("plain", Plain)
+    register_prompt("bare", Bare)
     register_loss("squared_hinge", Loss(squared_hinge, ("sigma",)))
     register_measure("first_is_best", first_is_best, cutoff=1)
     yield
     SOURCES.remove("colours")
-    TEMPLATES.remove("plain")
+    TEMPLATES.remove("bare")
     LOSSES.remove("squared_hinge")
 
 
 @pytest.fixture
 def config(tmp_path: Path, tmp_cache: Path) -> Experiment:
     plain = tiny_experiment(tmp_path).model_dump()
-    changes = ["prompt.template=plain", "training.ranking.loss=squared_hinge"]
+    changes = ["prompt.template=bare", "training.ranking.loss=squared_hinge"]
     changes += ["training.ranking.loss_options.sigma=0.5"]
     return apply_overrides(plain, changes, source="test")
 
@@ -142,8 +142,8 @@ def test_a_loss_of_ones_own_trains_the_reranker(config: Experiment) -> None:
 
 
 def test_what_is_not_registered_is_refused_with_the_closest(config: Experiment) -> None:
-    with pytest.raises(UsageError, match="did you mean 'plain'"):
-        apply_overrides(config.model_dump(), ["prompt.template=plian"], source="test")
+    with pytest.raises(UsageError, match="did you mean 'bare'"):
+        apply_overrides(config.model_dump(), ["prompt.template=brae"], source="test")
     with pytest.raises(UsageError, match="did you mean 'squared_hinge'"):
         apply_overrides(config.model_dump(), ["training.ranking.loss=square_hinge"], source="test")
     with pytest.raises(UsageError, match="did you mean 'colours'"):

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from unimoe.checkpoint import ADAPTER_FILE, Checkpoint, read_checkpoint, training_fingerprint, write_manifest
+from unimoe.checkpoint import (
+    ADAPTER_FILE,
+    Checkpoint,
+    read_checkpoint,
+    training_fingerprint,
+    training_settings,
+    write_manifest,
+)
 from unimoe.config import Experiment
 from unimoe.config.files import parse_experiment
 from unimoe.errors import DataError
@@ -146,6 +153,7 @@ class TestFingerprint:
         ("key", "value"),
         [
             ("model.base", "other/model"),
+            ("model.layers", 4),
             ("model.max_length", 256),
             ("prompt.order", "document_first"),
             ("prompt.instruction", "find"),
@@ -164,6 +172,10 @@ class TestFingerprint:
     )
     def test_what_determines_the_weights_changes_it(self, key: str, value: Any) -> None:
         assert fingerprint(key, value) != fingerprint()
+
+    def test_that_of_a_whole_model_is_as_before_layers_could_be_cut(self) -> None:
+        assert "layers" not in training_settings(experiment(), "rank_only_r8", 1)["model"]
+        assert fingerprint("model.layers", None) == fingerprint()
 
     def test_content_changes_it(self) -> None:
         others = {fingerprint(data="other"), fingerprint(base="other"), fingerprint(dtype="bfloat16")}

@@ -6,11 +6,13 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unimoe.cli.options import DEFAULT_EXPERIMENT, Config, Device, chosen_device
 from unimoe.console import stdout
+from unimoe.errors import DataError
 
 if TYPE_CHECKING:
     import torch
@@ -21,8 +23,12 @@ if TYPE_CHECKING:
 def doctor(config: Config = DEFAULT_EXPERIMENT, device: Device = None) -> None:
     """Show what this machine offers: device, speed, caches, disk, collections; and how long an experiment takes."""
     from unimoe.config.files import load_experiment
+    from unimoe.models.loader import refuse_missing_layers
 
-    for name, finding in examine(load_experiment(config), chosen_device(device)):
+    experiment = load_experiment(config)
+    with suppress(DataError):  # a model that is not here yet has no layers to compare with
+        refuse_missing_layers(experiment)
+    for name, finding in examine(experiment, chosen_device(device)):
         stdout.print(f"{name:<14}{finding}", soft_wrap=True)
 
 

@@ -45,7 +45,7 @@ def estimated_seconds(experiment: Experiment, shape: Shape, flops_per_s: float) 
         shape: the size of its base model.
         flops_per_s: measured speed of matrix products in the dtype that it will use.
     """
-    low = experiment.lora.first_layer / shape.layers
+    low = experiment.lora.first_of(shape.layers) / shape.layers
     seconds_per_token = 2 * shape.layer_weights / (flops_per_s * _EFFICIENCY)
     return _FIXED_SECONDS + seconds_per_token * (low * _shared_tokens(experiment) + (1 - low) * _arm_tokens(experiment))
 

@@ -43,11 +43,12 @@ def train(
     quiet_libraries()
     from unimoe.evaluation.dev_eval import DevEvaluation
     from unimoe.models.device import choose_dtype
-    from unimoe.models.loader import ModelLoader
+    from unimoe.models.loader import ModelLoader, refuse_missing_layers
     from unimoe.training.examples import load_training_data
     from unimoe.training.trainer import StepReport, train_arm
 
     with joined_quietly() as processes:
+        refuse_missing_layers(experiment)
         target = chosen_device(device)
         dtype = choose_dtype(target, experiment.model.dtype)
         loader = ModelLoader(experiment, target, processes.leaders_dtype(dtype))

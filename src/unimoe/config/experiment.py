@@ -21,6 +21,8 @@ class ModelConfig(Section):
         base: a hub id, a folder, or ``bundled:smollm2-135m-instruct``.
         revision: the hub revision; null for the newest.
         dtype: ``auto`` probes the device for the faster of bfloat16 and float32.
+        layers: keep the first so many decoder layers, with the final norm and the output matrix of the whole model, as
+            layer-wise rerankers do; null for all. The layers above are never loaded.
         max_length: tokens of one sequence, prompt included; the document is cut to fit, then the query; results name
             the queries that fill it.
         trust_remote_code: runs code from the model's repository; leave it off unless you have read that code.
@@ -28,6 +30,7 @@ class ModelConfig(Section):
 
     base: str
     revision: str | None = None
+    layers: Count | None = None
     dtype: Dtype = "auto"
     max_length: Annotated[int, Field(ge=16)] = 512
     trust_remote_code: bool = False
@@ -41,9 +44,11 @@ class PromptConfig(Section):
     r"""How a pair becomes text for the yes/no judgement, and a text for the embedding.
 
     Attributes:
-        template: ``qwen3`` is exactly Qwen3-Reranker's format; ``chat`` uses the model's own chat template.
+        template: ``qwen3`` is exactly Qwen3-Reranker's format; ``chat`` uses the model's own chat template; ``plain``
+            writes the instruction on a line before ``Document: ...``, ``Query: ...`` and ``Relevant:``, without a
+            conversation, for models that are trained before they are used.
         order: which of query and document comes first; recorded in every result.
-        instruction: the task in one sentence, for reranking.
+        instruction: the task in one sentence, for reranking; with ``plain`` it may be empty.
         field_separator: between instruction, query and document: one line end in Qwen3's README, two in its code.
         query_prefix: text before a query to embed; Qwen3 writes ``Instruct: {task}\nQuery:``.
         document_prefix: text before a document to embed.

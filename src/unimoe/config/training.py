@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from unimoe.config.base import Count, Positive, Section
 from unimoe.config.losses import LossConfig, LossName, LossOptions
+from unimoe.errors import UsageError
 
 ArmTask = Literal["rank_only", "emb_only", "joint"]
 Schedule = Literal["linear", "cosine", "constant", "onecycle"]
@@ -16,12 +17,19 @@ Tracker = Literal["tensorboard", "wandb"]
 AggregationName = Literal["fixed", "uncertainty", "pcgrad", "cagrad", "gradvac"]
 
 
+def _layer_or_share(value: Any) -> Any:
+    if (type(value) is int and value >= 0) or (type(value) is float and 0 < value < 1):
+        return value
+    raise ValueError("give a layer, counted from 0, or a share of the layers between 0 and 1, such as 0.5")
+
+
 class LoraConfig(Section):
     """The adapter.
 
     Attributes:
         first_layer: adapt this layer (counted from 0) and all above. The layers below stay frozen, so their states are
-            computed once for all arms and seeds, and no gradient flows there.
+            computed once for all arms and seeds, and no gradient flows there. A number between 0 and 1 is a share of
+            the model's layers: of 16, 0.5 freezes 8.
         r: rank of the adapters.
         alpha: scale of the adapters; they are multiplied by ``alpha / r``.
         dropout: probability of dropout on each adapter's input, in training.
@@ -34,7 +42,22 @@ class LoraConfig(Section):
     target_modules: list[str] = Field(
         default=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], min_length=1
     )
-    first_layer: Annotated[int, Field(ge=0)] = 0
+    first_layer: Annotated[int | float, BeforeValidator(_layer_or_share)] = 0
+
+    def first_of(self, layers: int) -> int:
+        """Return the lowest layer with adapters in a model of so many layers; a share is rounded to the nearest layer.
+
+        Raises:
+            UsageError: the model has no such layer.
+        """
+        if isinstance(self.first_layer, float):
+            return min(math.floor(self.first_layer * layers + 0.5), layers - 1)
+        if self.first_layer >= layers:
+            raise UsageError(
+                f"lora.first_layer {self.first_layer}: this model has layers 0 to {layers - 1}, {layers} in all; give "
+                "one of them, or a share of them such as 0.5"
+            )
+        return self.first_layer
 
 
 class RankingRecipe(Section):

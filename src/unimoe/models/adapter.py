@@ -26,8 +26,7 @@ def add_lora(base: BaseModel, config: LoraConfig, seed: int) -> Any:
     """
     import peft
 
-    if config.first_layer >= base.layers:
-        raise UsageError(f"lora.first_layer {config.first_layer}: this model has layers 0 to {base.layers - 1}")
+    first_layer = config.first_of(base.layers)
     _refuse_unknown_modules(base, config)
     torch.manual_seed(seed)
     settings = peft.LoraConfig(
@@ -35,7 +34,7 @@ def add_lora(base: BaseModel, config: LoraConfig, seed: int) -> Any:
         lora_alpha=config.alpha,
         lora_dropout=config.dropout,
         target_modules=list(config.target_modules),
-        layers_to_transform=list(range(config.first_layer, base.layers)),
+        layers_to_transform=list(range(first_layer, base.layers)),
         task_type="CAUSAL_LM",
     )
     try:

@@ -1,20 +1,24 @@
-"""Loading a base model: bundled, from a folder, or from the hub."""
+"""Loading a base model, whole or its first layers: bundled, from a folder, or from the hub."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from unimoe.config import ModelConfig
-from unimoe.errors import DataError
+from unimoe.errors import DataError, UnimoeError, UsageError
 from unimoe.io import hash_file, hash_json, hash_parts
-from unimoe.models.bundled import BUNDLED_ID, bundled_weights_hash, folder_named, prepared_bundled_model
+from unimoe.models.bundled import BUNDLED_ID, BUNDLED_LAYERS, bundled_weights_hash, folder_named, prepared_bundled_model
 from unimoe.models.matmul import quicken
 from unimoe.models.quiet import first_line, load_pretrained
 
 _SHORT = 192
+_ONLY_KIND = "full_attention"
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,8 @@ class BaseModel:
         model: the transformers model, in eval mode, all weights frozen.
         tokenizer: its tokenizer.
         identity: logical id and content hash of the weights, ``id@hash``: the same on every machine, whatever the
-            cache path, and different for other weights under the same id.
+            cache path, and different for other weights under the same id. With ``model.layers`` it is
+            ``id:layers@hash``, and the hash another.
     """
 
     model: Any
@@ -42,21 +47,51 @@ def load_base(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> 
     """Load the base model of a config.
 
     Raises:
+        UsageError: ``model.layers`` is more than the model has.
         DataError: the model is not available, is no causal language model, or its files are damaged.
     """
-    folder, identity = _locate(config)
-    model, tokenizer = _load(config, folder, dtype)
+    source = _source(config)
+    identity = _local_identity(config, source)
+    model, tokenizer = _load(config, source, dtype)
     if not hasattr(getattr(model, "model", None), "layers"):
         raise DataError(f"{config.base}: a {type(model).__name__} has no decoder layers at model.layers; use another")
     model.requires_grad_(False).eval().to(device)
     quicken(model)
     model.set_attn_implementation(_attention(device, config.max_length))
-    return BaseModel(model, tokenizer, identity or f"{config.base}@{_hub_hash(config, model)}")
+    return BaseModel(model, tokenizer, identity or _identity(config, config.base, _hub_hash(config, model)))
 
 
 def base_identity(config: ModelConfig) -> str | None:
     """Return the identity of a base model without loading it; None where only the hub knows it."""
-    return _locate(config)[1]
+    return _local_identity(config, _source(config))
+
+
+def base_layers(config: ModelConfig) -> list[str]:
+    """Return the kind of each layer that is kept of a base model, by its configuration, without its weights.
+
+    Raises:
+        UsageError: ``model.layers`` is more than the model has.
+        DataError: the configuration is not available.
+    """
+    if config.base == BUNDLED_ID:  # known before its half minute of preparation
+        return [_ONLY_KIND] * _kept_layers(config, BUNDLED_LAYERS)
+    with _configuration_errors(config):
+        return layer_kinds(_configuration(config, _source(config)).get_text_config())
+
+
+def layer_kinds(config: Any) -> list[str]:
+    """Return the kind of each layer of a decoder, such as ``sliding_attention``, by its configuration."""
+    return getattr(config, "layer_types", None) or [_ONLY_KIND] * config.num_hidden_layers
+
+
+def per_layer_settings(config: Any) -> list[str]:
+    """Return the names of a decoder's settings in transformers that have an entry for each layer.
+
+    They are kinds of attention or MLP, rotations, numbers of heads.
+    """
+    lists = {name: value for name, value in vars(config).items() if isinstance(value, list | tuple)}
+    sized = [name for name, value in lists.items() if len(value) == config.num_hidden_layers]
+    return sorted(name for name in sized if not name.endswith("token_id") and name != "architectures")
 
 
 @dataclass(frozen=True)
@@ -64,7 +99,7 @@ class BaseSizes:
     """How large a base model is.
 
     Attributes:
-        parameters: all of them, tied ones once.
+        parameters: all of them, tied ones once, without the layers that ``model.layers`` cuts.
         embedding_parameters: those of the input embeddings.
         width: of the final states, which embeddings have too.
     """
@@ -78,18 +113,14 @@ def base_sizes(config: ModelConfig) -> BaseSizes:
     """Return the sizes of a base model by its configuration, without its weights.
 
     Raises:
+        UsageError: ``model.layers`` is more than the model has.
         DataError: the configuration is not available.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    source, _ = _locate(config)
-    options = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
-    try:
-        auto: Any = AutoModelForCausalLM
-        with torch.device("meta"):
-            model = auto.from_config(AutoConfig.from_pretrained(source, **options))
-    except Exception as error:
-        raise DataError(f"model.base {config.base!r}: its configuration cannot be read ({_reason(error)})") from None
+    auto: Any = AutoModelForCausalLM
+    with _configuration_errors(config), torch.device("meta"):
+        model = auto.from_config(_configuration(config, _source(config)))
     embeddings = model.get_input_embeddings().weight
     return BaseSizes(sum(weight.numel() for weight in model.parameters()), embeddings.numel(), embeddings.shape[1])
 
@@ -103,27 +134,78 @@ def _attention(device: torch.device, max_length: int) -> str:
     return "eager" if device.type == "cpu" and max_length <= _SHORT else "sdpa"
 
 
-def _locate(config: ModelConfig) -> tuple[str, str | None]:
+def _source(config: ModelConfig) -> str:
+    """Return the folder or hub id that transformers loads from."""
     if config.base == BUNDLED_ID:
-        prepared = prepared_bundled_model()
-        return str(prepared), f"{BUNDLED_ID}@{bundled_weights_hash(prepared)}"
+        return str(prepared_bundled_model())
     if config.base.startswith("bundled:"):
         raise DataError(f"model.base {config.base!r}: unknown; the bundled model is {BUNDLED_ID}")
-    folder = folder_named("model.base", config.base)
-    if folder is not None:
-        files = sorted(folder.glob("*.safetensors"))
-        if not files:
-            raise DataError(f"{config.base}: no .safetensors file; save the model with save_pretrained()")
-        return config.base, f"{folder.resolve().name}@{hash_parts(hash_file(file) for file in files)}"
-    return config.base, None
+    folder_named("model.base", config.base)  # refuses a path without a folder
+    return config.base
+
+
+def _local_identity(config: ModelConfig, source: str) -> str | None:
+    folder = Path(source)
+    if config.base == BUNDLED_ID:
+        return _identity(config, BUNDLED_ID, bundled_weights_hash(folder))
+    if not folder.is_dir():
+        return None
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise DataError(f"{config.base}: no .safetensors file; save the model with save_pretrained()")
+    return _identity(config, folder.resolve().name, hash_parts(hash_file(file) for file in files))
+
+
+def _identity(config: ModelConfig, name: str, weights: str) -> str:
+    if config.layers is None:
+        return f"{name}@{weights}"
+    return f"{name}:{config.layers}@{hash_json([weights, config.layers])}"
+
+
+def _configuration(config: ModelConfig, source: str) -> Any:
+    """Return the configuration by which transformers builds a base model, of the kept layers alone."""
+    from transformers import AutoConfig
+
+    found: Any = AutoConfig.from_pretrained(
+        source, revision=config.revision, trust_remote_code=config.trust_remote_code
+    )
+    text = found.get_text_config()
+    layers, kept = text.num_hidden_layers, _kept_layers(config, text.num_hidden_layers)
+    if kept < layers:
+        for name in per_layer_settings(text):
+            setattr(text, name, getattr(text, name)[:kept])
+        text.num_hidden_layers = kept
+    return found
+
+
+def _kept_layers(config: ModelConfig, layers: int) -> int:
+    if config.layers is not None and config.layers > layers:
+        raise UsageError(
+            f"model.layers {config.layers}: {config.base} has {layers} layers; give {layers} at most, or null for all"
+        )
+    return config.layers or layers
+
+
+@contextmanager
+def _configuration_errors(config: ModelConfig) -> Iterator[None]:
+    try:
+        yield
+    except UnimoeError:
+        raise
+    except Exception as error:  # damaged files raise errors of many kinds
+        raise DataError(f"model.base {config.base!r}: its configuration cannot be read ({_reason(error)})") from None
 
 
 def _load(config: ModelConfig, source: str, dtype: torch.dtype) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM
 
     options = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
+    kept = None
+    if config.layers is not None:
+        with _configuration_errors(config):
+            kept = _configuration(config, source)
     try:
-        tokenizer, model, missing = load_pretrained(AutoModelForCausalLM, source, dtype, **options)
+        tokenizer, model, missing = load_pretrained(AutoModelForCausalLM, source, dtype, config=kept, **options)
     except Exception as error:  # damaged files raise errors of many kinds, KeyError and plain Exception among them
         raise DataError(
             f"model.base {config.base!r} cannot be loaded ({_reason(error)}); "

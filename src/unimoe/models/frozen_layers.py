@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from unimoe.errors import UsageError
 from unimoe.io import hash_parts
+from unimoe.models.base import layer_kinds
 from unimoe.models.batching import default_token_budget, pad_ids, plan_batches
 from unimoe.models.token_tree import TokenTree, build_tree, places, plan_trees, tree_tokens
 from unimoe.models.tree_attention import PackedTree, pack, run_tree
@@ -73,11 +74,20 @@ def split_decoder(decoder: Any, first_layer: int) -> tuple[Any, Any]:
     count = len(decoder.layers)
     if not 0 < first_layer < count:
         raise UsageError(f"lora.first_layer {first_layer}: this model has layers 0 to {count - 1}; 0 adapts them all")
-    if len(set(getattr(decoder.config, "layer_types", None) or [""])) > 1:
-        raise UsageError("lora.first_layer: this model mixes kinds of layers; set it to 0")
+    refuse_mixed_layers(layer_kinds(decoder.config))
     lower = with_modules(decoder, layers=decoder.layers[:first_layer], norm=nn.Identity())
     upper = with_modules(decoder, layers=decoder.layers[first_layer:])
     return lower, upper
+
+
+def refuse_mixed_layers(kinds: Sequence[str]) -> None:
+    """Refuse to split a decoder whose layers are of several kinds.
+
+    Raises:
+        UsageError: they are.
+    """
+    if len(set(kinds)) > 1:
+        raise UsageError("lora.first_layer: this model mixes kinds of layers; set it to 0")
 
 
 class FrozenLayers:

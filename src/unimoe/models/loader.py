@@ -12,8 +12,8 @@ from unimoe.config import Experiment
 from unimoe.config.experiment import EvaluationConfig
 from unimoe.io import hash_json
 from unimoe.models.adapter import load_lora, merge_lora
-from unimoe.models.base import BaseModel, base_identity, load_base
-from unimoe.models.frozen_layers import FrozenLayers, split_decoder
+from unimoe.models.base import BaseModel, base_identity, base_layers, load_base
+from unimoe.models.frozen_layers import FrozenLayers, refuse_mixed_layers, split_decoder
 from unimoe.models.prompts import prompt_name
 from unimoe.models.unimodel import UnimodelForExp1
 
@@ -47,12 +47,16 @@ class ModelLoader:
         return base_identity(self._experiment.model) or self.fresh_base().identity
 
     @cached_property
+    def first_layer(self) -> int:
+        """The lowest layer with adapters."""
+        return self._experiment.lora.first_of(len(base_layers(self._experiment.model)))
+
+    @cached_property
     def frozen_layers(self) -> FrozenLayers | None:
         """The frozen lower layers that all arms share; None if the first layer has adapters."""
-        first_layer = self._experiment.lora.first_layer
-        if first_layer == 0:
+        if self.first_layer == 0:
             return None
-        return FrozenLayers(split_decoder(self.fresh_base().model.model, first_layer)[0])
+        return FrozenLayers(split_decoder(self.fresh_base().model.model, self.first_layer)[0])
 
     def fresh_base(self) -> BaseModel:
         """Load the base model again: adding adapters changes it in place."""
@@ -81,8 +85,21 @@ class ModelLoader:
             for layer in base.model.model.layers:
                 layer.compile(dynamic=True)
         return UnimodelForExp1(
-            base, config.prompt, config.model.max_length, config.lora.first_layer, self.frozen_layers
+            base, config.prompt, config.model.max_length, self.first_layer, self.frozen_layers
         ).eval()
+
+
+def refuse_missing_layers(experiment: Experiment) -> None:
+    """Refuse layers that the base model does not have, by its configuration, before anything is loaded or written.
+
+    Raises:
+        UsageError: ``model.layers`` or ``lora.first_layer`` is beyond the model's last layer, or its layers are of
+            several kinds and only the upper ones are adapted.
+        DataError: the configuration is not available.
+    """
+    kinds = base_layers(experiment.model)
+    if experiment.lora.first_of(len(kinds)) > 0:
+        refuse_mixed_layers(kinds)
 
 
 def weights_hash(checkpoint: Checkpoint, evaluation: EvaluationConfig) -> str:

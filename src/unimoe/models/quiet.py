@@ -26,13 +26,16 @@ def quiet_loading() -> Iterator[None]:
         yield
 
 
-def load_pretrained(auto: Any, source: str | Path, dtype: torch.dtype, **options: Any) -> tuple[Any, Any, list[str]]:
+def load_pretrained(
+    auto: Any, source: str | Path, dtype: torch.dtype, *, config: Any = None, **options: Any
+) -> tuple[Any, Any, list[str]]:
     """Load a tokenizer and a model.
 
     Args:
         auto: the model's Auto class in transformers.
         source: a folder or hub id.
         dtype: of the weights.
+        config: the model's configuration; None for the one beside its weights.
         options: for both ``from_pretrained``.
 
     Returns:
@@ -43,7 +46,7 @@ def load_pretrained(auto: Any, source: str | Path, dtype: torch.dtype, **options
     with quiet_loading():
         tokenizer: Any = AutoTokenizer.from_pretrained(source, **options)
         model, report = auto.from_pretrained(
-            source, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
+            source, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
         )
     return tokenizer, model, sorted(report["missing_keys"])
 

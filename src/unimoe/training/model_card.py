@@ -14,6 +14,7 @@ import yaml
 
 from unimoe.checkpoint import Checkpoint
 from unimoe.config import Experiment
+from unimoe.models.base import per_layer_settings
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.unimodel import UnimodelForExp1
 
@@ -23,11 +24,11 @@ _QUERY, _DOCUMENT = "\u2063QUERY\u2063", "\u2063DOCUMENT\u2063"
 
 _RERANK = """import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import {auto}
 
 BASE, ADAPTER = {base!r}, "."  # this folder
 tokenizer = AutoTokenizer.from_pretrained(BASE)
-model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32), ADAPTER).eval()
+{cut}model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(BASE, {options}), ADAPTER).eval()
 
 
 def ids(text):
@@ -42,6 +43,10 @@ def score(query, document):
         logits = model(input_ids=torch.tensor([prompt])).logits[0, -1].float()
     return float(logits[ids("yes")[0]] - logits[ids("no")[0]])
 """
+
+_CUT = """config = AutoConfig.from_pretrained(BASE)
+config.num_hidden_layers = {layers}  # the adapter was trained on the first {layers} layers alone
+{lists}"""
 
 _EMBED = """from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
@@ -109,7 +114,7 @@ def model_card(checkpoint: Checkpoint, model: UnimodelForExp1) -> str:
         f"experiment {plain(experiment.name)}. This is the {checkpoint.which} checkpoint{_of_what(checkpoint)}.",
         *(f"> {plain(caveat)}" for caveat in experiment.caveats),
         "## Training",
-        _table(_training(checkpoint)),
+        _table(_training(checkpoint, model)),
         "## Losses",
         *(f"{name}:\n\n{json_block(config)}" for name, config, _ in losses),
         "## Use",
@@ -143,10 +148,11 @@ def _front_matter(checkpoint: Checkpoint, experiment: Experiment) -> str:
     )
 
 
-def _training(checkpoint: Checkpoint) -> Mapping[str, object]:
+def _training(checkpoint: Checkpoint, model: UnimodelForExp1) -> Mapping[str, object]:
     experiment, budget = checkpoint.experiment, checkpoint.training
     training, lora, arm = experiment.training, experiment.lora, experiment.arm(checkpoint.arm)
     warmup = f"{training.warmup} steps of warm-up"
+    first_layer = lora.first_of(len(model.model.model.layers))
     return {
         "collection": f"{training.collection}, split {training.split}",
         "optimizer steps": budget.steps,
@@ -156,9 +162,12 @@ def _training(checkpoint: Checkpoint) -> Mapping[str, object]:
         "optimizer": f"AdamW, weight decay {training.weight_decay}, gradient norm cut at {training.max_grad_norm}",
         "learning rate": f"{arm.learning_rate}, {training.schedule}, {warmup}",
         "batches per step": training.accumulation_steps,
-        "adapter": f"r {lora.r}, alpha {lora.alpha}, dropout {lora.dropout}, layers from {lora.first_layer}",
+        "adapter": f"r {lora.r}, alpha {lora.alpha}, dropout {lora.dropout}, layers from {first_layer}",
         "adapted modules": ", ".join(lora.target_modules),
         "prompt": f"{experiment.prompt.template}, {experiment.prompt.order}",
+        "layers of the base model": "all"
+        if experiment.model.layers is None
+        else f"the first {experiment.model.layers}",
         "longest sequence": f"{experiment.model.max_length} tokens",
         "computed in": f"{checkpoint.dtype}, adapters kept in float32",
         "aggregation of the two losses": f"{arm.aggregation}, ranking weight {arm.ranking_weight}"
@@ -193,12 +202,25 @@ def _rerank_code(experiment: Experiment, model: UnimodelForExp1) -> str:
         ]
     else:
         body = [f"body = ids({first})[:{pairs.room}]"]
+    layers = experiment.model.layers
     return _RERANK.format(
+        auto="AutoModelForCausalLM, AutoTokenizer"
+        if layers is None
+        else "AutoConfig, AutoModelForCausalLM, AutoTokenizer",
         base=base_on_hub(experiment),
+        cut="" if layers is None else _cut_code(layers, model),
+        options="dtype=torch.float32" if layers is None else "config=config, dtype=torch.float32",
         body="\n".join(f"    {line}" for line in body),
         prefix=pairs.prefix,
         suffix=pairs.suffix,
     )
+
+
+def _cut_code(layers: int, model: UnimodelForExp1) -> str:
+    """Return the code that cuts the base model's configuration, with what it has for each layer."""
+    per_layer = per_layer_settings(model.model.config)
+    lists = "".join(f"config.{name} = config.{name}[:{layers}]\n" for name in per_layer)
+    return _CUT.format(layers=layers, lists=lists)
 
 
 def _embed_code(experiment: Experiment) -> str:

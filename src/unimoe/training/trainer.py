@@ -144,8 +144,9 @@ class ArmTraining:
         config, training = self._experiment, self._training
         self._peft = add_lora(self._base, config.lora, self._seed)
         self._model = UnimodelForExp1(
-            self._base, config.prompt, config.model.max_length, config.lora.first_layer, self._frozen_layers
-        )
+            self._base, config.prompt, config.model.max_length, config.lora.first_of(self._base.layers),
+            self._frozen_layers,
+        )  # fmt: skip
         if training.activation_checkpointing:
             self._base.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self._model.train()

@@ -243,7 +243,7 @@ class TestMistakes:
             ("seeds=[1, 1]", "seeds: a seed is listed twice"),
             (
                 "prompt.template=qwen",
-                "prompt.template: there is no prompt template 'qwen' (did you mean 'qwen3'?); use chat, qwen3",
+                "prompt.template: there is no prompt template 'qwen' (did you mean 'qwen3'?); use chat, plain, qwen3",
             ),
             ("name=a/b", "name: may hold only letters, digits, '_', '.' and '-', and starts with a letter or digit"),
             ("arms.joint_r8.ranking_weight=2", "arms.joint_r8.ranking_weight: must be below 1.0 (it is 2)"),

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from unimoe.config import Experiment
-from unimoe.config.files import parse_experiment
+from unimoe.config.files import apply_overrides, parse_experiment
+from unimoe.config.training import LoraConfig
 from unimoe.errors import UsageError
 
 
@@ -41,6 +42,45 @@ class TestWarmUp:
 
     def test_a_ratio_that_leaves_no_step_is_refused(self) -> None:
         assert "must be below steps 70" in mistake(warmup_ratio=0.99)
+
+
+class TestFirstLayer:
+    @pytest.mark.parametrize(
+        ("first_layer", "layers", "first"),
+        [
+            (0, 30, 0), (15, 30, 15), (29, 30, 29),
+            (0.5, 30, 15), (0.5, 16, 8), (0.5, 3, 2), (0.5, 5, 3), (0.5, 2, 1),
+            (0.01, 30, 0), (0.7, 16, 11), (0.99, 30, 29), (0.99, 1, 0),
+        ],
+    )  # fmt: skip
+    def test_a_share_is_rounded_to_the_nearest_layer(self, first_layer: float, layers: int, first: int) -> None:
+        assert LoraConfig(first_layer=first_layer).first_of(layers) == first
+
+    @pytest.mark.parametrize("layers", [2, 15])
+    def test_a_layer_that_the_model_lacks_is_refused(self, layers: int) -> None:
+        words = (
+            rf"lora\.first_layer 15: this model has layers 0 to {layers - 1}, {layers} in all; give .* share .* 0\.5$"
+        )
+        with pytest.raises(UsageError, match=words):
+            LoraConfig(first_layer=15).first_of(layers)
+
+    @pytest.mark.parametrize(("text", "value"), [("15", 15), ("0", 0), ("0.5", 0.5), ("5e-1", 0.5)])
+    def test_a_layer_stays_a_layer_and_a_share_a_share(self, text: str, value: float) -> None:
+        found = apply_overrides(experiment().model_dump(), [f"lora.first_layer={text}"], "tiny").lora.first_layer
+        assert (found, type(found)) == (value, type(value))
+        assert (
+            parse_experiment({**experiment().model_dump(), "lora": {"first_layer": found}}, "x").lora.first_layer
+            == value
+        )
+
+    @pytest.mark.parametrize("text", ["1.0", "0.0", "-1", "-0.5", "1.5", "true", ".nan", "half", "null", "[1]", '"3"'])
+    def test_anything_else_is_refused_in_one_line(self, text: str) -> None:
+        with pytest.raises(UsageError) as caught:
+            apply_overrides(experiment().model_dump(), [f"lora.first_layer={text}"], "tiny")
+        line = str(caught.value)
+        assert line.startswith("tiny: lora.first_layer: give a layer, counted from 0, or a share of the layers")
+        assert "\n" not in line
+        assert ";" not in line  # one mistake, not one for each type
 
 
 class TestMistakes:

@@ -55,6 +55,11 @@ class TestAdd:
         assert all(".layers.3." in name for name in names)
         assert list(names) == sorted(names)
 
+    def test_a_share_of_the_layers_is_adapted_as_the_layer_that_it_means(self) -> None:
+        share, layer = (adapter_parameters(add_lora(tiny_base(), LoraConfig(first_layer=f), seed=0)) for f in (0.5, 2))
+        assert share.keys() == layer.keys()
+        assert all(torch.equal(share[name], layer[name]) for name in layer)
+
     def test_the_seed_alone_decides_the_weights(self) -> None:
         torch.manual_seed(123)
         one = adapter_parameters(add_lora(tiny_base(), UPPER, seed=5))

@@ -8,18 +8,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.tiny_models import save_tiny_model, tiny_base
+from safetensors.torch import load_file, save_file
+from support.tiny_models import ModelKind, save_tiny_model, tiny_base, tiny_model, tiny_tokenizer
 
 from unimoe.config import ModelConfig
-from unimoe.errors import DataError
-from unimoe.models.base import BaseModel, base_identity, load_base
+from unimoe.errors import DataError, UsageError
+from unimoe.models.base import BaseModel, base_identity, base_layers, base_sizes, load_base
+from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.quiet import first_line, quiet_loading
 
 CPU = torch.device("cpu")
 
 
-def load(source: str | Path) -> BaseModel:
-    return load_base(ModelConfig(base=str(source)), CPU, torch.float32)
+def load(source: str | Path, layers: int | None = None) -> BaseModel:
+    return load_base(ModelConfig(base=str(source), layers=layers), CPU, torch.float32)
 
 
 def refusal(source: str | Path) -> str:
@@ -72,6 +74,77 @@ class TestIdentity:
 
     def test_the_hub_alone_knows_that_of_a_hub_model(self) -> None:
         assert base_identity(ModelConfig(base="nobody/nothing")) is None
+
+
+class TestFirstLayers:
+    @pytest.mark.parametrize("kind", ["llama", "qwen3"])
+    @pytest.mark.parametrize("layers", [1, 3, 4])
+    def test_it_is_the_whole_models_layers_in_a_row_and_its_final_norm(
+        self, tmp_path: Path, kind: ModelKind, layers: int, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        folder = save_tiny_model(tmp_path / "tiny", kind)
+        capfd.readouterr()
+        cut, whole = load(folder, layers), load(folder)
+        assert capfd.readouterr() == ("", "")
+        ids = torch.tensor([whole.tokenizer("the cat sat on the mat").input_ids])
+        decoder = whole.model.model
+        states = decoder.embed_tokens(ids)
+        rotations = decoder.rotary_emb(states, torch.arange(ids.shape[1])[None])
+        masked = torch.full((ids.shape[1], ids.shape[1]), torch.finfo(torch.float32).min).triu(1)[None, None]
+        for layer in decoder.layers[:layers]:
+            states = layer(states, attention_mask=masked, position_embeddings=rotations)
+        assert torch.equal(cut.model.model(ids).last_hidden_state, decoder.norm(states))
+        assert torch.equal(cut.model(ids).logits, whole.model.lm_head(decoder.norm(states)))
+
+    def test_the_configuration_is_that_of_a_smaller_model(self, tmp_path: Path) -> None:
+        folder = save_tiny_model(tmp_path / "tiny", "qwen3")
+        cut = load(folder, 3)
+        assert (cut.layers, cut.model.config.num_hidden_layers, len(cut.model.config.layer_types)) == (3, 3, 3)
+        assert not any(".layers.3." in name for name in cut.model.state_dict())
+        assert base_layers(ModelConfig(base=str(folder), layers=3)) == ["full_attention"] * 3
+        assert len(base_layers(ModelConfig(base=str(folder)))) == 4
+        sizes = base_sizes(ModelConfig(base=str(folder), layers=3))
+        assert sizes.parameters == sum(weight.numel() for weight in cut.model.parameters())
+        assert sizes.embedding_parameters == base_sizes(ModelConfig(base=str(folder))).embedding_parameters
+        cut.model.save_pretrained(tmp_path / "cut")
+        cut.tokenizer.save_pretrained(tmp_path / "cut")
+        assert load(tmp_path / "cut").layers == 3
+
+    def test_settings_of_every_kind_that_a_model_has_for_each_layer_are_cut(self, tmp_path: Path) -> None:
+        model = tiny_model("smollm3", num_hidden_layers=4, no_rope_layers=[1, 1, 0, 1], eos_token_id=[1, 2, 3, 4])
+        model.save_pretrained(tmp_path)
+        tiny_tokenizer().save_pretrained(tmp_path)
+        config = load(tmp_path, 3).model.config
+        assert (config.no_rope_layers, len(config.layer_types)) == ([1, 1, 0], 3)
+        assert config.eos_token_id == [1, 2, 3, 4]
+
+    def test_another_number_of_layers_is_another_model(self, folder: Path) -> None:
+        identities = [load(folder, layers).identity for layers in (None, 2, 3)]
+        assert [identity.partition("@")[0] for identity in identities] == ["tiny", "tiny:2", "tiny:3"]
+        assert len({identity.partition("@")[2] for identity in identities}) == 3
+        assert base_identity(ModelConfig(base=str(folder), layers=3)) == identities[2]
+        assert base_identity(ModelConfig(base="nobody/nothing", layers=3)) is None
+
+    def test_more_layers_than_the_model_has_are_refused(self, folder: Path) -> None:
+        message = rf"model\.layers 5: {folder} has 4 layers; give 4 at most, or null for all$"
+        for use in (base_layers, base_sizes, lambda config: load_base(config, CPU, torch.float32)):
+            with pytest.raises(UsageError, match=message):
+                use(ModelConfig(base=str(folder), layers=5))
+        with pytest.raises(UsageError, match=r"model\.layers 31: bundled:smollm2-135m-instruct has 30 layers"):
+            base_layers(ModelConfig(base=BUNDLED_ID, layers=31))
+
+    def test_a_configuration_that_cannot_be_read_is_named(self, folder: Path) -> None:
+        (folder / "config.json").write_text("{")
+        with pytest.raises(DataError, match="its configuration cannot be read"):
+            load(folder, 2)
+
+    def test_a_weight_that_is_missing_in_a_kept_layer_is_named(self, folder: Path) -> None:
+        weights = load_file(folder / "model.safetensors")
+        del weights["model.layers.1.mlp.up_proj.weight"], weights["model.layers.2.mlp.up_proj.weight"]
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+        with pytest.raises(DataError, match=r"no weights for model\.layers\.1\.mlp\.up_proj\.weight"):
+            load(folder, 2)
+        assert load(folder, 1).layers == 1
 
 
 class TestRefusals:

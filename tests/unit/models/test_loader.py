@@ -52,6 +52,19 @@ def test_merged_adapters_score_as_adapters_do(folder: Path) -> None:
     assert (merged.frozen_layers is None) == (plain.frozen_layers is None)  # the layers below stay shared
 
 
+def test_a_share_of_the_kept_layers_is_the_layer_that_it_means(folder: Path) -> None:
+    loaded = []
+    for first_layer in (0.5, 2):
+        config = tiny_experiment_dict(folder)
+        config["model"]["layers"] = 3
+        config["lora"] = {"first_layer": first_layer}
+        loader = ModelLoader(parse_experiment(config, source="tiny"), CPU, torch.float32)
+        assert loader.first_layer == 2
+        loaded.append(loader.zero_shot())
+    np.testing.assert_array_equal(gaps(loaded[0]), gaps(loaded[1]))
+    assert all(model.frozen_layers is not None for model in loaded)
+
+
 def test_compiled_layers_score_as_layers_do_and_are_compiled_once(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

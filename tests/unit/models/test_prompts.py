@@ -22,7 +22,7 @@ def tokenizer() -> Any:
 
 class TestPairs:
     @pytest.mark.parametrize("order", ORDERS)
-    @pytest.mark.parametrize("template", ["qwen3", "chat"])
+    @pytest.mark.parametrize("template", ["qwen3", "chat", "plain"])
     def test_only_the_document_is_truncated(self, tokenizer: Any, order: Order, template: str) -> None:
         prompt = PromptConfig(order=order, template=template, instruction="find")
         encode = PairTokenizer(tokenizer, prompt, 512)
@@ -31,7 +31,8 @@ class TestPairs:
         assert len(whole) < 512
         text = tokenizer.decode(cut)
         assert "why?" in text
-        assert text.endswith(tokenizer.decode(whole)[-20:])
+        after_the_cut = len(" z\nRelevant:") if template == "plain" else 20
+        assert text.endswith(tokenizer.decode(whole)[-after_the_cut:])
 
     @pytest.mark.parametrize("order", ORDERS)
     def test_a_pair_that_just_fits_is_whole(self, tokenizer: Any, order: Order) -> None:
@@ -56,7 +57,7 @@ class TestPairs:
         assert encode([("q", "a\ud83d\udc26b")]) == encode([("q", "a🐦b")])
 
     @pytest.mark.parametrize("order", ORDERS)
-    @pytest.mark.parametrize("template", ["qwen3", "chat"])
+    @pytest.mark.parametrize("template", ["qwen3", "chat", "plain"])
     def test_a_query_that_fills_the_length_keeps_its_beginning(
         self, tokenizer: Any, order: Order, template: str
     ) -> None:
@@ -90,7 +91,7 @@ class TestPairs:
     @pytest.mark.parametrize("order", ORDERS)
     def test_an_instruction_replaces_the_configured_one(self, tokenizer: Any, order: Order) -> None:
         pairs = [("why?", "so"), ("word " * 600, "so")]
-        for template in ("qwen3", "chat"):
+        for template in ("qwen3", "chat", "plain"):
             configured = PromptConfig(order=order, template=template)
             encode = PairTokenizer(tokenizer, configured, 300)
             other = PairTokenizer(tokenizer, configured.model_copy(update={"instruction": "Find a duplicate."}), 300)
@@ -140,9 +141,10 @@ class TestFirstToken:
 
     @pytest.mark.parametrize("order", ORDERS)
     def test_a_pair_begins_with_it(self, tokenizer: Any, with_first: Any, order: Order) -> None:
-        prompt, pairs = PromptConfig(order=order), [("why?", "so"), ("q", "long " * 900)]
-        plain = PairTokenizer(tokenizer, prompt, 299)(pairs)
-        assert PairTokenizer(with_first, prompt, 300)(pairs) == [[with_first.bos_token_id, *ids] for ids in plain]
+        pairs = [("why?", "so"), ("q", "long " * 900)]
+        for prompt in (PromptConfig(order=order), PromptConfig(order=order, template="plain", instruction="")):
+            without = PairTokenizer(tokenizer, prompt, 299)(pairs)
+            assert PairTokenizer(with_first, prompt, 300)(pairs) == [[with_first.bos_token_id, *ids] for ids in without]
 
     def test_a_chat_template_that_writes_it_gives_it_once(self, with_first: Any) -> None:
         prompt = PromptConfig(template="chat")
@@ -167,6 +169,28 @@ class TestFirstToken:
         ending.backend_tokenizer.post_processor = post
         pairs = [("why?", "so")]
         assert PairTokenizer(ending, PromptConfig(), 300)(pairs) == PairTokenizer(tokenizer, PromptConfig(), 300)(pairs)
+
+
+class TestPlain:
+    @pytest.mark.parametrize(
+        ("order", "text"),
+        [
+            ("query_first", "Query: why\nDocument: so\nRelevant:"),
+            ("document_first", "Document: so\nQuery: why\nRelevant:"),
+        ],
+    )
+    def test_nothing_but_the_names_of_the_fields(self, tokenizer: Any, order: Order, text: str) -> None:
+        prompt = PromptConfig(template="plain", order=order, instruction="")
+        encode = PairTokenizer(tokenizer, prompt, 512)
+        assert encode.prefix == []
+        assert tokenizer.decode(encode([("why", "so")])[0]) == text
+        # An instruction, from the config or from a task of MTEB, is never dropped in silence.
+        assert tokenizer.decode(encode([("why", "so")], "Find it.")[0]) == f"Find it.\n{text}"
+
+    def test_it_needs_no_chat_template(self) -> None:
+        tokenizer = tiny_tokenizer()
+        tokenizer.chat_template = None
+        assert PairTokenizer(tokenizer, PromptConfig(template="plain"), 512)([("why", "so")])
 
 
 class TestChatFrame:

@@ -89,6 +89,17 @@ class TestBody:
         ):
             assert words in text, words
 
+    def test_a_base_that_was_cut_is_cut_by_the_code(self) -> None:
+        whole, cut = card(checkpoint()).text, card(checkpoint(model={"base": "o/m", "layers": 3})).text
+        assert "| layers of the base model | all |" in whole
+        assert "AutoConfig" not in whole
+        assert "| layers of the base model | the first 3 |" in cut
+        assert "config.num_hidden_layers = 3" in cut
+        assert "from_pretrained(BASE, config=config, dtype=torch.float32)" in cut
+
+    def test_a_share_of_the_layers_is_given_as_a_layer(self) -> None:
+        assert "dropout 0.0, layers from 2 |" in card(checkpoint(lora={"first_layer": 0.5})).text
+
     def test_an_arm_is_described_by_what_it_does(self) -> None:
         text = card(checkpoint("rank_only_r8", which="best")).text
         assert "InfoNCE" not in text

@@ -227,11 +227,12 @@ def _theirs(found: _Found) -> TaskResult:
 def _facts(model: EvalResult, sizes: BaseSizes | None) -> dict[str, Any]:
     """Return what is known of a model for its card, by the card's names; what nobody knows stays empty."""
     config, dtype = model.config, str(model.provenance.dtype)
+    base = (model.identity.base_model or "").rpartition("@")[0]
     facts: dict[str, Any] = {
         "framework": ["PyTorch", "Transformers"],
         "max_tokens": config["model"]["max_length"],
         "use_instructions": config["evaluation"]["mteb"]["task_instruction"] is not None,
-        "adapted_from": (model.identity.base_model or "").rpartition("@")[0] or None,
+        "adapted_from": base.removesuffix(f":{config['model'].get('layers')}") or None,
         "release_date": model.provenance.created[:10],
         "output_dtypes": None if dtype == "float32" else dtype,
     }
