@@ -133,7 +133,7 @@ def test_a_loss_of_ones_own_trains_the_reranker(config: Experiment) -> None:
     model = UnimodelForExp1(tiny_base(layers=2), config.prompt, 256).train()
     model.model.requires_grad_(True)
     ids = model.pair_ids([("what is red", text) for text in COLOURS.values()])
-    data = RankingSet(ids, groups=[[0, 2, 1, 3]], query_ids=["q1"], labels=[[2.0, 1.0, 0.0, 0.0]])
+    data = RankingSet(ids, groups=[[0, 2, 1, 3]], query_ids=["q1"], labels=[[2.0, 1.0, 0.0, 0.0]], batched=[[0]])
     loss, _ = ranking_backward(model, data, Texts(ids, None), [0], 1.0, recipe.loss_config, Budget(10_000))
     assert loss > 0
     assert any(weight.grad is not None and bool(weight.grad.any()) for weight in model.model.parameters())

@@ -73,6 +73,10 @@ class RankingRecipe(Section):
         queries_per_step: queries of one ranking batch.
         hard_negatives: negatives of each query from BM25.
         random_negatives: negatives of each query from the whole collection.
+        neighbours: group each query with this many others whose positive is among its BM25 candidates, as far as there
+            are such, and rank each against the positives of all its group, those relevant to it left out. A group is in
+            one batch, so that with ``document_first`` prompts each document is computed once for all its queries.
+            ``queries_per_step`` is a multiple of a group's size; queries beyond the last whole group are not used.
     """
 
     queries: Count | None = None
@@ -82,11 +86,22 @@ class RankingRecipe(Section):
     hard_negatives: Annotated[int, Field(ge=0)] = 3
     random_negatives: Annotated[int, Field(ge=0)] = 0
     negatives_from: Count = 100
+    neighbours: Count | None = None
+
+    @property
+    def group(self) -> int:
+        """Queries that share a batch: a query and its neighbours."""
+        return 1 + (self.neighbours or 0)
 
     @model_validator(mode="after")
     def _some_negative(self) -> RankingRecipe:
-        if self.hard_negatives + self.random_negatives == 0:
+        if self.hard_negatives + self.random_negatives == 0 and not self.neighbours:
             raise ValueError("hard_negatives and random_negatives are both 0; a ranking example needs a negative")
+        if self.queries_per_step % self.group:
+            raise ValueError(
+                f"queries_per_step {self.queries_per_step} cuts groups of {self.group} queries ({self.neighbours} "
+                f"neighbours and the query); make it a multiple of {self.group}"
+            )
         self.loss_options.refuse_unused(self.loss)
         return self
 

@@ -47,12 +47,14 @@ class RankingSet:
         groups: for each query the rows of its prompts, that of the positive first.
         query_ids: of the queries, for errors.
         labels: for each query the grades of its documents.
+        batched: queries that share a batch, as indices into ``groups``; each alone unless there are neighbours.
     """
 
     sequences: list[TokenIds]
     groups: list[list[int]]
     query_ids: list[str]
     labels: list[list[float]]
+    batched: list[list[int]]
 
 
 @dataclass(frozen=True)
@@ -107,18 +109,67 @@ def mine_triples(collection: Collection, candidates: Run, hard: int, random: int
     return triples
 
 
-def ranking_set(model: UnimodelForExp1, collection: Collection, triples: Sequence[Triple]) -> RankingSet:
-    """Return the prompts of a ranking training set."""
+def neighbourhoods(triples: Sequence[Triple], candidates: Run, size: int, depth: int) -> list[list[int]]:
+    """Group queries with others whose positive is among the candidates of the group, as far as there are such.
+
+    Args:
+        triples: one for each query.
+        candidates: the BM25 candidates of the queries.
+        size: queries of a group.
+        depth: candidates of each query to look at.
+
+    Returns:
+        Indices into ``triples``, each at most once, in groups of exactly ``size``.
+    """
+    first = {triple.query_id: ranked(candidates.get(triple.query_id, {}))[:depth] for triple in triples}
+    owners: dict[str, list[int]] = {}
+    for index, triple in enumerate(triples):
+        owners.setdefault(triple.positive, []).append(index)
+    left, in_order = set(range(len(triples))), iter(range(len(triples)))
+    groups = []
+    while len(left) >= size:
+        group: list[int] = []
+        while len(group) < size:
+            near = (o for member in group for d in first[triples[member].query_id] for o in owners.get(d, ()))
+            chosen = next((index for index in near if index in left), None)
+            group.append(next(index for index in in_order if index in left) if chosen is None else chosen)
+            left.remove(group[-1])
+        groups.append(group)
+    return groups
+
+
+def ranking_set(
+    model: UnimodelForExp1, collection: Collection, triples: Sequence[Triple], batched: Sequence[Sequence[int]] = ()
+) -> RankingSet:
+    """Return the prompts of a ranking training set.
+
+    Args:
+        model: its tokenizer makes the prompts.
+        collection: holds the texts and judgments.
+        triples: one for each query.
+        batched: groups of queries as indices into ``triples``; each query takes the positives of its group as further
+            negatives, except documents that are relevant to it. By default each query is alone.
+    """
+    batched = [list(group) for group in batched] or [[index] for index in range(len(triples))]
     pairs: list[tuple[str, str]] = []
     groups: list[list[int]] = []
-    for triple in triples:
-        documents = [triple.positive, *triple.negatives]
+    labels: list[list[float]] = []
+    members = [(triples[index], [triples[other].positive for other in group]) for group in batched for index in group]
+    for triple, nearby in members:
+        grades = collection.qrels[triple.query_id]
+        documents = [triple.positive, *triple.negatives, *(d for d in nearby if grades.get(d, 0) <= 0)]
+        documents = list(dict.fromkeys(documents))
         groups.append(list(range(len(pairs), len(pairs) + len(documents))))
+        labels.append([float(max(0, grades.get(d, 0))) for d in documents])
         pairs += [(collection.queries[triple.query_id], collection.corpus[d].full_text) for d in documents]
-    labels = [
-        [float(max(0, collection.qrels[t.query_id].get(d, 0))) for d in (t.positive, *t.negatives)] for t in triples
-    ]
-    return RankingSet(model.pair_ids(pairs), groups, [triple.query_id for triple in triples], labels)
+    order = iter(range(len(members)))
+    return RankingSet(
+        model.pair_ids(pairs),
+        groups,
+        [triple.query_id for triple, _ in members],
+        labels,
+        [[next(order) for _ in group] for group in batched],
+    )
 
 
 def embedding_set(model: UnimodelForExp1, collection: Collection, triples: Sequence[Triple]) -> EmbeddingSet:
@@ -159,7 +210,15 @@ class TrainingData:
         """Return the ranking examples in a model's token ids."""
         recipe = self._config.ranking
         triples = self._triples(recipe.queries, recipe.hard_negatives, recipe.random_negatives, recipe.negatives_from)
-        examples = ranking_set(model, self._collection, triples)
+        batched = (
+            neighbourhoods(triples, self._candidates, recipe.group, recipe.negatives_from) if recipe.neighbours else []
+        )
+        if recipe.neighbours and not batched:
+            raise DataError(
+                f"the training set has {len(triples)} queries, a group takes {recipe.group}; lower "
+                "training.ranking.neighbours, or add data"
+            )
+        examples = ranking_set(model, self._collection, triples, batched)
         refuse_binary(recipe.loss, (label for labels in examples.labels for label in labels))
         return examples
 

@@ -49,9 +49,10 @@ def ranking_batches(experiment: Experiment, seed: int, data: TrainingData, model
         DataError: too few examples.
     """
     examples = data.ranking(model)
-    per_step = experiment.training.ranking.queries_per_step
-    order = _steps(experiment, len(examples.groups), per_step, seed, _RANKING_STREAM)
-    return RankingBatches(examples, _texts(model, examples.sequences), order)
+    recipe = experiment.training.ranking
+    order = _steps(experiment, len(examples.batched), recipe.queries_per_step // recipe.group, seed, _RANKING_STREAM)
+    queries = [[query for group in step for query in examples.batched[group]] for step in order]
+    return RankingBatches(examples, _texts(model, examples.sequences), queries)
 
 
 def embedding_batches(

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unimoe.config.losses import LossConfig
 from unimoe.losses.contrastive import info_nce
@@ -101,7 +101,7 @@ def _loss_of_lists(
     """Return a loss of the states of a batch's prompts that sees each query's documents together."""
     sizes = [len(data.groups[group]) for group in batch]
     if loss.name == "softmax" and loss.activation == "Identity":
-        return lambda states: softmax_loss(model.margins(states).view(len(batch), -1))
+        return lambda states: softmax_loss(_as_rows(torch.split(model.margins(states), sizes)))
     from unimoe.losses.listwise import ListwiseLoss  # sentence-transformers takes seconds to import
 
     generator = None
@@ -115,6 +115,11 @@ def _loss_of_lists(
         return found
 
     return loss_of
+
+
+def _as_rows(lists: Sequence[Tensor]) -> Tensor:
+    """Return lists of scores as the rows of a matrix, shorter ones filled with what no softmax sees."""
+    return nn.utils.rnn.pad_sequence(list(lists), batch_first=True, padding_value=-torch.inf)
 
 
 def _pointwise_backward(model: UnimodelForExp1, texts: Texts, labels: Tensor, weight: float, budget: Budget) -> float:

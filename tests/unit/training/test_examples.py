@@ -4,6 +4,8 @@ from itertools import chain
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.tiny_models import tiny_base
 
 from unimoe.config import PromptConfig
@@ -13,9 +15,11 @@ from unimoe.errors import DataError
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.examples import (
     TrainingData,
+    Triple,
     batch_order,
     embedding_set,
     mine_triples,
+    neighbourhoods,
     ranking_set,
 )
 from unimoe.trec import Run
@@ -114,6 +118,24 @@ class TestMining:
             mine_triples(toy, {}, 1, 0, 10)
 
 
+class TestNeighbourhoods:
+    def test_a_query_meets_those_whose_positive_is_among_its_candidates(self) -> None:
+        triples = [Triple(f"q{i}", f"d{i}", []) for i in range(7)]
+        run = {"q0": {"d5": 2.0, "d3": 1.0}, "q5": {"d1": 1.0}, "q2": {"d6": 1.0}}
+        # q0 finds q5, before q3, and q3; then q1 comes first of the rest, finds nobody, and q2 follows, who finds q6.
+        assert neighbourhoods(triples, run, size=3, depth=10) == [[0, 5, 3], [1, 2, 6]]
+        assert neighbourhoods(triples, run, size=2, depth=1) == [[0, 5], [1, 2], [3, 4]]
+
+    @given(st.lists(st.integers(0, 5), min_size=1, max_size=25), st.integers(1, 6), st.integers(1, 4))
+    def test_groups_are_whole_and_no_query_is_twice(self, positives: list[int], size: int, depth: int) -> None:
+        triples = [Triple(f"q{i}", f"d{p}", []) for i, p in enumerate(positives)]
+        run = {f"q{i}": {f"d{(i + step) % 6}": 1.0 / step for step in (1, 2, 3)} for i in range(len(positives))}
+        groups = neighbourhoods(triples, run, size, depth)
+        assert len(groups) == len(triples) // size
+        assert all(len(group) == size for group in groups)
+        assert len(set(chain(*groups))) == len(groups) * size
+
+
 class TestSets:
     def test_a_ranking_set_asks_about_every_document_the_positive_first(self, model: UnimodelForExp1) -> None:
         toy = collection()
@@ -124,6 +146,18 @@ class TestSets:
             documents = [triple.positive, *triple.negatives]
             pairs = [(f"find {triple.query_id}", f"text of {document}") for document in documents]
             assert [data.sequences[row] for row in group] == model.pair_ids(pairs)
+
+    def test_neighbours_are_ranked_against_the_positives_of_their_group(self, model: UnimodelForExp1) -> None:
+        toy = collection()  # document i + 1 is relevant to query i too, so no negative
+        triples = mine_triples(toy, candidates(toy), 0, 0, 10)
+        data = ranking_set(model, toy, triples, [[2, 0, 1], [5, 3, 4]])
+        assert data.query_ids == ["q2", "q0", "q1", "q5", "q3", "q4"]
+        assert data.batched == [[0, 1, 2], [3, 4, 5]]
+        asked = [["d02", "d00", "d01"], ["d00", "d02"], ["d01", "d00"]]
+        for query, documents, group in zip(data.query_ids, asked, data.groups, strict=False):
+            pairs = [(f"find {query}", f"text of {document}") for document in documents]
+            assert [data.sequences[row] for row in group] == model.pair_ids(pairs)
+        assert data.labels[:3] == [[2, 0, 0], [2, 0], [2, 0]]
 
     def test_an_embedding_set_holds_each_document_once(self, model: UnimodelForExp1) -> None:
         toy = collection()

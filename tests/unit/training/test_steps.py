@@ -69,6 +69,7 @@ def bench(kind: ModelKind = "llama", first_layer: int = 0, dropout: float = 0.0)
         [[0, 1, 2], [3, 4, 5]],
         query_ids=["a", "b"],
         labels=[[2.0, 0.0, 0.0], [1.0, 0.0, 0.0]],
+        batched=[[0], [1]],
     )
     documents = ["the cat sat", "rain fell on the roof", "a quick sort " * 5, "old house", "list"]
     embedding = EmbeddingSet(
@@ -228,6 +229,31 @@ class TestAccumulation:
     def test_a_whole_batch_in_one_contrast_is_the_plain_loss(self, table: Bench) -> None:
         assert table.embed([0, 1, 2], ALL, contrast=3) == table.embed([0, 1, 2], ALL)
         table.take_gradients()
+
+
+class TestTrees:
+    @pytest.mark.parametrize("kind", ["llama", "qwen3"])
+    @pytest.mark.parametrize("first_layer", [0, 2])
+    def test_gradients_are_those_of_padded_batches(
+        self, kind: ModelKind, first_layer: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        trees, padded = bench(kind, first_layer), bench(kind, first_layer)
+        assert trees.model._batched.trains_trees
+        found = [*trees.rank([1, 0], ALL, loss="softmax"), *trees.embed([0, 1, 2], ALL)]
+        monkeypatch.setattr(BatchedDecoder, "trains_trees", False)
+        expected = [*padded.rank([1, 0], ALL, loss="softmax"), *padded.embed([0, 1, 2], ALL)]
+        assert found == pytest.approx(expected, rel=1e-5)
+        ours, theirs = trees.take_gradients(), padded.take_gradients()
+        assert ours.keys() == theirs.keys()
+        for name, gradient in theirs.items():
+            torch.testing.assert_close(ours[name], gradient, rtol=1e-4, atol=1e-5)
+
+    def test_lists_of_several_lengths_have_the_loss_of_each_alone(self) -> None:
+        table = bench()
+        table.ranking.groups[1].pop()
+        both, _ = table.rank([0, 1], ALL, loss="softmax")
+        alone = [table.rank([group], ALL, loss="softmax")[0] for group in (0, 1)]
+        assert both == pytest.approx(sum(alone) / 2, rel=1e-5)
 
 
 class TestActivationCheckpointing:

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from support.tiny_models import ModelKind, tiny_base
+from torch import nn
+
+from unimoe.models.last_layer import last_tokens_only
+from unimoe.models.token_tree import build_tree
+from unimoe.models.tree_attention import pack, run_tree
+
+SEQUENCES = [[5, 6, 7, 8, 9, 10, 11, 12, 13, 14], [5, 6, 7, 8, 9, 10, 11, 12, 20], [30, 31]]
+
+
+def tree_of(decoder: Any) -> Any:
+    weight = decoder.embed_tokens.weight
+    return pack(build_tree(SEQUENCES), weight.device, weight.dtype)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_last_tokens_have_the_states_that_all_layers_give(kind: ModelKind) -> None:
+    decoder = tiny_base(kind).model.model
+    quick, drops = last_tokens_only(decoder)
+    assert drops
+    tree = tree_of(decoder)
+    with torch.no_grad():
+        found, expected = run_tree(quick, tree), run_tree(decoder, tree)[:, tree.last]
+    assert found.shape == (1, len(SEQUENCES), expected.shape[-1])
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_last_feed_forward_part_sees_last_tokens_only() -> None:
+    decoder = tiny_base().model.model
+    rows: list[int] = []
+    for layer in decoder.layers:
+        layer.mlp.register_forward_pre_hook(lambda _, inputs: rows.append(inputs[0].shape[1]))
+    quick, _ = last_tokens_only(decoder)
+    rows.clear()
+    tree = tree_of(decoder)
+    run_tree(quick, tree)
+    assert rows == [tree.ids.shape[1]] * (len(decoder.layers) - 1) + [len(SEQUENCES)]
+
+
+def test_a_layer_with_another_part_is_left_as_it_is() -> None:
+    decoder = tiny_base().model.model
+    decoder.layers[-1].pre_feedforward_layernorm = nn.Identity()
+    assert last_tokens_only(decoder) == (decoder, False)
+
+
+def test_a_layer_that_adds_its_parts_in_another_way_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = tiny_base().model.model
+    forward = decoder.layers[-1].forward
+    monkeypatch.setattr(
+        decoder.layers[-1], "forward", lambda *args, **options: 0.5 * args[0] + forward(*args, **options)
+    )
+    assert last_tokens_only(decoder) == (decoder, False)
