@@ -29,6 +29,7 @@ from unimoe.io import lock, read_json, write_json
 from unimoe.models.device import choose_dtype, release_memory
 from unimoe.models.loader import ModelLoader
 from unimoe.results import Task, arm_dir
+from unimoe.run_record import RunRecord
 from unimoe.training.examples import TrainingData, load_training_data
 from unimoe.training.trainer import StepReport, train_arm
 
@@ -36,6 +37,10 @@ _PINNED = "experiment.json"
 
 _LATER_TIERS: tuple[TierName, ...] = ("fast", "nano", "full")
 """Tiers on which checkpoints may be evaluated later, in the same folder and under the same gates."""
+
+LOAD, ANALYZE = "load and first stage", "analyze"
+_PHASES: dict[Task, str] = {"reranking": "rerank", "embedding": "embed"}
+"""Phases of the job's record, beside one for training each kind of arm."""
 
 SMOKE_CAVEAT = "smoke run: a few steps, one seed"
 
@@ -62,14 +67,19 @@ class ExperimentRun:
             stderr.print(f"{late}; verdicts --gates still judges by it", soft_wrap=True)
         self._evaluator = Evaluator(self._output_dir, given)
 
-    def train_and_evaluate(self) -> None:
+    def train_and_evaluate(self, record: RunRecord) -> None:
         """Evaluate the baselines, then train and evaluate all arms seed by seed, so that one seed is complete early.
+
+        Args:
+            record: takes what each phase costs.
 
         Raises:
             UnimoeError: before any training, if the bundled tier's collection is not available.
         """
-        datasets = [load_reporting(dataset) for dataset in tier_datasets(self.experiment, "bundled")]
-        baselines = [first_stage_system(self.experiment), zero_shot_system(self.experiment, self.loader)]
+        self._record = record
+        with record.phase(LOAD):
+            datasets = [load_reporting(dataset) for dataset in tier_datasets(self.experiment, "bundled")]
+            baselines = [first_stage_system(self.experiment), zero_shot_system(self.experiment, self.loader)]
         self._steps = Steps(self._count(baselines, datasets))
         for system in baselines:
             self._evaluate(system, datasets)
@@ -78,12 +88,15 @@ class ExperimentRun:
                 self._train_and_evaluate_arm(arm, seed, datasets)
 
     def _train_and_evaluate_arm(self, arm: str, seed: int, datasets: Sequence[LoadedDataset]) -> None:
-        self._evaluate(trained_system(self.experiment, self.loader, self._train(arm, seed)), datasets)
+        with self._record.phase(f"train {self.experiment.arm(arm).task}"):
+            folder = self._train(arm, seed)
+        self._evaluate(trained_system(self.experiment, self.loader, folder), datasets)
 
     def _evaluate(self, system: System, datasets: Sequence[LoadedDataset]) -> None:
         for data in datasets:
             for evaluation in self._evaluator.evaluations(system, data):
-                self._evaluator.take(evaluation, self._steps)
+                with self._record.phase(_PHASES[evaluation.spec.task] if system.load else LOAD):
+                    self._evaluator.take(evaluation, self._steps)
 
     @cached_property
     def _training_data(self) -> TrainingData:

@@ -98,6 +98,20 @@ class TestMainJob:
         assert drilldown_path(path).is_file()
         assert all(query.relevant.keys() == query.ranks.keys() for query in detail.queries.values())
 
+    def test_the_record_has_the_cost_of_every_phase(self, finished: tuple[Path, Done]) -> None:
+        found = json.loads((finished[0] / "run.json").read_text(encoding="utf-8"))
+        phases = found["phases"]
+        trained = {"train rank_only", "train emb_only", "train joint"}
+        assert phases.keys() == {"load and first stage", "rerank", "embed", "analyze", *trained}
+        assert found["matmul_tflop"] == pytest.approx(sum(p["matmul_tflop"] for p in phases.values()), abs=1e-5)
+        assert found["seconds"] == pytest.approx(sum(p["seconds"] for p in phases.values()), abs=1e-4)
+        assert all(phases[name]["matmul_tflop"] > 0 for name in {"rerank", "embed", *trained})
+        assert phases["train joint"]["matmul_tflop"] > phases["train rank_only"]["matmul_tflop"]
+        assert phases["analyze"]["matmul_tflop"] == 0
+        assert 100 < found["peak_mib"] < 20_000
+        assert found["threads"] >= 1
+        assert (found["dtype"], found["device"][:3]) == ("float32", "cpu")
+
     def test_second_run_finds_everything_done(self, config: Path, finished: tuple[Path, Done]) -> None:
         output_dir, first = finished
         before = {path: path.stat().st_mtime_ns for path in output_dir.rglob("results/**/*.json")}

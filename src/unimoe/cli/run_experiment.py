@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -39,8 +40,11 @@ def run_experiment(
     Without arguments it runs the bundled model on the bundled collection, offline, in minutes. It skips what is done,
     so you can restart a killed run.
     """
+    started = time.perf_counter()
     from unimoe.config.files import load_experiment
-    from unimoe.experiment import ExperimentRun, smoke_version
+    from unimoe.experiment import ANALYZE, ExperimentRun, smoke_version
+    from unimoe.models.work import counted_products
+    from unimoe.run_record import RunRecord
 
     refuse_torchrun("an experiment")
     experiment = load_experiment(config, override or [])
@@ -49,11 +53,30 @@ def run_experiment(
     experiment = placed(experiment, output_dir)
     quiet_libraries()
     run = ExperimentRun(experiment, chosen_device(device), given_options(config, override, smoke=smoke))
-    _announce(experiment, run.loader, smoke)
-    run.train_and_evaluate()
-    stderr.print()
-    analyze(output_dir=Path(experiment.output_dir))
+    with counted_products() as counted:
+        record = RunRecord(Path(experiment.output_dir), lambda: counted.flop, started)
+        record.note(_facts(run.loader))
+        _announce(experiment, run.loader, smoke)
+        run.train_and_evaluate(record)
+        stderr.print()
+        with record.phase(ANALYZE):
+            analyze(output_dir=Path(experiment.output_dir))
     stdout.print(f"Next:   {_next_command(experiment)}", soft_wrap=True)
+
+
+def _facts(loader: ModelLoader) -> dict[str, Any]:
+    """Return what a run's cost depends on besides its config."""
+    import torch
+
+    from unimoe.models.device import describe_device
+    from unimoe.provenance import git_state
+
+    return {
+        "device": describe_device(loader.device),
+        "dtype": loader.dtype_name,
+        "threads": torch.get_num_threads(),
+        "git_commit": git_state()[0],
+    }
 
 
 def _announce(experiment: Experiment, loader: ModelLoader, smoke: bool) -> None:
