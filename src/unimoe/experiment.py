@@ -28,6 +28,7 @@ from unimoe.evaluation.tiers import LoadedDataset, TierName, tier_datasets
 from unimoe.io import lock, read_json, write_json
 from unimoe.models.device import choose_dtype, release_memory
 from unimoe.models.loader import ModelLoader
+from unimoe.models.threads import faster_threads, threads_are_free
 from unimoe.results import Task, arm_dir
 from unimoe.run_record import RunRecord
 from unimoe.training.examples import TrainingData, load_training_data
@@ -66,6 +67,25 @@ class ExperimentRun:
             late = f"{self._output_dir} has results and no {REGISTERED}: too late to register {gates.path}"
             stderr.print(f"{late}; verdicts --gates still judges by it", soft_wrap=True)
         self._evaluator = Evaluator(self._output_dir, given)
+
+    def settle_threads(self, asked: int | None = None) -> None:
+        """Compute with as many threads as asked, else as before in this folder, else as a probe finds faster.
+
+        The last bits of scores depend on the number of threads, so it is kept for a run that is resumed.
+        """
+        path = self._output_dir / _PINNED
+        pinned: int | None = read_json(path).get("threads")
+        now = asked or torch.get_num_threads()
+        if asked is None and threads_are_free(self.loader.device):
+            kept = pinned is not None and pinned <= now
+            now = pinned if kept and pinned else faster_threads(self.loader.fresh_base().model)
+        torch.set_num_threads(now)
+        if pinned is None:
+            with lock(path):
+                write_json(path, {**read_json(path), "threads": now})
+        elif now != pinned:
+            here = f"{self._output_dir} was started with {pinned} thread{'s'[: pinned - 1]}, this run takes {now}"
+            stderr.print(f"note: {here}; new scores may have other last bits", style="dim", soft_wrap=True)
 
     def train_and_evaluate(self, record: RunRecord) -> None:
         """Evaluate the baselines, then train and evaluate all arms seed by seed, so that one seed is complete early.

@@ -15,6 +15,7 @@ from unimoe.cli.options import (
     Device,
     OutputDir,
     Override,
+    Threads,
     chosen_device,
     given_options,
     placed,
@@ -33,6 +34,7 @@ def run_experiment(
     override: Override = None,
     output_dir: OutputDir = None,
     device: Device = None,
+    threads: Threads = None,
     smoke: Annotated[bool, typer.Option("--smoke", help="Few steps, one seed, unfit for decisions.")] = False,
 ) -> None:
     """Run an experiment: train, evaluate and judge every arm and seed.
@@ -54,6 +56,7 @@ def run_experiment(
     quiet_libraries()
     run = ExperimentRun(experiment, chosen_device(device), given_options(config, override, smoke=smoke))
     with counted_products() as counted:
+        run.settle_threads(threads)
         record = RunRecord(Path(experiment.output_dir), lambda: counted.flop, started)
         record.note(_facts(run.loader))
         _announce(experiment, run.loader, smoke)
