@@ -29,7 +29,7 @@ from unimoe.io import lock, read_json, write_json
 from unimoe.models.device import choose_dtype, release_memory
 from unimoe.models.loader import ModelLoader
 from unimoe.models.threads import faster_threads, threads_are_free
-from unimoe.results import Task, arm_dir
+from unimoe.results import Task, arm_dir, result_path
 from unimoe.run_record import RunRecord
 from unimoe.training.examples import TrainingData, load_training_data
 from unimoe.training.trainer import StepReport, train_arm
@@ -87,6 +87,18 @@ class ExperimentRun:
             here = f"{self._output_dir} was started with {pinned} thread{'s'[: pinned - 1]}, this run takes {now}"
             stderr.print(f"note: {here}; new scores may have other last bits", style="dim", soft_wrap=True)
 
+    def is_done(self) -> bool:
+        """Return whether every arm and seed is trained and has a result on each task."""
+        (bundled,) = tier_datasets(self.experiment, "bundled")
+        tasks: dict[str, tuple[Task, ...]] = {"rank_only": ("reranking",)}
+        wanted = [
+            (name, seed, task)
+            for name, arm in self.experiment.arms.items()
+            for seed in self.experiment.seeds
+            for task in tasks.get(arm.task, ("reranking", "embedding"))
+        ]
+        return all(result_path(self._output_dir, *unit, bundled.name).exists() for unit in wanted)
+
     def train_and_evaluate(self, record: RunRecord) -> None:
         """Evaluate the baselines, then train and evaluate all arms seed by seed, so that one seed is complete early.
 
@@ -119,7 +131,8 @@ class ExperimentRun:
                     self._evaluator.take(evaluation, self._steps)
 
     @cached_property
-    def _training_data(self) -> TrainingData:
+    def training_data(self) -> TrainingData:
+        """The examples of all trainings."""
         return load_training_data(self.experiment)
 
     def _train(self, arm: str, seed: int) -> Path:
@@ -139,7 +152,7 @@ class ExperimentRun:
                 arm,
                 seed,
                 base=self.loader.fresh_base(),
-                data=self._training_data,
+                data=self.training_data,
                 frozen_layers=self.loader.frozen_layers,
                 on_step=on_step,
                 score_on_dev=DevEvaluation(self.experiment, arm),

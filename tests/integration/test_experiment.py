@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -111,6 +112,16 @@ class TestMainJob:
         assert 100 < found["peak_mib"] < 20_000
         assert found["threads"] >= 1
         assert (found["dtype"], found["device"][:3]) == ("float32", "cpu")
+
+    def test_a_plan_names_time_and_work_and_writes_nothing(self, config: Path, tmp_path: Path) -> None:
+        planned = run(config, tmp_path / "none", "--plan")
+        assert planned.returncode == 0, planned.stderr
+        assert re.match(r"\d+ to \d+ (seconds|minutes), [.\d]+ TFLOP for tiny, 2 seeds, on this device", planned.stdout)
+        assert not (tmp_path / "none").exists()
+
+    def test_what_was_estimated_is_kept_in_the_record(self, finished: tuple[Path, Done]) -> None:
+        estimated = json.loads((finished[0] / "run.json").read_text(encoding="utf-8"))["estimate_seconds"]
+        assert 0 < estimated["low"] < estimated["high"]
 
     def test_second_run_finds_everything_done(self, config: Path, finished: tuple[Path, Done]) -> None:
         output_dir, first = finished

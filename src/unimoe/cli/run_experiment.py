@@ -26,7 +26,9 @@ from unimoe.console import stderr, stdout
 
 if TYPE_CHECKING:
     from unimoe.config import Experiment
+    from unimoe.experiment import ExperimentRun
     from unimoe.models.loader import ModelLoader
+    from unimoe.run_record import RunRecord
 
 
 def run_experiment(
@@ -35,6 +37,9 @@ def run_experiment(
     output_dir: OutputDir = None,
     device: Device = None,
     threads: Threads = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print time and work; run only a probe of some seconds.")
+    ] = False,
     smoke: Annotated[bool, typer.Option("--smoke", help="Few steps, one seed, unfit for decisions.")] = False,
 ) -> None:
     """Run an experiment: train, evaluate and judge every arm and seed.
@@ -54,12 +59,19 @@ def run_experiment(
         experiment = smoke_version(experiment).model_copy(update={"output_dir": f"{experiment.output_dir}-smoke"})
     experiment = placed(experiment, output_dir)
     quiet_libraries()
-    run = ExperimentRun(experiment, chosen_device(device), given_options(config, override, smoke=smoke))
+    target = chosen_device(device)
+    if plan:
+        from unimoe.cli.estimate import planned
+
+        for line in planned(experiment, target, threads, started):
+            stdout.print(line, soft_wrap=True)
+        return
+    run = ExperimentRun(experiment, target, given_options(config, override, smoke=smoke))
     with counted_products() as counted:
         run.settle_threads(threads)
         record = RunRecord(Path(experiment.output_dir), lambda: counted.flop, started)
         record.note(_facts(run.loader))
-        _announce(experiment, run.loader, smoke)
+        _announce(experiment, run, record, started)
         run.train_and_evaluate(record)
         stderr.print()
         with record.phase(ANALYZE):
@@ -82,21 +94,24 @@ def _facts(loader: ModelLoader) -> dict[str, Any]:
     }
 
 
-def _announce(experiment: Experiment, loader: ModelLoader, smoke: bool) -> None:
+def _announce(experiment: Experiment, run: ExperimentRun, record: RunRecord, started: float) -> None:
     """Print what will run, on which device, and the expected time."""
-    from unimoe.cli.estimate import BUNDLED_SHAPE, estimated_seconds, expectation, shape_of
-    from unimoe.models.bundled import BUNDLED_ID
-    from unimoe.models.device import describe_device, probe_speed
+    from unimoe.cli.estimate import estimate, in_words
+    from unimoe.models.device import describe_device
 
+    loader = run.loader
     stderr.print(
         f"{experiment.name}: {len(experiment.arms)} arms x {len(experiment.seeds)} seeds, {experiment.model.base}, "
         f"{describe_device(loader.device)}, {loader.dtype_name}; results in {experiment.output_dir}",
         soft_wrap=True,
     )
-    speed = probe_speed(loader.device.type).get(loader.dtype_name)
-    if speed is not None:
-        shape = BUNDLED_SHAPE if experiment.model.base == BUNDLED_ID else shape_of(loader.fresh_base())
-        stderr.print(expectation(estimated_seconds(experiment, shape, speed), smoke), soft_wrap=True)
+    if run.is_done():
+        return
+    cost, shorter = estimate(experiment, loader, started, run.training_data)
+    low, high = cost.range
+    record.note({"estimate_seconds": {"low": round(low, 1), "high": round(high, 1)}}, keep=True)
+    for line in (f"{in_words(cost)} on this machine", *shorter):
+        stderr.print(line, soft_wrap=True)
 
 
 def _next_command(experiment: Experiment) -> str:
