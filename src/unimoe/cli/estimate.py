@@ -6,7 +6,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from unimoe.config.training import ArmConfig
 from unimoe.evaluation.plan import prompt_tokens, spread
 from unimoe.evaluation.systems import ZERO_SHOT_ARM
 from unimoe.evaluation.tiers import LoadedDataset, tier_datasets
-from unimoe.experiment import smoke_version
+from unimoe.experiment import ANALYZE, smoke_version
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.device import choose_dtype, release_memory, synchronize
 from unimoe.models.frozen_layers import MEMORY_LIMIT, SETS_LIMIT
@@ -101,10 +101,25 @@ class Speeds:
     state_bytes: int
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """What a run is expected to cost.
+
+    Attributes:
+        cost: from its start to its end.
+        shorter: a line for each shorter way, where it takes long.
+        units: seconds of one unit of each phase.
+    """
+
+    cost: Cost
+    shorter: list[str]
+    units: dict[str, float]
+
+
 def estimate(
     experiment: Experiment, loader: ModelLoader, started: float, training: TrainingData | None = None
-) -> tuple[Cost, list[str]]:
-    """Estimate what a run costs from its start to its end, and shorter ways where it takes long.
+) -> Estimate:
+    """Estimate what a run costs.
 
     Args:
         experiment: what is done of it in its output folder is left out.
@@ -120,7 +135,7 @@ def estimate(
     release_memory()
     left = job_cost(experiment, speeds)
     whole = left + Cost(time.perf_counter() - started)
-    return whole, list(shorter_ways(experiment, speeds, whole))
+    return Estimate(whole, list(shorter_ways(experiment, speeds, whole)), _unit_seconds(experiment, speeds))
 
 
 def planned(experiment: Experiment, device: torch.device, threads: int | None, started: float) -> Iterator[str]:
@@ -134,9 +149,9 @@ def planned(experiment: Experiment, device: torch.device, threads: int | None, s
     """
     loader = ModelLoader(experiment, device, choose_dtype(device, experiment.model.dtype))
     settle_threads(loader.fresh_base().model, threads)
-    cost, shorter = estimate(experiment, loader, started)
-    yield f"{in_words(cost)} for {experiment.name}, {len(experiment.seeds)} seeds, on this device"
-    yield from shorter
+    expected = estimate(experiment, loader, started)
+    yield f"{in_words(expected.cost)} for {experiment.name}, {len(experiment.seeds)} seeds, on this device"
+    yield from expected.shorter
 
 
 def measure(loader: ModelLoader, experiment: Experiment, data: LoadedDataset, training: TrainingData) -> Speeds:
@@ -280,12 +295,30 @@ def _training_cost(experiment: Experiment, speeds: Speeds, trainings: Sequence[t
     return cost
 
 
-def _evaluation_cost(experiment: Experiment, speeds: Speeds, fresh: bool) -> Cost:
-    tier, folder = experiment.evaluation.bundled, Path(experiment.output_dir)
-    (bundled,) = tier_datasets(experiment, "bundled")
+def _unit_seconds(experiment: Experiment, speeds: Speeds) -> dict[str, float]:
+    """Return the seconds of one unit of each phase; what all units share is left out, since the first one takes it."""
+    pairs, texts = _evaluation_tokens(experiment, speeds)
+    shared, one, seed = replace(speeds, lower=Cost()), speeds.load.seconds + _EVALUATION_SECONDS, experiment.seeds[0]
+    trained = {
+        f"train {arm.task}": _training_cost(experiment, shared, [(name, seed)]).seconds + speeds.load.seconds
+        for name, arm in experiment.arms.items()
+    }
+    evaluated = {"rerank": pairs * speeds.reranking.seconds + one, "embed": texts * speeds.encoding.seconds + one}
+    return {**trained, **evaluated, ANALYZE: _ANALYSIS_SECONDS}
+
+
+def _evaluation_tokens(experiment: Experiment, speeds: Speeds) -> tuple[float, float]:
+    """Return the tokens of all pairs to rerank, and of all texts to embed."""
+    tier = experiment.evaluation.bundled
     queries = min(tier.queries, speeds.queries)
     pairs = queries * min(speeds.pairs, tier.depth) * speeds.prompt
-    texts = min(tier.pool, speeds.documents) * speeds.document + queries * speeds.query
+    return pairs, min(tier.pool, speeds.documents) * speeds.document + queries * speeds.query
+
+
+def _evaluation_cost(experiment: Experiment, speeds: Speeds, fresh: bool) -> Cost:
+    folder = Path(experiment.output_dir)
+    (bundled,) = tier_datasets(experiment, "bundled")
+    pairs, texts = _evaluation_tokens(experiment, speeds)
     systems = [(ZERO_SHOT_ARM, None, "joint"), *((a, s, experiment.arms[a].task) for a, s in _trainings(experiment))]
 
     def left(task: str) -> int:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
+import webbrowser
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,6 +44,7 @@ def run_experiment(
         bool, typer.Option("--plan", help="Print time and work; run only a probe of some seconds.")
     ] = False,
     smoke: Annotated[bool, typer.Option("--smoke", help="Few steps, one seed, unfit for decisions.")] = False,
+    open_report: Annotated[bool, typer.Option("--open", help="Open the report in the browser at the end.")] = False,
 ) -> None:
     """Run an experiment: train, evaluate and judge every arm and seed.
 
@@ -71,11 +75,12 @@ def run_experiment(
         run.settle_threads(threads)
         record = RunRecord(Path(experiment.output_dir), lambda: counted.flop, started)
         record.note(_facts(run.loader))
-        _announce(experiment, run, record, started)
-        run.train_and_evaluate(record)
+        run.train_and_evaluate(record, _announce(experiment, run, record, started))
         stderr.print()
         with record.phase(ANALYZE):
             analyze(output_dir=Path(experiment.output_dir))
+    if open_report:
+        _open(Path(experiment.output_dir))
     stdout.print(f"Next:   {_next_command(experiment)}", soft_wrap=True)
 
 
@@ -94,8 +99,8 @@ def _facts(loader: ModelLoader) -> dict[str, Any]:
     }
 
 
-def _announce(experiment: Experiment, run: ExperimentRun, record: RunRecord, started: float) -> None:
-    """Print what will run, on which device, and the expected time."""
+def _announce(experiment: Experiment, run: ExperimentRun, record: RunRecord, started: float) -> Mapping[str, float]:
+    """Print what will run, on which device, and the expected time; return the seconds of a unit of each phase."""
     from unimoe.cli.estimate import estimate, in_words
     from unimoe.models.device import describe_device
 
@@ -106,12 +111,22 @@ def _announce(experiment: Experiment, run: ExperimentRun, record: RunRecord, sta
         soft_wrap=True,
     )
     if run.is_done():
-        return
-    cost, shorter = estimate(experiment, loader, started, run.training_data)
-    low, high = cost.range
+        return {}
+    expected = estimate(experiment, loader, started, run.training_data)
+    low, high = expected.cost.range
     record.note({"estimate_seconds": {"low": round(low, 1), "high": round(high, 1)}}, keep=True)
-    for line in (f"{in_words(cost)} on this machine", *shorter):
+    for line in (f"{in_words(expected.cost)} on this machine", *expected.shorter):
         stderr.print(line, soft_wrap=True)
+    return expected.units
+
+
+def _open(folder: Path) -> None:
+    """Open the report in the browser, never on a machine of continuous integration."""
+    from unimoe.analysis.report import SUBFOLDER
+
+    report = folder / SUBFOLDER / "report.html"
+    if os.environ.get("CI") or not webbrowser.open(report.resolve().as_uri()):
+        stderr.print(f"--open: no browser here; open {report} in one", soft_wrap=True)
 
 
 def _next_command(experiment: Experiment) -> str:

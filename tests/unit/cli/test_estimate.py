@@ -107,14 +107,14 @@ def test_the_work_of_a_whole_job_is_foretold(tmp_path: Path, first_layer: int) -
     """The clock is no oracle here, the count of products is: on the same texts, within a fifth."""
     experiment = own_model(tmp_path, first_layer=first_layer)
     run = ExperimentRun(experiment, CPU)
-    cost, shorter = estimate(experiment, run.loader, time.perf_counter(), run.training_data)
-    assert cost.seconds > 0
-    assert shorter == []
+    expected = estimate(experiment, run.loader, time.perf_counter(), run.training_data)
+    assert expected.cost.seconds > 0
+    assert expected.shorter == []
     with counted_products() as counted:
         run.train_and_evaluate(RunRecord(tmp_path, lambda: counted.flop, time.perf_counter()))
-    assert cost.flop == pytest.approx(counted.flop, rel=0.2)
-    again, _ = estimate(experiment, run.loader, time.perf_counter(), run.training_data)
-    assert again.flop == 0
+    assert expected.cost.flop == pytest.approx(counted.flop, rel=0.2)
+    again = estimate(experiment, run.loader, time.perf_counter(), run.training_data)
+    assert again.cost.flop == 0
 
 
 def test_the_random_numbers_of_a_training_are_its_own(tmp_path: Path) -> None:
