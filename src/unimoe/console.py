@@ -53,10 +53,13 @@ def print_error(error: UnimoeError) -> None:
 
 @dataclass
 class Step:
-    """A unit of work in progress: ``advance`` reports parts done, ``outcome`` is shown at its end."""
+    """A unit of work in progress: ``advance`` reports parts done, ``outcome`` is shown at its end;
+    ``was_done`` says that nothing was left to do.
+    """
 
     advance: Callable[[int], None]
     outcome: str = "done"
+    was_done: bool = False
 
 
 class Steps:
@@ -85,7 +88,7 @@ class Steps:
         with _bar(label, size) as advance:
             step = Step(advance)
             yield step
-        self.done += 1
+        self.done += not step.was_done
         left = f", {_rounded(self._seconds_left(self._number))} left" if self._seconds_left else ""
         stderr.print(f"{label}: {step.outcome} ({time.perf_counter() - start:.0f} s{left})", soft_wrap=True)
 

@@ -191,6 +191,7 @@ class ExperimentRun:
                 on_step=on_step,
                 score_on_dev=DevEvaluation(self.experiment, arm),
             )
+            step.was_done = not losses
             step.outcome = f"loss {losses[0]:.3f} -> {losses[-1]:.3f}" if losses else "already done"
         release_memory()
         return folder
