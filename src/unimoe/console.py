@@ -53,8 +53,12 @@ def print_error(error: UnimoeError) -> None:
 
 @dataclass
 class Step:
-    """A unit of work in progress: ``advance`` reports parts done, ``outcome`` is shown at its end;
-    ``was_done`` says that nothing was left to do.
+    """A unit of work in progress.
+
+    Attributes:
+        advance: reports parts done.
+        outcome: is shown at its end.
+        was_done: whether nothing was left to do.
     """
 
     advance: Callable[[int], None]
