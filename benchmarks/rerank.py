@@ -22,7 +22,6 @@ from typing import Any
 import torch
 
 from memory import forget_peak, memory_mib
-from unimoe.cli.estimate import shape_of
 from unimoe.config import BM25Config, ModelConfig, PromptConfig
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.collection import Collection
@@ -196,7 +195,8 @@ def report(
     sequences = [ours["query_first"].pair_ids(pairs) for pairs in queries]
     tokens, floor_tokens = sum(len(ids) for part in sequences for ids in part), sum(map(tree_tokens, sequences))
     speed = probe_speed(device.type)[str(dtype).removeprefix("torch.")]
-    floor = floor_tokens * 2 * shape_of(base).layer_weights / speed
+    layer_weights = sum(weight.numel() for weight in base.model.model.layers.parameters() if weight.dim() > 1)
+    floor = floor_tokens * 2 * layer_weights / speed
     pairs, spent = sum(map(len, queries)), sum(watch.seconds["ours"])
     print(
         f"{describe_device(device)}, {dtype}, torch {torch.__version__}, matrix products at {speed / 1e9:.0f} GFLOP/s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -52,10 +53,17 @@ def print_error(error: UnimoeError) -> None:
 
 @dataclass
 class Step:
-    """A unit of work in progress: ``advance`` reports parts done, ``outcome`` is shown at its end."""
+    """A unit of work in progress.
+
+    Attributes:
+        advance: reports parts done.
+        outcome: is shown at its end.
+        was_done: whether nothing was left to do.
+    """
 
     advance: Callable[[int], None]
     outcome: str = "done"
+    was_done: bool = False
 
 
 class Steps:
@@ -63,10 +71,15 @@ class Steps:
 
     Args:
         total: the number of units.
+        seconds_left: returns the seconds that the units after the first N will take; shown at the end of each.
+
+    Attributes:
+        done: units that were done here, those skipped not counted.
     """
 
-    def __init__(self, total: int) -> None:
-        self._total, self._number = total, 0
+    def __init__(self, total: int, seconds_left: Callable[[int], float] | None = None) -> None:
+        self._total, self._number, self._seconds_left = total, 0, seconds_left
+        self.done = 0
 
     def skip(self, name: str) -> None:
         """Report a unit whose output exists."""
@@ -79,11 +92,18 @@ class Steps:
         with _bar(label, size) as advance:
             step = Step(advance)
             yield step
-        stderr.print(f"{label}: {step.outcome} ({time.perf_counter() - start:.0f} s)", soft_wrap=True)
+        self.done += not step.was_done
+        left = f", {_rounded(self._seconds_left(self._number))} left" if self._seconds_left else ""
+        stderr.print(f"{label}: {step.outcome} ({time.perf_counter() - start:.0f} s{left})", soft_wrap=True)
 
     def _label(self, name: str) -> str:
         self._number += 1
         return f"[{self._number:>{len(str(self._total))}}/{self._total}] {name}"
+
+
+def _rounded(seconds: float) -> str:
+    """Return a time in words, as exact as an expected one is."""
+    return f"about {math.ceil(seconds / 10) * 10} s" if seconds <= 90 else f"about {math.ceil(seconds / 60)} min"
 
 
 @contextmanager

@@ -5,7 +5,9 @@ What is done is skipped, so a killed experiment continues when it is run again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -23,12 +25,15 @@ from unimoe.evaluation.dev_eval import DevEvaluation
 from unimoe.evaluation.loading import load_reporting
 from unimoe.evaluation.mteb.names import mteb_name
 from unimoe.evaluation.runner import Evaluator
+from unimoe.evaluation.so_far import scores_so_far
 from unimoe.evaluation.systems import ZERO_SHOT_ARM, System, first_stage_system, trained_system, zero_shot_system
 from unimoe.evaluation.tiers import LoadedDataset, TierName, tier_datasets
 from unimoe.io import lock, read_json, write_json
 from unimoe.models.device import choose_dtype, release_memory
 from unimoe.models.loader import ModelLoader, refuse_missing_layers
-from unimoe.results import Task, arm_dir
+from unimoe.models.threads import faster_threads, threads_are_free
+from unimoe.results import Task, arm_dir, result_path
+from unimoe.run_record import RunRecord
 from unimoe.training.examples import TrainingData, load_training_data
 from unimoe.training.trainer import StepReport, train_arm
 
@@ -36,6 +41,17 @@ _PINNED = "experiment.json"
 
 _LATER_TIERS: tuple[TierName, ...] = ("fast", "nano", "full")
 """Tiers on which checkpoints may be evaluated later, in the same folder and under the same gates."""
+
+LOAD, ANALYZE = "load and first stage", "analyze"
+_PHASES: dict[Task, str] = {"reranking": "rerank", "embedding": "embed"}
+"""Phases of the job's record, beside one for training each kind of arm."""
+
+_TASKS: dict[str, tuple[Task, ...]] = {
+    "rank_only": ("reranking",),
+    "emb_only": ("reranking", "embedding"),
+    "joint": ("reranking", "embedding"),
+}
+"""What each kind of arm is evaluated on."""
 
 SMOKE_CAVEAT = "smoke run: a few steps, one seed"
 
@@ -64,32 +80,96 @@ class ExperimentRun:
             late = f"{self._output_dir} has results and no {REGISTERED}: too late to register {gates.path}"
             stderr.print(f"{late}; verdicts --gates still judges by it", soft_wrap=True)
         self._evaluator = Evaluator(self._output_dir, given)
+        self._begun: set[str] = set()  # phases with a finished unit in this process
 
-    def train_and_evaluate(self) -> None:
+    def settle_threads(self, asked: int | None = None) -> None:
+        """Compute with as many threads as asked, else as before in this folder, else as a probe finds faster.
+
+        The last bits of scores depend on the number of threads, so it is kept for a run that is resumed.
+        """
+        path = self._output_dir / _PINNED
+        pinned: int | None = read_json(path).get("threads")
+        now = asked or torch.get_num_threads()
+        if asked is None and threads_are_free(self.loader.device):
+            kept = pinned is not None and pinned <= now
+            now = pinned if kept and pinned else faster_threads(self.loader.fresh_base().model)
+        torch.set_num_threads(now)
+        if pinned is None:
+            with lock(path):
+                write_json(path, {**read_json(path), "threads": now})
+        elif now != pinned:
+            here = f"{self._output_dir} was started with {pinned} thread{'s'[: pinned - 1]}, this run takes {now}"
+            stderr.print(f"note: {here}; new scores may have other last bits", style="dim", soft_wrap=True)
+
+    def is_done(self) -> bool:
+        """Return whether every arm and seed is trained and has a result on each task."""
+        (bundled,) = tier_datasets(self.experiment, "bundled")
+        wanted = [
+            (name, seed, task)
+            for name, arm in self.experiment.arms.items()
+            for seed in self.experiment.seeds
+            for task in _TASKS[arm.task]
+        ]
+        return all(result_path(self._output_dir, *unit, bundled.name).exists() for unit in wanted)
+
+    def train_and_evaluate(self, record: RunRecord, expected: Mapping[str, float] | None = None) -> None:
         """Evaluate the baselines, then train and evaluate all arms seed by seed, so that one seed is complete early.
+
+        Args:
+            record: takes what each phase costs.
+            expected: seconds of one unit of each phase, to show how much time is left.
 
         Raises:
             UnimoeError: before any training, if the bundled tier's collection is not available.
         """
-        datasets = [load_reporting(dataset) for dataset in tier_datasets(self.experiment, "bundled")]
-        baselines = [first_stage_system(self.experiment), zero_shot_system(self.experiment, self.loader)]
-        self._steps = Steps(self._count(baselines, datasets))
+        self._record, self._expected = record, dict(expected or {})
+        with record.phase(LOAD):
+            datasets = [load_reporting(dataset) for dataset in tier_datasets(self.experiment, "bundled")]
+            baselines = [first_stage_system(self.experiment), zero_shot_system(self.experiment, self.loader)]
+        self._units = self._phases(baselines, datasets)
+        self._steps = Steps(len(self._units), self._seconds_left if expected else None)
         for system in baselines:
             self._evaluate(system, datasets)
         for seed in self.experiment.seeds:
+            done = self._steps.done
             for arm in self.experiment.arms:
                 self._train_and_evaluate_arm(arm, seed, datasets)
+            if self._steps.done > done:
+                for data in (one.dataset for one in datasets):
+                    table = scores_so_far(self.experiment, data.name, data.main_metric)
+                    stderr.print("\n".join(["", *table, ""]), soft_wrap=True)
 
     def _train_and_evaluate_arm(self, arm: str, seed: int, datasets: Sequence[LoadedDataset]) -> None:
-        self._evaluate(trained_system(self.experiment, self.loader, self._train(arm, seed)), datasets)
+        with self._phase(f"train {self.experiment.arm(arm).task}"):
+            folder = self._train(arm, seed)
+        self._evaluate(trained_system(self.experiment, self.loader, folder), datasets)
 
     def _evaluate(self, system: System, datasets: Sequence[LoadedDataset]) -> None:
         for data in datasets:
             for evaluation in self._evaluator.evaluations(system, data):
-                self._evaluator.take(evaluation, self._steps)
+                with self._phase(_PHASES[evaluation.spec.task] if system.load else LOAD):
+                    self._evaluator.take(evaluation, self._steps)
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        """Record a unit of a phase, and expect the next one to take as long.
+
+        The first unit in a process takes longer, because the states of the frozen layers are computed in it.
+        """
+        start, done = time.perf_counter(), self._steps.done
+        with self._record.phase(name):
+            yield
+        if self._steps.done > done:
+            if name in self._begun:
+                self._expected[name] = time.perf_counter() - start
+            self._begun.add(name)
+
+    def _seconds_left(self, units: int) -> float:
+        return sum(self._expected.get(phase, 0.0) for phase in (*self._units[units:], ANALYZE))
 
     @cached_property
-    def _training_data(self) -> TrainingData:
+    def training_data(self) -> TrainingData:
+        """The examples of all trainings."""
         return load_training_data(self.experiment)
 
     def _train(self, arm: str, seed: int) -> Path:
@@ -109,19 +189,26 @@ class ExperimentRun:
                 arm,
                 seed,
                 base=self.loader.fresh_base(),
-                data=self._training_data,
+                data=self.training_data,
                 frozen_layers=self.loader.frozen_layers,
                 on_step=on_step,
                 score_on_dev=DevEvaluation(self.experiment, arm),
             )
+            step.was_done = not losses
             step.outcome = f"loss {losses[0]:.3f} -> {losses[-1]:.3f}" if losses else "already done"
         release_memory()
         return folder
 
-    def _count(self, baselines: Sequence[System], datasets: Sequence[LoadedDataset]) -> int:
-        per_arm = {"rank_only": 1, "emb_only": 2, "joint": 2}
-        trained = sum(1 + per_arm[arm.task] * len(datasets) for arm in self.experiment.arms.values())
-        return sum(len(system.tasks) for system in baselines) * len(datasets) + trained * len(self.experiment.seeds)
+    def _phases(self, baselines: Sequence[System], datasets: Sequence[LoadedDataset]) -> list[str]:
+        """Return the phase of every unit of the job, in order."""
+
+        def evaluated(system: Sequence[Task], loads: bool = True) -> list[str]:
+            return [_PHASES[task] if loads else LOAD for _ in datasets for task in system]
+
+        units = [phase for system in baselines for phase in evaluated(system.tasks, system.load is not None)]
+        for arm in [*self.experiment.arms.values()] * len(self.experiment.seeds):
+            units += [f"train {arm.task}", *evaluated(_TASKS[arm.task])]
+        return units
 
 
 def matching_gates(experiment: Experiment) -> Registration:

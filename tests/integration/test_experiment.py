@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from support.experiments import write_tiny_experiment
@@ -97,6 +99,56 @@ class TestMainJob:
         detail = read_drilldown(path)
         assert drilldown_path(path).is_file()
         assert all(query.relevant.keys() == query.ranks.keys() for query in detail.queries.values())
+
+    def test_the_record_has_the_cost_of_every_phase(self, finished: tuple[Path, Done]) -> None:
+        found = json.loads((finished[0] / "run.json").read_text(encoding="utf-8"))
+        phases = found["phases"]
+        trained = {"train rank_only", "train emb_only", "train joint"}
+        assert phases.keys() == {"load and first stage", "rerank", "embed", "analyze", *trained}
+        assert found["matmul_tflop"] == pytest.approx(sum(p["matmul_tflop"] for p in phases.values()), abs=1e-5)
+        assert found["seconds"] == pytest.approx(sum(p["seconds"] for p in phases.values()), abs=1e-4)
+        assert all(phases[name]["matmul_tflop"] > 0 for name in {"rerank", "embed", *trained})
+        assert phases["train joint"]["matmul_tflop"] > phases["train rank_only"]["matmul_tflop"]
+        assert phases["analyze"]["matmul_tflop"] == 0
+        assert 100 < found["peak_mib"] < 20_000
+        assert found["threads"] >= 1
+        assert (found["dtype"], found["device"][:3]) == ("float32", "cpu")
+
+    def test_progress_shows_the_time_left_and_the_scores_so_far(self, finished: tuple[Path, Done]) -> None:
+        output_dir, done = finished
+        assert re.search(
+            r"^\[ 5/20\] train emb_only_r8, seed 0: loss .* \(\d+ s, about \d+ (s|min) left\)$", done.stderr, re.M
+        )
+        assert done.stderr.count("ndcg@10 on apidocs so far") == 2  # after each seed
+        score = read_result(output_dir / "joint_r8/seed_0/results/embedding/apidocs.json").aggregate["ndcg@10"]
+        (first, second) = re.findall(r"^joint_r8 +\.?[\d.]+ +([\d.]+)  (\d of 2 seeds)$", done.stderr, re.M)
+        assert first == (f"{score:.4f}", "1 of 2 seeds")
+        assert second[1] == "2 of 2 seeds"
+        bm25 = read_result(output_dir / "bm25/seed_none/results/reranking/apidocs.json").aggregate["ndcg@10"]
+        assert re.search(rf"^bm25 +{bm25:.4f}$", done.stderr, re.M)
+
+    def test_without_a_browser_a_line_says_where_the_report_is(
+        self, config: Path, finished: tuple[Path, Done], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("CI", "true")
+        done = run(config, finished[0], "--open")
+        report = finished[0] / "analysis" / "report.html"
+        assert f"--open: no browser here; open {report} in one" in done.stderr
+        monkeypatch.delenv("CI")
+        with patch("webbrowser.open", return_value=True) as browser:
+            done = run(config, finished[0], "--open")
+        browser.assert_called_once_with(report.resolve().as_uri())
+        assert "no browser" not in done.stderr
+
+    def test_a_plan_names_time_and_work_and_writes_nothing(self, config: Path, tmp_path: Path) -> None:
+        planned = run(config, tmp_path / "none", "--plan")
+        assert planned.returncode == 0, planned.stderr
+        assert re.match(r"\d+ to \d+ (seconds|minutes), [.\d]+ TFLOP for tiny, 2 seeds, on this device", planned.stdout)
+        assert not (tmp_path / "none").exists()
+
+    def test_what_was_estimated_is_kept_in_the_record(self, finished: tuple[Path, Done]) -> None:
+        estimated = json.loads((finished[0] / "run.json").read_text(encoding="utf-8"))["estimate_seconds"]
+        assert 0 < estimated["low"] < estimated["high"]
 
     def test_second_run_finds_everything_done(self, config: Path, finished: tuple[Path, Done]) -> None:
         output_dir, first = finished

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -39,6 +40,8 @@ def examine(experiment: Experiment, device: torch.device) -> Iterator[tuple[str,
         experiment: its duration is estimated.
         device: the device that it would run on.
     """
+    started = time.perf_counter()
+    from unimoe.cli.estimate import planned
     from unimoe.io import cache_dir
     from unimoe.models.device import choose_dtype, describe_device, probe_speed
     from unimoe.provenance import package_versions
@@ -54,7 +57,7 @@ def examine(experiment: Experiment, device: torch.device) -> Iterator[tuple[str,
     yield "cache", f"{cache_dir()} ({_sizes(cache_dir())})"
     yield "disk", f"{shutil.disk_usage(cache_dir()).free / 2**30:,.0f} GiB free there"
     yield "collections", _collections()
-    yield "main job", _main_job(experiment, speeds.get(dtype))
+    yield "main job", "; ".join(planned(experiment, device, None, started))
 
 
 def _commit() -> str:
@@ -83,13 +86,3 @@ def _collections() -> str:
     folder = os.environ.get("UNIMOE_DATA")
     where = f"UNIMOE_DATA is {folder}" if folder else "UNIMOE_DATA is not set"
     return f"{', '.join(there)}; {where}"
-
-
-def _main_job(experiment: Experiment, speed: float | None) -> str:
-    from unimoe.cli.estimate import BUNDLED_SHAPE, estimated_seconds
-    from unimoe.models.bundled import BUNDLED_ID
-
-    if experiment.model.base != BUNDLED_ID or speed is None:
-        return f"no estimate for {experiment.model.base}"
-    minutes = estimated_seconds(experiment, BUNDLED_SHAPE, speed) / 60
-    return f"about {minutes:.0f} minutes for {experiment.name}, {len(experiment.seeds)} seeds, on this device"

@@ -1,93 +1,379 @@
-"""How long an experiment will take, from its sizes and the measured speed of this machine."""
+"""How long an experiment will take: the speed of its own model on its own texts, times the counts of its config."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from unimoe.checkpoint import ADAPTER_FILE, folder_name
 from unimoe.config import Experiment
-from unimoe.models.base import BaseModel
-from unimoe.models.bundled import BUNDLED_LAYER_WEIGHTS, BUNDLED_LAYERS
+from unimoe.config.training import ArmConfig
+from unimoe.evaluation.plan import prompt_tokens, spread
+from unimoe.evaluation.systems import ZERO_SHOT_ARM
+from unimoe.evaluation.tiers import LoadedDataset, tier_datasets
+from unimoe.experiment import ANALYZE, smoke_version
+from unimoe.models.adapter import adapter_parameters, add_lora
+from unimoe.models.device import choose_dtype, release_memory, synchronize
+from unimoe.models.frozen_layers import MEMORY_LIMIT, SETS_LIMIT
+from unimoe.models.loader import ModelLoader
+from unimoe.models.threads import settle_threads
+from unimoe.models.token_tree import tree_tokens
+from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.models.work import counted_products
+from unimoe.results import arm_dir, result_path
+from unimoe.training.examples import TrainingData, load_training_data
+from unimoe.training.gradients import ArmGradients, EmbeddingBatches, RankingBatches
+from unimoe.training.steps import Budget, Texts
 
-_EFFICIENCY = 0.5
-"""The part of the speed of matrix products that a decoder reaches; attention and norms take the rest. Measured on two
-cores with bfloat16 units, see docs/performance.md."""
+if TYPE_CHECKING:
+    import torch
 
-_TRAINING_PASS = 3.0
-"""Cost of a training pass in forward passes: the backward pass takes twice as long."""
+_PROBE_TOKENS = 1024
+_SPREAD = 0.2
+"""How far the low and the high end of an estimate are from its middle."""
 
-_QUERY_TOKENS = 24
 _LONG_SECONDS = 30 * 60.0
-_FIXED_SECONDS = 60.0  # importing libraries, loading models, first stage, statistics, figures
+_EVALUATION_SECONDS = 0.5  # candidates, scores and files of one evaluation
+_ANALYSIS_SECONDS = 8.0  # resampling, figures, report
 
 
 @dataclass(frozen=True)
-class Shape:
-    """The size of a decoder."""
+class Cost:
+    """Seconds, and floating-point operations of matrix products."""
 
-    layers: int
-    layer_weights: int
+    seconds: float = 0.0
+    flop: float = 0.0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.seconds + other.seconds, self.flop + other.flop)
+
+    def __mul__(self, times: float) -> Cost:
+        return Cost(self.seconds * times, self.flop * times)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The low and the high end of the seconds."""
+        return self.seconds * (1 - _SPREAD), self.seconds * (1 + _SPREAD)
 
 
-BUNDLED_SHAPE = Shape(BUNDLED_LAYERS, BUNDLED_LAYER_WEIGHTS)
+@dataclass(frozen=True)
+class Speeds:
+    """What a probe has measured: costs of one token, and mean tokens.
+
+    Attributes:
+        lower: of a token in the frozen layers.
+        ranking: of a token in a training step on ranking examples, forward and backward.
+        embedding: the same on embedding examples.
+        reranking: of a token in reranking, above the frozen layers.
+        encoding: the same in embedding texts.
+        load: of loading the base model.
+        ranking_query: tokens of a training query's prompts.
+        embedding_query: tokens of a training query and its documents.
+        prompt: tokens of a pair to rerank, shared beginnings once.
+        document: tokens of a document to embed.
+        query: tokens of a query to embed.
+        pairs: pairs to rerank for each query.
+        queries: judged queries of the evaluation.
+        documents: documents of its corpus.
+        state_bytes: of one token's state.
+    """
+
+    lower: Cost
+    ranking: Cost
+    embedding: Cost
+    reranking: Cost
+    encoding: Cost
+    load: Cost
+    ranking_query: float
+    embedding_query: float
+    prompt: float
+    document: float
+    query: float
+    pairs: float
+    queries: int
+    documents: int
+    state_bytes: int
 
 
-def shape_of(base: BaseModel) -> Shape:
-    """Return the size of a loaded model's decoder."""
-    layers = base.model.model.layers
-    return Shape(len(layers), sum(weight.numel() for weight in layers.parameters() if weight.dim() > 1))
+@dataclass(frozen=True)
+class Estimate:
+    """What a run is expected to cost.
+
+    Attributes:
+        cost: from its start to its end.
+        shorter: a line for each shorter way, where it takes long.
+        units: seconds of one unit of each phase.
+    """
+
+    cost: Cost
+    shorter: list[str]
+    units: dict[str, float]
 
 
-def estimated_seconds(experiment: Experiment, shape: Shape, flops_per_s: float) -> float:
-    """Return the seconds that an experiment takes with its bundled tier.
+def estimate(
+    experiment: Experiment, loader: ModelLoader, started: float, training: TrainingData | None = None
+) -> Estimate:
+    """Estimate what a run costs.
+
+    Args:
+        experiment: what is done of it in its output folder is left out.
+        loader: of its models.
+        started: when the run started, by ``time.perf_counter``.
+        training: its examples, where they are loaded.
+
+    Raises:
+        UnimoeError: the experiment cannot run.
+    """
+    (dataset,) = tier_datasets(experiment, "bundled")
+    speeds = measure(loader, experiment, LoadedDataset(dataset), training or load_training_data(experiment))
+    release_memory()
+    left = job_cost(experiment, speeds)
+    whole = left + Cost(time.perf_counter() - started)
+    return Estimate(whole, list(shorter_ways(experiment, speeds, whole)), _unit_seconds(experiment, speeds))
+
+
+def planned(experiment: Experiment, device: torch.device, threads: int | None, started: float) -> Iterator[str]:
+    """Yield what an experiment costs from a start now, and shorter ways, in words; nothing is written.
 
     Args:
         experiment: the experiment.
-        shape: the size of its base model.
-        flops_per_s: measured speed of matrix products in the dtype that it will use.
+        device: the device that it would run on.
+        threads: asked for; None for what a probe finds.
+        started: when the command started, by ``time.perf_counter``.
     """
-    low = experiment.lora.first_of(shape.layers) / shape.layers
-    seconds_per_token = 2 * shape.layer_weights / (flops_per_s * _EFFICIENCY)
-    return _FIXED_SECONDS + seconds_per_token * (low * _shared_tokens(experiment) + (1 - low) * _arm_tokens(experiment))
+    loader = ModelLoader(experiment, device, choose_dtype(device, experiment.model.dtype))
+    settle_threads(loader.fresh_base().model, threads)
+    expected = estimate(experiment, loader, started)
+    yield f"{in_words(expected.cost)} for {experiment.name}, {len(experiment.seeds)} seeds, on this device"
+    yield from expected.shorter
 
 
-def expectation(seconds: float, smoke: bool = False) -> str:
-    """Return the expected time in words; where it is long, with a hint at --smoke unless that is what runs."""
-    expected = f"about {seconds / 60:.0f} minutes from scratch on this machine"
-    if smoke or seconds <= _LONG_SECONDS:
-        return expected
-    return f"{expected}; --smoke does all of it with few steps"
+def measure(loader: ModelLoader, experiment: Experiment, data: LoadedDataset, training: TrainingData) -> Speeds:
+    """Measure real batches of the experiment's model: training, reranking, embedding, frozen layers. It takes seconds.
+
+    Raises:
+        UnimoeError: the experiment cannot run.
+    """
+    import unimoe.evaluation.mteb.tasks  # noqa: F401 - seconds, which the job spends too
+
+    small = _small(experiment)
+    base = loader.fresh_base()
+    load = _measured(loader, loader.fresh_base)  # again, from files that are in memory now, as they are for each arm
+    weights = adapter_parameters(add_lora(base, small.lora, seed=0))
+    model = UnimodelForExp1(base, small.prompt, small.model.max_length, small.lora.first_of(base.layers)).eval()
+    examples = training.by_recipe(small.training)
+    ranking, pairs = examples.ranking(model), examples.embedding(model)
+    budget = Budget(small.training.token_budget, small.training.batch_size)
+
+    def frozen(sequences: list[list[int]]) -> Texts:
+        return Texts(sequences, model.kept_states(sequences))
+
+    def step(task: str, ranks: RankingBatches | None, embeds: EmbeddingBatches | None) -> Cost:
+        arm = ArmConfig.model_validate({"task": task, "learning_rate": 1.0})
+        with tempfile.TemporaryDirectory() as folder:
+            log = Path(folder, "conflicts.jsonl")
+            gradients = ArmGradients(small, arm, model, weights, ranks, embeds, log, budget)
+            return _measured(loader, lambda: gradients.add(0))
+
+    prompts, sample = prompt_tokens(data, model, 1000)
+    sample = _head(sample)
+    documents = [document.full_text for document in spread(list(data.pooled.corpus.values()), 256)]
+    queries = spread(list(data.collection.queries.values()), 256)
+    document_ids, query_ids = model.text_ids(documents, "document"), model.text_ids(queries, "query")
+    texts = documents[: len(_head(document_ids))]
+    rerank = _second(loader, lambda: model.rerank_ids(sample)) * (1 / max(1, tree_tokens(sample)))
+    encode = _second(loader, lambda: model.encode(texts, kind="document")) * (1 / _tokens(document_ids[: len(texts)]))
+
+    lower = _measured(loader, lambda: frozen(ranking.sequences)) * (1 / tree_tokens(ranking.sequences))
+    model.train()
+    ranks = RankingBatches(ranking, frozen(ranking.sequences), [range(len(ranking.groups))])
+    embeds = EmbeddingBatches(pairs, frozen(pairs.queries), frozen(pairs.documents), [range(len(pairs.groups))])
+    return Speeds(
+        lower=lower if model.frozen_layers else Cost(),
+        ranking=step("rank_only", ranks, None) * (1 / tree_tokens(ranking.sequences)),
+        embedding=step("emb_only", None, embeds) * (1 / _tokens([*pairs.queries, *pairs.documents])),
+        reranking=rerank,
+        encoding=encode,
+        load=load,
+        ranking_query=tree_tokens(ranking.sequences) / len(ranking.groups),
+        embedding_query=_tokens([*pairs.queries, *pairs.documents]) / len(pairs.groups),
+        prompt=prompts / 1000,
+        document=_tokens(document_ids) / len(documents),
+        query=_tokens(query_ids) / len(queries),
+        pairs=sum(map(len, data.candidates.values())) / max(1, len(data.candidates)),
+        queries=len(data.collection.qrels),
+        documents=data.whole_size,
+        state_bytes=base.model.config.hidden_size * base.model.model.embed_tokens.weight.element_size(),
+    )
 
 
-def _shared_tokens(experiment: Experiment) -> float:
-    """Return the tokens that pass the frozen layers once for all arms."""
-    training = experiment.training
-    ranking = (training.ranking.queries or 0) * _prompts(experiment) * experiment.model.max_length
-    embedding = (training.embedding.queries or 0) * _pair_tokens(experiment)
-    return ranking + embedding + sum(_evaluation_tokens(experiment))
+def job_cost(experiment: Experiment, speeds: Speeds, *, fresh: bool = False) -> Cost:
+    """Return what the experiment still costs; with ``fresh``, what it costs in an empty folder."""
+    trainings = [pair for pair in _trainings(experiment) if fresh or not _is_trained(experiment, *pair)]
+    return (
+        _training_cost(experiment, speeds, trainings)
+        + _evaluation_cost(experiment, speeds, fresh)
+        + speeds.load * (2 + 2 * len(trainings))
+        + Cost(_ANALYSIS_SECONDS)
+    )
 
 
-def _arm_tokens(experiment: Experiment) -> float:
-    """Return the tokens that pass the adapted layers, over all arms and seeds, training passes weighted."""
-    training, seeds = experiment.training, len(experiment.seeds)
-    rerank, embed = _evaluation_tokens(experiment)
-    tasks = [arm.task for arm in experiment.arms.values()]
-    ranking, embedding = sum(t != "emb_only" for t in tasks), sum(t != "rank_only" for t in tasks)
-    ranking_step = training.ranking.queries_per_step * _prompts(experiment) * experiment.model.max_length
-    embedding_step = training.embedding.pairs_per_step * _pair_tokens(experiment)
-    batches = training.steps * training.accumulation_steps * seeds
-    trained = batches * (ranking * ranking_step + embedding * embedding_step)
-    return _TRAINING_PASS * trained + rerank * (1 + seeds * len(tasks)) + embed * (1 + seeds * embedding)
+def in_words(cost: Cost) -> str:
+    """Return a cost as a range of minutes or seconds, and its work."""
+    low, high = cost.range
+    if high < 120:
+        time_text = f"{low:.0f} to {high:.0f} seconds"
+    else:
+        few, many = max(1, math.floor(low / 60)), math.ceil(high / 60)
+        time_text = f"{few} to {many} minutes"
+    return f"{time_text}, {cost.flop / 1e12:,.3g} TFLOP"
 
 
-def _evaluation_tokens(experiment: Experiment) -> tuple[float, float]:
-    tier, length = experiment.evaluation.bundled, experiment.model.max_length
-    return tier.queries * tier.depth * length, tier.pool * length + tier.queries * _QUERY_TOKENS
+def shorter_ways(experiment: Experiment, speeds: Speeds, cost: Cost) -> Iterator[str]:
+    """Yield a line for each shorter way to run an experiment that takes long."""
+    if cost.seconds <= _LONG_SECONDS:
+        return
+    yield f"shorter: --smoke, {in_words(job_cost(smoke_version(experiment), speeds, fresh=True))}"
+    if len(experiment.seeds) > 1:
+        one = experiment.model_copy(update={"seeds": experiment.seeds[:1]})
+        yield f"shorter: --set seeds='{one.seeds}', {in_words(job_cost(one, speeds, fresh=True))}"
+    tier = experiment.evaluation.bundled
+    if tier.queries > 1:
+        half = tier.model_copy(update={"queries": tier.queries // 2})
+        evaluation = experiment.evaluation.model_copy(update={"bundled": half})
+        fewer = experiment.model_copy(update={"evaluation": evaluation})
+        yield (
+            f"shorter: --set evaluation.bundled.queries={half.queries}, {in_words(job_cost(fewer, speeds, fresh=True))}"
+        )
 
 
-def _prompts(experiment: Experiment) -> int:
-    recipe = experiment.training.ranking
-    return 1 + recipe.hard_negatives + recipe.random_negatives
+def _trainings(experiment: Experiment) -> list[tuple[str, int]]:
+    return [(arm, seed) for seed in experiment.seeds for arm in experiment.arms]
 
 
-def _pair_tokens(experiment: Experiment) -> float:
-    return _QUERY_TOKENS + (1 + experiment.training.embedding.hard_negatives) * experiment.model.max_length
+def _is_trained(experiment: Experiment, arm: str, seed: int) -> bool:
+    return (arm_dir(Path(experiment.output_dir), arm, seed) / folder_name("last") / ADAPTER_FILE).exists()
+
+
+def _training_cost(experiment: Experiment, speeds: Speeds, trainings: Sequence[tuple[str, int]]) -> Cost:
+    training, cost = experiment.training, Cost()
+    conflicts = 1 / training.conflicts.interval if training.conflicts.measure else 0.0
+    tokens = {
+        "rank_only": training.ranking.queries_per_step * speeds.ranking_query,
+        "emb_only": training.embedding.pairs_per_step * speeds.embedding_query,
+    }
+    sets = {
+        "rank_only": (training.ranking.queries or training.ranking.queries_per_step) * speeds.ranking_query,
+        "emb_only": (training.embedding.queries or training.embedding.pairs_per_step) * speeds.embedding_query,
+    }
+    per_token = {"rank_only": speeds.ranking, "emb_only": speeds.embedding}
+    halves = {"rank_only": 0.5, "emb_only": 1.0}  # what a record of conflicts computes again
+    batches = training.steps * training.accumulation_steps
+    for kind in ("rank_only", "emb_only"):
+        tasks = [experiment.arms[arm].task for arm, _ in trainings if experiment.arms[arm].task in (kind, "joint")]
+        kept = sets[kind] * speeds.state_bytes <= MEMORY_LIMIT
+        own = per_token[kind] if kept else per_token[kind] + speeds.lower
+        passes = sum(1 + conflicts * halves[kind] if task == "joint" else 1 for task in tasks)
+        cost += own * (tokens[kind] * batches * passes)
+        cost += speeds.lower * (sets[kind] if tasks and kept else 0)
+    if training.evaluate_every:
+        dev = training.dev
+        rounds = math.ceil(training.steps / training.evaluate_every)
+        for arm, _ in trainings:
+            task = experiment.arms[arm].task
+            if task != "emb_only":
+                cost += speeds.reranking * (rounds * dev.queries * dev.depth * speeds.prompt)
+            if task != "rank_only":
+                texts = (dev.pool or speeds.documents) * speeds.document + dev.queries * speeds.query
+                cost += speeds.encoding * (rounds * texts)
+    return cost
+
+
+def _unit_seconds(experiment: Experiment, speeds: Speeds) -> dict[str, float]:
+    """Return the seconds of one unit of each phase; what all units share is left out, since the first one takes it."""
+    pairs, texts = _evaluation_tokens(experiment, speeds)
+    shared, one, seed = replace(speeds, lower=Cost()), speeds.load.seconds + _EVALUATION_SECONDS, experiment.seeds[0]
+    trained = {
+        f"train {arm.task}": _training_cost(experiment, shared, [(name, seed)]).seconds + speeds.load.seconds
+        for name, arm in experiment.arms.items()
+    }
+    evaluated = {"rerank": pairs * speeds.reranking.seconds + one, "embed": texts * speeds.encoding.seconds + one}
+    return {**trained, **evaluated, ANALYZE: _ANALYSIS_SECONDS}
+
+
+def _evaluation_tokens(experiment: Experiment, speeds: Speeds) -> tuple[float, float]:
+    """Return the tokens of all pairs to rerank, and of all texts to embed."""
+    tier = experiment.evaluation.bundled
+    queries = min(tier.queries, speeds.queries)
+    pairs = queries * min(speeds.pairs, tier.depth) * speeds.prompt
+    return pairs, min(tier.pool, speeds.documents) * speeds.document + queries * speeds.query
+
+
+def _evaluation_cost(experiment: Experiment, speeds: Speeds, fresh: bool) -> Cost:
+    folder = Path(experiment.output_dir)
+    (bundled,) = tier_datasets(experiment, "bundled")
+    pairs, texts = _evaluation_tokens(experiment, speeds)
+    systems = [(ZERO_SHOT_ARM, None, "joint"), *((a, s, experiment.arms[a].task) for a, s in _trainings(experiment))]
+
+    def left(task: str) -> int:
+        wanted = [(arm, seed) for arm, seed, kind in systems if task == "reranking" or kind != "rank_only"]
+        return sum(fresh or not result_path(folder, arm, seed, task, bundled.name).exists() for arm, seed in wanted)
+
+    reranks, embeds = left("reranking"), left("embedding")
+    kept = (pairs + texts) * speeds.state_bytes <= SETS_LIMIT
+    lower = pairs * (min(1, reranks) if kept else reranks) + texts * (min(1, embeds) if kept else embeds)
+    return (
+        speeds.reranking * (pairs * reranks)
+        + speeds.encoding * (texts * embeds)
+        + speeds.lower * lower
+        + Cost(_EVALUATION_SECONDS) * (reranks + embeds)
+    )
+
+
+def _small(experiment: Experiment) -> Experiment:
+    """Return the experiment with a single step of a few examples, about as many tokens as a batch of evaluation."""
+    training, length = experiment.training, experiment.model.max_length
+    ranking, embedding = training.ranking, training.embedding
+    prompts = ranking.group + ranking.hard_negatives + ranking.random_negatives
+    groups = min(ranking.queries_per_step // ranking.group, max(1, _PROBE_TOKENS // (ranking.group * prompts * length)))
+    queries = groups * ranking.group
+    pairs = min(embedding.pairs_per_step, max(2, _PROBE_TOKENS // ((2 + embedding.hard_negatives) * length)))
+    update: dict[str, Any] = {
+        "steps": 1,
+        "accumulation_steps": 1,
+        "conflicts": training.conflicts.model_copy(update={"measure": False}),
+        "ranking": ranking.model_copy(update={"queries": queries, "queries_per_step": queries}),
+        "embedding": embedding.model_copy(update={"queries": pairs, "pairs_per_step": pairs}),
+    }
+    return experiment.model_copy(update={"training": training.model_copy(update=update)})
+
+
+def _measured(loader: ModelLoader, run: Callable[[], object]) -> Cost:
+    with counted_products() as counted:
+        synchronize(loader.device)
+        start = time.perf_counter()
+        run()
+        synchronize(loader.device)
+        return Cost(time.perf_counter() - start, counted.flop)
+
+
+def _second(loader: ModelLoader, run: Callable[[], object]) -> Cost:
+    """Return the cost of a second run: the first one warms up, and the states of its frozen layers are kept."""
+    run()
+    return _measured(loader, run)
+
+
+def _head(sequences: list[list[int]]) -> list[list[int]]:
+    """Return the first sequences, at least two, of about as many tokens as a probe takes."""
+    sums = accumulate(map(len, sequences))
+    return sequences[: max(2, sum(tokens <= _PROBE_TOKENS for tokens in sums))]
+
+
+def _tokens(sequences: Sequence[Sequence[int]]) -> int:
+    return max(1, sum(map(len, sequences)))

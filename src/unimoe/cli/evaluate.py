@@ -11,6 +11,7 @@ from unimoe.cli.options import (
     Device,
     MaxQueries,
     Override,
+    Threads,
     chosen_device,
     given_options,
     joined_quietly,
@@ -50,6 +51,7 @@ def evaluate(
         Path | None, typer.Option(help="The experiment's folder; by default the one that holds the checkpoint.")
     ] = None,
     device: Device = None,
+    threads: Threads = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Print pairs, tokens, disk, time and cost; run only a short probe.")
     ] = False,
@@ -92,6 +94,7 @@ def evaluate(
         task=cast("Task | None", task),
         max_queries=max_queries,
         output_dir=output_dir,
+        threads=threads,
         given=given_options(
             config, override, eval_tier=eval_tier, datasets=datasets, mteb=mteb, task=task, max_queries=max_queries
         ),

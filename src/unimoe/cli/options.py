@@ -29,6 +29,10 @@ Override = Annotated[
     list[str] | None, typer.Option("--set", help="Override a key of the config: KEY=VALUE, or SECTION.KEY=VALUE.")
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps; by default the best there is.")]
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, help="Threads on a CPU; by default one or all, whichever a short probe finds faster."),
+]
 OutputDir = Annotated[Path | None, typer.Option(help="The experiment's folder; by default the config's output_dir.")]
 MaxQueries = Annotated[
     int | None, typer.Option(min=1, help="Score at most this many queries of each dataset; results say so.")

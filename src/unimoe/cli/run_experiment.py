@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import time
+import webbrowser
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +18,7 @@ from unimoe.cli.options import (
     Device,
     OutputDir,
     Override,
+    Threads,
     chosen_device,
     given_options,
     placed,
@@ -24,7 +29,9 @@ from unimoe.console import stderr, stdout
 
 if TYPE_CHECKING:
     from unimoe.config import Experiment
+    from unimoe.experiment import ExperimentRun
     from unimoe.models.loader import ModelLoader
+    from unimoe.run_record import RunRecord
 
 
 def run_experiment(
@@ -32,15 +39,23 @@ def run_experiment(
     override: Override = None,
     output_dir: OutputDir = None,
     device: Device = None,
+    threads: Threads = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print time and work; run only a probe of some seconds.")
+    ] = False,
     smoke: Annotated[bool, typer.Option("--smoke", help="Few steps, one seed, unfit for decisions.")] = False,
+    open_report: Annotated[bool, typer.Option("--open", help="Open the report in the browser at the end.")] = False,
 ) -> None:
     """Run an experiment: train, evaluate and judge every arm and seed.
 
     Without arguments it runs the bundled model on the bundled collection, offline, in minutes. It skips what is done,
     so you can restart a killed run.
     """
+    started = time.perf_counter()
     from unimoe.config.files import load_experiment
-    from unimoe.experiment import ExperimentRun, smoke_version
+    from unimoe.experiment import ANALYZE, ExperimentRun, smoke_version
+    from unimoe.models.work import counted_products
+    from unimoe.run_record import RunRecord
 
     refuse_torchrun("an experiment")
     experiment = load_experiment(config, override or [])
@@ -48,29 +63,70 @@ def run_experiment(
         experiment = smoke_version(experiment).model_copy(update={"output_dir": f"{experiment.output_dir}-smoke"})
     experiment = placed(experiment, output_dir)
     quiet_libraries()
-    run = ExperimentRun(experiment, chosen_device(device), given_options(config, override, smoke=smoke))
-    _announce(experiment, run.loader, smoke)
-    run.train_and_evaluate()
-    stderr.print()
-    analyze(output_dir=Path(experiment.output_dir))
+    target = chosen_device(device)
+    if plan:
+        from unimoe.cli.estimate import planned
+
+        for line in planned(experiment, target, threads, started):
+            stdout.print(line, soft_wrap=True)
+        return
+    run = ExperimentRun(experiment, target, given_options(config, override, smoke=smoke))
+    with counted_products() as counted:
+        run.settle_threads(threads)
+        record = RunRecord(Path(experiment.output_dir), lambda: counted.flop, started)
+        record.note(_facts(run.loader))
+        run.train_and_evaluate(record, _announce(experiment, run, record, started))
+        stderr.print()
+        with record.phase(ANALYZE):
+            analyze(output_dir=Path(experiment.output_dir))
+    if open_report:
+        _open(Path(experiment.output_dir))
     stdout.print(f"Next:   {_next_command(experiment)}", soft_wrap=True)
 
 
-def _announce(experiment: Experiment, loader: ModelLoader, smoke: bool) -> None:
-    """Print what will run, on which device, and the expected time."""
-    from unimoe.cli.estimate import BUNDLED_SHAPE, estimated_seconds, expectation, shape_of
-    from unimoe.models.bundled import BUNDLED_ID
-    from unimoe.models.device import describe_device, probe_speed
+def _facts(loader: ModelLoader) -> dict[str, Any]:
+    """Return what a run's cost depends on besides its config."""
+    import torch
 
+    from unimoe.models.device import describe_device
+    from unimoe.provenance import git_state
+
+    return {
+        "device": describe_device(loader.device),
+        "dtype": loader.dtype_name,
+        "threads": torch.get_num_threads(),
+        "git_commit": git_state()[0],
+    }
+
+
+def _announce(experiment: Experiment, run: ExperimentRun, record: RunRecord, started: float) -> Mapping[str, float]:
+    """Print what will run, on which device, and the expected time; return the seconds of a unit of each phase."""
+    from unimoe.cli.estimate import estimate, in_words
+    from unimoe.models.device import describe_device
+
+    loader = run.loader
     stderr.print(
         f"{experiment.name}: {len(experiment.arms)} arms x {len(experiment.seeds)} seeds, {experiment.model.base}, "
         f"{describe_device(loader.device)}, {loader.dtype_name}; results in {experiment.output_dir}",
         soft_wrap=True,
     )
-    speed = probe_speed(loader.device.type).get(loader.dtype_name)
-    if speed is not None:
-        shape = BUNDLED_SHAPE if experiment.model.base == BUNDLED_ID else shape_of(loader.fresh_base())
-        stderr.print(expectation(estimated_seconds(experiment, shape, speed), smoke), soft_wrap=True)
+    if run.is_done():
+        return {}
+    expected = estimate(experiment, loader, started, run.training_data)
+    low, high = expected.cost.range
+    record.note({"estimate_seconds": {"low": round(low, 1), "high": round(high, 1)}}, keep=True)
+    for line in (f"{in_words(expected.cost)} on this machine", *expected.shorter):
+        stderr.print(line, soft_wrap=True)
+    return expected.units
+
+
+def _open(folder: Path) -> None:
+    """Open the report in the browser, never on a machine of continuous integration."""
+    from unimoe.analysis.report import SUBFOLDER
+
+    report = folder / SUBFOLDER / "report.html"
+    if os.environ.get("CI") or not webbrowser.open(report.resolve().as_uri()):
+        stderr.print(f"--open: no browser here; open {report} in one", soft_wrap=True)
 
 
 def _next_command(experiment: Experiment) -> str:

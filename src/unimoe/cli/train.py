@@ -12,6 +12,7 @@ from unimoe.cli.options import (
     Device,
     OutputDir,
     Override,
+    Threads,
     chosen_device,
     joined_quietly,
     placed,
@@ -27,6 +28,7 @@ def train(
     override: Override = None,
     output_dir: OutputDir = None,
     device: Device = None,
+    threads: Threads = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from a saved state, or keep a finished checkpoint.")
     ] = False,
@@ -44,6 +46,7 @@ def train(
     from unimoe.evaluation.dev_eval import DevEvaluation
     from unimoe.models.device import choose_dtype
     from unimoe.models.loader import ModelLoader, refuse_missing_layers
+    from unimoe.models.threads import settle_threads
     from unimoe.training.examples import load_training_data
     from unimoe.training.trainer import StepReport, train_arm
 
@@ -59,6 +62,7 @@ def train(
                 step.outcome = f"loss {report.loss:.3f}"
 
             data, base = load_training_data(experiment), loader.fresh_base()
+            settle_threads(base.model, threads)
             folder = train_arm(
                 experiment, arm, seed, base=base, data=data, frozen_layers=loader.frozen_layers, resume=resume,
                 on_step=on_step, score_on_dev=DevEvaluation(experiment, arm), processes=processes,

@@ -33,6 +33,7 @@ from unimoe.evaluation.systems import (
 from unimoe.evaluation.tiers import Dataset, LoadedDataset, chosen_datasets, known_tier, tier_datasets
 from unimoe.models.device import choose_dtype
 from unimoe.models.loader import ModelLoader
+from unimoe.models.threads import settle_threads
 from unimoe.processes import ALONE, Processes
 from unimoe.results import EvalResult, Task, result_path
 
@@ -54,6 +55,7 @@ class EvaluationRequest:
         task: the one task wanted; None for all that the arm is evaluated on.
         max_queries: queries of each dataset, at most.
         output_dir: where results go; by default beside the checkpoint.
+        threads: on a CPU; None for the faster of one and all.
         given: options given by hand, for provenance.
     """
 
@@ -66,6 +68,7 @@ class EvaluationRequest:
     task: Task | None
     max_queries: int | None
     output_dir: Path | None
+    threads: int | None
     given: list[str]
 
 
@@ -119,6 +122,7 @@ def plan_evaluation(request: EvaluationRequest, device: torch.device, price_per_
     experiment, _, load_system = _resolved(request, device)
     failures, system = Failures(), load_system()
     _refuse_untrained_task(system, request.task)
+    settle_threads(system.model().model, request.threads)
     datasets, mteb_tasks = _datasets(request, experiment), _mteb_tasks(request, experiment)
     suite = MTEBSuite(Evaluator(Path()), system, _wanted(system, request.task), failures)
     suite.report_left_out(mteb_tasks, alone=not datasets)
@@ -146,7 +150,7 @@ def _load_early(
     names += [(task, one.metadata.name) for task, one in in_mteb]
     places = [result_path(output_dir, arm.name, arm.seed, task, name) for task, name in names]
     if arm.load is not None and not all(place.exists() for place in places):
-        arm.load()
+        settle_threads(arm.load().model, request.threads)
 
 
 def _datasets(request: EvaluationRequest, experiment: Experiment) -> list[Dataset]:

@@ -109,7 +109,7 @@ def probe_speed(model: UnimodelForExp1, sequences: Sequence[list[int]]) -> float
 def _work(task: Task, data: LoadedDataset, model: UnimodelForExp1) -> tuple[Work, list[list[int]]]:
     if task == "reranking":
         items = sum(map(len, data.candidates.values()))
-        tokens, sample = _prompt_tokens(data, model, items)
+        tokens, sample = prompt_tokens(data, model, items)
         lines = sum(len(q) + len(d) + _LINE_BYTES for q, found in data.candidates.items() for d in found)
         disk = 2 * lines  # the run, and the shards until it is written
     else:
@@ -151,11 +151,11 @@ def _prose(mteb_task: AbsTask, model: UnimodelForExp1) -> list[list[int]]:
     return model.pair_ids([(f"{number} {text[:60]}", text) for number, text in enumerate(texts)])
 
 
-def _prompt_tokens(data: LoadedDataset, model: UnimodelForExp1, items: int) -> tuple[int, list[list[int]]]:
+def prompt_tokens(data: LoadedDataset, model: UnimodelForExp1, items: int) -> tuple[int, list[list[int]]]:
     """Estimate the tokens of all prompts by whole prefix groups spread over the dataset; return those groups' ids."""
     collection = data.collection
     shards = cut_shards(collection, data.candidates, model.pair_ids.order, _SAMPLE_CHARACTERS)
-    pairs: list[Pair] = [pair for shard in _spread(shards) for pair in shard]
+    pairs: list[Pair] = [pair for shard in spread(shards) for pair in shard]
     if not pairs:
         return 0, []
     sample = list(map(list, prepare(UnimodelReranker(model), collection, pairs)))
@@ -163,11 +163,12 @@ def _prompt_tokens(data: LoadedDataset, model: UnimodelForExp1, items: int) -> t
 
 
 def _text_tokens(texts: Sequence[str], model: UnimodelForExp1, items: int) -> tuple[int, list[list[int]]]:
-    sample = model.text_ids(_spread(texts, 256), "document")
+    sample = model.text_ids(spread(texts, 256), "document")
     return round(sum(map(len, sample)) * items / max(1, len(sample))), sample
 
 
-def _spread(items: Sequence[T], count: int = _SAMPLES) -> Sequence[T]:
+def spread(items: Sequence[T], count: int = _SAMPLES) -> Sequence[T]:
+    """Return about ``count`` items, from the whole of a list."""
     return items[:: max(1, len(items) // count)]
 
 

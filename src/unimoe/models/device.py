@@ -102,13 +102,14 @@ def _product(device: torch.device, dtype: torch.dtype) -> Callable[[], None]:
     def once() -> None:
         with torch.inference_mode():
             matmul_nt(x, weight)
-        _synchronize(device)
+        synchronize(device)
 
     once()
     return once
 
 
-def _synchronize(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
+    """Wait until a device has done all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":

@@ -228,6 +228,10 @@ class TrainingData:
         triples = self._triples(recipe.queries, recipe.hard_negatives, 0, recipe.negatives_from)
         return embedding_set(model, self._collection, triples)
 
+    def by_recipe(self, config: TrainingConfig) -> TrainingData:
+        """Return the training set with another number of queries or negatives."""
+        return TrainingData(self._collection, self._candidates, config)
+
     def _triples(self, queries: int | None, hard: int, random: int, negatives_from: int) -> list[Triple]:
         sample = self._collection if queries is None else self._collection.sample_queries(queries)
         return mine_triples(sample, self._candidates, hard, random, negatives_from)

@@ -1,0 +1,69 @@
+"""The number of threads of an experiment's folder: chosen once, kept when it is resumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from support.experiments import tiny_experiment
+
+from unimoe import experiment as job
+from unimoe.experiment import ExperimentRun
+from unimoe.models import threads
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in a process that begins with two threads and no settings."""
+    before = torch.get_num_threads()
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(threads, "_AT_START", 2)
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def probe_finds(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "faster_threads", lambda _: count)
+
+
+def pinned(folder: Path) -> int:
+    number: int = json.loads((folder / "outputs" / "experiment.json").read_text(encoding="utf-8"))["threads"]
+    return number
+
+
+def test_a_resumed_run_keeps_the_first_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = tiny_experiment(tmp_path)
+    probe_finds(1, monkeypatch)
+    ExperimentRun(experiment, CPU).settle_threads()
+    assert (torch.get_num_threads(), pinned(tmp_path)) == (1, 1)
+    torch.set_num_threads(2)
+    probe_finds(2, monkeypatch)
+    ExperimentRun(experiment, CPU).settle_threads()
+    assert (torch.get_num_threads(), pinned(tmp_path)) == (1, 1)
+
+
+def test_another_number_is_taken_where_asked_with_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = tiny_experiment(tmp_path)
+    probe_finds(1, monkeypatch)
+    ExperimentRun(experiment, CPU).settle_threads()
+    ExperimentRun(experiment, CPU).settle_threads(2)
+    assert (torch.get_num_threads(), pinned(tmp_path)) == (2, 1)
+    assert "was started with 1 thread, this run takes 2; new scores may have other last bits" in capsys.readouterr().err
+
+
+def test_a_machine_with_fewer_cores_chooses_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = tiny_experiment(tmp_path)
+    ExperimentRun(experiment, CPU).settle_threads(8)
+    torch.set_num_threads(2)
+    probe_finds(1, monkeypatch)
+    ExperimentRun(experiment, CPU).settle_threads()
+    assert (torch.get_num_threads(), pinned(tmp_path)) == (1, 8)
