@@ -56,10 +56,13 @@ FrozenStates = Sequence[TokenStates]
 
 def tree_states(tree: TokenTree, frozen: FrozenStates) -> Tensor:
     """Return the states of a tree's row, ``(1, T, H)``, from those of its sequences."""
-    rows = []
+    rows: list[Tensor] = []
     for segment in tree.segments:
-        first = tree.positions[segment.begin]
-        rows.append(frozen[segment.member].between(first, first + segment.end - segment.begin))
+        first, count = tree.positions[segment.begin], segment.end - segment.begin
+        if segment.member < 0:
+            rows.append(rows[0].new_zeros(count, rows[0].shape[1]))
+        else:
+            rows.append(frozen[segment.member].between(first, first + count))
     return torch.cat(rows)[None]
 
 
@@ -153,7 +156,7 @@ class FrozenLayers:
     def _run_tree(self, tree: TokenTree) -> tuple[Tensor, list[Tensor]]:
         """Return the states of a tree's tokens, ``(T, H)``, and the places of each sequence's among them."""
         weight = self._lower.embed_tokens.weight
-        row = run_tree(self._lower, pack(tree, weight.device, weight.dtype))[0]
+        row = run_tree(self._lower, pack(tree, weight.device, weight.dtype))[0, : len(tree.ids)]
         return row, [torch.from_numpy(own).to(weight.device) for own in places(tree)]
 
     def _run_padded(self, sequences: Sequence[list[int]]) -> tuple[Tensor, list[Tensor]]:

@@ -13,9 +13,12 @@ from torch import Tensor, nn
 
 from unimoe.models.frozen_layers import with_modules
 from unimoe.models.token_tree import build_tree
-from unimoe.models.tree_attention import PackedTree, pack, run_tree
+from unimoe.models.tree_attention import PackedTree, pack, rounds_rows, run_tree
 
 _PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
+
+_ROUND_LAST = 16
+"""Rows of the last layer's products are a multiple of this where ``rounds_rows``."""
 
 _ROUNDING = 0.02
 """The most that two ways to compute the same states differ, relative to them, in bfloat16."""
@@ -36,9 +39,16 @@ class LastTokensLayer(nn.Module):
         """Return ``(1, N, H)`` from the states ``(1, T, H)`` of the packed row."""
         layer = self.layer
         attended = layer.self_attn(hidden_states=layer.input_layernorm(hidden_states), tree=tree, **options)[0]
-        states = (hidden_states + attended)[:, tree.last]
+        states = (hidden_states + attended)[:, _rounded(tree.last, hidden_states.dtype)]
         found: Tensor = states + layer.mlp(layer.post_attention_layernorm(states))
-        return found
+        return found[:, : len(tree.last)]
+
+
+def _rounded(places: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the places, some repeated where products should come in few sizes."""
+    if not rounds_rows(places.device, dtype):
+        return places
+    return torch.cat([places, places[:1].expand(-len(places) % _ROUND_LAST)])
 
 
 def last_tokens_only(decoder: Any) -> tuple[Any, bool]:

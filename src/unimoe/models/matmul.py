@@ -40,6 +40,11 @@ def takes_onednn(*factors: Tensor) -> bool:
     )
 
 
+def uses_onednn(dtype: torch.dtype) -> bool:
+    """Return whether oneDNN computes products of this dtype on a CPU."""
+    return dtype != torch.float32 or _onednn_is_faster()
+
+
 class QuickLinear(nn.Linear):
     """A linear layer that uses the faster library."""
 
