@@ -209,8 +209,8 @@ class TestChoice:
         with pytest.raises(ValidationError, match="aggregation pcgrad belongs to joint arms, not to rank_only"):
             ArmConfig(task="rank_only", learning_rate=1e-3, aggregation="pcgrad")
 
-    def test_the_shipped_comparison_has_the_main_jobs_recipe(self) -> None:
-        methods, main = (load_experiment(Path(f"experiments/{name}")) for name in ("joint_methods", "bundled"))
+    def test_the_shipped_comparison_has_the_recipe_that_it_names(self) -> None:
+        methods, main = (load_experiment(Path(f"experiments/{name}")) for name in ("joint_methods", "bundled-30-layers"))
         own = {"name", "output_dir", "gates", "arms", "training"}
         assert methods.model_dump(exclude=own) == main.model_dump(exclude=own)
         neutral = {"conflicts"}
