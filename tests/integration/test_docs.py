@@ -119,7 +119,7 @@ def test_what_a_page_registers_is_known(monkeypatch: pytest.MonkeyPatch) -> None
         assert unimoe.score_run({"q1": {"d1": 1}}, {"q1": {"d1": 1.0}}, ["first_is_best"]).aggregate
     finally:
         SOURCES.remove("colours")
-        TEMPLATES.remove("plain")
+        TEMPLATES.remove("bare")
         LOSSES.remove("hinge")
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
@@ -76,7 +77,8 @@ def test_the_order_given_changes_neither_tree_nor_batches(sequences: list[list[i
     order = random.sample(range(len(sequences)), len(sequences))
     shuffled = [sequences[index] for index in order]
     one, other = build_tree(sequences), build_tree(shuffled)
-    assert (one.ids, one.positions, one.segments) == (other.ids, other.positions, other.segments)
+    assert (one.ids, one.positions) == (other.ids, other.positions)
+    assert [replace(s, member=0) for s in one.segments] == [replace(s, member=0) for s in other.segments]
     assert [[sequences[i] for i in batch] for batch in plan_trees(sequences, 60)] == [
         [shuffled[i] for i in batch] for batch in plan_trees(shuffled, 60)
     ]

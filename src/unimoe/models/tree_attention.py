@@ -67,7 +67,8 @@ class PackedTree:
     @cached_property
     def key(self) -> str:
         """Content hash of the tree."""
-        return hash_parts(map(repr, (self.tree.ids, self.tree.positions, self.tree.segments)))
+        shape = [(segment.parent, segment.begin, segment.end) for segment in self.tree.segments]
+        return hash_parts(map(repr, (self.tree.ids, self.tree.positions, shape)))
 
 
 def rounds_rows(device: torch.device, dtype: torch.dtype) -> bool:

@@ -210,7 +210,9 @@ class TestChoice:
             ArmConfig(task="rank_only", learning_rate=1e-3, aggregation="pcgrad")
 
     def test_the_shipped_comparison_has_the_recipe_that_it_names(self) -> None:
-        methods, main = (load_experiment(Path(f"experiments/{name}")) for name in ("joint_methods", "bundled-30-layers"))
+        methods, main = (
+            load_experiment(Path(f"experiments/{name}")) for name in ("joint_methods", "bundled-30-layers")
+        )
         own = {"name", "output_dir", "gates", "arms", "training"}
         assert methods.model_dump(exclude=own) == main.model_dump(exclude=own)
         neutral = {"conflicts"}
