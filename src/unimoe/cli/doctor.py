@@ -57,7 +57,10 @@ def examine(experiment: Experiment, device: torch.device) -> Iterator[tuple[str,
     yield "cache", f"{cache_dir()} ({_sizes(cache_dir())})"
     yield "disk", f"{shutil.disk_usage(cache_dir()).free / 2**30:,.0f} GiB free there"
     yield "collections", _collections()
-    yield "main job", "; ".join(planned(experiment, device, None, started))
+    try:
+        yield "main job", "; ".join(planned(experiment, device, None, started))
+    except DataError as error:  # its model or collection is not here yet
+        yield "main job", f"no estimate ({error})"
 
 
 def _commit() -> str:
