@@ -26,7 +26,14 @@ from unimoe.evaluation.loading import load_reporting
 from unimoe.evaluation.mteb.names import mteb_name
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.so_far import scores_so_far
-from unimoe.evaluation.systems import ZERO_SHOT_ARM, System, first_stage_system, trained_system, zero_shot_system
+from unimoe.evaluation.systems import (
+    ZERO_SHOT_ARM,
+    System,
+    first_stage_system,
+    tasks_of,
+    trained_system,
+    zero_shot_system,
+)
 from unimoe.evaluation.tiers import LoadedDataset, TierName, tier_datasets
 from unimoe.io import lock, read_json, write_json
 from unimoe.models.device import choose_dtype, release_memory
@@ -45,13 +52,6 @@ _LATER_TIERS: tuple[TierName, ...] = ("fast", "nano", "full")
 LOAD, ANALYZE = "load and first stage", "analyze"
 _PHASES: dict[Task, str] = {"reranking": "rerank", "embedding": "embed"}
 """Phases of the job's record, beside one for training each kind of arm."""
-
-_TASKS: dict[str, tuple[Task, ...]] = {
-    "rank_only": ("reranking",),
-    "emb_only": ("reranking", "embedding"),
-    "joint": ("reranking", "embedding"),
-}
-"""What each kind of arm is evaluated on."""
 
 SMOKE_CAVEAT = "smoke run: a few steps, one seed"
 
@@ -108,7 +108,7 @@ class ExperimentRun:
             (name, seed, task)
             for name, arm in self.experiment.arms.items()
             for seed in self.experiment.seeds
-            for task in _TASKS[arm.task]
+            for task in tasks_of(arm)
         ]
         return all(result_path(self._output_dir, *unit, bundled.name).exists() for unit in wanted)
 
@@ -207,7 +207,7 @@ class ExperimentRun:
 
         units = [phase for system in baselines for phase in evaluated(system.tasks, system.load is not None)]
         for arm in [*self.experiment.arms.values()] * len(self.experiment.seeds):
-            units += [f"train {arm.task}", *evaluated(_TASKS[arm.task])]
+            units += [f"train {arm.task}", *evaluated(tasks_of(arm))]
         return units
 
 

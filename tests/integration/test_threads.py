@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,21 +11,11 @@ from support.experiments import tiny_experiment
 
 from unimoe import experiment as job
 from unimoe.experiment import ExperimentRun
-from unimoe.models import threads
 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As in a process that begins with two threads and no settings."""
-    before = torch.get_num_threads()
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(threads, "_AT_START", 2)
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("two_threads")
 
 
 def probe_finds(count: int, monkeypatch: pytest.MonkeyPatch) -> None:

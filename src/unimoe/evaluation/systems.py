@@ -14,6 +14,7 @@ import torch
 from unimoe.checkpoint import Checkpoint, read_checkpoint
 from unimoe.config import Experiment
 from unimoe.config.dense import DenseConfig, DenseExperiment
+from unimoe.config.training import ArmConfig
 from unimoe.errors import DataError, UsageError
 from unimoe.io import hash_json
 from unimoe.models.device import choose_dtype, describe_device
@@ -25,6 +26,11 @@ from unimoe.results import Task, safe_name
 
 ZERO_SHOT_ARM = "zero_shot"
 BM25 = "bm25"
+
+
+def tasks_of(arm: ArmConfig) -> tuple[Task, ...]:
+    """Return what a trained arm is evaluated on: reranking always, embedding unless it was trained to rank only."""
+    return ("reranking",) if arm.task == "rank_only" else ("reranking", "embedding")
 
 
 @dataclass(frozen=True)
@@ -64,8 +70,7 @@ class System:
         """What the arm is evaluated on: reranking always, embedding unless it was trained to rank only."""
         if self.load is None:
             return ("reranking", "retrieval")
-        trained_to_rank = self.checkpoint and self.experiment.arm(self.name).task == "rank_only"
-        return ("reranking",) if trained_to_rank else ("reranking", "embedding")
+        return tasks_of(self.experiment.arm(self.name)) if self.checkpoint else ("reranking", "embedding")
 
     def model(self) -> UnimodelForExp1:
         """Return the model.

@@ -78,6 +78,10 @@ class BatchedDecoder:
             return plan_trees(sequences, token_budget, batch_size)
         return plan_batches([len(ids) for ids in sequences], token_budget, batch_size)
 
+    def training_tokens(self, sequences: Sequence[list[int]]) -> int:
+        """Return how many tokens ``training_states`` computes for one batch."""
+        return self._tokens(sequences, self.trains_trees)
+
     def training_states(self, sequences: Sequence[list[int]], frozen: FrozenStates | None) -> Tensor:
         """Return the final states ``(N, H)`` of the last tokens of one batch; gradients flow.
 
@@ -188,6 +192,10 @@ class BatchedDecoder:
         states = run_tree(self.top, tree, below)[0]
         return states if self._drops_tokens else states[tree.last]
 
+    @staticmethod
+    def _tokens(sequences: Sequence[list[int]], as_trees: bool) -> int:
+        return tree_tokens(sequences) if as_trees else len(sequences) * max(map(len, sequences))
+
     def _reduce_budget(self, sequences: list[list[int]]) -> None:
         """Limit batches to half of one that did not fit in memory."""
         if len(sequences) == 1:
@@ -195,8 +203,7 @@ class BatchedDecoder:
                 f"a sequence of {len(sequences[0])} tokens alone does not fit in memory; lower model.max_length, "
                 "or use a smaller model or another --device"
             )
-        tokens = tree_tokens(sequences) if self._trees else len(sequences) * max(map(len, sequences))
-        self.reduced_budget = tokens // 2
+        self.reduced_budget = self._tokens(sequences, self._trees) // 2
         logger.warning("out of memory: batches of at most %d tokens from now on", self.reduced_budget)
         release_memory()
 

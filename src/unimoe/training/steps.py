@@ -24,7 +24,7 @@ class Budget:
     """The size of one backward pass, and the processes that share a batch.
 
     Attributes:
-        tokens: most padded tokens.
+        tokens: most tokens to compute, with padding, and shared beginnings once.
         sequences: most sequences; replaces ``tokens``.
         processes: each runs its share of a batch's sequences. Each gets the loss of the whole batch and the gradient of
             its own share; ``sum_gradients`` adds the gradients up.
@@ -34,11 +34,9 @@ class Budget:
     sequences: int | None = None
     processes: Processes = ALONE
 
-    def holds(self, lengths: Sequence[int], parts: Sequence[Sequence[int]]) -> bool:
-        """Return whether all parts together are within the budget."""
-        if self.sequences is not None:
-            return sum(map(len, parts)) <= self.sequences
-        return sum(len(part) * max(lengths[row] for row in part) for part in parts) <= self.tokens
+    def holds(self, sequences: int, tokens: int) -> bool:
+        """Return whether so many sequences, which take so many tokens to compute, are within the budget."""
+        return sequences <= self.sequences if self.sequences is not None else tokens <= self.tokens
 
 
 @dataclass(frozen=True)
@@ -197,7 +195,8 @@ def _joint_backward(
     with _own_random_numbers(budget.processes):
         parts = _parts(model, texts, budget)
         seeds = torch.randint(2**31, (len(parts),)).tolist()  # both runs of a part must drop the same units
-        if budget.holds([len(ids) for ids in texts.ids], parts):
+        tokens = sum(model.training_tokens([texts.ids[row] for row in part]) for part in parts)
+        if budget.holds(sum(map(len, parts)), tokens):
             own = [_states(model, texts, part) for part in parts]
             loss = loss_of(_gathered(model, len(texts.ids), parts, own, budget.processes))
             if parts:  # a process may have no share of a small batch

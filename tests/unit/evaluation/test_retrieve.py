@@ -1,4 +1,4 @@
-"""The arms of ``retrieve`` on a collection: what their results and vectors are told apart by."""
+"""Results and vectors of ``retrieve`` by compiled layers never mix with those of uncompiled ones."""
 
 from __future__ import annotations
 

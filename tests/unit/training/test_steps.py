@@ -317,14 +317,17 @@ class TestDropout:
 
 
 class TestBudget:
-    def test_padding_counts_part_by_part(self) -> None:
-        lengths, parts = [4, 3, 1, 1], [[0, 1], [2, 3]]
-        assert Budget(tokens=10).holds(lengths, parts)
-        assert not Budget(tokens=9).holds(lengths, parts)
+    def test_tokens_are_those_that_are_computed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        model, sequences = bench().model, [[*range(20), 21], [*range(20), 22, 23], [30]]
+        assert model.training_tokens(sequences) == 20 + 1 + 2 + 1
+        monkeypatch.setattr(BatchedDecoder, "trains_trees", False)
+        assert model.training_tokens(sequences) == 3 * 22
+        assert Budget(tokens=66).holds(3, 66)
+        assert not Budget(tokens=65).holds(3, 66)
 
     def test_a_number_of_sequences_takes_the_place_of_tokens(self) -> None:
-        assert Budget(tokens=1, sequences=2).holds([100, 100], [[0, 1]])
-        assert not Budget(tokens=10_000, sequences=1).holds([1, 1], [[0], [1]])
+        assert Budget(tokens=1, sequences=2).holds(2, 200)
+        assert not Budget(tokens=10_000, sequences=1).holds(2, 2)
 
 
 def frozen(value: float) -> TokenStates:
