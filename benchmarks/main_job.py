@@ -1,6 +1,6 @@
 """The main job in a fresh folder: its time, work and memory, how good its estimate was, and what its arms gain.
 
-    uv run benchmarks/main_job.py [--smoke]
+    uv run benchmarks/main_job.py [--smoke] [--output-dir FOLDER]
 
 It runs ``scripts/run_experiment.py`` as a user does, and reads ``run.json`` and the results. Points are nDCG@10 x 100,
 the mean over seeds of a specialist's score less BM25's: of BM25's own order of the candidates for ranking, of BM25 over
@@ -64,11 +64,13 @@ def main() -> None:
     """Run the job and print one JSON object as the last line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--smoke", action="store_true", help="few steps, one seed")
-    smoke = parser.parse_args().smoke
+    parser.add_argument("--output-dir", type=Path, help="keep the job's results in this new folder")
+    given = parser.parse_args()
+    smoke: bool = given.smoke
     experiment = load_experiment(CONFIG)
     experiment = smoke_version(experiment) if smoke else experiment
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "outputs"
+        folder = given.output_dir or Path(name) / "outputs"
         command = [sys.executable, str(SCRIPT), "--output-dir", str(folder), *(["--smoke"] if smoke else [])]
         subprocess.run(command, check=True)
         record = read_json(folder / RECORD)

@@ -107,9 +107,11 @@ def chosen_device(name: str | None) -> torch.device:
 
 
 def quiet_libraries() -> None:
-    """Keep the bars and warnings of tokenizers and transformers off the terminal.
+    """Keep the bars and warnings of tokenizers and transformers off the terminal, and their memory small.
 
     Tokenizers take one core, since texts are tokenised while a model computes on the others; see ``chosen_device``.
+    oneDNN keeps a megabyte of code for each shape of a product, of which a training step has about a hundred.
     """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

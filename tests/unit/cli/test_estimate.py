@@ -45,8 +45,8 @@ def with_training(experiment: Experiment, **changes: Any) -> Experiment:
 def test_one_arm_by_hand(bundled: Experiment) -> None:
     arms = {"rank_only_r8": bundled.arms["rank_only_r8"]}
     one = bundled.model_copy(update={"arms": arms, "seeds": [0]})
-    steps = 40 * 6 * 300
-    shared = 240 * 300 + 100 * 10 * 60 + (600 * 80 + 100 * 20)  # the training set, the prompts, the texts
+    steps = 36 * 8 * 300
+    shared = 288 * 300 + 100 * 10 * 60 + (600 * 80 + 100 * 20)  # the training set, the prompts, the texts
     evaluation = 2 * 100 * 10 * 60 + (600 * 80 + 100 * 20)  # zero-shot and the arm; zero-shot
     assert job_cost(one, speeds()).flop == pytest.approx((steps + shared + evaluation) * 1e9)
     fixed = job_cost(one, speeds()).seconds - (steps + shared + evaluation) * 1e-3
