@@ -122,7 +122,7 @@ def plan_evaluation(request: EvaluationRequest, device: torch.device, price_per_
     experiment, _, load_system = _resolved(request, device)
     failures, system = Failures(), load_system()
     _refuse_untrained_task(system, request.task)
-    settle_threads(system.model().model, request.threads)
+    settle_threads(getattr(system.model(), "model", None), request.threads)
     datasets, mteb_tasks = _datasets(request, experiment), _mteb_tasks(request, experiment)
     suite = MTEBSuite(Evaluator(Path()), system, _wanted(system, request.task), failures)
     suite.report_left_out(mteb_tasks, alone=not datasets)
@@ -150,7 +150,7 @@ def _load_early(
     names += [(task, one.metadata.name) for task, one in in_mteb]
     places = [result_path(output_dir, arm.name, arm.seed, task, name) for task, name in names]
     if arm.load is not None and not all(place.exists() for place in places):
-        settle_threads(arm.load().model, request.threads)
+        settle_threads(getattr(arm.load(), "model", None), request.threads)
 
 
 def _datasets(request: EvaluationRequest, experiment: Experiment) -> list[Dataset]:

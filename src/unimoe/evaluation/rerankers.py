@@ -21,13 +21,13 @@ from unimoe.evaluation.shards import (
     Candidates,
     Pair,
     Reranker,
-    TextPair,
     candidate_pairs,
     cut_shards,
 )
 from unimoe.models.base import BaseModel
 from unimoe.models.batching import default_token_budget
 from unimoe.models.embedder import Advance
+from unimoe.models.pair_model import PairModel, TextPair
 from unimoe.models.unimodel import UnimodelForExp1
 
 RERANKER_METHODS = ("cut", "prepare", "truncated_queries", "score")
@@ -37,7 +37,7 @@ PairScorer = Callable[[list[TextPair]], Sequence[float] | NDArray[np.floating]]
 
 
 class UnimodelReranker:
-    """Scores pairs by the margin between the logits of yes and no.
+    """Scores pairs by a model of token ids, such as the margin between the logits of yes and no.
 
     Args:
         model: the model.
@@ -45,7 +45,7 @@ class UnimodelReranker:
         batches: the size of a forward pass; by default what suits the device.
     """
 
-    def __init__(self, model: UnimodelForExp1, *, instruction: str | None = None, **batches: Unpack[Batches]) -> None:
+    def __init__(self, model: PairModel, *, instruction: str | None = None, **batches: Unpack[Batches]) -> None:
         self._model, self._instruction = model, instruction
         self._batches: Batches = {"token_budget": None, "batch_size": None, **batches}
 
@@ -73,7 +73,7 @@ class UnimodelReranker:
         return list(compress(queries, self._model.pair_ids.too_long(queries.values(), self._instruction)))
 
     def score(self, prepared: Sequence[list[int]], advance: Advance | None = None) -> list[float]:
-        """Return the margin of each prompt; equal prompts are scored once, so that their margins are equal."""
+        """Return the score of each prompt; equal prompts are scored once, so that their scores are equal."""
         place: dict[tuple[int, ...], int] = {}
         places = [place.setdefault(tuple(ids), len(place)) for ids in prepared]
         margins = self._model.rerank_ids(list(map(list, place)), advance=advance, **self._batches)
@@ -136,11 +136,29 @@ def truncation_note(name: str, truncated: Sequence[str]) -> str:
     )
 
 
-def used_budget(model: UnimodelForExp1, token_budget: int | None = None, batch_size: int | None = None) -> int | None:
+def used_budget(model: Any, token_budget: int | None = None, batch_size: int | None = None) -> int | None:
     """Return the tokens of one forward pass, fewer once memory ran out; None where sequences are counted instead."""
-    if model.reduced_budget or batch_size:
-        return model.reduced_budget
+    reduced: int | None = getattr(model, "reduced_budget", None)
+    if reduced or batch_size:
+        return reduced
     return token_budget or default_token_budget(model.device)
+
+
+def reranker_of(model: Any, *, instruction: str | None = None, **batches: Unpack[Batches]) -> Reranker:
+    """Return what scores the pairs of a system: its model where that is a ``Reranker``, else one of token ids.
+
+    A ``Reranker`` of its own kind sizes its batches itself and reads no instruction.
+    """
+    if callable(getattr(model, "rerank_ids", None)):
+        return UnimodelReranker(model, instruction=instruction, **batches)
+    own: Reranker = model
+    return own
+
+
+def device_of(model: Any) -> torch.device | str:
+    """Return where a system's model computes; a description where torch does not know the place."""
+    device: torch.device | str = getattr(model, "device", "not known")
+    return device
 
 
 def as_reranker(model: Any, tokenizer: Any, config: Experiment) -> Reranker:

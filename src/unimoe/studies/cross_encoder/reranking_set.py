@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from unimoe.data.catalog import result_name
 from unimoe.data.collection import Collection
-from unimoe.evaluation.shards import Candidates, Pair, TextPair, candidate_pairs, pair_texts
+from unimoe.evaluation.shards import Candidates, Pair, candidate_pairs, pair_texts
 from unimoe.io import hash_json
 from unimoe.models.embedder import Advance
+from unimoe.models.pair_model import TextPair
 from unimoe.studies.cross_encoder.model import score_pairs
 from unimoe.trec import Run
 
