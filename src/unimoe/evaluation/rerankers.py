@@ -1,11 +1,11 @@
-"""Rerankers: a causal language model that judges by yes and no, a plain Python function, or your own class."""
+"""Rerankers: models of token ids, cross-encoders of sentence-transformers, a Python function, or your own class."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress, groupby
 from operator import itemgetter
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
@@ -23,12 +23,20 @@ from unimoe.evaluation.shards import (
     Reranker,
     candidate_pairs,
     cut_shards,
+    pair_texts,
 )
 from unimoe.models.base import BaseModel
 from unimoe.models.batching import default_token_budget
 from unimoe.models.embedder import Advance
 from unimoe.models.pair_model import PairModel, TextPair
+from unimoe.models.rerankers.cross_encoder import score_pairs
 from unimoe.models.unimodel import UnimodelForExp1
+
+if TYPE_CHECKING:
+    from sentence_transformers import CrossEncoder
+
+_SHARD_BATCHES = 64
+"""Batches of a shard; a multiple of the 16 that ``score_pairs`` sorts at a time, so that shards change no batch."""
 
 RERANKER_METHODS = ("cut", "prepare", "truncated_queries", "score")
 
@@ -126,6 +134,46 @@ class FunctionReranker:
             advance(len(prepared))
         values: list[float] = scores.tolist()
         return values
+
+
+class CrossEncoderReranker:
+    """Scores pairs by the logit of a cross-encoder of sentence-transformers.
+
+    Args:
+        model: a cross-encoder of one label.
+        batch_size: pairs of one forward pass.
+    """
+
+    token_budget = None
+    options: Mapping[str, Any] = {}
+
+    def __init__(self, model: CrossEncoder, batch_size: int) -> None:
+        self._model, self._batch_size = model, batch_size
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self._model.device
+
+    def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
+        """Cut by falling length, so that pairs of similar length share a batch."""
+        pairs = list(candidate_pairs(collection, candidates))
+        lengths = [sum(map(len, texts)) for texts in pair_texts(collection, pairs)]
+        order = sorted(range(len(pairs)), key=lambda index: -lengths[index])
+        size = _SHARD_BATCHES * self._batch_size
+        return [[pairs[index] for index in order[begin : begin + size]] for begin in range(0, len(order), size)]
+
+    def prepare(self, pairs: Sequence[TextPair]) -> Sequence[TextPair]:
+        """Return the pairs unchanged: sentence-transformers tokenises them batch by batch."""
+        return pairs
+
+    def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
+        """Return no id: sentence-transformers cuts the longer side of a pair."""
+        return []
+
+    def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:
+        """Return the logit of each pair."""
+        return score_pairs(self._model, prepared, self._batch_size, advance)
 
 
 def truncation_note(name: str, truncated: Sequence[str]) -> str:
