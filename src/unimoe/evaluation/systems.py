@@ -186,6 +186,15 @@ def retriever_name(experiment: DenseExperiment, checkpoint: Path | None, name: s
     if name is None:
         last = re.split(r"[:/\\]", experiment.encoder.base.rstrip("/\\"))[-1]
         name = read_checkpoint(checkpoint).arm if checkpoint else safe_name(last)
+    return arm_name(name)
+
+
+def arm_name(name: str) -> str:
+    """Return the name of an arm.
+
+    Raises:
+        UsageError: the name cannot be an arm's.
+    """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.\-]*", name) or name == BM25:
         raise UsageError(
             f"--name {name}: no name for this arm; use letters, digits, '_', '.' and '-', and not {BM25}, which has "

@@ -79,6 +79,30 @@ def base_layers(config: ModelConfig) -> list[str]:
         return layer_kinds(_configuration(config, _source(config)).get_text_config())
 
 
+def model_type(config: ModelConfig) -> str:
+    """Return the kind of a base model as transformers names it, such as ``qwen3``, by its configuration.
+
+    Raises:
+        DataError: the configuration is not available.
+    """
+    if config.base == BUNDLED_ID:  # known before its half minute of preparation
+        return "llama"
+    with _configuration_errors(config):
+        return str(_configuration(config, _source(config)).model_type)
+
+
+def base_architecture(config: ModelConfig) -> str:
+    """Return the class that a base model was saved as, by its configuration; an empty string where it names none.
+
+    Raises:
+        DataError: the configuration is not available.
+    """
+    if config.base == BUNDLED_ID:
+        return "LlamaForCausalLM"
+    with _configuration_errors(config):
+        return str((_configuration(config, _source(config)).architectures or [""])[0])
+
+
 def layer_kinds(config: Any) -> list[str]:
     """Return the kind of each layer of a decoder, such as ``sliding_attention``, by its configuration."""
     return getattr(config, "layer_types", None) or [_ONLY_KIND] * config.num_hidden_layers

@@ -21,7 +21,7 @@ from unimoe.models.pipeline import Gathered
 from unimoe.models.prompts import well_formed, yes_no_ids
 from unimoe.models.prompts.tokenizers import tokenize
 from unimoe.models.quiet import first_line, load_pretrained
-from unimoe.models.rerankers.files import settings_hash
+from unimoe.models.rerankers.files import architecture, settings_hash
 
 _TRUE, _FALSE = "true", "false"
 
@@ -69,6 +69,17 @@ def load_mono_t5(
         identity,
         name,
     )
+
+
+def refuse_no_t5(folder: Path) -> None:
+    """Refuse, by its settings alone, a model that is no encoder and decoder with an output layer.
+
+    Raises:
+        DataError: it is another.
+    """
+    name = architecture(folder)
+    if not name.endswith("ForConditionalGeneration"):
+        raise DataError(f"{folder}: a {name or 'model of no known architecture'}, no T5 that answers; give a monoT5")
 
 
 class PairsOfT5(QueryFirstIds):

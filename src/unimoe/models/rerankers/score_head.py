@@ -21,6 +21,7 @@ from unimoe.models.prompts import well_formed
 from unimoe.models.quiet import first_line, load_pretrained, quiet_loading
 from unimoe.models.rerankers.files import find_model, model_identity, settings_hash, weights_hash
 
+KIND = "rankllama"
 _ADAPTER = "adapter_config.json"
 
 
@@ -31,7 +32,7 @@ def score_head_prompt(root: Path, max_length: int) -> str:
 
 def score_head_identity(key: str, base: str, root: Path, commit: str | None) -> str:
     """Return how results know a model: by its weights, and by its base where the folder holds an adapter alone."""
-    own = model_identity("rankllama", base, root, commit)
+    own = model_identity(KIND, base, root, commit)
     if not (root / _ADAPTER).is_file():
         return own
     folder, below = _adapted_base(key, root)
