@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ class Naming:
     """What a name becomes a system with.
 
     Attributes:
-        experiment: its model, prompt and evaluation sections are used; ``model.base`` is the name.
+        experiment: its model, prompt and evaluation sections are used; the name replaces ``model.base``.
         device: where models compute.
         dtype: what they compute in.
         arm: the name in results; None for one made of the model's.
@@ -87,7 +87,9 @@ def named_system(name: str, naming: Naming) -> System:
         DataError: no such model is at hand.
     """
     kind, rest = _split(name)
-    return MODELS[kind](rest, naming)
+    experiment = naming.experiment
+    based = experiment.model_copy(update={"model": experiment.model.model_copy(update={"base": rest})})
+    return MODELS[kind](rest, replace(naming, experiment=based))
 
 
 def is_checkpoint(name: str) -> bool:
@@ -114,11 +116,6 @@ def default_experiment(name: str, overrides: tuple[str, ...] = ()) -> Experiment
         given = overridden({"model": raw["model"]}, [text for text in overrides if text.startswith("model.")])
         raw["prompt"] = default_prompt(model_type(parse_experiment(raw | given, OPTION).model)).settings
     return parse_experiment(overridden(raw, overrides), source=f"{OPTION} {name}")
-
-
-def with_base(experiment: Experiment, name: str) -> Experiment:
-    """Return an experiment about another base model."""
-    return experiment.model_copy(update={"model": experiment.model.model_copy(update={"base": _split(name)[1]})})
 
 
 def stated_system(model: Any, naming: Naming, tasks: tuple[Task, ...] = ("reranking",)) -> System:
