@@ -226,9 +226,9 @@ def sigmoid(margin: float) -> float:
 
 
 @contextmanager
-def serve(seed: int = 0) -> Iterator[ModelServer]:
+def serve(seed: int = 0, layers: int = 4) -> Iterator[ModelServer]:
     """Run a server while the block does."""
-    server = ModelServer("", _model(seed))
+    server = ModelServer("", _model(seed, layers))
 
     class Handler(_Handler):
         shown = server
@@ -369,5 +369,5 @@ def _sorted(scores: Sequence[float], key: str) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -row[key])
 
 
-def _model(seed: int) -> UnimodelForExp1:
-    return UnimodelForExp1(tiny_base(seed=seed), PROMPT, MAX_LENGTH)
+def _model(seed: int, layers: int = 4) -> UnimodelForExp1:
+    return UnimodelForExp1(tiny_base(layers=layers, seed=seed), PROMPT, MAX_LENGTH)
