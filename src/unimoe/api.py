@@ -233,6 +233,7 @@ def load_model(
     from unimoe.models.adapter import load_lora
     from unimoe.models.base import load_base
     from unimoe.models.device import choose_device, choose_dtype
+    from unimoe.models.prompts import default_prompt
     from unimoe.models.unimodel import UnimodelForExp1
 
     chosen = choose_device(device)
@@ -245,8 +246,7 @@ def load_model(
     if adapter is not None:
         load_lora(loaded, Path(adapter))
     if prompt is None:
-        of_qwen3 = loaded.model.config.model_type == "qwen3"
-        prompt = PromptConfig() if of_qwen3 else PromptConfig(template="chat", query_prefix="")
+        prompt = default_prompt(loaded.model.config.model_type)
     return UnimodelForExp1(loaded, prompt, config.max_length).eval()
 
 

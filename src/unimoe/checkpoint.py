@@ -70,6 +70,7 @@ def training_settings(experiment: Experiment, arm: str, seed: int, **content: st
     relevant = experiment.model_dump(include={"model", "prompt", "lora", "training"})
     if relevant["model"]["layers"] is None:  # trainings of whole models keep the fingerprint they had without the key
         del relevant["model"]["layers"]
+    relevant["prompt"] = experiment.prompt.settings
     for neutral in _WITHOUT_EFFECT:
         relevant["training"].pop(neutral, None)
     relevant["evaluation"] = {"bm25": experiment.evaluation.bm25.model_dump()}  # negatives come from BM25

@@ -17,14 +17,16 @@ from unimoe.config.dense import BUNDLED_ENCODER
 from unimoe.config.files import config_root, load_config, parse_config
 from unimoe.data.catalog import result_name
 from unimoe.errors import DataError, MissingPartError, UsageError
+from unimoe.evaluation.rerankers import CrossEncoderReranker
 from unimoe.evaluation.reranking_eval import rerank_run
 from unimoe.metrics import score_run
+from unimoe.models.rerankers.cross_encoder import load_cross_encoder, score_pairs
 from unimoe.results import read_result, result_path, run_path
 from unimoe.studies.cross_encoder import compare_losses as losses
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig, CrossEncoderModelConfig
 from unimoe.studies.cross_encoder.jobs import train_and_evaluate, training_of
-from unimoe.studies.cross_encoder.model import find_cross_encoder, load_cross_encoder, new_cross_encoder, score_pairs
-from unimoe.studies.cross_encoder.reranking_set import CrossEncoderReranker, RerankingSet
+from unimoe.studies.cross_encoder.model import find_cross_encoder, new_cross_encoder
+from unimoe.studies.cross_encoder.reranking_set import RerankingSet
 from unimoe.studies.cross_encoder.training.checkpoint import read_manifest
 from unimoe.studies.cross_encoder.training.data import CrossEncoderData, load_cross_encoder_data
 from unimoe.studies.cross_encoder.training.lists import fit_for

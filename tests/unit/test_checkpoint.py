@@ -177,6 +177,10 @@ class TestFingerprint:
         assert "layers" not in training_settings(experiment(), "rank_only_r8", 1)["model"]
         assert fingerprint("model.layers", None) == fingerprint()
 
+    def test_that_of_yes_and_no_is_as_before_there_were_other_answers(self) -> None:
+        assert not {"yes", "no"} & training_settings(experiment(), "rank_only_r8", 1)["prompt"].keys()
+        assert fingerprint("prompt.yes", None) == fingerprint() != fingerprint("prompt.yes", "true")
+
     def test_content_changes_it(self) -> None:
         others = {fingerprint(data="other"), fingerprint(base="other"), fingerprint(dtype="bfloat16")}
         assert len(others | {fingerprint()}) == 4

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from unimoe.checkpoint import ADAPTER_FILE, folder_name
 from unimoe.config import Experiment
 from unimoe.config.training import ArmConfig
-from unimoe.evaluation.plan import prompt_tokens, spread
+from unimoe.evaluation.gauges import spread
+from unimoe.evaluation.plan import prompt_tokens
 from unimoe.evaluation.systems import ZERO_SHOT_ARM
 from unimoe.evaluation.tiers import LoadedDataset, tier_datasets
 from unimoe.experiment import ANALYZE, smoke_version

@@ -1,4 +1,4 @@
-"""``unimoe evaluate``: a checkpoint on a tier of collections."""
+"""``unimoe evaluate``: a checkpoint, or any model by name, on a tier of collections."""
 
 from __future__ import annotations
 
@@ -28,9 +28,17 @@ def evaluate(
     checkpoint: Annotated[
         Path | None, typer.Option(help="A checkpoint folder; its arm, base model and seed are used.")
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Any model: a hub id or folder of a causal language model, cross-encoder:NAME, monot5:NAME, "
+            "rankllama:NAME, encoder:NAME, bundled:NAME, python:MODULE:FUNCTION, or a checkpoint folder."
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name in results; with --model, by default the model's.")] = None,
     zero_shot: Annotated[bool, typer.Option("--zero-shot", help="The config's base model, untrained.")] = False,
     config: Annotated[
-        Path | None, typer.Option(help="Overrides the checkpoint's evaluation settings; required with --zero-shot.")
+        Path | None, typer.Option(help="Overrides the checkpoint's or model's settings; required with --zero-shot.")
     ] = None,
     override: Override = None,
     eval_tier: Annotated[
@@ -48,7 +56,11 @@ def evaluate(
     task: Annotated[str | None, typer.Option(help="Only reranking, or only embedding.")] = None,
     max_queries: MaxQueries = None,
     output_dir: Annotated[
-        Path | None, typer.Option(help="The experiment's folder; by default the one that holds the checkpoint.")
+        Path | None,
+        typer.Option(
+            help="The experiment's folder; by default the one that holds the checkpoint, and outputs/models/NAME for a "
+            "--model."
+        ),
     ] = None,
     device: Device = None,
     threads: Threads = None,
@@ -59,7 +71,7 @@ def evaluate(
         float | None, typer.Option(min=0, help="Price of this machine, for the cost that --plan prints.")
     ] = None,
 ) -> None:
-    """Evaluate a checkpoint on a tier: reranking always, embedding for arms that embed.
+    """Evaluate a checkpoint or another model on a tier: reranking where it reranks, embedding where it embeds.
 
     Collections are read from the folder UNIMOE_DATA, else downloaded. If one of them, or a task of MTEB, cannot be
     evaluated, the command names it with the reason and evaluates the others, and its exit code is 4. It keeps results
@@ -71,8 +83,10 @@ def evaluate(
     from unimoe.evaluation.mteb.names import split_names
     from unimoe.evaluation.sharing import leading
 
-    if (checkpoint is None) is not zero_shot:
-        raise UsageError("give either --checkpoint FOLDER or --zero-shot")
+    if sum((checkpoint is not None, zero_shot, model is not None)) != 1:
+        raise UsageError("give one of --checkpoint FOLDER, --zero-shot and --model NAME")
+    if name is not None and model is None:
+        raise UsageError("--name belongs to --model; a checkpoint has the name of its arm")
     if zero_shot and config is None:
         raise UsageError("--zero-shot needs --config, which names the base model")
     if task not in (None, "reranking", "embedding"):
@@ -86,6 +100,8 @@ def evaluate(
     quiet_libraries()
     request = EvaluationRequest(
         checkpoint=checkpoint,
+        model=model,
+        name=name,
         config=load_experiment(config, override or []) if config else None,
         overrides=tuple(override or ()),
         tier=eval_tier,
@@ -96,7 +112,15 @@ def evaluate(
         output_dir=output_dir,
         threads=threads,
         given=given_options(
-            config, override, eval_tier=eval_tier, datasets=datasets, mteb=mteb, task=task, max_queries=max_queries
+            config,
+            override,
+            model=model,
+            name=name,
+            eval_tier=eval_tier,
+            datasets=datasets,
+            mteb=mteb,
+            task=task,
+            max_queries=max_queries,
         ),
     )
     if plan:

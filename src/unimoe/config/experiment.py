@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypedDict
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from unimoe.config.base import Count, Dtype, Fraction, Name, Section, registered
 from unimoe.config.served import ServedConfig
@@ -41,6 +41,18 @@ TEMPLATES: Registry[Any] = Registry("prompt template", "unimoe.models.prompts")
 """Classes by name; see ``models.prompts.Template``."""
 
 
+def _answer(given: Any) -> Any:
+    if isinstance(given, bool):  # YAML's true and false are words here
+        return str(given).lower()
+    if (isinstance(given, str) and given) or (isinstance(given, int) and given >= 0):
+        return given
+    raise ValueError("must be a word of one token, or the id of a token")
+
+
+Answer = Annotated[str | int, BeforeValidator(_answer)]
+"""A word of one token, or the id of a token."""
+
+
 class PromptConfig(Section):
     r"""How a pair becomes text for the yes/no judgement, and a text for the embedding.
 
@@ -54,6 +66,9 @@ class PromptConfig(Section):
         query_prefix: text before a query to embed; Qwen3 writes ``Instruct: {task}\nQuery:``.
         document_prefix: text before a document to embed.
         embedding_suffix: a token of the vocabulary, or text, whose last token carries the embedding.
+        yes: the word, or the id of the token, that says relevant; null for the one that the model's family was trained
+            with: ``yes``, and ``true`` of monoT5.
+        no: the same for what says not relevant; null for ``no``, and ``false`` of monoT5.
     """
 
     template: Annotated[str, registered(TEMPLATES)] = "qwen3"
@@ -63,6 +78,17 @@ class PromptConfig(Section):
     query_prefix: str = f"Instruct: {QWEN3_INSTRUCTION}\nQuery:"
     document_prefix: str = ""
     embedding_suffix: Annotated[str, Field(min_length=1)] = "<|endoftext|>"
+    yes: Answer | None = None
+    no: Answer | None = None
+
+    def answers(self, yes: str, no: str) -> tuple[Answer, Answer]:
+        """Return the two answers, a model's own words where none are set."""
+        return (yes if self.yes is None else self.yes), (no if self.no is None else self.no)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All keys and values by which prompts are told apart: answers of their own, where they are set."""
+        return {key: value for key, value in self.model_dump().items() if value is not None}
 
 
 class BM25Config(Section):

@@ -19,6 +19,7 @@ from unimoe.evaluation.loading import Failures, load_reporting
 from unimoe.evaluation.mteb.names import find_tasks
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.suite import MTEBSuite
+from unimoe.evaluation.named import Naming, default_experiment, is_checkpoint, named_system, with_base
 from unimoe.evaluation.plan import print_plan
 from unimoe.evaluation.runner import Evaluator, serve_model
 from unimoe.evaluation.spec import result_dataset
@@ -40,15 +41,20 @@ from unimoe.results import EvalResult, Task, result_path
 if TYPE_CHECKING:
     from mteb import AbsTask
 
+_OUTPUTS = Path("outputs", "models")
+"""Where results of models go that belong to no experiment: a folder each, since one holds one base model."""
+
 
 @dataclass(frozen=True)
 class EvaluationRequest:
     """What the command was asked to evaluate.
 
     Attributes:
-        checkpoint: a checkpoint folder; None for the untrained base model.
-        config: evaluation settings in place of the checkpoint's; required without a checkpoint.
-        overrides: ``key=value`` strings, for the checkpoint's config where no other is given.
+        checkpoint: a checkpoint folder; None for the untrained base model, or where ``model`` names another.
+        model: any model by name; see ``evaluation.named``.
+        name: of that model in results; None for one made of its own.
+        config: settings in place of the checkpoint's or model's; required without both.
+        overrides: ``key=value`` strings, for the checkpoint's or model's config where no other is given.
         tier: ``bundled``, ``fast``, ``nano`` or ``full``.
         datasets: collections by name, in place of the tier.
         mteb: tasks and benchmarks of MTEB by name, in place of the tier or beside ``datasets``.
@@ -60,6 +66,8 @@ class EvaluationRequest:
     """
 
     checkpoint: Path | None
+    model: str | None
+    name: str | None
     config: Experiment | None
     overrides: tuple[str, ...]
     tier: str
@@ -122,7 +130,7 @@ def plan_evaluation(request: EvaluationRequest, device: torch.device, price_per_
     experiment, _, load_system = _resolved(request, device)
     failures, system = Failures(), load_system()
     _refuse_untrained_task(system, request.task)
-    settle_threads(system.model().model, request.threads)
+    settle_threads(getattr(system.model(), "model", None), request.threads)
     datasets, mteb_tasks = _datasets(request, experiment), _mteb_tasks(request, experiment)
     suite = MTEBSuite(Evaluator(Path()), system, _wanted(system, request.task), failures)
     suite.report_left_out(mteb_tasks, alone=not datasets)
@@ -150,7 +158,7 @@ def _load_early(
     names += [(task, one.metadata.name) for task, one in in_mteb]
     places = [result_path(output_dir, arm.name, arm.seed, task, name) for task, name in names]
     if arm.load is not None and not all(place.exists() for place in places):
-        settle_threads(arm.load().model, request.threads)
+        settle_threads(getattr(arm.load(), "model", None), request.threads)
 
 
 def _datasets(request: EvaluationRequest, experiment: Experiment) -> list[Dataset]:
@@ -183,7 +191,8 @@ def _on_collections(system: System, request: EvaluationRequest) -> Sequence[Task
 
 def _refuse_untrained_task(system: System, task: Task | None) -> None:
     if task is not None and task not in system.tasks:
-        raise UsageError(f"--task {task}: {system.name} was trained for {', '.join(system.tasks)} only; leave it out")
+        did = "was trained for" if system.checkpoint else "does"
+        raise UsageError(f"--task {task}: {system.name} {did} {', '.join(system.tasks)} only; leave it out")
 
 
 def _wanted(system: System, task: Task | None) -> Sequence[Task]:
@@ -209,19 +218,30 @@ def _resolved(
     request: EvaluationRequest, device: torch.device, processes: Processes = ALONE
 ) -> tuple[Experiment, Path, Callable[[], System]]:
     """Return the configuration, the output folder, and a function that loads the arm."""
-    if request.checkpoint is None:
+    if request.model is not None and not is_checkpoint(request.model):
+        return _named(request.model, request, device, processes)
+    folder = request.checkpoint if request.model is None else Path(request.model)
+    if folder is None:
         if request.config is None:
             raise UsageError("--zero-shot needs --config, which names the base model")
         config = request.config
         loader = ModelLoader(config, device, processes.leaders_dtype(choose_dtype(device, config.model.dtype)))
         output_dir = request.output_dir or Path(config.output_dir)
         return config, output_dir, lambda: zero_shot_system(config, loader)
-    folder = request.checkpoint
     checkpoint = read_checkpoint(folder)
     experiment = evaluation_config(checkpoint, request.config or _overridden(checkpoint, request.overrides))
     loader = checkpoint_loader(experiment, checkpoint, device)
     output_dir = request.output_dir or _experiment_folder(folder, checkpoint) or Path(experiment.output_dir)
     return experiment, output_dir, lambda: trained_system(experiment, loader, folder)
+
+
+def _named(
+    name: str, request: EvaluationRequest, device: torch.device, processes: Processes
+) -> tuple[Experiment, Path, Callable[[], System]]:
+    experiment = with_base(request.config, name) if request.config else default_experiment(name, request.overrides)
+    dtype = processes.leaders_dtype(choose_dtype(device, experiment.model.dtype))
+    system = named_system(name, Naming(experiment, device, dtype, request.name))
+    return system.experiment, request.output_dir or _OUTPUTS / system.name, lambda: system
 
 
 def _overridden(checkpoint: Checkpoint, overrides: tuple[str, ...]) -> Experiment | None:

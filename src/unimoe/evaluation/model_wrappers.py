@@ -11,17 +11,19 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from unimoe.config import Batches, MTEBConfig
 from unimoe.errors import named_inputs
 from unimoe.evaluation.mteb.prompts import TaskCard, TaskPrompts
-from unimoe.evaluation.rerankers import UnimodelReranker
+from unimoe.evaluation.rerankers import reranker_of
+from unimoe.evaluation.shards import Reranker
 from unimoe.evaluation.sharing import Progress, encode_texts, shared
 from unimoe.io import hash_json, hash_parts
 from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors
-from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.models.pair_model import PairModel
 from unimoe.processes import ALONE, Processes
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from mteb.types import Array, BatchedInput, EncodeKwargs, PromptType
     from torch.utils.data import DataLoader
 
-Model = TypeVar("Model", bound=Embedder)
+Model = TypeVar("Model", bound=Embedder | PairModel | Reranker)
 
 _KINDS: Mapping[str | None, TextKind] = {"query": "query", "document": "document", None: "plain"}
 _NO_PROMPTS = TaskPrompts(MTEBConfig(task_instruction=None))
@@ -86,7 +88,8 @@ class MTEBWrapper(Generic[Model]):
         """
         from unimoe.evaluation.mteb.model_meta import model_meta
 
-        own = [self.model.base_identity, self.model.prompt_name, str(self.model.dtype)]
+        parts = (getattr(self.model, name, None) for name in ("base_identity", "prompt_name", "dtype"))
+        own = [part if part is None else str(part) for part in parts]  # a reranker's are in ``identity`` alone
         identity = {"weights": _weights_hash(self.model)} if identity is None else dict(identity)
         revision = hash_json([self.kind, own, identity, self.prompts.settings])
         return model_meta(f"unimoe/{self.name}", revision, self.kind)
@@ -154,8 +157,8 @@ class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
         return vectors.reshape(-1, vectors.shape[-1])
 
 
-class MTEBCrossEncoderWrapper(MTEBWrapper[UnimodelForExp1]):
-    """Scores query-document pairs for MTEB's reranking tasks by the margin between the logits of yes and no.
+class MTEBCrossEncoderWrapper(MTEBWrapper[PairModel | Reranker]):
+    """Scores query-document pairs for MTEB's reranking tasks, as by the margin between the logits of yes and no.
 
     The margin and not P(yes), which float32 rounds to 1 from a margin of 18 on: ties are broken by document id.
     Arguments are those of ``MTEBWrapper``.
@@ -177,7 +180,7 @@ class MTEBCrossEncoderWrapper(MTEBWrapper[UnimodelForExp1]):
         """Score the pairs of two data loaders of equal length, queries and documents.
 
         Returns:
-            Margins ``(N,)``, float32, in the loaders' order.
+            Scores ``(N,)``, float32, in the loaders' order.
 
         Raises:
             DataError: a score is not finite; names the task and both ids.
@@ -188,18 +191,19 @@ class MTEBCrossEncoderWrapper(MTEBWrapper[UnimodelForExp1]):
         rows: dict[str | None, list[int]] = {}
         for row, own in enumerate(given):
             rows.setdefault(self.prompts.instruction(task_metadata, own), []).append(row)
-        prompts: list[list[int]] = [[]] * len(pairs)
+        prepared: list[Any] = [None] * len(pairs)
         for instruction, chosen in rows.items():
-            for row, prompt in zip(chosen, self.model.pair_ids([pairs[n] for n in chosen], instruction), strict=True):
-                prompts[row] = prompt
+            asked = self.reranker(instruction).prepare([pairs[row] for row in chosen])
+            for row, prompt in zip(chosen, asked, strict=True):
+                prepared[row] = prompt
         with named_inputs(
             lambda row: f"{task_metadata.name}, query {query_ids[row]} with document {document_ids[row]}"
         ):
-            return self.model.rerank_ids(prompts, advance=self.advance, **self.batches)
+            return np.asarray(self.reranker(None).score(prepared, self.advance), dtype=np.float32)
 
-    def reranker(self, instruction: str | None) -> UnimodelReranker:
+    def reranker(self, instruction: str | None) -> Reranker:
         """Return what scores pairs with an instruction in shards."""
-        return UnimodelReranker(self.model, instruction=instruction, **self.batches)
+        return reranker_of(self.model, instruction=instruction, **self.batches)
 
 
 def _texts(inputs: DataLoader[BatchedInput]) -> tuple[list[str], list[str], list[str | None]]:

@@ -1,11 +1,11 @@
-"""Rerankers: a causal language model that judges by yes and no, a plain Python function, or your own class."""
+"""Rerankers: models of token ids, cross-encoders of sentence-transformers, a Python function, or your own class."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress, groupby
 from operator import itemgetter
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
@@ -21,14 +21,22 @@ from unimoe.evaluation.shards import (
     Candidates,
     Pair,
     Reranker,
-    TextPair,
     candidate_pairs,
     cut_shards,
+    pair_texts,
 )
 from unimoe.models.base import BaseModel
 from unimoe.models.batching import default_token_budget
 from unimoe.models.embedder import Advance
+from unimoe.models.pair_model import PairModel, TextPair
+from unimoe.models.rerankers.cross_encoder import score_pairs
 from unimoe.models.unimodel import UnimodelForExp1
+
+if TYPE_CHECKING:
+    from sentence_transformers import CrossEncoder
+
+_SHARD_BATCHES = 64
+"""Batches of a shard; a multiple of the 16 that ``score_pairs`` sorts at a time, so that shards change no batch."""
 
 RERANKER_METHODS = ("cut", "prepare", "truncated_queries", "score")
 
@@ -37,7 +45,7 @@ PairScorer = Callable[[list[TextPair]], Sequence[float] | NDArray[np.floating]]
 
 
 class UnimodelReranker:
-    """Scores pairs by the margin between the logits of yes and no.
+    """Scores pairs by a model of token ids, such as the margin between the logits of yes and no.
 
     Args:
         model: the model.
@@ -45,7 +53,7 @@ class UnimodelReranker:
         batches: the size of a forward pass; by default what suits the device.
     """
 
-    def __init__(self, model: UnimodelForExp1, *, instruction: str | None = None, **batches: Unpack[Batches]) -> None:
+    def __init__(self, model: PairModel, *, instruction: str | None = None, **batches: Unpack[Batches]) -> None:
         self._model, self._instruction = model, instruction
         self._batches: Batches = {"token_budget": None, "batch_size": None, **batches}
 
@@ -73,7 +81,7 @@ class UnimodelReranker:
         return list(compress(queries, self._model.pair_ids.too_long(queries.values(), self._instruction)))
 
     def score(self, prepared: Sequence[list[int]], advance: Advance | None = None) -> list[float]:
-        """Return the margin of each prompt; equal prompts are scored once, so that their margins are equal."""
+        """Return the score of each prompt; equal prompts are scored once, so that their scores are equal."""
         place: dict[tuple[int, ...], int] = {}
         places = [place.setdefault(tuple(ids), len(place)) for ids in prepared]
         margins = self._model.rerank_ids(list(map(list, place)), advance=advance, **self._batches)
@@ -128,6 +136,46 @@ class FunctionReranker:
         return values
 
 
+class CrossEncoderReranker:
+    """Scores pairs by the logit of a cross-encoder of sentence-transformers.
+
+    Args:
+        model: a cross-encoder of one label.
+        batch_size: pairs of one forward pass.
+    """
+
+    token_budget = None
+    options: Mapping[str, Any] = {}
+
+    def __init__(self, model: CrossEncoder, batch_size: int) -> None:
+        self._model, self._batch_size = model, batch_size
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self._model.device
+
+    def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
+        """Cut by falling length, so that pairs of similar length share a batch."""
+        pairs = list(candidate_pairs(collection, candidates))
+        lengths = [sum(map(len, texts)) for texts in pair_texts(collection, pairs)]
+        order = sorted(range(len(pairs)), key=lambda index: -lengths[index])
+        size = _SHARD_BATCHES * self._batch_size
+        return [[pairs[index] for index in order[begin : begin + size]] for begin in range(0, len(order), size)]
+
+    def prepare(self, pairs: Sequence[TextPair]) -> Sequence[TextPair]:
+        """Return the pairs unchanged: sentence-transformers tokenises them batch by batch."""
+        return pairs
+
+    def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
+        """Return no id: sentence-transformers cuts the longer side of a pair."""
+        return []
+
+    def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:
+        """Return the logit of each pair."""
+        return score_pairs(self._model, prepared, self._batch_size, advance)
+
+
 def truncation_note(name: str, truncated: Sequence[str]) -> str:
     """Return a sentence about the queries of a dataset that a reranker sees only the beginning of."""
     return (
@@ -136,11 +184,29 @@ def truncation_note(name: str, truncated: Sequence[str]) -> str:
     )
 
 
-def used_budget(model: UnimodelForExp1, token_budget: int | None = None, batch_size: int | None = None) -> int | None:
+def used_budget(model: Any, token_budget: int | None = None, batch_size: int | None = None) -> int | None:
     """Return the tokens of one forward pass, fewer once memory ran out; None where sequences are counted instead."""
-    if model.reduced_budget or batch_size:
-        return model.reduced_budget
+    reduced: int | None = getattr(model, "reduced_budget", None)
+    if reduced or batch_size:
+        return reduced
     return token_budget or default_token_budget(model.device)
+
+
+def reranker_of(model: Any, *, instruction: str | None = None, **batches: Unpack[Batches]) -> Reranker:
+    """Return what scores the pairs of a system: its model where that is a ``Reranker``, else one of token ids.
+
+    A ``Reranker`` of its own kind sizes its batches itself and reads no instruction.
+    """
+    if callable(getattr(model, "rerank_ids", None)):
+        return UnimodelReranker(model, instruction=instruction, **batches)
+    own: Reranker = model
+    return own
+
+
+def device_of(model: Any) -> torch.device | str:
+    """Return where a system's model computes; a description where torch does not know the place."""
+    device: torch.device | str = getattr(model, "device", "not known")
+    return device
 
 
 def as_reranker(model: Any, tokenizer: Any, config: Experiment) -> Reranker:

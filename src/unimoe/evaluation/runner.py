@@ -16,7 +16,7 @@ from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.run import evaluate_task
-from unimoe.evaluation.rerankers import UnimodelReranker, used_budget
+from unimoe.evaluation.rerankers import device_of, reranker_of, used_budget
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.shards import ShardStore, score_part
 from unimoe.evaluation.sharing import Part, serve
@@ -27,7 +27,6 @@ from unimoe.evaluation.tiers import LoadedDataset
 from unimoe.metrics import score_run
 from unimoe.models.device import describe_device
 from unimoe.models.embedder import Advance, Vectors
-from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.processes import ALONE, Processes
 from unimoe.results import EvalResult, Task
 
@@ -116,17 +115,19 @@ class Evaluator:
 
     def _rerank(self, spec: EvaluationSpec, system: System, data: LoadedDataset, advance: Advance | None) -> Outcome:
         model, batches = system.model(), system.experiment.evaluation.batches
+        shards = ShardStore(self.store.unfinished(spec), spec.fingerprint(device_of(model), **batches))
         outcome = rerank_collection(
-            UnimodelReranker(model, **batches),
+            reranker_of(model, **batches),
             data.collection,
             data.candidates,
             main_metric=data.dataset.main_metric,
             ordered=data.first_stage.ordered,
-            store=ShardStore(self.store.unfinished(spec), spec.fingerprint(model.device, **batches)),
+            store=shards if spec.reusable else None,
             processes=self._processes,
             advance=advance,
         )
-        return replace(outcome, seconds=outcome.seconds / self._processes.size, device=describe_device(model.device))
+        seconds = outcome.seconds / self._processes.size
+        return replace(outcome, seconds=seconds, device=describe_device(device_of(model)))
 
     def _embed(self, spec: EvaluationSpec, system: System, data: LoadedDataset, advance: Advance | None) -> Outcome:
         """Rank a collection by the cosine of embeddings, through MTEB."""
@@ -150,14 +151,14 @@ class Evaluator:
         self, spec: EvaluationSpec, system: System, mteb_task: AbsTask, advance: Advance | None
     ) -> Outcome:
         model, reranking = system.model(), spec.task == "reranking"
+        batches = system.experiment.evaluation.batches
         adapter = MTEBCrossEncoderWrapper if reranking else MTEBEncoderWrapper
-        outcome = evaluate_task(
-            adapter(model, **self._adapted(spec, system, advance)), mteb_task, self.store.unfinished(spec)
-        )
+        folder = self.store.unfinished(spec) if spec.reusable else None
+        outcome = evaluate_task(adapter(model, **self._adapted(spec, system, advance)), mteb_task, folder)
         return replace(
             outcome,
-            token_budget=used_budget(model, **system.experiment.evaluation.batches),
-            device=describe_device(model.device),
+            token_budget=reranker_of(model, **batches).token_budget if reranking else used_budget(model, **batches),
+            device=describe_device(device_of(model)),
             queries_without_candidates=[] if reranking else None,
         )
 
@@ -181,14 +182,15 @@ def serve_model(processes: Processes, load_system: Callable[[], System]) -> None
     """
 
     @cache
-    def model() -> UnimodelForExp1:
+    def model() -> Any:
         return load_system().model()
 
     def encode(part: Part) -> Vectors:
-        return model().encode(part["texts"], **part["options"])
+        vectors: Vectors = model().encode(part["texts"], **part["options"])
+        return vectors
 
     def rerank(part: Part) -> NDArray[np.float64]:
-        return score_part(UnimodelReranker(model(), **part["options"]), part)
+        return score_part(reranker_of(model(), **part["options"]), part)
 
     serve(processes, {"encode": encode, "rerank": rerank})
 

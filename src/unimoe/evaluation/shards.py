@@ -25,6 +25,7 @@ from unimoe.errors import DataError, InputError, named_inputs
 from unimoe.evaluation.sharing import Part, Progress, compute_parts
 from unimoe.io import hash_parts, read_json, write_json
 from unimoe.models.embedder import Advance
+from unimoe.models.pair_model import TextPair
 from unimoe.models.pipeline import ahead
 from unimoe.processes import ALONE, Processes
 from unimoe.trec import Run
@@ -39,9 +40,6 @@ _PART_SHARDS = 8  # at most, which a process takes at a time: within them the ne
 
 Pair = tuple[str, str]
 """Query id and document id."""
-
-TextPair = tuple[str, str]
-"""Query and document, as texts."""
 
 Candidates = Mapping[str, Mapping[str, float]]
 """A run to rerank: query id to ``{document id: first-stage score}``."""

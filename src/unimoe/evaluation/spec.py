@@ -72,7 +72,7 @@ class EvaluationSpec:
         seed = "" if self.seed is None else f", seed {self.seed}"
         return f"{self.task} {self.dataset}: {self.system}{seed}"
 
-    def fingerprint(self, device: torch.device, token_budget: int | None, batch_size: int | None) -> str:
+    def fingerprint(self, device: torch.device | str, token_budget: int | None, batch_size: int | None) -> str:
         """Return the hash of all that a pair's score depends on besides its tokens, to the last bit."""
         versions, evaluation = package_versions(), self.config.get("evaluation", {})
         return hash_json(
@@ -254,6 +254,7 @@ def _system_spec(
         caveats=[*experiment.caveats, *caveats],
         task_type=str(card.type) if card else None,
         training=checkpoint.training if checkpoint else None,
+        reusable=system.reusable,
     )
 
 
@@ -277,6 +278,8 @@ class _CollectionCard:
 
 def _prompt_on_task(system: System, card: TaskCard, task: Task = "embedding") -> str | None:
     """Name and hash of a system's prompt, and of what the task has in its config: prefixes, or an instruction."""
+    if task == "reranking" and not system.instructed:
+        return system.prompt
     prompts = TaskPrompts(system.experiment.evaluation.mteb)
     own = [prompts.instruction(card)] if task == "reranking" else prompts.of_task(card)
     if system.prompt is None or own == [None] * len(own):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -20,7 +20,6 @@ from unimoe.io import hash_json
 from unimoe.models.device import choose_dtype, describe_device
 from unimoe.models.embedder import Embedder
 from unimoe.models.loader import ModelLoader, weights_hash
-from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.processes import ALONE, Processes
 from unimoe.results import Task, safe_name
 
@@ -40,20 +39,28 @@ class System:
     Attributes:
         name: the arm.
         experiment: its configuration.
-        load: returns the model, when it is needed; None for the first stage.
-        base_identity: of the base model.
+        load: returns the model, when it is needed: a ``PairModel`` or ``Reranker`` to rerank, an ``Embedder`` to
+            embed, or one that is both; None for the first stage.
+        base_identity: of the base model, ``id@hash``.
         prompt: name and hash of the prompt.
-        dtype: what the model computes in.
+        dtype: what the model computes in; None where that is not known.
         checkpoint: of a trained arm.
+        model_tasks: what a model that is not an arm's checkpoint is evaluated on.
+        instructed: whether a reranker reads the instruction of MTEB's tasks.
+        reusable: whether identity and prompt tell the model from every other; where they do not, it is always
+            evaluated again.
     """
 
     name: str
     experiment: Experiment
-    load: Callable[[], UnimodelForExp1] | None = None
+    load: Callable[[], Any] | None = None
     base_identity: str | None = None
     prompt: str | None = None
     dtype: str | None = None
     checkpoint: Checkpoint | None = None
+    model_tasks: tuple[Task, ...] = ("reranking", "embedding")
+    instructed: bool = True
+    reusable: bool = True
 
     @property
     def seed(self) -> int | None:
@@ -67,12 +74,12 @@ class System:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """What the arm is evaluated on: reranking always, embedding unless it was trained to rank only."""
+        """What the system is evaluated on; an arm that was trained to rank only is not evaluated on embedding."""
         if self.load is None:
             return ("reranking", "retrieval")
-        return tasks_of(self.experiment.arm(self.name)) if self.checkpoint else ("reranking", "embedding")
+        return tasks_of(self.experiment.arm(self.name)) if self.checkpoint else self.model_tasks
 
-    def model(self) -> UnimodelForExp1:
+    def model(self) -> Any:
         """Return the model.
 
         Raises:
@@ -179,6 +186,15 @@ def retriever_name(experiment: DenseExperiment, checkpoint: Path | None, name: s
     if name is None:
         last = re.split(r"[:/\\]", experiment.encoder.base.rstrip("/\\"))[-1]
         name = read_checkpoint(checkpoint).arm if checkpoint else safe_name(last)
+    return arm_name(name)
+
+
+def arm_name(name: str) -> str:
+    """Return the name of an arm.
+
+    Raises:
+        UsageError: the name cannot be an arm's.
+    """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.\-]*", name) or name == BM25:
         raise UsageError(
             f"--name {name}: no name for this arm; use letters, digits, '_', '.' and '-', and not {BM25}, which has "

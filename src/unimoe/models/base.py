@@ -57,7 +57,7 @@ def load_base(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> 
         raise DataError(f"{config.base}: a {type(model).__name__} has no decoder layers at model.layers; use another")
     model.requires_grad_(False).eval().to(device)
     quicken(model)
-    model.set_attn_implementation(_attention(device, config.max_length))
+    model.set_attn_implementation(attention_for(device, config.max_length))
     return BaseModel(model, tokenizer, identity or _identity(config, config.base, _hub_hash(config, model)))
 
 
@@ -95,6 +95,30 @@ def base_layers(config: ModelConfig) -> list[str]:
         return [_ONLY_KIND] * _kept_layers(config, BUNDLED_LAYERS)
     with _configuration_errors(config):
         return layer_kinds(_configuration(config, _source(config)).get_text_config())
+
+
+def model_type(config: ModelConfig) -> str:
+    """Return the kind of a base model as transformers names it, such as ``qwen3``, by its configuration.
+
+    Raises:
+        DataError: the configuration is not available.
+    """
+    if config.base == BUNDLED_ID:  # known before its half minute of preparation
+        return "llama"
+    with _configuration_errors(config):
+        return str(_configuration(config, _source(config)).model_type)
+
+
+def base_architecture(config: ModelConfig) -> str:
+    """Return the class that a base model was saved as, by its configuration; an empty string where it names none.
+
+    Raises:
+        DataError: the configuration is not available.
+    """
+    if config.base == BUNDLED_ID:
+        return "LlamaForCausalLM"
+    with _configuration_errors(config):
+        return str((_configuration(config, _source(config)).architectures or [""])[0])
 
 
 def layer_kinds(config: Any) -> list[str]:
@@ -143,7 +167,7 @@ def base_sizes(config: ModelConfig) -> BaseSizes:
     return BaseSizes(sum(weight.numel() for weight in model.parameters()), embeddings.numel(), embeddings.shape[1])
 
 
-def _attention(device: torch.device, max_length: int) -> str:
+def attention_for(device: torch.device, max_length: int) -> str:
     """Choose PyTorch's fused attention, except for short sequences on a CPU, where matrix products are faster.
 
     Measured on two cores with bfloat16 units at 96 tokens: 1.2 times the pairs per second, 1.3 times the training

@@ -86,8 +86,10 @@ def release_memory() -> None:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
-def describe_device(device: torch.device) -> str:
-    """Return the GPU's name, or the processor and the threads in use, for provenance."""
+def describe_device(device: torch.device | str) -> str:
+    """Return the GPU's name, or the processor and the threads in use, for provenance; a description as it is given."""
+    if isinstance(device, str):
+        return device
     if device.type == "cuda":
         return f"cuda ({torch.cuda.get_device_name(device)})"
     return f"{device.type} ({processor_name()}, {torch.get_num_threads()} threads)"

@@ -38,12 +38,13 @@ def settle_threads(model: Any, asked: int | None = None) -> None:
     """Compute with as many threads as asked, else with the faster of one and all where nobody has set a number.
 
     Args:
-        model: a causal language model of transformers.
+        model: a causal language model of transformers; any other keeps the threads it has, unless some are asked for.
         asked: the option ``--threads``.
     """
+    embeddings = getattr(getattr(model, "model", None), "embed_tokens", None)
     if asked is not None:
         torch.set_num_threads(asked)
-    elif threads_are_free(model.model.embed_tokens.weight.device):
+    elif embeddings is not None and threads_are_free(embeddings.weight.device):
         torch.set_num_threads(faster_threads(model))
 
 

@@ -57,7 +57,7 @@ class UnimodelForExp1(nn.Module):
             self.frozen_layers = frozen_layers or FrozenLayers(lower)
         self._batched = BatchedDecoder(base.model, self.frozen_layers, upper)
         _refuse_changed_logits(base.model.config)
-        yes, no = yes_no_ids(base.tokenizer)
+        yes, no = yes_no_ids(base.tokenizer, *prompt.answers("yes", "no"))
         head = base.model.get_output_embeddings()
         self.register_buffer("_yes_minus_no", _row(head.weight, yes) - _row(head.weight, no), persistent=False)
         bias = getattr(head, "bias", None)

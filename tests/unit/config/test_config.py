@@ -214,6 +214,19 @@ class TestOverrides:
         assert mistake(config, "model.base.x.y=3") == f"--set 'model.base.x.y=3': model.base {message}"
 
 
+class TestAnswers:
+    @pytest.mark.parametrize(
+        ("text", "value"), [("true", "true"), ("no", "no"), ("1176", 1176), ('"1"', "1"), ("null", None)]
+    )
+    def test_words_and_token_ids(self, config: Path, text: str, value: object) -> None:
+        assert load_experiment(config, [f"prompt.yes={text}"]).prompt.yes == value
+
+    @pytest.mark.parametrize("text", ["-1", "''", "2.5", "[yes]"])
+    def test_what_is_neither_is_refused(self, config: Path, text: str) -> None:
+        with pytest.raises(UsageError, match=r"prompt\.no: must be a word of one token, or the id of a token$"):
+            load_experiment(config, [f"prompt.no={text}"])
+
+
 class TestMistakes:
     @pytest.mark.parametrize(
         ("override", "message"),

@@ -42,8 +42,8 @@ def system(experiment: Experiment) -> System:
 
 @pytest.fixture(scope="module")
 def model(system: System) -> UnimodelForExp1:
-    assert system.load is not None
-    return system.load()
+    model: UnimodelForExp1 = system.model()
+    return model
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ class TestProbe:
             asked.append(sequences)
             clock[0] += seconds
 
-        monkeypatch.setattr("unimoe.evaluation.plan.time.perf_counter", lambda: clock[0])
+        monkeypatch.setattr("unimoe.evaluation.gauges.time.perf_counter", lambda: clock[0])
         monkeypatch.setattr(model, "rerank_ids", rerank_ids)
         sequences = [[number, *range(50)] for number in range(600)]
         speed = probe_speed(model, sequences)

@@ -262,6 +262,25 @@ class TestYesNo:
         assert tokenizer.decode([yes]) == "yes"
         assert tokenizer.decode([no]) == "no"
 
+    def test_other_words_and_token_ids(self, tokenizer: Any) -> None:
+        yes, no = yes_no_ids(tokenizer)
+        assert yes_no_ids(tokenizer, "no", "yes") == (no, yes)
+        assert yes_no_ids(tokenizer, 7, "no") == (7, no)
+
+    @pytest.mark.parametrize(
+        ("answers", "reason"),
+        [
+            (("yes", "yes"), "prompt.yes and prompt.no, 'yes' and 'yes', are one token; give two"),
+            (("yes", 10_000), "this tokenizer has no token 10000; its last one is "),
+            (("relevant", "no"), "this tokenizer writes 'relevant' as "),
+        ],
+    )
+    def test_answers_that_cannot_be_told_are_refused(
+        self, tokenizer: Any, answers: tuple[Any, Any], reason: str
+    ) -> None:
+        with pytest.raises(DataError, match=f"^{reason}"):
+            yes_no_ids(tokenizer, *answers)
+
     @pytest.mark.parametrize(
         ("merges", "reason"),
         [
@@ -292,6 +311,10 @@ class TestYesNo:
 
 
 class TestName:
+    def test_it_is_as_before_there_were_other_answers_unless_they_are_set(self) -> None:
+        assert prompt_name(PromptConfig(), 512) == "qwen3/query_first@76e12fcf0c5f00e4"
+        assert len({prompt_name(PromptConfig(yes=yes), 512) for yes in (None, "yes", "true", 7)}) == 4
+
     def test_it_says_template_and_order(self) -> None:
         assert prompt_name(PromptConfig(), 512).startswith("qwen3/query_first@")
         assert prompt_name(PromptConfig(template="chat", order="document_first"), 512).startswith(

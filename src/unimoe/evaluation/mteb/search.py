@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from unimoe.data.collection import Collection, Document
 from unimoe.errors import DataError
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, MTEBWrapper
+from unimoe.evaluation.rerankers import device_of
 from unimoe.evaluation.reranking_eval import rerank_run
 from unimoe.evaluation.shards import Candidates, ShardStore
 from unimoe.evaluation.sharing import ENCODED_CHARACTERS, Progress, shared
 from unimoe.io import hash_json
+from unimoe.models.device import describe_device
 from unimoe.provenance import package_versions
 from unimoe.results import safe_name
 from unimoe.retrieval.dense import UNIT_LENGTH, search, search_among
@@ -199,7 +201,7 @@ class CandidateReranking(_SearchModel[MTEBCrossEncoderWrapper]):
         model = self._model
         for instruction, some in alike.items():
             reranker = model.reranker(instruction)
-            store = ShardStore(self._folder, _fingerprint(model, reranker.options))
+            store = ShardStore(self._folder, _fingerprint(model, getattr(reranker, "options", {})))
             for block in _blocks(some):
                 texts = {query: asked[query].full_text for query in block}
                 self.truncated.setdefault((hf_split, hf_subset), []).extend(reranker.truncated_queries(texts))
@@ -213,8 +215,12 @@ class CandidateReranking(_SearchModel[MTEBCrossEncoderWrapper]):
 
 def _fingerprint(model: MTEBWrapper[Any], options: Mapping[str, Any]) -> str:
     """Return the hash of everything that vectors and scores depend on besides the texts, to the last bit."""
-    own = embedding_fingerprint(model.model, options.get("kind", "plain"))
-    return hash_json([own, model.mteb_model_meta.revision, package_versions()["peft"], dict(options)])
+    scorer, versions = model.model, package_versions()
+    if hasattr(scorer, "base_identity"):
+        own = embedding_fingerprint(scorer, options.get("kind", "plain"))
+    else:  # of a reranker without weights of its own, the revision holds the identity
+        own = hash_json([describe_device(device_of(scorer)), versions["unimoe"]])
+    return hash_json([own, model.mteb_model_meta.revision, versions["peft"], dict(options)])
 
 
 def _of(corpus: Mapping[str, Document], candidates: Mapping[str, Iterable[str]]) -> dict[str, Document]:

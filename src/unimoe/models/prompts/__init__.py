@@ -10,7 +10,7 @@ Inside unimoe it is one file in this folder. Results record its name and the ``p
 code: give a changed template another name.
 """
 
-from unimoe.config.experiment import TEMPLATES
+from unimoe.config.experiment import TEMPLATES, PromptConfig
 from unimoe.models.prompts.template import Template
 from unimoe.models.prompts.tokenizers import PairTokenizer, TextTokenizer, prompt_name, well_formed, yes_no_ids
 
@@ -18,6 +18,7 @@ __all__ = [
     "PairTokenizer",
     "Template",
     "TextTokenizer",
+    "default_prompt",
     "prompt_name",
     "register_prompt",
     "well_formed",
@@ -25,3 +26,8 @@ __all__ = [
 ]
 
 register_prompt = TEMPLATES.add
+
+
+def default_prompt(model_type: str) -> PromptConfig:
+    """Return the prompt of a model of which nothing else is known: Qwen3's own, else the model's chat template."""
+    return PromptConfig() if model_type == "qwen3" else PromptConfig(template="chat", query_prefix="")

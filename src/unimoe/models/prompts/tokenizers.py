@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Literal
 
 from unimoe.config import PromptConfig
-from unimoe.config.experiment import TEMPLATES
+from unimoe.config.experiment import TEMPLATES, Answer
 from unimoe.errors import DataError, UsageError
 from unimoe.io import hash_json
 from unimoe.models.embedder import TextKind
@@ -20,7 +20,7 @@ from unimoe.models.embedder import TextKind
 
 def prompt_name(prompt: PromptConfig, max_length: int) -> str:
     """Return name and content hash of a prompt, as results record it."""
-    return f"{prompt.template}/{prompt.order}@{hash_json([prompt.model_dump(), max_length])}"
+    return f"{prompt.template}/{prompt.order}@{hash_json([prompt.settings, max_length])}"
 
 
 class PairTokenizer:
@@ -157,21 +157,30 @@ class TextTokenizer:
         return [self.first + ids[:room] + self._suffix for ids in bodies]
 
 
-def yes_no_ids(tokenizer: Any) -> tuple[int, int]:
-    """Return the token ids of ``yes`` and ``no``.
+def yes_no_ids(tokenizer: Any, yes: Answer = "yes", no: Answer = "no") -> tuple[int, int]:
+    """Return the token ids of the answers that say relevant and not relevant.
 
     Raises:
-        DataError: the tokenizer has no single token for one of them, so that the model cannot answer in one step.
+        DataError: the tokenizer has no single token for a word, so that the model cannot answer in one step; it has no
+            token of an id; or both answers are one token.
     """
-    ids = tokenize(tokenizer, ["yes", "no"])
-    for word, tokens in zip(("yes", "no"), ids, strict=True):
-        if len(tokens) != 1:
-            raise DataError(
-                f"this tokenizer writes {word!r} as {len(tokens)} tokens; yes/no scoring needs a single one"
-            )
-        if tokens[0] == tokenizer.unk_token_id:
-            raise DataError(f"this tokenizer does not know {word!r}; yes/no scoring needs a token for it")
-    return ids[0][0], ids[1][0]
+    first, second = (_answer_id(tokenizer, answer) for answer in (yes, no))
+    if first == second:
+        raise DataError(f"prompt.yes and prompt.no, {yes!r} and {no!r}, are one token; give two")
+    return first, second
+
+
+def _answer_id(tokenizer: Any, answer: Answer) -> int:
+    if isinstance(answer, int):
+        if answer >= len(tokenizer):
+            raise DataError(f"this tokenizer has no token {answer}; its last one is {len(tokenizer) - 1}")
+        return answer
+    (tokens,) = tokenize(tokenizer, [answer])
+    if len(tokens) != 1:
+        raise DataError(f"this tokenizer writes {answer!r} as {len(tokens)} tokens; yes/no scoring needs a single one")
+    if tokens[0] == tokenizer.unk_token_id:
+        raise DataError(f"this tokenizer does not know {answer!r}; yes/no scoring needs a token for it")
+    return tokens[0]
 
 
 def first_token(tokenizer: Any) -> list[int]:

@@ -10,11 +10,11 @@ import torch
 from unimoe.console import Steps, stderr, stdout
 from unimoe.errors import MissingPartError
 from unimoe.models.quiet import first_line
+from unimoe.models.rerankers.cross_encoder import load_cross_encoder
 from unimoe.results import EvalResult
 from unimoe.studies.common.progress import fit_with_progress
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 from unimoe.studies.cross_encoder.evaluation import report
-from unimoe.studies.cross_encoder.model import load_cross_encoder
 from unimoe.studies.cross_encoder.training.data import CrossEncoderData, load_cross_encoder_data
 from unimoe.studies.cross_encoder.training.lists import fit_for, warnings_for
 from unimoe.studies.cross_encoder.training.trainer import CrossEncoderTraining

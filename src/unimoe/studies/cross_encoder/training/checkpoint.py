@@ -8,8 +8,8 @@ from typing import Any, Literal
 from unimoe.config.base import Section
 from unimoe.errors import DataError
 from unimoe.io import read_model, write_json
+from unimoe.models.rerankers.files import weights_hash
 from unimoe.results import TrainingBudget
-from unimoe.studies.cross_encoder.model import weights_hash
 
 MANIFEST = "unimoe.json"
 

@@ -16,14 +16,16 @@ from sentence_transformers.base.evaluation import BaseEvaluator
 from sentence_transformers.cross_encoder import CrossEncoderTrainer, CrossEncoderTrainingArguments
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from unimoe.evaluation.rerankers import CrossEncoderReranker
 from unimoe.evaluation.reranking_eval import rerank_run
 from unimoe.io import atomic_dir, hash_json, read_json, write_json
 from unimoe.metrics import score_run
 from unimoe.models.quiet import quiet_loading
+from unimoe.models.rerankers.files import weights_hash
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
-from unimoe.studies.cross_encoder.model import find_cross_encoder, new_cross_encoder, weights_hash
-from unimoe.studies.cross_encoder.reranking_set import CrossEncoderReranker, RerankingSet
+from unimoe.studies.cross_encoder.model import find_cross_encoder, new_cross_encoder
+from unimoe.studies.cross_encoder.reranking_set import RerankingSet
 from unimoe.studies.cross_encoder.training.checkpoint import (
     CrossEncoderManifest,
     determining,

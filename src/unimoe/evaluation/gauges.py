@@ -1,0 +1,77 @@
+"""What a plan counts of a model that is not one of token ids, and how it probes the model's speed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from unimoe.data.collection import Collection
+from unimoe.evaluation.shards import Candidates, Pair, candidate_pairs, prepare
+
+T = TypeVar("T")
+
+_PROBE_SECONDS, _PROBE_ITEMS, _SAMPLES = 5.0, 16, 256
+
+
+class ItemGauge:
+    """Counts and probes the pairs of a ``Reranker``, or the texts of an ``Embedder``.
+
+    Args:
+        model: one of them.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model, self._embeds = model, callable(getattr(model, "encode", None))
+
+    @property
+    def unit(self) -> str:
+        """What is counted."""
+        return "texts" if self._embeds else "pairs"
+
+    def pairs(self, collection: Collection, candidates: Candidates) -> list[Any]:
+        """Return what the reranker scores of some pairs, from the whole of a dataset."""
+        chosen: Sequence[Pair] = spread(list(candidate_pairs(collection, candidates)), _SAMPLES)
+        return list(prepare(self._model, collection, chosen)) if chosen else []
+
+    def texts(self, texts: Sequence[str]) -> list[Any]:
+        """Return some texts, from the whole of a list."""
+        return list(spread(texts, _SAMPLES))
+
+    def described(self, words: Sequence[str]) -> list[Any]:
+        """Return pairs or texts made of some words, where no collection is at hand."""
+        texts = [" ".join((list(words[begin:]) + list(words[:begin])) * 4) for begin in range(4 * _PROBE_ITEMS)]
+        return texts if self._embeds else list(self._model.prepare([(text[:60], text) for text in texts]))
+
+    def speed(self, sample: Sequence[Any]) -> float:
+        """Return the pairs or texts per second of a sample, measured for some seconds."""
+        run: Callable[[Sequence[Any]], Any] = self._model.encode if self._embeds else self._model.score
+        return probed_speed(run, sample, _PROBE_ITEMS, len)
+
+
+def probed_speed(
+    run: Callable[[list[T]], object], sample: Sequence[T], size: int, amount: Callable[[list[T]], int]
+) -> float:
+    """Return how much of a sample a function does per second; no part of it is done twice.
+
+    Args:
+        run: does a part.
+        sample: is cut into parts, of which as many are done as some seconds allow; the last one is the warm-up.
+        size: items of a part.
+        amount: returns how much a part is.
+    """
+    parts = [list(sample[begin : begin + size]) for begin in range(0, len(sample), size)]
+    if len(parts) > 1:
+        run(parts.pop())  # a warm-up
+    done, start = 0, time.perf_counter()
+    for part in parts:
+        run(part)
+        done += amount(part)
+        if time.perf_counter() - start > _PROBE_SECONDS:
+            break
+    return done / (time.perf_counter() - start)
+
+
+def spread(items: Sequence[T], count: int) -> Sequence[T]:
+    """Return about ``count`` items, from the whole of a list."""
+    return items[:: max(1, len(items) // count)]

@@ -1,0 +1,159 @@
+"""Systems by name: what ``--model`` takes, ``KIND:NAME``, or the hub id or folder of a causal language model.
+
+A kind is one file in this folder, or registered by a program::
+
+    from unimoe.evaluation.named import register_model
+
+    register_model("mine", make)  # then --model mine:NAME
+
+``make`` gets the text after the colon and a ``Naming``, and returns a ``System``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unimoe.checkpoint import ADAPTER_FILE
+from unimoe.config import Experiment
+from unimoe.config.files import find_config, overridden, parse_experiment, read_yaml
+from unimoe.errors import UsageError, did_you_mean
+from unimoe.evaluation.systems import System, arm_name
+from unimoe.models.base import model_type
+from unimoe.models.prompts import default_prompt
+from unimoe.registry import Registry
+from unimoe.results import Task, safe_name
+
+OPTION = "--model"
+YES_NO, BUNDLED = "yes-no", "bundled"
+
+_SETTINGS = "experiments/bundled"
+"""The shipped config whose evaluation settings count where no other is given."""
+
+
+@dataclass(frozen=True)
+class Naming:
+    """What a name becomes a system with.
+
+    Attributes:
+        experiment: its model, prompt and evaluation sections are used; ``model.base`` is the name.
+        device: where models compute.
+        dtype: what they compute in.
+        arm: the name in results; None for one made of the model's.
+    """
+
+    experiment: Experiment
+    device: torch.device
+    dtype: torch.dtype
+    arm: str | None = None
+
+    @property
+    def dtype_name(self) -> str:
+        """``bfloat16``, ``float32``, ..."""
+        return str(self.dtype).removeprefix("torch.")
+
+    def arm_of(self, model: str) -> str:
+        """Return the name in results of the model called ``model``."""
+        return arm_name(self.arm or safe_name(re.split(r"[:/\\]", model.rstrip("/\\"))[-1]))
+
+    def refuse_layers(self, kind: str) -> None:
+        """Refuse ``model.layers`` with a kind of model that is always whole.
+
+        Raises:
+            UsageError: it is set.
+        """
+        if self.experiment.model.layers is not None:
+            raise UsageError(f"model.layers cuts causal language models only; leave it out with {OPTION} {kind}:")
+
+
+MODELS: Registry[Callable[[str, Naming], System]] = Registry("kind of model", "unimoe.evaluation.named")
+"""What makes systems, by the text before the colon."""
+
+register_model = MODELS.add
+
+
+def named_system(name: str, naming: Naming) -> System:
+    """Return the system that a name means; its model is loaded when it is needed.
+
+    Raises:
+        UsageError: there is no such kind of model, or the name is not as its kind wants it.
+        DataError: no such model is at hand.
+    """
+    kind, rest = _split(name)
+    return MODELS[kind](rest, naming)
+
+
+def is_checkpoint(name: str) -> bool:
+    """Return whether a name is the folder of a trained arm's checkpoint."""
+    return Path(name, ADAPTER_FILE).is_file() and Path(name, "unimoe.json").is_file()
+
+
+def default_experiment(name: str, overrides: tuple[str, ...] = ()) -> Experiment:
+    """Return the settings of a model that comes without a config: those of the shipped one, and the model's prompt.
+
+    Args:
+        name: of the model.
+        overrides: ``key=value`` strings.
+    """
+    kind, rest = _split(name)
+    causal = kind == YES_NO or (kind == BUNDLED and name.partition(":")[2].startswith("smollm"))
+    raw = read_yaml(find_config(Path(_SETTINGS))) | {
+        "name": "models",
+        "model": {"base": rest},
+        "prompt": {},
+        "lora": {},
+    }
+    if causal:
+        given = overridden({"model": raw["model"]}, [text for text in overrides if text.startswith("model.")])
+        raw["prompt"] = default_prompt(model_type(parse_experiment(raw | given, OPTION).model)).settings
+    return parse_experiment(overridden(raw, overrides), source=f"{OPTION} {name}")
+
+
+def with_base(experiment: Experiment, name: str) -> Experiment:
+    """Return an experiment about another base model."""
+    return experiment.model_copy(update={"model": experiment.model.model_copy(update={"base": _split(name)[1]})})
+
+
+def stated_system(model: Any, naming: Naming, tasks: tuple[Task, ...] = ("reranking",)) -> System:
+    """Return the system of a reranker or embedder that states its ``name`` and ``identity`` itself.
+
+    An attribute ``reusable`` that is false says that the identity does not tell the model from every other.
+    """
+    return System(
+        naming.arm_of(model.name),
+        naming.experiment,
+        lambda: model,
+        model.identity,
+        getattr(model, "prompt_name", None),
+        None,
+        model_tasks=tasks,
+        instructed=False,
+        reusable=getattr(model, "reusable", True),
+    )
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Return the kind of a name, and the text that its maker gets."""
+    kind, colon, rest = name.partition(":")
+    if not name.strip():
+        raise UsageError(f"{OPTION} names nothing; write a hub id, a folder, or {_forms()}")
+    if not colon or Path(name).exists():
+        return YES_NO, name
+    known = MODELS.names()
+    if kind not in known:
+        raise UsageError(
+            f"{OPTION} {name}: no kind of model {kind!r}{did_you_mean(kind, known)}; write a hub id, a folder, or "
+            f"{_forms()}"
+        )
+    if not rest.strip():
+        raise UsageError(f"{OPTION} {name}: names no model; write one after the colon")
+    return kind, name if kind == BUNDLED else rest
+
+
+def _forms() -> str:
+    return ", ".join(f"{kind}:..." for kind in MODELS.names())

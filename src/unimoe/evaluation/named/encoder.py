@@ -1,0 +1,37 @@
+"""``encoder:NAME``: an encoder of sentence-transformers or transformers, which embeds and does not rerank."""
+
+from __future__ import annotations
+
+from unimoe.config.dense import EncoderConfig
+from unimoe.evaluation.named import Naming, register_model
+from unimoe.evaluation.systems import System
+from unimoe.models.encoder import load_encoder
+
+KIND = "encoder"
+
+
+def encoder_system(name: str, naming: Naming) -> System:
+    """Return an encoder by its own prefixes and length, unless the experiment sets ``evaluation.mteb``'s.
+
+    Raises:
+        DataError: it cannot be loaded.
+    """
+    naming.refuse_layers(KIND)
+    config, evaluation = naming.experiment.model, naming.experiment.evaluation
+    settings = EncoderConfig(base=name, revision=config.revision, trust_remote_code=config.trust_remote_code)
+    model = load_encoder(settings, naming.device, naming.dtype)
+    if "task_instruction" not in evaluation.mteb.model_fields_set:  # what decoders are trained on
+        own = evaluation.mteb.model_copy(update={"task_instruction": None})
+        evaluation = evaluation.model_copy(update={"mteb": own})
+    return System(
+        naming.arm_of(name),
+        naming.experiment.model_copy(update={"evaluation": evaluation}),
+        lambda: model,
+        model.base_identity,
+        model.prompt_name,
+        naming.dtype_name,
+        model_tasks=("embedding",),
+    )
+
+
+register_model(KIND, encoder_system)

@@ -1,0 +1,119 @@
+"""The protocol of models that score pairs given as token ids, and the ids of pairs without an instruction."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, Protocol
+
+import torch
+
+from unimoe.errors import UsageError
+from unimoe.models.embedder import Advance, Vectors
+
+TextPair = tuple[str, str]
+"""Query and document, as texts."""
+
+
+class PairIds(Protocol):
+    """Turns pairs into the token ids of one sequence each.
+
+    Attributes:
+        order: which side of a pair comes first.
+        suffix: the tokens after both.
+        room: the tokens before the suffix, at most.
+    """
+
+    order: Literal["query_first", "document_first"]
+    suffix: list[int]
+    room: int
+
+    def __call__(self, pairs: Sequence[TextPair], instruction: str | None = None) -> list[list[int]]:
+        """Return the token ids of each pair; a model without instructions does not read ``instruction``."""
+
+    def too_long(self, queries: Iterable[str], instruction: str | None = None) -> list[bool]:
+        """Return whether each query leaves no room for a document."""
+
+
+class PairModel(Protocol):
+    """Scores pairs; the larger the score, the more relevant the document.
+
+    Attributes:
+        base_identity: logical id and content hash of the weights, ``id@hash``.
+        prompt_name: name and content hash of all settings that change a pair's tokens or score.
+    """
+
+    base_identity: str
+    prompt_name: str
+
+    @property
+    def pair_ids(self) -> PairIds:
+        """What makes the token ids that it scores."""
+
+    @property
+    def reduced_budget(self) -> int | None:
+        """Tokens of a batch after memory ran out; None before."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the computation; scores are float32."""
+
+    def rerank_ids(
+        self,
+        sequences: Sequence[list[int]],
+        *,
+        token_budget: int | None = None,
+        batch_size: int | None = None,
+        advance: Advance | None = None,
+    ) -> Vectors:
+        """Score pairs given as token ids.
+
+        Args:
+            sequences: of N pairs, as ``pair_ids`` makes them.
+            token_budget: tokens of one forward pass; by default what suits the device.
+            batch_size: pairs of one forward pass, instead of the budget.
+            advance: called with the number of pairs done, after each batch.
+
+        Returns:
+            ``(N,)`` float32, in the order of ``sequences``.
+
+        Raises:
+            InputError: a score is not finite.
+        """
+
+
+class QueryFirstIds(ABC):
+    """Token ids of pairs without an instruction: the query, the document, and a suffix that is always whole.
+
+    What is too long loses the end of the document, then that of the query.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        max_length: tokens of one pair.
+        suffix: tokens after the pair.
+    """
+
+    order: Literal["query_first", "document_first"] = "query_first"
+
+    def __init__(self, tokenizer: Any, max_length: int, suffix: list[int]) -> None:
+        self._tokenizer, self.suffix = tokenizer, suffix
+        self.room = max_length - len(suffix)
+        if self.room < len(self._bodies([("", "")])[0]) + 8:
+            raise UsageError(f"model.max_length {max_length} leaves no room beside the names of the fields; raise it")
+
+    def __call__(self, pairs: Sequence[TextPair], instruction: str | None = None) -> list[list[int]]:
+        """Return the token ids of each pair."""
+        return [body[: self.room] + self.suffix for body in self._bodies(pairs)] if pairs else []
+
+    def too_long(self, queries: Iterable[str], instruction: str | None = None) -> list[bool]:
+        """Return whether each query leaves no room for a document."""
+        pairs = [(query, "") for query in queries]
+        return [len(body) >= self.room for body in self._bodies(pairs)] if pairs else []
+
+    @abstractmethod
+    def _bodies(self, pairs: Sequence[TextPair]) -> list[list[int]]:
+        """Return the token ids of whole pairs without the suffix."""

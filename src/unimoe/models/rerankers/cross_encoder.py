@@ -1,0 +1,139 @@
+"""Cross-encoders of sentence-transformers, which loads and runs them: encoders with one output, and ``LogitScore``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from unimoe.errors import DataError, InputError
+from unimoe.io import hash_json
+from unimoe.models.matmul import quicken
+from unimoe.models.pair_model import TextPair
+from unimoe.models.quiet import first_line, quiet_loading
+from unimoe.models.rerankers.files import architecture, label_count, settings_hash, transformer_folder, weight_files
+
+if TYPE_CHECKING:
+    from sentence_transformers import CrossEncoder
+
+_CHUNK = 16
+"""Batches between two reports of progress."""
+
+
+def load_cross_encoder(
+    folder: Path,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+    max_length: int | None = None,
+    *,
+    trust_remote_code: bool = False,
+) -> CrossEncoder:
+    """Load a cross-encoder.
+
+    Args:
+        folder: of sentence-transformers or transformers.
+        device: where it computes.
+        dtype: what it computes in; by default as it was saved.
+        max_length: tokens of one pair, at most; by default, and where that is less, the model's own.
+        trust_remote_code: run code from the folder.
+
+    Raises:
+        DataError: it cannot be loaded, has no trained head, or has more than one label.
+    """
+    from sentence_transformers import CrossEncoder
+
+    refuse_no_cross_encoder(folder)
+    try:
+        with quiet_loading():
+            model: CrossEncoder = CrossEncoder(
+                str(folder),
+                device=str(device),
+                local_files_only=True,
+                trust_remote_code=trust_remote_code,
+                model_kwargs=None if dtype is None else {"dtype": dtype},
+            )
+    except Exception as error:
+        raise DataError(f"{folder}: cannot be loaded as a cross-encoder ({first_line(error)})") from None
+    if model.num_labels != 1:
+        raise DataError(f"{folder}: a model of {model.num_labels} labels; ranking needs one score per pair")
+    _refuse_untrained_head(folder, model)
+    own = model.max_seq_length
+    if max_length is not None and (own is None or own > max_length):
+        model.max_seq_length = max_length
+    quicken(model)
+    return model
+
+
+def refuse_no_cross_encoder(folder: Path) -> None:
+    """Refuse, by its settings alone, a model that gives no score or several for a pair.
+
+    Raises:
+        DataError: it is one.
+    """
+    inner = transformer_folder(folder)
+    name = architecture(inner)
+    if not name.endswith(("ForSequenceClassification", "ForCausalLM")):
+        raise DataError(
+            f"{folder}: a {name or 'model of no known architecture'}, which has no head that scores pairs; give a "
+            "cross-encoder, or train one on it with `unimoe train-cross-encoder`"
+        )
+    if name.endswith("ForSequenceClassification") and (labels := label_count(inner)) not in (None, 1):
+        raise DataError(f"{folder}: a model of {labels} labels; ranking needs one score per pair")
+
+
+def cross_encoder_prompt(root: Path, max_length: int) -> str:
+    """Return name and content hash of all settings by which a folder's cross-encoder reads a pair."""
+    return f"cross_encoder(max_length={max_length})@{hash_json([settings_hash(root), max_length])}"
+
+
+def score_pairs(
+    model: CrossEncoder, pairs: Sequence[TextPair], batch_size: int, advance: Callable[[int], None] | None = None
+) -> list[float]:
+    """Return the logit of every pair.
+
+    Args:
+        model: the cross-encoder.
+        pairs: query and document.
+        batch_size: pairs of one forward pass, which have similar lengths.
+        advance: called with the number of pairs done.
+
+    Raises:
+        InputError: a logit is not finite.
+    """
+    order = sorted(range(len(pairs)), key=lambda index: -sum(map(len, pairs[index])))
+    scores = [0.0] * len(pairs)
+    for begin in range(0, len(order), _CHUNK * batch_size):
+        chosen = order[begin : begin + _CHUNK * batch_size]
+        found = model.predict(
+            [pairs[index] for index in chosen],
+            batch_size=batch_size,
+            show_progress_bar=False,
+            activation_fn=torch.nn.Identity(),
+            convert_to_tensor=True,
+        )
+        for index, score in zip(chosen, found.float().tolist(), strict=True):
+            if not torch.tensor(score).isfinite():
+                raise InputError(index, "its score is not finite; the weights are damaged, or the training diverged")
+            scores[index] = score
+        if advance is not None:
+            advance(len(chosen))
+    return scores
+
+
+def _refuse_untrained_head(folder: Path, model: CrossEncoder) -> None:
+    """Refuse a classifier whose head is not among the saved weights: transformers would put a random one there."""
+    transformer: Any = model[0]
+    body = f"{transformer.model.base_model_prefix}."
+    files = weight_files(transformer_folder(folder))
+    if not all(file.suffix == ".safetensors" for file in files) or len(model) > 1:
+        return
+    from safetensors import safe_open
+
+    opened: list[Any] = [safe_open(file, framework="pt") for file in files]
+    saved = {name for file in opened for name in file.keys()}  # noqa: SIM118 - it is no dictionary
+    missing = [name for name, _ in transformer.model.named_parameters() if not name.startswith(body)]
+    missing = [name for name in missing if name not in saved]
+    if missing:
+        raise DataError(f"{folder}: no weights for {missing[0]}; give a cross-encoder that was trained and saved whole")

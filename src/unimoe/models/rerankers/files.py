@@ -1,0 +1,123 @@
+"""The files of a reranker: where they are, and the hashes by which results know it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from unimoe.errors import DataError
+from unimoe.io import hash_file, hash_parts, read_json
+from unimoe.models.bundled import folder_named
+from unimoe.models.encoder_files import NOT_FROM_HUB
+from unimoe.models.quiet import first_line
+
+_FROM_HUB = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]
+_SETTINGS = ("*.json", "*.txt", "*.model", "*.jinja")
+_OTHERS = ("unimoe.json", "trainer_state.json")
+"""Files of a training, which change no score."""
+
+
+def find_model(
+    key: str, base: str, revision: str | None = None, *, trust_remote_code: bool = False, mend: str = ""
+) -> tuple[Path, str | None]:
+    """Return the folder of a model, downloaded where it is the hub's, and the commit of a downloaded one.
+
+    Args:
+        key: the config key or option that holds the name, for errors.
+        base: a folder or a hub id.
+        revision: of the hub.
+        trust_remote_code: fetch code as well.
+        mend: what else to do where it cannot be had.
+
+    Raises:
+        DataError: it is a path without a folder, or the hub does not give it.
+    """
+    if (named := folder_named(key, base)) is not None:
+        return named, None
+    from huggingface_hub import snapshot_download
+
+    patterns = _FROM_HUB + ["*.py"] * trust_remote_code
+
+    def fetch(allowed: list[str]) -> Path:
+        return Path(snapshot_download(base, revision=revision, allow_patterns=allowed, ignore_patterns=NOT_FROM_HUB))
+
+    try:
+        folder = fetch(patterns)
+        if not any(folder.glob("*.safetensors")):
+            # Older models have only these; transformers reads them as weights alone, which runs no code.
+            folder = fetch([*patterns, "pytorch_model*.bin", "adapter_model.bin"])
+    except Exception as error:  # the hub's client ends in errors of many kinds: offline, no such id, gated, malformed
+        raise DataError(
+            f"{key} {base!r} cannot be loaded ({first_line(error)}); check the id or folder, connect to the hub{mend}"
+        ) from None
+    return folder, folder.name[:16]
+
+
+def transformer_folder(root: Path) -> Path:
+    """Return the folder of the transformers model inside one of sentence-transformers, or the folder itself.
+
+    Raises:
+        DataError: the list of modules is damaged.
+    """
+    listed = root / "modules.json"
+    if not listed.is_file():
+        return root
+    modules = read_json(listed)
+    try:
+        return root / str(modules[0]["path"])
+    except (IndexError, KeyError, TypeError):
+        raise DataError(f"{listed}: lists no modules with a path; save the model with save_pretrained()") from None
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files that hold the weights in a folder: safetensors, else pickled ones, which are read as data.
+
+    Raises:
+        DataError: there are none.
+    """
+    patterns = ("*.safetensors", "pytorch_model*.bin", "adapter_model.bin")
+    files = next(filter(None, (sorted(folder.glob(pattern)) for pattern in patterns)), None)
+    if files is None:
+        raise DataError(f"{folder}: neither *.safetensors nor pytorch_model.bin; save the model with save_pretrained()")
+    return files
+
+
+def weights_hash(folder: Path) -> str:
+    """Return the content hash of the weights in a folder.
+
+    Raises:
+        DataError: there are none.
+    """
+    return hash_parts(hash_file(file) for file in weight_files(folder))
+
+
+def settings_hash(root: Path) -> str:
+    """Return the content hash of all settings in a folder: of the model, its tokenizer and its modules."""
+    files = {file for pattern in _SETTINGS for file in root.rglob(pattern) if file.name not in _OTHERS}
+    return hash_parts(part for file in sorted(files) for part in (str(file.relative_to(root)), hash_file(file)))
+
+
+def model_identity(kind: str, base: str, root: Path, commit: str | None) -> str:
+    """Return how results know a reranker: its family, its name, and the hub's commit or the hash of its weights."""
+    name = base if commit else root.resolve().name
+    return f"{kind}:{name}@{commit or weights_hash(transformer_folder(root))}"
+
+
+def architecture(folder: Path) -> str:
+    """Return the class that a folder's ``config.json`` names; an empty string where it names none.
+
+    Raises:
+        DataError: there is no such file, or it is damaged.
+    """
+    file = folder / "config.json"
+    if not file.is_file():
+        raise DataError(f"{folder}: no config.json; give the folder of a model that save_pretrained() has written")
+    settings: Any = read_json(file)
+    names = settings.get("architectures") if isinstance(settings, dict) else None
+    return str(names[0]) if names else ""
+
+
+def label_count(folder: Path) -> int | None:
+    """Return the labels of a classifier by its ``config.json``; None where they are not named."""
+    labels = read_json(folder / "config.json").get("id2label")
+    return None if labels is None else len(labels)

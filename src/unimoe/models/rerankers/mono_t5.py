@@ -1,0 +1,182 @@
+"""monoT5: a T5 that is asked about a pair and begins its answer with ``true`` or ``false`` (Nogueira et al. 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from unimoe.config import PromptConfig
+from unimoe.errors import DataError, InputError
+from unimoe.io import hash_json
+from unimoe.models.batching import default_token_budget, pad_ids, plan_batches
+from unimoe.models.device import release_memory
+from unimoe.models.embedder import Advance, Vectors
+from unimoe.models.matmul import quicken
+from unimoe.models.pair_model import QueryFirstIds, TextPair
+from unimoe.models.pipeline import Gathered
+from unimoe.models.prompts import well_formed, yes_no_ids
+from unimoe.models.prompts.tokenizers import tokenize
+from unimoe.models.quiet import first_line, load_pretrained
+from unimoe.models.rerankers.files import architecture, settings_hash
+
+_TRUE, _FALSE = "true", "false"
+
+
+def mono_t5_prompt(root: Path, prompt: PromptConfig, max_length: int) -> str:
+    """Return name and content hash of all settings by which a folder's monoT5 reads and judges a pair."""
+    answers = prompt.answers(_TRUE, _FALSE)
+    return f"monot5(max_length={max_length})@{hash_json([settings_hash(root), max_length, answers])}"
+
+
+def load_mono_t5(
+    folder: Path, identity: str, prompt: PromptConfig, max_length: int, device: torch.device, dtype: torch.dtype
+) -> MonoT5:
+    """Load a monoT5.
+
+    Args:
+        folder: of transformers.
+        identity: as results know it.
+        prompt: its answers are used, ``true`` and ``false`` where it has none.
+        max_length: tokens of one pair.
+        device: where it computes.
+        dtype: what it computes in.
+
+    Raises:
+        DataError: it cannot be loaded, or its tokenizer has no token for an answer.
+        UsageError: ``max_length`` leaves no room for a pair.
+    """
+    from transformers import AutoModelForSeq2SeqLM
+
+    try:
+        tokenizer, model, missing = load_pretrained(AutoModelForSeq2SeqLM, folder, dtype)
+    except Exception as error:  # damaged files raise errors of many kinds
+        raise DataError(
+            f"{folder}: cannot be loaded as a monoT5 ({first_line(error)}); give a T5 saved as safetensors, with its "
+            "tokenizer.json or the package sentencepiece"
+        ) from None
+    if missing:
+        raise DataError(f"{folder}: no weights for {missing[0]}; give a T5 that is saved with its output layer")
+    quicken(model)
+    name = mono_t5_prompt(folder, prompt, max_length)
+    return MonoT5(
+        model.requires_grad_(False).eval().to(device),
+        PairsOfT5(tokenizer, max_length, tokenize_end(tokenizer)),
+        yes_no_ids(tokenizer, *prompt.answers(_TRUE, _FALSE)),
+        identity,
+        name,
+    )
+
+
+def refuse_no_t5(folder: Path) -> None:
+    """Refuse, by its settings alone, a model that is no encoder and decoder with an output layer.
+
+    Raises:
+        DataError: it is another.
+    """
+    name = architecture(folder)
+    if not name.endswith("ForConditionalGeneration"):
+        raise DataError(f"{folder}: a {name or 'model of no known architecture'}, no T5 that answers; give a monoT5")
+
+
+class PairsOfT5(QueryFirstIds):
+    """The token ids of ``Query: ... Document: ... Relevant:``, whose end and beginning are never cut."""
+
+    def _bodies(self, pairs: Sequence[TextPair]) -> list[list[int]]:
+        return tokenize(self._tokenizer, [f"Query: {query} Document: {document}" for query, document in pairs])
+
+
+def tokenize_end(tokenizer: Any) -> list[int]:
+    """Return the token ids of ``Relevant:``, and of the end of a text."""
+    ids: list[int] = tokenizer(well_formed("Relevant:"))["input_ids"]
+    return ids
+
+
+class MonoT5:
+    """Scores pairs by the logit of ``true`` minus that of ``false`` in the first token of a T5's answer.
+
+    The order is that of the published score, the logarithm of P(true) of the two.
+
+    Args:
+        model: a T5 of transformers, in eval mode on its device.
+        pair_ids: makes the token ids of pairs.
+        answers: token ids of true and false.
+        base_identity: as results know it.
+        prompt_name: name and content hash of all settings that change a pair's tokens or score.
+    """
+
+    reduced_budget = None
+
+    def __init__(
+        self, model: Any, pair_ids: PairsOfT5, answers: tuple[int, int], base_identity: str, prompt_name: str
+    ) -> None:
+        self._model, self.pair_ids, self._answers = model, pair_ids, answers
+        self.base_identity, self.prompt_name = base_identity, prompt_name
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        device: torch.device = self._model.device
+        return device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the computation; scores are float32."""
+        dtype: torch.dtype = self._model.dtype
+        return dtype
+
+    def rerank_ids(
+        self,
+        sequences: Sequence[list[int]],
+        *,
+        token_budget: int | None = None,
+        batch_size: int | None = None,
+        advance: Advance | None = None,
+    ) -> Vectors:
+        """Score pairs given as token ids; arguments, result and errors as in ``PairModel``."""
+        gathered = Gathered(len(sequences), _refuse_non_finite)
+        budget = token_budget or default_token_budget(self.device)
+        for batch in plan_batches([len(ids) for ids in sequences], budget, batch_size):
+            gathered.add(batch, self._margins([sequences[index] for index in batch]))
+            if advance:
+                advance(len(batch))
+        found = gathered.values()
+        margins: Vectors = (torch.empty(0) if found is None else found).numpy()
+        return margins
+
+    @torch.inference_mode()
+    def _margins(self, sequences: Sequence[list[int]]) -> Tensor:
+        """Return the margins of one batch on the device; it is halved if it does not fit in memory."""
+        try:
+            return self._forward(sequences)
+        except torch.OutOfMemoryError:
+            if len(sequences) == 1:
+                raise DataError(
+                    f"a pair of {len(sequences[0])} tokens alone does not fit in memory; lower model.max_length, "
+                    "or use a smaller model or another --device"
+                ) from None
+        release_memory()  # after the block above, whose traceback holds the activations
+        half = len(sequences) // 2
+        return torch.cat([self._margins(sequences[:half]), self._margins(sequences[half:])])
+
+    def _forward(self, sequences: Sequence[list[int]]) -> Tensor:
+        lengths = torch.tensor([len(ids) for ids in sequences], device=self.device)
+        ids = pad_ids(sequences, self.device)
+        begin = torch.full((len(sequences), 1), self._model.config.decoder_start_token_id, device=self.device)
+        logits = self._model(
+            input_ids=ids,
+            attention_mask=(torch.arange(ids.shape[1], device=self.device) < lengths[:, None]).long(),
+            decoder_input_ids=begin,
+            use_cache=False,
+        ).logits[:, 0]
+        true, false = self._answers
+        margins: Tensor = logits[:, true].float() - logits[:, false].float()
+        return margins
+
+
+def _refuse_non_finite(batch: Sequence[int], margins: Tensor) -> NoReturn:
+    first = int(margins.isfinite().logical_not().nonzero()[0])
+    raise InputError(batch[first], "the score is not finite; try model.dtype float32")

@@ -1,0 +1,189 @@
+"""RankLLaMA (Ma et al. 2023) and its kin: a decoder whose last token's state a head of one output scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from unimoe.errors import DataError, InputError
+from unimoe.io import hash_json, read_json
+from unimoe.models.base import attention_for
+from unimoe.models.batched import BatchedDecoder
+from unimoe.models.embedder import Advance, Vectors
+from unimoe.models.matmul import quicken
+from unimoe.models.pair_model import QueryFirstIds, TextPair
+from unimoe.models.pipeline import Gathered
+from unimoe.models.prompts import well_formed
+from unimoe.models.quiet import first_line, load_pretrained, quiet_loading
+from unimoe.models.rerankers.files import find_model, model_identity, settings_hash, weights_hash
+
+KIND = "rankllama"
+_ADAPTER = "adapter_config.json"
+
+
+def score_head_prompt(root: Path, max_length: int) -> str:
+    """Return name and content hash of all settings by which a folder's model reads a pair."""
+    return f"rankllama(max_length={max_length})@{hash_json([settings_hash(root), max_length])}"
+
+
+def score_head_identity(key: str, base: str, root: Path, commit: str | None) -> str:
+    """Return how results know a model: by its weights, and by its base where the folder holds an adapter alone."""
+    own = model_identity(KIND, base, root, commit)
+    if not (root / _ADAPTER).is_file():
+        return own
+    folder, below = _adapted_base(key, root)
+    return f"{own.rpartition('@')[0]}@{hash_json([own, below or weights_hash(folder)])}"
+
+
+def load_score_head(
+    folder: Path, identity: str, max_length: int, device: torch.device, dtype: torch.dtype, key: str = "model.base"
+) -> ScoreHead:
+    """Load a decoder with a head of one output, or the adapter of one with its base.
+
+    Args:
+        folder: of transformers or, for an adapter, of PEFT.
+        identity: as results know it.
+        max_length: tokens of one pair.
+        device: where it computes.
+        dtype: what it computes in.
+        key: the config key or option that holds its name, for errors.
+
+    Raises:
+        DataError: it cannot be loaded, or is no decoder with a head of one output.
+        UsageError: ``max_length`` leaves no room for a pair.
+    """
+    try:
+        tokenizer, model, missing = _load(folder, dtype, key)
+    except DataError:
+        raise
+    except Exception as error:  # damaged files raise errors of many kinds
+        raise DataError(f"{folder}: cannot be loaded as a decoder with a score head ({first_line(error)})") from None
+    if missing:
+        raise DataError(f"{folder}: no weights for {missing[0]}; give a model that was trained and saved with its head")
+    if not hasattr(getattr(model, "model", None), "layers") or not hasattr(model, "score"):
+        raise DataError(
+            f"{folder}: a {type(model).__name__}, no decoder with a score head; if it is a cross-encoder, name it by "
+            "cross-encoder:"
+        )
+    if model.config.num_labels != 1:
+        raise DataError(f"{folder}: a model of {model.config.num_labels} labels; ranking needs one score per pair")
+    model.requires_grad_(False).eval().to(device)
+    quicken(model)
+    model.set_attn_implementation(attention_for(device, max_length))
+    pairs = LlamaPairs(tokenizer, max_length, _end(tokenizer))
+    return ScoreHead(model, pairs, identity, score_head_prompt(folder, max_length))
+
+
+class LlamaPairs(QueryFirstIds):
+    """The token ids of ``query: ...`` and ``document: ...``, a pair to the tokenizer with its special tokens."""
+
+    def _bodies(self, pairs: Sequence[TextPair]) -> list[list[int]]:
+        queries, documents = zip(*pairs, strict=True)
+        found: list[list[int]] = self._tokenizer(
+            [well_formed(f"query: {query}") for query in queries],
+            [well_formed(f"document: {document}") for document in documents],
+            return_attention_mask=False,
+            verbose=False,
+        )["input_ids"]
+        return [ids[: len(ids) - len(self.suffix)] for ids in found]
+
+
+class ScoreHead:
+    """Scores pairs by a head on the last token's final state; what pairs share at their beginning is computed once.
+
+    Args:
+        model: a causal model of transformers for sequence classification, in eval mode on its device.
+        pair_ids: makes the token ids of pairs.
+        base_identity: as results know it.
+        prompt_name: name and content hash of all settings that change a pair's tokens or score.
+
+    Attributes:
+        model: as given.
+    """
+
+    def __init__(self, model: Any, pair_ids: LlamaPairs, base_identity: str, prompt_name: str) -> None:
+        self.model, self.pair_ids = model, pair_ids
+        self.base_identity, self.prompt_name = base_identity, prompt_name
+        self._batched = BatchedDecoder(model)
+        self._weight = model.score.weight[0].float()
+        self._bias = 0.0 if model.score.bias is None else float(model.score.bias[0])
+
+    @property
+    def reduced_budget(self) -> int | None:
+        """Tokens of a batch after memory ran out; None before."""
+        return self._batched.reduced_budget
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        device: torch.device = self._weight.device
+        return device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the decoder; scores are float32."""
+        dtype: torch.dtype = self.model.dtype
+        return dtype
+
+    @torch.inference_mode()
+    def rerank_ids(
+        self,
+        sequences: Sequence[list[int]],
+        *,
+        token_budget: int | None = None,
+        batch_size: int | None = None,
+        advance: Advance | None = None,
+    ) -> Vectors:
+        """Score pairs given as token ids; arguments, result and errors as in ``PairModel``."""
+        gathered = Gathered(len(sequences), _refuse_non_finite)
+        for batch, states in self._batched.states(sequences, token_budget, batch_size):
+            gathered.add(batch, states.float() @ self._weight + self._bias)
+            if advance:
+                advance(len(batch))
+        found = gathered.values()
+        scores: Vectors = (torch.empty(0) if found is None else found).numpy()
+        return scores
+
+
+def _load(folder: Path, dtype: torch.dtype, key: str) -> tuple[Any, Any, list[str]]:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    if not (folder / _ADAPTER).is_file():
+        return load_pretrained(AutoModelForSequenceClassification, folder, dtype)
+    from peft import PeftModel
+
+    root, _ = _adapted_base(key, folder)
+    auto: Any = AutoModelForSequenceClassification
+    with quiet_loading():
+        own = (folder / "tokenizer_config.json").is_file()
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder if own else root)
+        bare = auto.from_pretrained(root, num_labels=1, dtype=dtype, use_safetensors=True)
+        untrained = bare.score.weight.clone()
+        model: Any = PeftModel.from_pretrained(bare, str(folder)).merge_and_unload()
+    return tokenizer, model, ["score.weight"] if torch.equal(model.score.weight, untrained) else []
+
+
+def _adapted_base(key: str, folder: Path) -> tuple[Path, str | None]:
+    settings: Any = read_json(folder / _ADAPTER)
+    base = settings.get("base_model_name_or_path")
+    if settings.get("task_type") != "SEQ_CLS" or not base:
+        raise DataError(
+            f"{folder / _ADAPTER}: no adapter of a score head (its task_type is {settings.get('task_type')!r}); give "
+            "one of task_type SEQ_CLS that names its base model"
+        )
+    return find_model(f"{key} {folder}: its base model", str(base), settings.get("revision"))
+
+
+def _end(tokenizer: Any) -> list[int]:
+    """Return the token that the tokenizer puts after every text, where it does so."""
+    ids: list[int] = tokenizer("a", "a", verbose=False)["input_ids"]
+    return ids[-1:] if ids[-1] == tokenizer.eos_token_id else []
+
+
+def _refuse_non_finite(batch: Sequence[int], scores: Tensor) -> NoReturn:
+    first = int(scores.isfinite().logical_not().nonzero()[0])
+    raise InputError(batch[first], "the score is not finite; try model.dtype float32")

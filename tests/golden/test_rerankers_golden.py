@@ -1,0 +1,196 @@
+"""Every family of rerankers against its reference: the code by which its authors, or its library, score a pair."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.tiny_models import save_tiny_model
+from support.tiny_rerankers import (
+    PAIRS,
+    save_tiny_cross_encoder,
+    save_tiny_score_adapter,
+    save_tiny_score_head,
+    save_tiny_t5,
+)
+from support.yesno import assert_gaps_equal
+
+from unimoe.config import ModelConfig, PromptConfig
+from unimoe.evaluation.rerankers import CrossEncoderReranker, UnimodelReranker
+from unimoe.models.base import load_base
+from unimoe.models.rerankers.cross_encoder import load_cross_encoder
+from unimoe.models.rerankers.mono_t5 import MonoT5, load_mono_t5
+from unimoe.models.rerankers.score_head import ScoreHead, load_score_head
+from unimoe.models.unimodel import UnimodelForExp1
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CPU, FLOAT = torch.device("cpu"), torch.float32
+Texts = Sequence[tuple[str, str]]
+
+
+class TestCrossEncoder:
+    """The reference is ``CrossEncoder.predict``, one pair at a time."""
+
+    @pytest.fixture(scope="class")
+    def folder(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return save_tiny_cross_encoder(tmp_path_factory.mktemp("cross-encoder"))
+
+    @pytest.mark.parametrize("batch_size", [1, 5, 32])
+    def test_scores_are_those_of_the_library(self, folder: Path, batch_size: int) -> None:
+        from sentence_transformers import CrossEncoder
+
+        theirs = CrossEncoder(str(folder), device="cpu", activation_fn=torch.nn.Identity())
+        expected = [float(theirs.predict([pair])[0]) for pair in PAIRS]
+        ours = CrossEncoderReranker(load_cross_encoder(folder, CPU, FLOAT, 512), batch_size)
+        assert np.ptp(expected) > 0.1
+        assert ours.score(ours.prepare(PAIRS)) == pytest.approx(expected, abs=1e-5)
+
+    def test_a_shorter_length_is_the_librarys(self, folder: Path) -> None:
+        from sentence_transformers import CrossEncoder
+
+        theirs = CrossEncoder(str(folder), device="cpu", activation_fn=torch.nn.Identity(), max_length=16)
+        expected = theirs.predict(PAIRS).tolist()
+        ours = CrossEncoderReranker(load_cross_encoder(folder, CPU, FLOAT, 16), 4)
+        assert ours.score(PAIRS) == pytest.approx(expected, abs=1e-5)
+        whole = CrossEncoderReranker(load_cross_encoder(folder, CPU, FLOAT, 512), 4)
+        assert ours.score(PAIRS) != pytest.approx(whole.score(PAIRS), abs=1e-3)
+
+    def test_logit_score_is_yes_minus_no_after_the_librarys_own_prompt(self, tmp_path: Path) -> None:
+        """A causal language model in sentence-transformers is asked by the model's chat template."""
+        from sentence_transformers import CrossEncoder
+        from transformers import AutoModelForCausalLM
+
+        folder = save_tiny_model(tmp_path / "causal", "qwen3")
+        CrossEncoder(str(folder), device="cpu").save_pretrained(str(tmp_path / "saved"))
+        loaded = load_cross_encoder(tmp_path / "saved", CPU, FLOAT, 300)
+        assert type(loaded[1]).__name__ == "LogitScore"
+        auto: Any = AutoModelForCausalLM
+        causal = auto.from_pretrained(folder, dtype=FLOAT)
+        expected = []
+        for pair in PAIRS:
+            ids = loaded.preprocess([pair])["input_ids"]
+            with torch.inference_mode():
+                logits = causal(input_ids=ids).logits[0, -1]
+            yes, no = loaded.tokenizer.convert_tokens_to_ids(["yes", "no"])
+            expected.append(float(logits[yes] - logits[no]))
+        assert np.ptp(expected) > 0.1
+        assert CrossEncoderReranker(loaded, 4).score(PAIRS) == pytest.approx(expected, abs=1e-4)
+
+
+class TestMonoT5:
+    """The reference is pygaggle's: log P(true) of true and false, the first token of a greedy answer."""
+
+    @pytest.fixture(scope="class")
+    def folder(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return save_tiny_t5(tmp_path_factory.mktemp("t5"))
+
+    def load(self, folder: Path, max_length: int = 300, **prompt: Any) -> MonoT5:
+        return load_mono_t5(folder, "monot5:tiny@x", PromptConfig(**prompt), max_length, CPU, FLOAT)
+
+    def reference(self, folder: Path, true: str, false: str) -> list[float]:
+        from transformers import AutoTokenizer, T5ForConditionalGeneration
+
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        model: Any = T5ForConditionalGeneration.from_pretrained(folder)
+        answers = [tokenizer.convert_tokens_to_ids(f"▁{word}") for word in (false, true)]
+        assert tokenizer.unk_token_id not in answers
+        scores = []
+        for query, document in PAIRS:
+            ids = tokenizer(f"Query: {query} Document: {document} Relevant:", return_tensors="pt")["input_ids"]
+            found = model.generate(ids, max_new_tokens=1, output_logits=True, return_dict_in_generate=True)
+            scores.append(float(found.logits[0][0, answers].log_softmax(0)[1]))
+        return scores
+
+    @pytest.mark.parametrize("answers", [("true", "false"), ("yes", "no")])
+    @pytest.mark.parametrize("batching", [{}, {"batch_size": 1}, {"token_budget": 90}])
+    def test_the_margin_has_the_published_score(self, folder: Path, answers: tuple[str, str], batching: Any) -> None:
+        given: dict[str, Any] = {} if answers == ("true", "false") else {"yes": answers[0], "no": answers[1]}
+        ours = UnimodelReranker(self.load(folder, **given), **batching)
+        margins = ours.score(ours.prepare(PAIRS))
+        expected = self.reference(folder, *answers)
+        assert np.ptp(expected) > 0.05
+        assert torch.nn.functional.logsigmoid(torch.tensor(margins)).tolist() == pytest.approx(expected, abs=1e-4)
+
+    def test_what_is_too_long_loses_the_document_and_keeps_the_prompt(self, folder: Path) -> None:
+        model = self.load(folder, max_length=40)
+        short, long = model.pair_ids([("what sorts a list", "rain"), ("what sorts a list", "rain " * 99)])
+        assert len(long) == 40
+        end = len(model.pair_ids.suffix)
+        assert long[-end:] == short[-end:] == model.pair_ids.suffix
+        assert model.pair_ids.too_long(["what sorts a list", "a list " * 99]) == [False, True]
+
+
+class TestRankLLaMA:
+    """The reference is the code of its model card: transformers' classifier on the tokenizer's pair."""
+
+    @pytest.fixture(scope="class", params=["llama", "qwen3"])
+    def folder(self, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return save_tiny_score_head(tmp_path_factory.mktemp(request.param), request.param)
+
+    def load(self, folder: Path, max_length: int = 300) -> ScoreHead:
+        return load_score_head(folder, "rankllama:tiny@x", max_length, CPU, FLOAT)
+
+    def reference(self, model: Any, tokenizer: Any, **cut: Any) -> list[float]:
+        scores = []
+        for query, document in PAIRS:
+            inputs = tokenizer(f"query: {query}", f"document: {document}", return_tensors="pt", **cut)
+            with torch.no_grad():
+                scores.append(float(model(input_ids=inputs["input_ids"]).logits[0][0]))
+        return scores
+
+    def classifier(self, folder: Path) -> tuple[Any, Any]:
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        auto: Any = AutoModelForSequenceClassification
+        return auto.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+
+    @pytest.mark.parametrize("batching", [{}, {"batch_size": 1}, {"token_budget": 90}])
+    def test_scores_are_those_of_its_card(self, folder: Path, batching: Any) -> None:
+        expected = self.reference(*self.classifier(folder))
+        ours = UnimodelReranker(self.load(folder), **batching)
+        assert np.ptp(expected) > 0.1
+        assert ours.score(ours.prepare(PAIRS)) == pytest.approx(expected, abs=1e-4)
+
+    def test_what_is_too_long_loses_the_end_of_the_document(self, folder: Path) -> None:
+        expected = self.reference(*self.classifier(folder), truncation="only_second", max_length=50)
+        ours = UnimodelReranker(self.load(folder, max_length=50))
+        assert ours.score(ours.prepare(PAIRS)) == pytest.approx(expected, abs=1e-4)
+
+    def test_an_adapter_is_merged_into_its_base(self, tmp_path: Path) -> None:
+        from peft import PeftConfig, PeftModel
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        folder = save_tiny_score_adapter(tmp_path / "base", tmp_path / "adapter")
+        settings: Any = PeftConfig.from_pretrained(str(folder))
+        auto: Any = AutoModelForSequenceClassification
+        base = auto.from_pretrained(settings.base_model_name_or_path, num_labels=1)
+        merged: Any = PeftModel.from_pretrained(base, str(folder)).merge_and_unload().eval()
+        tokenizer = AutoTokenizer.from_pretrained(settings.base_model_name_or_path)
+        ours = UnimodelReranker(self.load(folder))
+        assert ours.score(ours.prepare(PAIRS)) == pytest.approx(self.reference(merged, tokenizer), abs=1e-4)
+
+
+class TestYesNo:
+    """Any two words of a causal language model; the reference is its logits at the end of the same prompt."""
+
+    @pytest.mark.parametrize(
+        ("answers", "ids"), [(("no", "yes"), None), ((300, 301), (300, 301))], ids=["words", "token ids"]
+    )
+    def test_the_margin_is_the_difference_of_their_logits(
+        self, tmp_path: Path, answers: tuple[Any, Any], ids: tuple[int, int] | None
+    ) -> None:
+        base = load_base(ModelConfig(base=str(save_tiny_model(tmp_path, "qwen3"))), CPU, FLOAT)
+        model = UnimodelForExp1(base, PromptConfig(yes=answers[0], no=answers[1]), max_length=300)
+        first, second = ids or base.tokenizer.convert_tokens_to_ids(list(answers))
+        expected = []
+        for sequence in model.pair_ids(PAIRS):
+            with torch.inference_mode():
+                logits = base.model(input_ids=torch.tensor([sequence])).logits[0, -1]
+            expected.append(float(logits[first] - logits[second]))
+        assert np.ptp(expected) > 0.1
+        assert_gaps_equal(model.rerank(PAIRS, output="gap"), np.array(expected, dtype=np.float32))

@@ -1,0 +1,149 @@
+"""Random rerankers of each family, small enough to load and run inside one unit test, as folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from support.tiny_encoders import POSITIONS, tiny_wordpiece
+from support.tiny_models import HIDDEN, SENTENCES, tiny_tokenizer
+
+PAIRS = [
+    (query, document)
+    for query in ("what sorts a list", "où est le chat? 🐈", "")
+    for document in (
+        "a quick sort splits the list around a pivot and sorts both halves",
+        "",
+        "the cat sat on the mat while rain fell on the roof of the old house",
+        "القط على الحصيرة",
+    )
+]
+"""Pairs that fit into 300 tokens of the byte-level tokenizer."""
+
+
+def save_tiny_cross_encoder(folder: Path, labels: int = 1, **settings: Any) -> Path:
+    """Write a random BERT with a head, as ``save_pretrained`` of sentence-transformers and transformers leave it."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    tokenizer = tiny_wordpiece()
+    sizes: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": HIDDEN,
+        "intermediate_size": 2 * HIDDEN,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "max_position_embeddings": POSITIONS,
+        "pad_token_id": tokenizer.pad_token_id,
+        "initializer_range": 0.2,
+        "num_labels": labels,
+    }
+    _seeded(lambda: BertForSequenceClassification(BertConfig(**{**sizes, **settings}))).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def save_tiny_t5(folder: Path) -> Path:
+    """Write a random T5 whose tokenizer knows ``true`` and ``false`` as one token each."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    tokenizer = tiny_t5_tokenizer()
+    config = T5Config(
+        vocab_size=len(tokenizer),
+        d_model=HIDDEN,
+        d_kv=HIDDEN // 4,
+        d_ff=2 * HIDDEN,
+        num_layers=2,
+        num_heads=4,
+        initializer_factor=2.0,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    config.decoder_start_token_id = tokenizer.pad_token_id
+    _seeded(lambda: T5ForConditionalGeneration(config)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def tiny_t5_tokenizer() -> Any:
+    """A tokenizer as T5's: words with a mark before them, and the end of a text after it."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE(byte_fallback=False, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    special = ["<pad>", "</s>", "<unk>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=500, special_tokens=special, initial_alphabet=[chr(code) for code in range(33, 127)],
+        show_progress=False,
+    )  # fmt: skip
+    words = ["true", "false", "yes", "no", "Query:", "Document:", "Relevant:"]
+    tokenizer.train_from_iterator([*SENTENCES, *words * 100], trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    )
+
+
+def save_tiny_score_head(folder: Path, kind: str = "llama", labels: int = 1) -> Path:
+    """Write a random decoder with a score head, whose tokenizer puts a first token before both texts of a pair."""
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    tokenizer = llama_like_tokenizer()
+    config = AutoConfig.for_model(kind, **decoder_sizes(tokenizer), num_labels=labels)
+    auto: Any = AutoModelForSequenceClassification
+    _seeded(lambda: auto.from_config(config)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def save_tiny_score_adapter(base: Path, folder: Path) -> Path:
+    """Write an adapter with a head for a causal language model in ``base``, as RankLLaMA is published."""
+    from peft import LoraConfig, TaskType, get_peft_model
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    tokenizer = llama_like_tokenizer()
+    config = AutoConfig.for_model("llama", **decoder_sizes(tokenizer))
+    auto: Any = AutoModelForCausalLM
+    _seeded(lambda: auto.from_config(config)).save_pretrained(base)
+    tokenizer.save_pretrained(base)
+    classifier: Any = AutoModelForSequenceClassification
+    lora = LoraConfig(task_type=TaskType.SEQ_CLS, r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    _seeded(lambda: get_peft_model(classifier.from_pretrained(base, num_labels=1), lora)).save_pretrained(folder)
+    return folder
+
+
+def llama_like_tokenizer() -> Any:
+    """The byte-level tokenizer, with a first token before each text of a pair, as Llama's."""
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = tiny_tokenizer()
+    first = "<|im_start|>"
+    tokenizer.bos_token = first
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{first} $A", pair=f"{first} $A {first}:1 $B:1",
+        special_tokens=[(first, tokenizer.convert_tokens_to_ids(first))],
+    )  # fmt: skip
+    return tokenizer
+
+
+def decoder_sizes(tokenizer: Any) -> dict[str, Any]:
+    """The sizes of a tiny decoder over a tokenizer."""
+    return {
+        "vocab_size": len(tokenizer),
+        "hidden_size": HIDDEN,
+        "intermediate_size": 2 * HIDDEN,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 1024,
+        "pad_token_id": tokenizer.pad_token_id,
+        "initializer_range": 0.2,
+    }
+
+
+def _seeded(make: Any) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return make()
