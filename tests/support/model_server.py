@@ -125,6 +125,7 @@ BASES = {
     "vllm-score": "/vllm/v1",
     "vllm-rerank": "/vllm/v1",
     "tei": "/tei",
+    "tei-embed": "/tei",
     "cohere": "/cohere/v2",
     "jina": "/jina/v1",
     "openai": "/openai/v1",

@@ -16,7 +16,7 @@ from unimoe.models.served.embedder import ServedEmbedder
 from unimoe.trec import Run
 
 RERANKING = ("vllm", "vllm-score", "vllm-rerank", "tei", "cohere", "jina")
-EMBEDDING = ("tei", "openai")
+EMBEDDING = ("tei-embed", "openai")
 
 COLLECTION = invented(documents=12, queries=4)
 CANDIDATES: Run = {query: dict.fromkeys(COLLECTION.corpus, 1.0) for query in COLLECTION.queries}

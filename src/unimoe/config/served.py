@@ -31,14 +31,14 @@ class ServedConfig(Section):
 
     Attributes:
         api: what the server speaks: ``vllm`` (``/generative_scoring`` with our prompt), ``vllm-score``,
-            ``vllm-rerank``, ``tei``, ``cohere``, ``jina`` or ``openai``.
+            ``vllm-rerank``, ``tei``, ``cohere`` and ``jina`` rerank, ``openai`` and ``tei-embed`` embed.
         model: the name that the server has for it; an adapter's name for a LoRA adapter of vLLM.
         revision: which weights the server runs, by your knowledge: a commit, a version. APIs do not tell; results
             without one say so.
         requests_in_flight: requests that wait for an answer at a time.
         requests_per_minute: requests are sent no faster than this, retries included; null for no limit.
-        batch: documents or texts of one request, at most; null for 32, and for ``cohere`` 100, which it bills as one
-            search.
+        batch: documents or texts of one request, at most (``tei`` takes 32); null for 32, and 100 for ``cohere``,
+            which bills them as one search.
         max_length: tokens that ``vllm-score`` and ``vllm-rerank`` read of a pair, and ``cohere`` of a document; null
             for the server's own limit. ``vllm`` has ``model.max_length``.
         timeout: seconds until a request without an answer is sent again.

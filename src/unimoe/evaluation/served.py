@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import compress
 from math import ceil
 from pathlib import Path
@@ -13,13 +12,14 @@ from unimoe.config import Experiment
 from unimoe.config.served import ServedConfig
 from unimoe.data.collection import Collection
 from unimoe.errors import first_few
-from unimoe.evaluation.shards import Candidates, Pair, TextPair, candidate_pairs, pair_texts
+from unimoe.evaluation.shards import Candidates, Pair, candidate_pairs, pair_texts
 from unimoe.models.embedder import Advance
+from unimoe.models.pair_model import TextPair
 from unimoe.models.served.scoring import BOTTOM, TOP, Answer, PairScores, batches
-from unimoe.models.served.usage import Usage, price, usage_text
+from unimoe.models.served.usage import CHARACTERS_PER_TOKEN, Estimate, Usage, estimate, usage_text
 from unimoe.trec import Run
 
-_SAMPLE, _CHARACTERS_PER_TOKEN = 64, 4
+_SAMPLE = 64
 _DOCUMENTS_PER_SEARCH = 100
 
 
@@ -41,21 +41,6 @@ def served_reranker(
     return ServedReranker(PairScores(url, settings, experiment.model, experiment.prompt, record), settings)
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """What a reranking will ask of a server.
-
-    Attributes:
-        requests: how many.
-        tokens: of all pairs; exact samples where prompts are ours, else a token for every four characters.
-        price: in the currency of the settings; None without prices.
-    """
-
-    requests: int
-    tokens: int
-    price: float | None
-
-
 class ServedReranker:
     """Scores pairs by a server.
 
@@ -71,6 +56,7 @@ class ServedReranker:
     """
 
     token_budget = None
+    device = "a server"
 
     def __init__(self, scores: PairScores, settings: ServedConfig, instruction: str | None = None) -> None:
         self._scores, self._settings, self._instruction = scores, settings, instruction
@@ -141,9 +127,9 @@ class ServedReranker:
         shards = self.cut(collection, candidates)
         pairs = [pair for shard in shards for pair in shard]
         sample = self.prepare(pair_texts(collection, pairs[:: max(1, len(pairs) // _SAMPLE)]))
-        tokens = round(sum(map(self._tokens, sample)) * len(pairs) / max(1, len(sample)))
+        tokens = sum(map(self._tokens, sample)) * len(pairs) / max(1, len(sample))
         searches = sum(ceil(len(shard) / _DOCUMENTS_PER_SEARCH) for shard in shards)
-        return Estimate(len(shards), tokens, price({"tokens": tokens, "searches": searches}, self._settings))
+        return estimate(len(shards), tokens, self._settings, searches)
 
     def _tokens(self, item: Any) -> float:
-        return len(item) if self._scores.pair_ids else sum(map(len, item)) / _CHARACTERS_PER_TOKEN
+        return len(item) if self._scores.pair_ids else sum(map(len, item)) / CHARACTERS_PER_TOKEN

@@ -18,7 +18,7 @@ ASKED = ["served.api=tei", "served.model=org/tiny"]
 
 
 def test_every_api_is_registered() -> None:
-    assert APIS.names() == ("cohere", "jina", "openai", "tei", "vllm", "vllm-rerank", "vllm-score")
+    assert APIS.names() == ("cohere", "jina", "openai", "tei", "tei-embed", "vllm", "vllm-rerank", "vllm-score")
 
 
 def test_it_is_set_key_by_key(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Systems by name: what ``--model`` takes, ``KIND:NAME``, or the hub id or folder of a causal language model.
 
+The kinds ``http`` and ``https`` are those of a server's address.
+
 A kind is one file in this folder, or registered by a program::
 
     from unimoe.evaluation.named import register_model
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +28,13 @@ from unimoe.errors import UsageError, did_you_mean
 from unimoe.evaluation.systems import System, arm_name
 from unimoe.models.base import model_type
 from unimoe.models.prompts import default_prompt
+from unimoe.models.served.client import refuse_secrets
 from unimoe.registry import Registry
 from unimoe.results import Task, safe_name
 
 OPTION = "--model"
 YES_NO, BUNDLED = "yes-no", "bundled"
+ADDRESSES = ("http", "https")
 
 _SETTINGS = "experiments/bundled"
 """The shipped config whose evaluation settings count where no other is given."""
@@ -60,6 +64,15 @@ class Naming:
     def arm_of(self, model: str) -> str:
         """Return the name in results of the model called ``model``."""
         return arm_name(self.arm or safe_name(re.split(r"[:/\\]", model.rstrip("/\\"))[-1]))
+
+    def with_own_prefixes(self) -> Naming:
+        """Return the same, with no instruction of MTEB's before texts to embed unless the experiment sets one."""
+        evaluation = self.experiment.evaluation
+        if "task_instruction" in evaluation.mteb.model_fields_set:
+            return self
+        own = evaluation.mteb.model_copy(update={"task_instruction": None})  # what decoders are trained on
+        changed = evaluation.model_copy(update={"mteb": own})
+        return replace(self, experiment=self.experiment.model_copy(update={"evaluation": changed}))
 
     def refuse_layers(self, kind: str) -> None:
         """Refuse ``model.layers`` with a kind of model that is always whole.
@@ -102,6 +115,7 @@ def default_experiment(name: str, overrides: tuple[str, ...] = ()) -> Experiment
     """
     kind, rest = _split(name)
     causal = kind == YES_NO or (kind == BUNDLED and name.partition(":")[2].startswith("smollm"))
+    causal = causal or (kind in ADDRESSES and any(text.startswith("model.base=") for text in overrides))
     raw = read_yaml(find_config(Path(_SETTINGS))) | {
         "name": "models",
         "model": {"base": rest},
@@ -115,12 +129,16 @@ def default_experiment(name: str, overrides: tuple[str, ...] = ()) -> Experiment
 
 
 def with_base(experiment: Experiment, name: str) -> Experiment:
-    """Return an experiment about another base model."""
+    """Return an experiment about another base model; of a server's address, about the one that it has."""
+    if _split(name)[0] in ADDRESSES:
+        return experiment
     return experiment.model_copy(update={"model": experiment.model.model_copy(update={"base": _split(name)[1]})})
 
 
 def stated_system(model: Any, naming: Naming, tasks: tuple[Task, ...] = ("reranking",)) -> System:
     """Return the system of a reranker or embedder that states its ``name`` and ``identity`` itself.
+
+    An embedder's identity is its ``base_identity``.
 
     An attribute ``reusable`` that is false says that the identity does not tell the model from every other.
     """
@@ -128,7 +146,7 @@ def stated_system(model: Any, naming: Naming, tasks: tuple[Task, ...] = ("rerank
         naming.arm_of(model.name),
         naming.experiment,
         lambda: model,
-        model.identity,
+        model.base_identity if "embedding" in tasks else model.identity,
         getattr(model, "prompt_name", None),
         None,
         model_tasks=tasks,
@@ -152,6 +170,8 @@ def _split(name: str) -> tuple[str, str]:
         )
     if not rest.strip():
         raise UsageError(f"{OPTION} {name}: names no model; write one after the colon")
+    if kind in ADDRESSES:
+        refuse_secrets(name)  # before a message or a result repeats the address
     return kind, name if kind == BUNDLED else rest
 
 

@@ -82,7 +82,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class API:
-    """What a server can do.
+    """What a server does: one of these.
 
     Attributes:
         rerank: ``body(settings, query, documents)``, scores of texts.

@@ -40,14 +40,8 @@ class Client:
     """
 
     def __init__(self, url: str, settings: ServedConfig) -> None:
+        refuse_secrets(url)
         parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise UsageError(f"{parts.scheme or url!r}: no address of a server; write https://HOST/v1")
-        if parts.username or parts.password or parts.query or parts.fragment:
-            raise UsageError(
-                f"{parts.scheme}://{parts.hostname}: the address holds more than host and path; leave credentials out "
-                f"of it and put the key into the environment variable {settings.key_variable}"
-            )
         self.host = f"{parts.netloc}{parts.path}".rstrip("/")
         self.url = f"{parts.scheme}://{self.host}"
         self._settings = settings
@@ -103,6 +97,22 @@ class Client:
             ) from None
         except openai.OpenAIError as error:
             raise self.error(f"{_reason(error)}; look at the server's log, {_AGAIN}") from None
+
+
+def refuse_secrets(url: str) -> None:
+    """Refuse what is no address of a server, or holds more than host and path, without repeating it.
+
+    Raises:
+        UsageError: it is one of these.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise UsageError(f"{parts.scheme or url!r}: no address of a server; write https://HOST/v1")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise UsageError(
+            f"{parts.scheme}://{parts.hostname}: the address holds more than host and path; leave credentials out of "
+            "it and put the key into the environment variable UNIMOE_API_KEY, or the one that served.key_variable names"
+        )
 
 
 def _key(settings: ServedConfig) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from unimoe.models.served.asking import Asker
 from unimoe.models.served.client import Client
 from unimoe.models.served.probe import PROBE_TEXTS, fingerprint, identity, record_file, served_name
 from unimoe.models.served.scoring import batches
-from unimoe.models.served.usage import summed
+from unimoe.models.served.usage import CHARACTERS_PER_TOKEN, Estimate, estimate, summed
 
 
 class ServedEmbedder:
@@ -49,7 +50,7 @@ class ServedEmbedder:
     ) -> None:
         api: API = APIS[settings.api]
         if api.embed is None:
-            raise UsageError(f"served.api {settings.api}: it does not embed; use openai or tei")
+            raise UsageError(f"served.api {settings.api}: it does not embed; use openai or tei-embed")
         self._client, self._settings, self._body = Client(url, settings), settings, api.embed.body
         self._asker = Asker(self._client, settings, api.embed, vector)
         self._prefixes = dict(prefixes or {})
@@ -81,6 +82,11 @@ class ServedEmbedder:
     def dtype(self) -> torch.dtype:
         """That of the vectors; the server's own is unknown."""
         return torch.float32
+
+    def estimate(self, texts: Sequence[str]) -> Estimate:
+        """Return what embedding texts will ask."""
+        tokens = sum(map(len, texts)) / CHARACTERS_PER_TOKEN
+        return estimate(ceil(len(texts) / self._asker.batch), tokens, self._settings)
 
     def encode(
         self,

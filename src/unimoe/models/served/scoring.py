@@ -77,7 +77,8 @@ class PairScores:
         self.prompt_name = f"server@{'0' * 16}"
         if api.prompts:
             tokenizer = load_tokenizer(model)
-            self.pair_ids, self._yes_no = PairTokenizer(tokenizer, prompt, model.max_length), yes_no_ids(tokenizer)
+            self.pair_ids = PairTokenizer(tokenizer, prompt, model.max_length)
+            self._yes_no = yes_no_ids(tokenizer, *prompt.answers("yes", "no"))
             self.prompt_name = prompt_name(prompt, model.max_length)
 
     @cached_property

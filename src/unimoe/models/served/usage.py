@@ -3,12 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from unimoe.config.served import ServedConfig
 
+CHARACTERS_PER_TOKEN = 4
+"""Of English prose, about."""
+
 Usage = Mapping[str, float]
 """Amounts by name: ``requests``, ``tokens`` and ``searches`` where the server names them, ``price`` if configured."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What will be asked of a server.
+
+    Attributes:
+        requests: how many.
+        tokens: of a sample where prompts are ours, else one for every four characters.
+        price: in the currency of the settings; None without prices.
+    """
+
+    requests: int
+    tokens: int
+    price: float | None
+
+    def __str__(self) -> str:
+        cost = "" if self.price is None else f", price about {self.price:,.4g}"
+        return f"{self.requests:,} requests, about {self.tokens:,} tokens{cost}"
+
+
+def estimate(requests: int, tokens: float, settings: ServedConfig, searches: int = 0) -> Estimate:
+    """Return an estimate with its price."""
+    return Estimate(requests, round(tokens), price({"tokens": tokens, "searches": searches}, settings))
 
 
 def usage_of(answer: Any, settings: ServedConfig) -> dict[str, float]:

@@ -91,7 +91,7 @@ def test_a_wrong_index_is_refused(api: str, fault: Fault, words: str, server: Mo
 @pytest.mark.parametrize("api", EMBEDDING)
 @pytest.mark.parametrize(("fault", "words"), WRONG)
 def test_a_wrong_vector_is_refused(api: str, fault: Fault, words: str, server: ModelServer, tmp_path: Path) -> None:
-    if (api, fault) == ("tei", "word"):
+    if (api, fault) == ("tei-embed", "word"):
         words = "in place of a finite number"
     server.faults = [fault]
     with pytest.raises(InputError, match=words) as caught:

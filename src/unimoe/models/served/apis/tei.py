@@ -28,10 +28,5 @@ def embed(settings: ServedConfig, texts: Sequence[str]) -> dict[str, Any]:
     return {"inputs": list(texts), "normalize": True, "truncate": True, "truncation_direction": "Right"}
 
 
-register_api(
-    "tei",
-    API(
-        rerank=Endpoint("/rerank", rerank, Rows(None, "score"), largest_batch=_LARGEST_BATCH),
-        embed=Endpoint("/embed", embed, Rows(None, None), largest_batch=_LARGEST_BATCH),
-    ),
-)
+register_api("tei", API(rerank=Endpoint("/rerank", rerank, Rows(None, "score"), largest_batch=_LARGEST_BATCH)))
+register_api("tei-embed", API(embed=Endpoint("/embed", embed, Rows(None, None), largest_batch=_LARGEST_BATCH)))
