@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,7 @@ from support.reranking import invented, write_invented
 from support.scripts import Done, call_script
 from support.tiny_models import save_tiny_model
 
+import unimoe
 from unimoe.evaluation.rerankers import UnimodelReranker
 from unimoe.models.served.probe import PROBE_PAIRS, PROBE_TEXTS
 
@@ -102,6 +107,33 @@ def test_a_failed_run_is_resumed_without_paying_twice(server: ModelServer, folde
     assert server.pairs == 50 + 2 * PROBES
     assert run_of(folder, "tiny.jina") == run_of(folder, "whole")
     assert result(folder, "tiny.jina")["provenance"]["usage"] == result(folder, "whole")["provenance"]["usage"]
+
+
+def test_a_killed_run_asks_again_for_what_was_in_flight_alone(server: ModelServer, folder: Path) -> None:
+    server.latency = 0.2
+    environment = {**os.environ, "UNIMOE_DATA": str(folder / "data"), "UNIMOE_CACHE": str(folder / "cache")}
+    words = ["--set", "served.requests_in_flight=2", "--set", "served.batch=2"]
+    words += ["--set", "served.api=tei", "--set", "served.model=org/tiny", "--set", "evaluation.depth=10"]
+    command = [sys.executable, "-m", "unimoe", "evaluate", "--model", server.base("tei"), "--datasets", "toy", *words]
+    source = str(Path(unimoe.__file__).parents[1])
+    with subprocess.Popen(
+        [*command, "--output-dir", folder / "outputs"],
+        env={**environment, "PYTHONPATH": source},
+        stderr=subprocess.PIPE,
+    ) as process:
+        deadline = time.monotonic() + 120
+        while server.pairs < PROBES + 20 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.kill()
+    assert server.pairs < PROBES + 50
+    time.sleep(0.5)  # what was in flight is answered to nobody
+    before, server.latency = server.pairs, 0.0
+    done = evaluate(server, folder, "tei", *words)
+    assert done.returncode == 0, done.stderr
+    asked_twice = server.pairs - 2 * PROBES - 50
+    assert 0 <= asked_twice <= 2 * 2
+    assert before - PROBES >= 20
+    assert result(folder, "tiny.tei")["provenance"]["usage"]["requests"] == 25
 
 
 def test_a_model_that_changed_is_refused_on_resume(server: ModelServer, folder: Path) -> None:
