@@ -19,6 +19,8 @@ from unimoe.console import Steps
 from unimoe.errors import DataError
 from unimoe.evaluation.loading import Failures
 from unimoe.evaluation.mteb.suite import MTEBSuite
+from unimoe.evaluation.named import Naming, stated_system
+from unimoe.evaluation.rerankers import FunctionReranker
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.spec import mteb_spec
 from unimoe.evaluation.systems import System, zero_shot_system
@@ -236,6 +238,25 @@ class TestIsDone:
         assert not self.is_done(outputs, system_of(experiment, torch.bfloat16))
         newer = {"path": "invented/InventedSTS", "revision": "2"}
         assert not self.is_done(outputs, system_of(experiment), dataset=newer)
+
+
+class Lengths(FunctionReranker):
+    """A reranker without weights: what it states itself is all that is known of it."""
+
+    name, identity = "lengths", "lengths@1"
+
+    def __init__(self) -> None:
+        super().__init__(lambda pairs: [float(len(document)) for _, document in pairs])
+
+
+def test_a_reranker_without_weights_reranks_a_task(experiment: Experiment, tmp_path: Path) -> None:
+    naming = Naming(experiment, torch.device("cpu"), torch.float32)
+    one = runner(tmp_path, stated_system(Lengths(), naming), ("reranking",))
+    (found,) = one.run([mteb_tasks.InventedReranking()], Steps(1))
+    assert (found.identity.base_model, found.identity.prompt) == ("lengths@1", None)
+    assert found.provenance.token_budget is None
+    for scores in read_run(tmp_path / "lengths/seed_none/runs/reranking/InventedReranking.trec").values():
+        assert {d: len(RANKED.corpus[d].full_text) for d in scores} == scores
 
 
 class Broken(mteb_tasks.InventedRetrieval):

@@ -239,7 +239,7 @@ def as_unimodel(model: Any, tokenizer: Any, config: Experiment) -> UnimodelForEx
     if isinstance(model, UnimodelForExp1):
         return model
     if not isinstance(model, nn.Module):
-        what = f"the class {model.__name__}" if isinstance(model, type) else f"{_article(model)} {type(model).__name__}"
+        what = f"the class {model.__name__}" if isinstance(model, type) else with_article(type(model).__name__)
         raise UsageError(
             f"{what} is no model; give a causal language model, or, to rerank, a function from (query, document) pairs "
             "to scores"
@@ -254,5 +254,6 @@ def as_unimodel(model: Any, tokenizer: Any, config: Experiment) -> UnimodelForEx
     return UnimodelForExp1(BaseModel(inner, tokenizer, name), config.prompt, config.model.max_length)
 
 
-def _article(thing: object) -> str:
-    return "an" if type(thing).__name__[0] in "aeiouAEIOU" else "a"
+def with_article(name: str) -> str:
+    """Return a name with ``a`` or ``an`` before it, for messages."""
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

@@ -235,7 +235,10 @@ def _configuration_errors(config: ModelConfig) -> Iterator[None]:
     except UnimoeError:
         raise
     except Exception as error:  # damaged files raise errors of many kinds
-        raise DataError(f"model.base {config.base!r}: its configuration cannot be read ({_reason(error)})") from None
+        raise DataError(
+            f"model.base {config.base!r}: its configuration cannot be read ({_reason(error)}); "
+            "check the id or folder, or connect to the hub"
+        ) from None
 
 
 def _load(config: ModelConfig, source: str, dtype: torch.dtype) -> tuple[Any, Any]:

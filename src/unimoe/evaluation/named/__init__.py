@@ -62,8 +62,10 @@ class Naming:
         return str(self.dtype).removeprefix("torch.")
 
     def arm_of(self, model: str) -> str:
-        """Return the name in results of the model called ``model``."""
-        return arm_name(self.arm or safe_name(re.split(r"[:/\\]", model.rstrip("/\\"))[-1]))
+        """Return the name in results of the model called ``model``: the last part of a path that names it."""
+        parts = [part for part in re.split(r"[:/\\]", model) if part] or [model]
+        named = [part for part in parts if not re.fullmatch(r"checkpoint[\w.\-]*|seed_\w+|\.+", part)]
+        return arm_name(self.arm or safe_name((named or parts)[-1]))
 
     def with_own_prefixes(self) -> Naming:
         """Return the same, with no instruction of MTEB's before texts to embed unless the experiment sets one."""

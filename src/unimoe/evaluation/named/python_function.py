@@ -13,7 +13,7 @@ from typing import Any
 
 from unimoe.errors import DataError, UnimoeError, UsageError, did_you_mean
 from unimoe.evaluation.named import OPTION, Naming, register_model, stated_system
-from unimoe.evaluation.rerankers import RERANKER_METHODS, FunctionReranker
+from unimoe.evaluation.rerankers import RERANKER_METHODS, FunctionReranker, with_article
 from unimoe.evaluation.systems import System
 from unimoe.io import hash_file, hash_json
 from unimoe.models.embedder import Advance
@@ -108,7 +108,7 @@ def _attribute(text: str, module: ModuleType, name: str) -> Any:
         found = getattr(found, part)
     is_reranker = all(callable(getattr(found, method, None)) for method in RERANKER_METHODS)
     if isinstance(found, type) or not (callable(found) or is_reranker):
-        what = "a class" if isinstance(found, type) else f"a {type(found).__name__}"
+        what = "a class" if isinstance(found, type) else with_article(type(found).__name__)
         raise UsageError(f"{OPTION} {text}: {name} is {what}; name a function from (query, document) pairs to scores")
     return found
 
