@@ -19,7 +19,7 @@ from unimoe.evaluation.loading import Failures, load_reporting
 from unimoe.evaluation.mteb.names import find_tasks
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.suite import MTEBSuite
-from unimoe.evaluation.named import Naming, default_experiment, is_checkpoint, named_system, with_base
+from unimoe.evaluation.named import Naming, default_experiment, is_checkpoint, named_system
 from unimoe.evaluation.plan import print_plan
 from unimoe.evaluation.runner import Evaluator, serve_model
 from unimoe.evaluation.spec import result_dataset
@@ -238,7 +238,7 @@ def _resolved(
 def _named(
     name: str, request: EvaluationRequest, device: torch.device, processes: Processes
 ) -> tuple[Experiment, Path, Callable[[], System]]:
-    experiment = with_base(request.config, name) if request.config else default_experiment(name, request.overrides)
+    experiment = request.config or default_experiment(name, request.overrides)
     dtype = processes.leaders_dtype(choose_dtype(device, experiment.model.dtype))
     system = named_system(name, Naming(experiment, device, dtype, request.name))
     return system.experiment, request.output_dir or _OUTPUTS / system.name, lambda: system

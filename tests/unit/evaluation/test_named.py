@@ -69,6 +69,6 @@ def test_a_program_adds_a_kind(experiment: Experiment) -> None:
 
 def test_a_folder_with_a_colon_is_a_folder(experiment: Experiment, tmp_path: Path) -> None:
     (tmp_path / "served:abc").mkdir()
-    with pytest.raises(Exception, match="configuration cannot be read|no such folder") as raised:
+    with pytest.raises(Exception, match="its configuration cannot be read") as raised:
         named_system(str(tmp_path / "served:abc"), naming(experiment))
     assert "no kind of model" not in str(raised.value)

@@ -45,7 +45,8 @@ class Naming:
     """What a name becomes a system with.
 
     Attributes:
-        experiment: its model, prompt and evaluation sections are used; ``model.base`` is the name.
+        experiment: its model, prompt and evaluation sections are used; the name, if it is no
+            address, replaces ``model.base``.
         device: where models compute.
         dtype: what they compute in.
         arm: the name in results; None for one made of the model's.
@@ -100,7 +101,10 @@ def named_system(name: str, naming: Naming) -> System:
         DataError: no such model is at hand.
     """
     kind, rest = _split(name)
-    return MODELS[kind](rest, naming)
+    experiment = naming.experiment
+    if kind not in ADDRESSES:  # with an address, the base model is the one whose tokenizer makes token ids
+        experiment = experiment.model_copy(update={"model": experiment.model.model_copy(update={"base": rest})})
+    return MODELS[kind](rest, replace(naming, experiment=experiment))
 
 
 def is_checkpoint(name: str) -> bool:
@@ -128,13 +132,6 @@ def default_experiment(name: str, overrides: tuple[str, ...] = ()) -> Experiment
         given = overridden({"model": raw["model"]}, [text for text in overrides if text.startswith("model.")])
         raw["prompt"] = default_prompt(model_type(parse_experiment(raw | given, OPTION).model)).settings
     return parse_experiment(overridden(raw, overrides), source=f"{OPTION} {name}")
-
-
-def with_base(experiment: Experiment, name: str) -> Experiment:
-    """Return an experiment about another base model; of a server's address, about the one that it has."""
-    if _split(name)[0] in ADDRESSES:
-        return experiment
-    return experiment.model_copy(update={"model": experiment.model.model_copy(update={"base": _split(name)[1]})})
 
 
 def stated_system(model: Any, naming: Naming, tasks: tuple[Task, ...] = ("reranking",)) -> System:
