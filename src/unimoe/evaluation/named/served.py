@@ -19,6 +19,7 @@ def served_system(scheme: str, rest: str, naming: Naming) -> System:
         UsageError: the section ``served`` or, for prompts of ours, ``model.base`` is missing.
         DataError: the server does not answer, or another model answers than before.
     """
+    naming.refuse_layers(scheme)
     url, settings = f"{scheme}:{rest}", naming.experiment.served
     if settings is None:
         raise UsageError(

@@ -54,7 +54,7 @@ class ServedEmbedder:
         self._client, self._settings, self._body = Client(url, settings), settings, api.embed.body
         self._asker = Asker(self._client, settings, api.embed, vector)
         self._prefixes = dict(prefixes or {})
-        self._record = record or record_file(self._client, settings, "embed")
+        self._record = record or record_file(self._client, settings, "embed", [])
         self.name = served_name(settings)
         self.prompt_name = f"server@{hash_json(self._prefixes)}"
         self.usage: dict[str, float] = {}

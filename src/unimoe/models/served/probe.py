@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from unimoe.config.served import ServedConfig
+from unimoe.errors import DataError
 from unimoe.io import cache_dir, hash_json, read_json, write_json
 from unimoe.models.served.client import Client
 from unimoe.results import safe_name
@@ -33,10 +35,13 @@ PROBE_PAIRS = [
 PROBE_TEXTS = [_QUERY, *(text for _, text in PROBE_PAIRS)]
 
 
-def record_file(client: Client, settings: ServedConfig, kind: str) -> Path:
-    """Return the file in the user's cache that keeps the first answers of a server's model."""
-    asked = [kind, client.host, settings.api, settings.model, settings.revision, settings.max_length]
-    return cache_dir("served") / f"{hash_json(asked)}.json"
+def record_file(client: Client, settings: ServedConfig, kind: str, asked: Sequence[Any]) -> Path:
+    """Return the file in the user's cache that keeps the first answers of a server's model.
+
+    ``asked`` is what else they depend on.
+    """
+    told = [kind, client.host, settings.api, settings.model, settings.revision, *asked]
+    return cache_dir("served") / f"{hash_json(told)}.json"
 
 
 def fingerprint(client: Client, settings: ServedConfig, found: Sequence[float], record: Path) -> str:
@@ -51,8 +56,9 @@ def fingerprint(client: Client, settings: ServedConfig, found: Sequence[float], 
     Raises:
         DataError: the answers have moved, so that another model answers under the same name; names the server.
     """
-    first = [float(value) for value in read_json(record)["answers"]] if record.exists() else None
-    if first is None:
+    if record.exists():
+        first = _first_answers(record)
+    else:
         asked = {"server": client.url, **settings.model_dump(include={"api", "model", "revision"})}
         first = [float(f"{value:.6g}") for value in found]
         write_json(record, asked | {"answers": first})
@@ -65,6 +71,13 @@ def fingerprint(client: Client, settings: ServedConfig, found: Sequence[float], 
             f"old one, or say which it is with another served.revision (first answers: {record})"
         )
     return hash_json([f"{value:.6g}" for value in first])
+
+
+def _first_answers(record: Path) -> list[float]:
+    try:
+        return [float(value) for value in read_json(record)["answers"]]
+    except (KeyError, TypeError, ValueError):
+        raise DataError(f"{record}: damaged; delete it, and the server's answers of now count as the first") from None
 
 
 def identity(client: Client, settings: ServedConfig, probe: str) -> str:

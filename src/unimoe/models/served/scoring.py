@@ -14,6 +14,7 @@ from typing import Any
 from unimoe.config import ModelConfig, PromptConfig
 from unimoe.config.served import APIS, ServedConfig
 from unimoe.errors import DataError, InputError, UsageError
+from unimoe.io import hash_json
 from unimoe.models.base import load_tokenizer
 from unimoe.models.prompts import PairTokenizer, prompt_name, well_formed, yes_no_ids
 from unimoe.models.served.api import API, number
@@ -21,6 +22,9 @@ from unimoe.models.served.asking import Asker
 from unimoe.models.served.client import Client
 from unimoe.models.served.probe import PROBE_PAIRS, fingerprint, identity, record_file, served_name
 from unimoe.models.served.usage import Usage, summed
+
+_PROBE_PROMPT, _PROBE_LENGTH = PromptConfig(template="plain", instruction=""), 512
+"""Of the probe pairs, whatever the configured prompt: it is no other model that is asked otherwise."""
 
 TOP, BOTTOM = 37.0, -746.0
 """The margins of P(yes) 1 and 0: beyond those of the numbers next to them, 36.7 and -744.4, which are exact."""
@@ -67,19 +71,24 @@ class PairScores:
         endpoint = api.prompts or api.rerank
         if endpoint is None:
             raise UsageError(f"served.api {settings.api}: it does not rerank; use one that does, such as vllm or tei")
+        self._probe: Sequence[Any]
         self._client, self._settings, self._body = Client(url, settings), settings, endpoint.body
         self._asker = Asker(self._client, settings, endpoint, _margin if endpoint.probability else number)
-        self._record = record or record_file(self._client, settings, "rerank")
         self.from_probability = endpoint.probability
         self.name = served_name(settings)
         self.batch = self._asker.batch
         self.pair_ids: PairTokenizer | None = None
-        self.prompt_name = f"server@{'0' * 16}"
+        self.prompt_name = f"server@{hash_json(settings.max_length)}"
         if api.prompts:
             tokenizer = load_tokenizer(model)
             self.pair_ids = PairTokenizer(tokenizer, prompt, model.max_length)
             self._yes_no = yes_no_ids(tokenizer, *prompt.answers("yes", "no"))
+            self._probe = PairTokenizer(tokenizer, _PROBE_PROMPT, _PROBE_LENGTH)(PROBE_PAIRS)
             self.prompt_name = prompt_name(prompt, model.max_length)
+        else:
+            self._probe = self.prepare(PROBE_PAIRS)
+        asked = [settings.max_length, api.prompts and [model.base, *self._yes_no]]
+        self._record = record or record_file(self._client, settings, "rerank", asked)
 
     @cached_property
     def identity(self) -> str:
@@ -89,7 +98,7 @@ class PairScores:
             DataError: the server does not answer, or another model answers than before.
         """
         try:
-            found = self.ask(self.prepare(PROBE_PAIRS)).scores
+            found = self.ask(self._probe).scores
         except InputError as error:
             raise DataError(error.reason) from None
         return identity(self._client, self._settings, fingerprint(self._client, self._settings, found, self._record))

@@ -9,10 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.model_server import Fault, ModelServer, serve
-from support.served import CANDIDATES, COLLECTION, EMBEDDING, PAIRS, RERANKING, embedder, reranker, settings
+from support.served import (
+    CANDIDATES,
+    COLLECTION,
+    EMBEDDING,
+    PAIRS,
+    RERANKING,
+    embedder,
+    reranker,
+    served_experiment,
+    settings,
+)
 
+from unimoe.config import PromptConfig
 from unimoe.errors import DataError, InputError, UsageError
 from unimoe.evaluation.reranking_eval import rerank_collection
+from unimoe.evaluation.served import served_reranker
 from unimoe.evaluation.shards import ShardStore
 from unimoe.models.served.client import Client
 from unimoe.models.served.probe import PROBE_PAIRS
@@ -282,6 +294,20 @@ class TestIdentity:
         with pytest.raises(DataError, match=r"say which it is with another served\.revision") as caught:
             _ = embedder(server, tmp_path).base_identity
         assert server.base("openai") in str(caught.value)
+
+    def test_another_prompt_is_no_other_model(self, server: ModelServer, tmp_path: Path) -> None:
+        before = reranker(server, tmp_path)
+        other = served_experiment(tmp_path).model_copy(update={"prompt": PromptConfig(template="plain")})
+        changed = served_reranker(server.base("vllm"), settings("vllm"), other, record=tmp_path / "vllm.json")
+        assert changed.identity == before.identity
+        assert changed.prompt_name != before.prompt_name
+        cut = reranker(server, tmp_path, "vllm-score", max_length=100)
+        assert cut.prompt_name != reranker(server, tmp_path, "vllm-score").prompt_name
+
+    def test_a_damaged_record_is_named(self, server: ModelServer, tmp_path: Path) -> None:
+        (tmp_path / "tei.json").write_text('{"answers": ["a"]}', encoding="utf-8")
+        with pytest.raises(DataError, match=r"tei\.json: damaged; delete it"):
+            _ = reranker(server, tmp_path, "tei").identity
 
     def test_last_bits_may_move(self, server: ModelServer, tmp_path: Path) -> None:
         before = reranker(server, tmp_path, "tei").identity
