@@ -85,7 +85,10 @@ def test_a_result_has_the_scores_of_the_model_and_says_who_was_asked(
 def test_an_embedder_is_evaluated_on_embedding(server: ModelServer, folder: Path) -> None:
     done = evaluate(server, folder, "openai")
     assert done.returncode == 0, done.stderr
-    assert result(folder, "tiny.openai", "embedding")["identity"]["base_model"].startswith("served:openai:")
+    found = result(folder, "tiny.openai", "embedding")
+    assert found["identity"]["base_model"].startswith("served:openai:")
+    assert (found["provenance"]["device"], found["provenance"]["token_budget"]) == ("a server", None)
+    assert found["provenance"]["usage"]["requests"] == len(server.asked) - 2  # but for those about the probe texts
     assert server.pairs == len(PROBE_TEXTS) + len(COLLECTION.corpus) + len(COLLECTION.queries)
 
 

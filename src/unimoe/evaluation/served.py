@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from itertools import compress
 from math import ceil
@@ -16,7 +17,7 @@ from unimoe.evaluation.shards import Candidates, Pair, candidate_pairs, pair_tex
 from unimoe.models.embedder import Advance
 from unimoe.models.pair_model import TextPair
 from unimoe.models.served.scoring import BOTTOM, TOP, Answer, PairScores, batches
-from unimoe.models.served.usage import CHARACTERS_PER_TOKEN, Estimate, Usage, estimate, usage_text
+from unimoe.models.served.usage import CHARACTERS_PER_TOKEN, Estimate, Usage, estimate, summed, usage_text
 from unimoe.trec import Run
 
 _SAMPLE = 64
@@ -53,6 +54,7 @@ class ServedReranker:
         name: of the arm.
         prompt_name: name and hash of the prompt; the server's own where it has one.
         shards_at_a_time: those whose requests wait for an answer together.
+        usage: what all requests so far cost, by name.
     """
 
     token_budget = None
@@ -62,6 +64,8 @@ class ServedReranker:
         self._scores, self._settings, self._instruction = scores, settings, instruction
         self.name, self.prompt_name = scores.name, scores.prompt_name
         self.shards_at_a_time = settings.requests_in_flight
+        self.usage: Usage = {}
+        self._lock = threading.Lock()
 
     @property
     def identity(self) -> str:
@@ -106,7 +110,10 @@ class ServedReranker:
 
     def ask(self, prepared: Sequence[Any]) -> Answer:
         """Return the scores of some pairs, and what they cost; errors are those of ``score``."""
-        return self._scores.ask(prepared)
+        answer = self._scores.ask(prepared)
+        with self._lock:
+            self.usage = summed([self.usage, answer.usage])
+        return answer
 
     def notes(self, run: Run, usage: Usage) -> list[str]:
         """Return what to know about a run's scores: what they cost, what revision they are of, and which saturate."""

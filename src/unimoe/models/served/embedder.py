@@ -36,10 +36,13 @@ class ServedEmbedder:
         name: of the arm.
         prompt_name: name and hash of the prefixes.
         usage: what all requests so far cost, by name.
+        place: where the weights are, in words.
 
     Raises:
         UsageError: the API does not embed, the batch is too large for it, or what asks is not installed.
     """
+
+    place = "a server"
 
     def __init__(
         self,

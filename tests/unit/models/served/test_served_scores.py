@@ -5,18 +5,39 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from support import mteb_tasks
 from support.model_server import ModelServer, serve, sigmoid
-from support.served import CANDIDATES, COLLECTION, EMBEDDING, PAIRS, RERANKING, embedder, reranker, settings
+from support.mteb_tasks import RANKED
+from support.served import (
+    CANDIDATES,
+    COLLECTION,
+    EMBEDDING,
+    PAIRS,
+    RERANKING,
+    embedder,
+    reranker,
+    served_experiment,
+    settings,
+)
 
+from unimoe.console import Steps
 from unimoe.errors import UsageError
+from unimoe.evaluation.loading import Failures
+from unimoe.evaluation.mteb.suite import MTEBSuite
+from unimoe.evaluation.named import Naming, stated_system
 from unimoe.evaluation.rerankers import UnimodelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
+from unimoe.evaluation.runner import Evaluator
 from unimoe.models.served.apis.vllm import generative
 from unimoe.models.served.probe import PROBE_PAIRS
 from unimoe.models.served.scoring import BOTTOM, TOP, _margin
+from unimoe.results import Task
+from unimoe.trec import read_run
 
 
 @pytest.fixture(scope="module")
@@ -139,3 +160,29 @@ def test_an_estimate_has_the_requests_and_the_price(server: ModelServer, tmp_pat
              for document in COLLECTION.corpus.values()]  # fmt: skip
     assert ours.estimate(COLLECTION, CANDIDATES).tokens == sum(map(len, server.model.pair_ids(exact)))
     assert not server.asked
+
+
+class TestMTEB:
+    """Tasks of MTEB, by the suite that ``evaluate --mteb`` runs."""
+
+    def suite(self, output_dir: Path, model: Any, task: Task) -> MTEBSuite:
+        naming = Naming(served_experiment(output_dir), torch.device("cpu"), torch.float32)
+        return MTEBSuite(Evaluator(output_dir), stated_system(model, naming, (task,)), (task,), Failures())
+
+    def test_a_reranking_task(self, server: ModelServer, tmp_path: Path) -> None:
+        model = reranker(server, tmp_path, "tei")
+        (found,) = self.suite(tmp_path, model, "reranking").run([mteb_tasks.InventedReranking()], Steps(1))
+        run = read_run(tmp_path / "tiny.tei/seed_none/runs/reranking/InventedReranking.trec")
+        texts = [(RANKED.queries[query], RANKED.corpus[document].full_text)
+                 for query, documents in run.items() for document in documents]  # fmt: skip
+        answered = [score for documents in run.values() for score in documents.values()]
+        assert answered == pytest.approx(server.model.rerank(texts, output="gap").tolist(), abs=1e-5)
+        assert found.identity.base_model == model.identity
+        assert found.provenance.usage["requests"] == len(server.asked) - 2  # but for those about the probe pairs
+
+    def test_a_retrieval_task(self, server: ModelServer, tmp_path: Path) -> None:
+        model = embedder(server, tmp_path, batch=50)
+        (found,) = self.suite(tmp_path, model, "embedding").run([mteb_tasks.InventedRetrieval()], Steps(1))
+        assert found.identity.base_model == model.base_identity
+        assert (found.provenance.device, found.provenance.token_budget) == ("a server", None)
+        assert found.provenance.usage["requests"] == len(server.asked) - 1
