@@ -48,7 +48,6 @@ class ServedReranker:
     Args:
         scores: asks the server.
         settings: how it is asked.
-        instruction: what the prompts say, instead of the configured instruction; for the API ``vllm``.
 
     Attributes:
         name: of the arm.
@@ -60,8 +59,8 @@ class ServedReranker:
     token_budget = None
     device = "a server"
 
-    def __init__(self, scores: PairScores, settings: ServedConfig, instruction: str | None = None) -> None:
-        self._scores, self._settings, self._instruction = scores, settings, instruction
+    def __init__(self, scores: PairScores, settings: ServedConfig) -> None:
+        self._scores, self._settings = scores, settings
         self.name, self.prompt_name = scores.name, scores.prompt_name
         self.shards_at_a_time = settings.requests_in_flight
         self.usage: Usage = {}
@@ -89,13 +88,13 @@ class ServedReranker:
 
     def prepare(self, pairs: Sequence[TextPair]) -> list[Any]:
         """Return what is asked about each pair: its prompt's token ids, or its texts."""
-        return self._scores.prepare(pairs, self._instruction)
+        return self._scores.prepare(pairs)
 
     def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
         """Return the ids of queries that leave no room for a document, where the prompt is ours."""
         if self._scores.pair_ids is None:
             return []
-        return list(compress(queries, self._scores.pair_ids.too_long(queries.values(), self._instruction)))
+        return list(compress(queries, self._scores.pair_ids.too_long(queries.values())))
 
     def score(self, prepared: Sequence[Any], advance: Advance | None = None) -> list[float]:
         """Return the margin or raw score of each pair.

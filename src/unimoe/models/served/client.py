@@ -65,11 +65,8 @@ class Client:
         return asyncio.run_coroutine_threadsafe(self._answer(base + path, body), self._loop)
 
     def error(self, reason: str) -> ServerError:
-        """Return an error that names the server, without the key."""
-        line = " ".join(reason.split())
-        if self._key:
-            line = line.replace(self._key, "***")
-        return ServerError(f"{self.url} ({self._settings.model}): {line}")
+        """Return an error that names the server."""
+        return ServerError(f"{self.url} ({self._settings.model}): {' '.join(reason.split())}")
 
     async def _answer(self, url: str, body: dict[str, Any]) -> Any:
         import openai
@@ -77,26 +74,33 @@ class Client:
         try:
             return await self._post(url, body)
         except openai.APITimeoutError:
-            times, seconds = self._settings.retries + 1, self._settings.timeout
+            tries, seconds = self._settings.retries + 1, self._settings.timeout
             raise self.error(
-                f"no answer within {seconds:g} s, {times} times; raise served.timeout or lower "
+                f"no answer within {seconds:g} s (tries: {tries}); raise served.timeout or lower "
                 f"served.requests_in_flight, {_AGAIN}"
             ) from None
         except openai.APIConnectionError as error:
             raise self.error(
-                f"no connection ({_reason(error.__cause__ or error)}); check the address, and that the server runs, "
+                f"no connection ({self._said(error.__cause__ or error)}); check the address, and that the server runs, "
                 f"{_AGAIN}"
             ) from None
         except openai.APIStatusError as error:
-            said = _reason(error)
+            said = self._said(error)
             status = "" if str(error.status_code) in said else f"{error.status_code} "
             raise self.error(f"{status}{said}; {_mend(error.status_code, self._settings)}") from None
         except ValueError as error:  # JSON that is cut
             raise self.error(
-                f"an answer that is no JSON, or not all of it ({_reason(error)}); look at the server's log, {_AGAIN}"
+                f"an answer that is no JSON, or not all of it ({self._said(error)}); look at the server's log, {_AGAIN}"
             ) from None
         except openai.OpenAIError as error:
-            raise self.error(f"{_reason(error)}; look at the server's log, {_AGAIN}") from None
+            raise self.error(f"{self._said(error)}; look at the server's log, {_AGAIN}") from None
+
+    def _said(self, error: BaseException) -> str:
+        """Return the beginning of a message without the key, or the kind of an error without one."""
+        text = " ".join(str(error).split()) or type(error).__name__
+        if self._key:
+            text = text.replace(self._key, "***")
+        return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def refuse_secrets(url: str) -> None:
@@ -105,9 +109,13 @@ def refuse_secrets(url: str) -> None:
     Raises:
         UsageError: it is one of these.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise UsageError(f"{parts.scheme or url!r}: no address of a server; write https://HOST/v1")
+    try:
+        parts = urlsplit(url)
+        whole = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number, half an IPv6 address
+        whole = False
+    if not whole:
+        raise UsageError("this is no address of a server; write https://HOST/v1 or http://HOST:PORT/v1")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise UsageError(
             f"{parts.scheme}://{parts.hostname}: the address holds more than host and path; leave credentials out of "
@@ -122,6 +130,8 @@ def _key(settings: ServedConfig) -> str | None:
             f"served.key_variable: the environment variable {settings.key_variable} is not set; put the server's key "
             "there"
         )
+    if not key.isascii() or len(key.split()) > 1:
+        raise UsageError(f"the environment variable {settings.key_variable} holds more than a key; set it anew")
     return key or None
 
 
@@ -174,9 +184,3 @@ def _mend(status: int, settings: ServedConfig) -> str:
     if status < 500:
         return "check served.api and served.model, and lower served.batch or served.max_length if it is too much"
     return f"look at the server's log, {_AGAIN}"
-
-
-def _reason(error: BaseException) -> str:
-    """Return the beginning of a message, or the kind of an error without one."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 200 else f"{text[:197]}..."

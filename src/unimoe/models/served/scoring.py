@@ -16,6 +16,7 @@ from unimoe.config.served import APIS, ServedConfig
 from unimoe.errors import DataError, InputError, UsageError
 from unimoe.io import hash_json
 from unimoe.models.base import load_tokenizer
+from unimoe.models.pair_model import TextPair
 from unimoe.models.prompts import PairTokenizer, prompt_name, well_formed, yes_no_ids
 from unimoe.models.served.api import API, number
 from unimoe.models.served.asking import Asker
@@ -103,10 +104,10 @@ class PairScores:
             raise DataError(error.reason) from None
         return identity(self._client, self._settings, fingerprint(self._client, self._settings, found, self._record))
 
-    def prepare(self, pairs: Sequence[tuple[str, str]], instruction: str | None = None) -> list[Any]:
+    def prepare(self, pairs: Sequence[TextPair]) -> list[Any]:
         """Return what is asked about each pair: its prompt's token ids, or its texts."""
         if self.pair_ids:
-            return list(self.pair_ids(pairs, instruction))
+            return list(self.pair_ids(pairs))
         return [(well_formed(query), well_formed(document)) for query, document in pairs]
 
     def ask(self, prepared: Sequence[Any]) -> Answer:

@@ -191,7 +191,7 @@ class TestRefusals:
         server.faults = ["slow"]
         embedder(server, tmp_path, timeout=0.5).encode(["a cat"])
         server.fails = lambda _: "slow"
-        with pytest.raises(InputError, match=r"no answer within 0\.5 s, 1 times; raise served\.timeout"):
+        with pytest.raises(InputError, match=r"no answer within 0\.5 s \(tries: 1\); raise served\.timeout"):
             embedder(server, tmp_path, timeout=0.5, retries=0).encode(["a cat"])
 
     def test_a_batch_that_the_api_does_not_take(self, server: ModelServer, tmp_path: Path) -> None:
@@ -267,9 +267,27 @@ class TestKey:
             Client(url, settings("jina"))
         assert "pw-secret" not in str(caught.value)
 
-    def test_an_address_of_another_kind_is_refused(self) -> None:
+    @pytest.mark.parametrize("url", ["ftp://host", "host/v1", "http://", "http://[::1/v1", "http://host:port/v1"])
+    def test_an_address_of_another_kind_is_refused(self, url: str) -> None:
         with pytest.raises(UsageError, match="no address of a server; write https://HOST/v1"):
-            Client("ftp://host", settings("jina"))
+            Client(url, settings("jina"))
+
+    @pytest.mark.parametrize("key", ["one two", "ключ"])
+    def test_what_is_no_key_is_refused_unseen(self, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("UNIMOE_API_KEY", key)
+        with pytest.raises(UsageError, match="UNIMOE_API_KEY holds more than a key; set it anew") as caught:
+            Client("http://host/v1", settings("jina"))
+        assert key not in str(caught.value)
+
+    def test_half_a_key_is_not_shown(
+        self, server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        long = "k" * 300
+        monkeypatch.setenv("UNIMOE_API_KEY", long)
+        server.faults = ["echoes the key"]
+        with pytest.raises(InputError, match=r"\*\*\*") as caught:
+            embedder(server, tmp_path).encode(["a cat"])
+        assert "kk" not in str(caught.value)
 
 
 class TestIdentity:
