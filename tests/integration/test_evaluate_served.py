@@ -160,6 +160,21 @@ def test_a_plan_counts_requests_and_price_and_asks_about_the_probe_alone(server:
     assert not (folder / "outputs").exists()
 
 
+def test_a_server_is_at_parity_with_the_model_in_this_process(server: ModelServer, folder: Path) -> None:
+    settings = ["served.api=vllm", "served.model=org/tiny", f"model.base={folder / 'tiny'}", "model.dtype=float32",
+                "model.max_length=256", "evaluation.depth=10"]  # fmt: skip
+    arguments: list[str | Path] = ["parity", folder / "tiny", server.base("vllm"), "--datasets", "toy", "--tolerance", "1e-4",
+                 *[word for setting in settings for word in ("--set", setting)]]  # fmt: skip
+    main = str(Path(unimoe.__file__).with_name("__main__.py"))
+    environment = {"UNIMOE_DATA": str(folder / "data"), "UNIMOE_CACHE": str(folder / "cache")}
+    done = call_script(main, *arguments, "--output-dir", folder / "same", **environment)
+    assert done.returncode == 0, done.stderr + done.stdout
+    server.change_model()
+    environment["UNIMOE_CACHE"] = str(folder / "another")  # which has no record of the first answers
+    other = call_script(main, *arguments, "--output-dir", folder / "other", **environment)
+    assert other.returncode == 10, other.stderr + other.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -14,6 +14,7 @@ from unimoe.cli.doctor import doctor
 from unimoe.cli.evaluate import evaluate
 from unimoe.cli.evaluate_run import evaluate_run
 from unimoe.cli.export_mteb import export_mteb
+from unimoe.cli.parity import parity
 from unimoe.cli.retrieve import retrieve
 from unimoe.cli.run_experiment import run_experiment
 from unimoe.cli.train import train
@@ -28,6 +29,7 @@ app.command("retrieve")(retrieve)
 app.command("evaluate-run")(evaluate_run)
 app.command("analyze")(analyze)
 app.command("compare", cls=SeveralValues)(compare)
+app.command("parity")(parity)
 app.command("export-mteb")(export_mteb)
 app.command("doctor")(doctor)
 

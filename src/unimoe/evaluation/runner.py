@@ -115,14 +115,15 @@ class Evaluator:
 
     def _rerank(self, spec: EvaluationSpec, system: System, data: LoadedDataset, advance: Advance | None) -> Outcome:
         model, batches = system.model(), system.experiment.evaluation.batches
-        shards = ShardStore(self.store.unfinished(spec), spec.fingerprint(device_of(model), **batches))
+        folder = self._kept(spec)
+        store = ShardStore(folder, spec.fingerprint(device_of(model), **batches)) if folder else None
         outcome = rerank_collection(
             reranker_of(model, **batches),
             data.collection,
             data.candidates,
             main_metric=data.dataset.main_metric,
             ordered=data.first_stage.ordered,
-            store=shards if spec.reusable else None,
+            store=store,
             processes=self._processes,
             advance=advance,
         )
@@ -135,7 +136,7 @@ class Evaluator:
         before = _paid(model)
         wrapped = MTEBEncoderWrapper(model, **self._adapted(spec, system, advance))
         outcome = evaluate_embedding_collection(
-            wrapped, data.pooled, exclude_self=data.dataset.exclude_self, folder=self.store.unfinished(spec)
+            wrapped, data.pooled, exclude_self=data.dataset.exclude_self, folder=self._kept(spec)
         )
         return replace(
             outcome,
@@ -155,9 +156,9 @@ class Evaluator:
         model, reranking = system.model(), spec.task == "reranking"
         batches = system.experiment.evaluation.batches
         adapter = MTEBCrossEncoderWrapper if reranking else MTEBEncoderWrapper
-        folder = self.store.unfinished(spec) if spec.reusable else None
         before = _paid(model)
-        outcome = evaluate_task(adapter(model, **self._adapted(spec, system, advance)), mteb_task, folder)
+        adapted = adapter(model, **self._adapted(spec, system, advance))
+        outcome = evaluate_task(adapted, mteb_task, self._kept(spec))
         return replace(
             outcome,
             token_budget=reranker_of(model, **batches).token_budget if reranking else used_budget(model, **batches),
@@ -165,6 +166,10 @@ class Evaluator:
             queries_without_candidates=[] if reranking else None,
             usage=_since(before, model),
         )
+
+    def _kept(self, spec: EvaluationSpec) -> Path | None:
+        """Return the folder of what a killed evaluation finds again; None where it may be another system's."""
+        return self.store.unfinished(spec) if spec.reusable else None
 
     def _adapted(self, spec: EvaluationSpec, system: System, advance: Advance | None) -> dict[str, Any]:
         """Return the arguments of an adapter to MTEB besides the model."""

@@ -160,6 +160,7 @@ def _split(name: str) -> tuple[str, str]:
     if not name.strip():
         raise UsageError(f"{OPTION} names nothing; write a hub id, a folder, or {_forms()}")
     if not colon or Path(name).exists():
+        _refuse_adapter(name)
         return YES_NO, name
     known = MODELS.names()
     if kind not in known:
@@ -172,6 +173,14 @@ def _split(name: str) -> tuple[str, str]:
     if kind in ADDRESSES:
         refuse_secrets(name)  # before a message or a result repeats the address
     return kind, name if kind == BUNDLED else rest
+
+
+def _refuse_adapter(name: str) -> None:
+    if Path(name, "adapter_config.json").is_file() and not Path(name, "config.json").is_file():
+        raise UsageError(
+            f"{OPTION} {name}: an adapter alone, and no checkpoint of unimoe's training; merge it into its base and "
+            f"save the whole, or write {OPTION} rankllama:{name} if it has a score head"
+        )
 
 
 def _forms() -> str:

@@ -1,0 +1,128 @@
+"""``unimoe parity``: models by name and stored results, exit codes, JSON and bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.reranking import invented, write_invented
+from support.scripts import Done, assert_refused, call_script
+from support.tiny_rerankers import save_tiny_cross_encoder
+
+import unimoe
+from unimoe.trec import read_run
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+MAIN = str(Path(unimoe.__file__).with_name("__main__.py"))
+FUNCTIONS = """
+def lengths(pairs):
+    return [float(len(document)) for query, document in pairs]
+lengths.identity = "lengths"
+
+def almost(pairs):
+    return [score + 0.0005 for score in lengths(pairs)]
+almost.identity = "almost"
+
+def scaled(pairs):
+    return [score / 1000 for score in lengths(pairs)]
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("parity")
+    write_invented(folder / "toy", invented(documents=15, queries=8))
+    save_tiny_cross_encoder(folder / "ce")
+    (folder / "my_parity.py").write_text(FUNCTIONS, "utf-8")
+    (folder / "empty").mkdir()
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _here(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(data)
+
+
+def parity(data: Path, *arguments: str) -> Done:
+    return call_script(MAIN, "parity", *arguments, UNIMOE_DATA=str(data), UNIMOE_CACHE=str(data / "cache"))
+
+
+ON_TOY = ("--datasets", "toy", "--set", "model.dtype=float32")
+
+
+def test_models_are_evaluated_and_compared_and_their_results_kept(data: Path, tmp_path: Path) -> None:
+    names = ["python:my_parity:lengths", "python:my_parity:almost"]
+    place = ["--output-dir", str(tmp_path)]
+    done = parity(data, *names, *ON_TOY, *place)
+    assert done.returncode == 0, done.stderr
+    first, *_, last = done.stdout.splitlines()
+    assert first.startswith("reranking/toy: lengths (python:my_parity:lengths@")
+    assert "largest 0.0005 (query q" in done.stdout
+    assert "Kendall's tau  mean 1.0000, lowest 1.0000" in done.stdout
+    assert last == "parity: no score differs by 0.001 or more"
+    again = parity(data, *names, *ON_TOY, *place)
+    assert again.stdout == done.stdout
+    assert again.stderr.count("already done") == again.stderr.count("reranking toy") == 4
+    stored = [str(tmp_path / name.replace(":", "-")) for name in names]
+    assert parity(data, *stored).stdout == done.stdout
+    beyond = parity(data, *stored, "--tolerance", "0.0001")
+    assert beyond.returncode == 10
+    assert beyond.stdout.splitlines()[-1].startswith("no parity: scores differ by up to 0.0005 (reranking/toy)")
+
+
+def test_a_model_and_stored_results(data: Path, tmp_path: Path) -> None:
+    stored = call_script(
+        "evaluate.py", "--model", "cross-encoder:ce", *ON_TOY, "--output-dir", tmp_path / "stored",
+        UNIMOE_DATA=str(data), UNIMOE_CACHE=str(data / "cache"),
+    )  # fmt: skip
+    assert stored.returncode == 0, stored.stderr
+    low = ("--datasets", "toy", "--set", "model.dtype=bfloat16")
+    done = parity(data, str(tmp_path / "stored"), "cross-encoder:ce", *low, "--output-dir", str(tmp_path), "--json")
+    found = json.loads(done.stdout)
+    runs = [
+        read_run(tmp_path / place / "ce/seed_none/runs/reranking/toy.trec") for place in ("stored", "cross-encoder-ce")
+    ]
+    gaps = [abs(runs[0][q][d] - runs[1][q][d]) for q in runs[0] for d in runs[0][q]]
+    assert done.returncode == (10 if max(gaps) >= 1e-3 else 0)
+    assert found["largest"] == max(gaps) > 0
+    assert found["within"] is (max(gaps) < 1e-3)
+    (one,) = found["datasets"]
+    assert (one["key"], one["pairs"], one["queries"]) == ("reranking/toy", len(gaps), 8)
+    assert one["mean_difference"] == pytest.approx(sum(gaps) / len(gaps))
+
+
+def test_another_scale_is_no_parity_and_named(data: Path, tmp_path: Path) -> None:
+    done = parity(data, "python:my_parity:lengths", "python:my_parity:scaled", *ON_TOY, "--output-dir", str(tmp_path))
+    assert done.returncode == 10
+    assert "the order is the same, so the scores may be on two scales" in done.stdout
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("names", "code", "words"),
+        [
+            (["empty", "cross-encoder:ce"], 3, "empty: holds neither reranking results nor a model; run `unimoe eval"),
+            (["./nowhere", "cross-encoder:ce"], 3, "'./nowhere': no such folder"),
+            (["crossencoder:ce", "cross-encoder:ce"], 2, "no kind of model 'crossencoder'"),
+            (["encoder:ce", "cross-encoder:ce"], 2, "--task reranking: ce does embedding only"),
+        ],
+    )
+    def test_it_is_one_line(self, data: Path, tmp_path: Path, names: list[str], code: int, words: str) -> None:
+        assert_refused(parity(data, *names, *ON_TOY, "--output-dir", str(tmp_path)), code, words)
+
+    def test_options_of_models_with_results_alone(self, data: Path, tmp_path: Path) -> None:
+        parity(data, "python:my_parity:lengths", "python:my_parity:almost", *ON_TOY, "--output-dir", str(tmp_path))
+        stored = str(tmp_path / "python-my_parity-lengths")
+        assert_refused(parity(data, stored, stored, *ON_TOY), 2, "--datasets is for models, and both sides are results")
+
+    def test_results_of_other_candidates(self, data: Path, tmp_path: Path) -> None:
+        for place, more in (("a", []), ("b", ["--set", "evaluation.depth=3"])):
+            done = parity(
+                data, "python:my_parity:lengths", "python:my_parity:almost", *ON_TOY, *more,
+                "--output-dir", str(tmp_path / place),
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+        sides = [str(tmp_path / place / "python-my_parity-lengths") for place in ("a", "b")]
+        assert_refused(parity(data, *sides), 3, "was scored by lengths alone; evaluate both on the same candidates")
