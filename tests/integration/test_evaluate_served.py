@@ -163,8 +163,17 @@ def test_a_plan_counts_requests_and_price_and_asks_about_the_probe_alone(server:
 def test_a_server_is_at_parity_with_the_model_in_this_process(server: ModelServer, folder: Path) -> None:
     settings = ["served.api=vllm", "served.model=org/tiny", f"model.base={folder / 'tiny'}", "model.dtype=float32",
                 "model.max_length=256", "evaluation.depth=10"]  # fmt: skip
-    arguments: list[str | Path] = ["parity", folder / "tiny", server.base("vllm"), "--datasets", "toy", "--tolerance", "1e-4",
-                 *[word for setting in settings for word in ("--set", setting)]]  # fmt: skip
+    words = [word for setting in settings for word in ("--set", setting)]
+    arguments = [
+        "parity",
+        str(folder / "tiny"),
+        server.base("vllm"),
+        "--datasets",
+        "toy",
+        "--tolerance",
+        "1e-4",
+        *words,
+    ]
     main = str(Path(unimoe.__file__).with_name("__main__.py"))
     environment = {"UNIMOE_DATA": str(folder / "data"), "UNIMOE_CACHE": str(folder / "cache")}
     done = call_script(main, *arguments, "--output-dir", folder / "same", **environment)
@@ -173,6 +182,45 @@ def test_a_server_is_at_parity_with_the_model_in_this_process(server: ModelServe
     environment["UNIMOE_CACHE"] = str(folder / "another")  # which has no record of the first answers
     other = call_script(main, *arguments, "--output-dir", folder / "other", **environment)
     assert other.returncode == 10, other.stderr + other.stdout
+
+
+def retrieve(folder: Path, *more: str) -> Done:
+    return call_script(
+        str(Path(unimoe.__file__).with_name("__main__.py")), "retrieve", "--datasets", "toy", "--output-dir",
+        folder / "outputs", *more, UNIMOE_DATA=str(folder / "data"), UNIMOE_CACHE=str(folder / "cache"),
+    )  # fmt: skip
+
+
+def test_an_embedder_searches_a_collection(server: ModelServer, folder: Path) -> None:
+    settings = ["--set", "served.api=openai", "--set", "served.model=org/tiny", "--set", 'encoder.query_prefix="the "']
+    done = retrieve(folder, "--encoder", server.base("openai"), *settings)
+    assert done.returncode == 0, done.stderr
+    found = result(folder, "tiny.openai", "retrieval")
+    assert found["identity"]["base_model"].startswith("served:openai:")
+    assert found["provenance"]["device"] == "a server"
+    sent = [text for _, body in server.asked for text in body["input"]]
+    assert {f"the {query}" for query in COLLECTION.queries.values()} < set(sent)
+    run = (folder / "outputs/tiny.openai/seed_none/runs/retrieval/toy.trec").read_text("utf-8").splitlines()
+    query, _, document, _, score, _ = run[0].split()
+    own = server.model.encode([f"the {COLLECTION.queries[query]}", COLLECTION.corpus[document].full_text])
+    assert float(score) == pytest.approx(float(own[0] @ own[1]), abs=1e-5)
+    again = retrieve(folder, "--encoder", server.base("openai"), *settings)
+    assert again.returncode == 0, again.stderr
+    assert len(server.asked) == len({json.dumps(body) for _, body in server.asked}) + 1  # the probe texts alone
+
+
+@pytest.mark.parametrize(
+    ("encoder", "words"),
+    [
+        ("https://host/v1", "encoder.base https://host/v1: say what it speaks and what it serves"),
+        ("https://me:pw-secret@host/v1", "put the key into the environment variable"),
+    ],
+)
+def test_an_address_that_cannot_be_asked_is_refused(encoder: str, words: str, folder: Path) -> None:
+    done = retrieve(folder, "--encoder", encoder)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "pw-secret" not in done.stderr
 
 
 @pytest.mark.parametrize(
