@@ -331,6 +331,7 @@ class TestBadInput:
             ("rankllama:grades", 3, ["grades: a model of 3 labels; ranking needs one score per pair"]),
             ("rankllama:causal", 3, ["causal: no weights for score.weight"]),
             ("bundled:minilm", 2, ["bundled:minilm: no bundled model", "bundled:all-minilm-l6-v2"]),
+            ("bundled:smollm2", 2, ["no bundled model (did you mean 'bundled:smollm2-135m-instruct'?)"]),
             ("python:my_functions", 2, ["write python:MODULE:FUNCTION"]),
             ("python:my_function:longest", 2, ["no module 'my_function'; run the command in its folder"]),
             ("python:my_functions:longst", 2, ["my_functions has no longst (did you mean 'longest'?)"]),

@@ -14,7 +14,7 @@ from unimoe.config.dense import EncoderConfig
 from unimoe.errors import DataError, InputError, UsageError
 from unimoe.io import hash_json
 from unimoe.models.batching import default_token_budget, plan_batches, to_device
-from unimoe.models.device import release_memory
+from unimoe.models.device import keep_freed_memory, release_memory
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.encoder_files import EncoderFiles, Pooling, read_encoder_files, read_settings
 from unimoe.models.encoder_forward import EncoderForward
@@ -49,6 +49,7 @@ def load_encoder(config: EncoderConfig, device: torch.device, dtype: torch.dtype
     files = read_encoder_files(config)
     tokenizer, model = load_transformer(config, files, dtype)
     heads = [normalize if folder is None else dense(folder, device) for folder in files.after]
+    keep_freed_memory(device)
     try:
         return SentenceEncoder(config, files, tokenizer, model.to(device), heads)
     except RuntimeError as error:  # torch's, of matrices whose shapes do not match

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -58,9 +61,15 @@ class ModelLoader:
             return None
         return FrozenLayers(split_decoder(self.fresh_base().model.model, self.first_layer)[0])
 
-    def fresh_base(self) -> BaseModel:
-        """Load the base model again: adding adapters changes it in place."""
+    @cached_property
+    def _base(self) -> BaseModel:
         return load_base(self._experiment.model, self.device, self.dtype)
+
+    def fresh_base(self) -> BaseModel:
+        """Return the base model with modules of its own, which adapters change, and weights that all copies share."""
+        kept = self._base.model
+        shared = {id(weights): weights for weights in chain(kept.parameters(), kept.buffers())}
+        return replace(self._base, model=copy.deepcopy(kept, shared))
 
     def zero_shot(self) -> UnimodelForExp1:
         """Load the base model without adapters."""
@@ -72,10 +81,11 @@ class ModelLoader:
         Raises:
             DataError: the adapters do not fit.
         """
-        base = self.fresh_base()
         if self._experiment.evaluation.merge_adapters:
+            base = load_base(self._experiment.model, self.device, self.dtype)  # its weights change
             merge_lora(base, load_base(self._experiment.model, torch.device("cpu"), torch.float32), checkpoint)
         else:
+            base = self.fresh_base()
             load_lora(base, checkpoint)
         return self._unimodel(base)
 

@@ -7,6 +7,7 @@ import torch
 from support.tiny_models import ModelKind, tiny_base
 from torch import nn
 
+from unimoe.models import last_layer
 from unimoe.models.last_layer import last_tokens_only
 from unimoe.models.token_tree import build_tree
 from unimoe.models.tree_attention import pack, run_tree
@@ -41,6 +42,35 @@ def test_the_last_feed_forward_part_sees_last_tokens_only() -> None:
     tree = tree_of(decoder)
     run_tree(quick, tree)
     assert rows == [tree.ids.shape[1]] * (len(decoder.layers) - 1) + [len(SEQUENCES)]
+
+
+@pytest.mark.parametrize("rounds", [False, True])
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_gradients_are_those_of_all_layers(kind: ModelKind, rounds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(last_layer, "rounds_rows", lambda *_: rounds)
+    decoder = tiny_base(kind).model.model.double().requires_grad_()
+    quick, drops = last_tokens_only(decoder)
+    assert drops
+    tree = pack(build_tree([*SEQUENCES, SEQUENCES[1]]), torch.device("cpu"), torch.float64)  # one twice
+    weights = dict(decoder.named_parameters())
+    direction = torch.randn(len(SEQUENCES) + 1, decoder.config.hidden_size, dtype=torch.float64)
+    expected = torch.autograd.grad((run_tree(decoder, tree)[0, tree.last] * direction).sum(), list(weights.values()))
+    found = torch.autograd.grad((run_tree(quick, tree)[0] * direction).sum(), list(weights.values()))
+    for gradient, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(gradient, wanted)
+
+
+def test_the_last_layer_makes_queries_of_last_tokens_only() -> None:
+    decoder = tiny_base().model.model
+    rows: dict[str, int] = {}
+    for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+        projection = getattr(decoder.layers[-1].self_attn, name)
+        projection.register_forward_pre_hook(lambda _, inputs, name=name: rows.update({name: inputs[0].shape[1]}))
+    quick, _ = last_tokens_only(decoder)
+    tree = tree_of(decoder)
+    run_tree(quick, tree)
+    tokens, few = tree.ids.shape[1], len(SEQUENCES)
+    assert rows == {"q_proj": few, "k_proj": tokens, "v_proj": tokens, "o_proj": few}
 
 
 def test_a_layer_with_another_part_is_left_as_it_is() -> None:

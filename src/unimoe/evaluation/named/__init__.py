@@ -27,6 +27,7 @@ from unimoe.config.files import find_config, overridden, parse_experiment, read_
 from unimoe.errors import UsageError, did_you_mean
 from unimoe.evaluation.systems import System, arm_name
 from unimoe.models.base import model_type
+from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.prompts import default_prompt
 from unimoe.models.served.client import refuse_secrets
 from unimoe.registry import Registry
@@ -120,15 +121,14 @@ def default_experiment(name: str, overrides: tuple[str, ...] = ()) -> Experiment
         overrides: ``key=value`` strings.
     """
     kind, rest = _split(name)
-    causal = kind == YES_NO or (kind == BUNDLED and name.partition(":")[2].startswith("smollm"))
-    causal = causal or (kind in ADDRESSES and any(text.startswith("model.base=") for text in overrides))
+    based = kind in ADDRESSES and any(text.startswith("model.base=") for text in overrides)
     raw = read_yaml(find_config(Path(_SETTINGS))) | {
         "name": "models",
         "model": {"base": rest},
         "prompt": {},
         "lora": {},
     }
-    if causal:
+    if kind == YES_NO or rest == BUNDLED_ID or based:
         given = overridden({"model": raw["model"]}, [text for text in overrides if text.startswith("model.")])
         raw["prompt"] = default_prompt(model_type(parse_experiment(raw | given, OPTION).model)).settings
     return parse_experiment(overridden(raw, overrides), source=f"{OPTION} {name}")

@@ -13,7 +13,7 @@ from unimoe.config import PromptConfig
 from unimoe.errors import DataError, InputError
 from unimoe.io import hash_json
 from unimoe.models.batching import default_token_budget, pad_ids, plan_batches
-from unimoe.models.device import release_memory
+from unimoe.models.device import keep_freed_memory, release_memory
 from unimoe.models.embedder import Advance, Vectors
 from unimoe.models.matmul import quicken
 from unimoe.models.pair_model import QueryFirstIds, TextPair
@@ -61,6 +61,7 @@ def load_mono_t5(
     if missing:
         raise DataError(f"{folder}: no weights for {missing[0]}; give a T5 that is saved with its output layer")
     quicken(model)
+    keep_freed_memory(device)
     name = mono_t5_prompt(folder, prompt, max_length)
     return MonoT5(
         model.requires_grad_(False).eval().to(device),

@@ -13,6 +13,7 @@ from unimoe.errors import DataError, InputError
 from unimoe.io import hash_json, read_json
 from unimoe.models.base import attention_for
 from unimoe.models.batched import BatchedDecoder
+from unimoe.models.device import keep_freed_memory
 from unimoe.models.embedder import Advance, Vectors
 from unimoe.models.matmul import quicken
 from unimoe.models.pair_model import QueryFirstIds, TextPair
@@ -73,6 +74,7 @@ def load_score_head(
         raise DataError(f"{folder}: a model of {model.config.num_labels} labels; ranking needs one score per pair")
     model.requires_grad_(False).eval().to(device)
     quicken(model)
+    keep_freed_memory(device)
     model.set_attn_implementation(attention_for(device, max_length))
     pairs = LlamaPairs(tokenizer, max_length, _end(tokenizer))
     return ScoreHead(model, pairs, identity, score_head_prompt(folder, max_length))
