@@ -272,7 +272,7 @@ def pinned_dtype(experiment: Experiment, device: torch.device) -> torch.dtype:
     path = Path(experiment.output_dir) / _PINNED
     # Seeds and arms may be added later; each training has a fingerprint of its own. Gates do not change scores, and a
     # copy in the folder guards them.
-    settings = experiment.model_dump(exclude={"output_dir", "seeds", "arms", "gates"})
+    settings = experiment.model_dump(exclude={"output_dir", "seeds", "arms", "gates", "served"})
     with lock(path):
         if path.exists():
             pinned = read_json(path)

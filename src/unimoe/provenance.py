@@ -37,6 +37,7 @@ def collect_provenance(
     items: int | None,
     token_budget: int | None,
     given: Sequence[str],
+    usage: Mapping[str, float] | None = None,
 ) -> Provenance:
     """Return the provenance of a result computed just now.
 
@@ -48,6 +49,7 @@ def collect_provenance(
         items: pairs or texts scored in that time; None without a model.
         token_budget: tokens of one forward pass; None without a model.
         given: options and config keys given by hand.
+        usage: what a server was paid, by name.
     """
     commit, dirty = git_state()
     return Provenance(
@@ -64,6 +66,7 @@ def collect_provenance(
         wall_time_s=wall_time_s,
         items_per_s=items / wall_time_s if items and wall_time_s > 0 else None,
         given=list(given),
+        usage=dict(usage or {}),
     )
 
 

@@ -94,6 +94,7 @@ class Provenance(_Strict):
         wall_time_s: seconds of scoring, model loading excluded.
         items_per_s: pairs (reranking) or texts (embedding) scored per second; None where no model scored anything.
         given: the options and config keys given by hand; all others have their default.
+        usage: what a server was paid for the scores, by name: requests, tokens, searches; empty without one.
     """
 
     created: str
@@ -109,6 +110,7 @@ class Provenance(_Strict):
     wall_time_s: Score
     items_per_s: Score | None
     given: list[str]
+    usage: dict[str, Score] = {}
 
 
 class EvalResult(_Strict):

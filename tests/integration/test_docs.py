@@ -23,6 +23,7 @@ from unimoe.cli.main import app
 from unimoe.config import Experiment
 from unimoe.config.experiment import TEMPLATES
 from unimoe.config.files import load_experiment, parse_config
+from unimoe.config.served import APIS, ServedConfig
 from unimoe.data.source import SOURCES
 from unimoe.losses import LOSSES
 from unimoe.trec import Qrels, write_qrels, write_run
@@ -117,10 +118,12 @@ def test_what_a_page_registers_is_known(monkeypatch: pytest.MonkeyPatch) -> None
         run_python(blocks("python", ROOT / "docs" / "extending.md"))
         assert list(unimoe.load_collection("colours:garden").corpus) == ["d1", "d2"]
         assert unimoe.score_run({"q1": {"d1": 1}}, {"q1": {"d1": 1.0}}, ["first_is_best"]).aggregate
+        assert ServedConfig(api="hits", model="tiny").api == "hits"
     finally:
         SOURCES.remove("colours")
         TEMPLATES.remove("bare")
         LOSSES.remove("hinge")
+        APIS.remove("hits")
 
 
 @pytest.mark.usefixtures("folder")

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from unimoe.config.base import Count, Dtype, Name, Section
 from unimoe.config.experiment import EvaluationConfig, MTEBConfig
+from unimoe.config.served import ServedConfig
 
 BUNDLED_ENCODER = "bundled:all-minilm-l6-v2"
 
@@ -16,7 +17,8 @@ class EncoderConfig(Section):
     """A text encoder.
 
     Attributes:
-        base: a hub id, a folder (of sentence-transformers or of transformers), or ``bundled:all-minilm-l6-v2``.
+        base: a hub id, a folder (of sentence-transformers or of transformers), ``bundled:all-minilm-l6-v2``, or for
+            ``unimoe retrieve`` a server's address, ``https://HOST/v1``.
         revision: the hub revision; null for the newest.
         dtype: ``auto`` probes the device for the faster of bfloat16 and float32.
         max_length: tokens of one text, prefix included; null for the model's own limit.
@@ -85,6 +87,7 @@ class DenseExperiment(Section):
         name: recorded in every result; ``output_dir`` holds one experiment.
         caveats: why results are unfit for decisions; copied into every result.
         output_dir: folder of vectors, results and analysis.
+        served: how an encoder behind a server is asked, when ``encoder.base`` is its address; null without one.
     """
 
     name: Name = "dense"
@@ -92,4 +95,5 @@ class DenseExperiment(Section):
     encoder: EncoderConfig = EncoderConfig()
     retrieval: DenseConfig = DenseConfig()
     evaluation: EvaluationConfig = EvaluationConfig(mteb=MTEBConfig(task_instruction=None))
+    served: ServedConfig | None = None
     caveats: list[str] = Field(default_factory=list)

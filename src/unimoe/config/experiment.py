@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from unimoe.config.base import Count, Dtype, Fraction, Name, Section, registered
+from unimoe.config.served import ServedConfig
 from unimoe.config.training import ArmConfig, LoraConfig, TrainingConfig
 from unimoe.errors import UsageError, did_you_mean
 from unimoe.registry import Registry
@@ -209,6 +210,7 @@ class Experiment(Section):
         caveats: why results are unfit for decisions; copied into every result.
         output_dir: folder of checkpoints, results and analysis; one experiment each.
         seeds: a training of every arm for each of them.
+        served: how a model behind a server is asked, when ``--model`` is its address; null without one.
     """
 
     name: Name
@@ -222,6 +224,7 @@ class Experiment(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     arms: Annotated[dict[Name, ArmConfig], Field(min_length=1)]
     gates: str | None = None
+    served: ServedConfig | None = None
     caveats: list[str] = Field(default=[])
 
     @model_validator(mode="after")

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from unimoe.data.collection import Collection
 from unimoe.evaluation.shards import Candidates, Pair, candidate_pairs, prepare
+from unimoe.models.served.usage import Estimate
 
 T = TypeVar("T")
 
@@ -47,6 +48,43 @@ class ItemGauge:
         """Return the pairs or texts per second of a sample, measured for some seconds."""
         run: Callable[[Sequence[Any]], Any] = self._model.encode if self._embeds else self._model.score
         return probed_speed(run, sample, _PROBE_ITEMS, len)
+
+
+class ServedGauge(ItemGauge):
+    """Counts what a reranker or embedder behind a server will be asked, and probes nothing, which would cost.
+
+    Attributes:
+        asked: an estimate for each dataset so far.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self.asked: list[Estimate] = []
+
+    def pairs(self, collection: Collection, candidates: Candidates) -> list[Any]:
+        """Count a dataset's pairs; return none to probe with."""
+        self.asked.append(self._model.estimate(collection, candidates))
+        return []
+
+    def texts(self, texts: Sequence[str]) -> list[Any]:
+        """Count a dataset's texts; return none to probe with."""
+        self.asked.append(self._model.estimate(texts))
+        return []
+
+    def described(self, words: Sequence[str]) -> list[Any]:
+        """Return none to probe with."""
+        return []
+
+    def total(self) -> str:
+        """Return what will be asked for all datasets, in words."""
+        prices = [one.price for one in self.asked if one.price is not None]
+        requests, tokens = sum(one.requests for one in self.asked), sum(one.tokens for one in self.asked)
+        return str(Estimate(requests, tokens, sum(prices) if prices else None))
+
+
+def gauge_of(model: Any) -> ItemGauge:
+    """Return what counts the items of a model that is not one of token ids."""
+    return ServedGauge(model) if callable(getattr(model, "estimate", None)) else ItemGauge(model)
 
 
 def probed_speed(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from unimoe.console import stdout
-from unimoe.evaluation.gauges import ItemGauge, probed_speed, spread
+from unimoe.evaluation.gauges import ItemGauge, ServedGauge, gauge_of, probed_speed, spread
 from unimoe.evaluation.mteb.sizes import TaskSize, task_size
 from unimoe.evaluation.rerankers import UnimodelReranker, reranker_of, truncation_note
 from unimoe.evaluation.shards import Pair, cut_shards, prepare
@@ -65,7 +65,7 @@ def print_plan(
     and what the system does there.
     """
     model, works, probe = system.model(), list[Work](), list[Any]()
-    gauge = TokenGauge(model) if callable(getattr(model, "rerank_ids", None)) else ItemGauge(model)
+    gauge = TokenGauge(model) if callable(getattr(model, "rerank_ids", None)) else gauge_of(model)
     header = f"{'task':<10} {'dataset':<26} {'queries':>8} {'pairs/texts':>12} {'tokens':>14} {'disk':>9}"
     stdout.print(header, soft_wrap=True)
     for data in datasets:
@@ -86,6 +86,9 @@ def print_plan(
         probe = probe or gauge.described((mteb_task.metadata.description or mteb_task.metadata.name).split())
         works.append(_mteb_work(task, mteb_task, size, gauge))
         _print_work(works[-1])
+    if isinstance(gauge, ServedGauge):
+        beside = " (tasks of MTEB not counted)" if len(works) > len(gauge.asked) else ""
+        stdout.print(f"total: {gauge.total()}{beside}", soft_wrap=True)
     if probe:
         _print_total(works, gauge.unit, gauge.speed(probe), price)
 
@@ -132,7 +135,7 @@ def _work(task: Task, data: LoadedDataset, gauge: TokenGauge | ItemGauge) -> tup
         if isinstance(gauge, TokenGauge):
             tokens, sample = _text_tokens(texts, gauge.model, items)
         else:
-            sample = gauge.texts(texts)
+            sample = gauge.texts([*texts, *data.pooled.queries.values()])
         disk = len(data.pooled.queries) * min(1000, len(texts)) * _LINE_BYTES
     queries = len(data.collection.queries)
     return Work(task, result_dataset(task, data.dataset), queries, items, tokens, disk + queries * _QUERY_BYTES), sample

@@ -186,6 +186,8 @@ def truncation_note(name: str, truncated: Sequence[str]) -> str:
 
 def used_budget(model: Any, token_budget: int | None = None, batch_size: int | None = None) -> int | None:
     """Return the tokens of one forward pass, fewer once memory ran out; None where sequences are counted instead."""
+    if isinstance(device_of(model), str):
+        return None
     reduced: int | None = getattr(model, "reduced_budget", None)
     if reduced or batch_size:
         return reduced
@@ -205,8 +207,8 @@ def reranker_of(model: Any, *, instruction: str | None = None, **batches: Unpack
 
 def device_of(model: Any) -> torch.device | str:
     """Return where a system's model computes; a description where torch does not know the place."""
-    device: torch.device | str = getattr(model, "device", "not known")
-    return device
+    place: torch.device | str = getattr(model, "place", getattr(model, "device", "not known"))
+    return place
 
 
 def as_reranker(model: Any, tokenizer: Any, config: Experiment) -> Reranker:

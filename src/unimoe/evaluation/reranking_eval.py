@@ -17,7 +17,15 @@ from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UnimoeError, UsageError
 from unimoe.evaluation.loading import failure_line
 from unimoe.evaluation.rerankers import as_reranker, truncation_note
-from unimoe.evaluation.shards import Candidates, Reranker, ShardScores, ShardWork, candidate_pairs, score_shards
+from unimoe.evaluation.shards import (
+    Candidates,
+    RemoteReranker,
+    Reranker,
+    ShardScores,
+    ShardWork,
+    candidate_pairs,
+    score_shards,
+)
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.tiers import Dataset, LoadedDataset, chosen_datasets, known_tier, tier_datasets
 from unimoe.metrics import score_run, suite_averages
@@ -148,6 +156,9 @@ def rerank_collection(
     """
     run, found = rerank_run(reranker, collection, candidates, **work)
     level, truncated = collection.relevance_level, sorted(reranker.truncated_queries(collection.queries))
+    notes = [truncation_note(collection.name, truncated)] if truncated else []
+    if isinstance(reranker, RemoteReranker):
+        notes += reranker.notes(run, found.usage)
     first_stage = score_run(collection.qrels, candidates, relevance_level=level) if ordered else None
     return Outcome(
         main_metric=main_metric,
@@ -162,7 +173,8 @@ def rerank_collection(
         first_stage=first_stage,
         queries_without_candidates=sorted(query for query in collection.qrels if not candidates.get(query)),
         truncated_queries=truncated,
-        notes=[truncation_note(collection.name, truncated)] if truncated else [],
+        notes=notes,
+        usage=found.usage,
     )
 
 

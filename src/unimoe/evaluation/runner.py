@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -133,6 +133,7 @@ class Evaluator:
     def _embed(self, spec: EvaluationSpec, system: System, data: LoadedDataset, advance: Advance | None) -> Outcome:
         """Rank a collection by the cosine of embeddings, through MTEB."""
         model, collection = system.model(), data.collection
+        before = _paid(model)
         wrapped = MTEBEncoderWrapper(model, **self._adapted(spec, system, advance))
         outcome = evaluate_embedding_collection(
             wrapped, data.pooled, exclude_self=data.dataset.exclude_self, folder=self._kept(spec)
@@ -145,7 +146,8 @@ class Evaluator:
             relevance_level=collection.relevance_level,
             main_score=outcome.main_score if spec.task_type else None,
             token_budget=used_budget(model, **system.experiment.evaluation.batches),
-            device=describe_device(model.device),
+            device=describe_device(device_of(model)),
+            usage=_since(before, model),
         )
 
     def _evaluate_mteb_task(
@@ -154,6 +156,7 @@ class Evaluator:
         model, reranking = system.model(), spec.task == "reranking"
         batches = system.experiment.evaluation.batches
         adapter = MTEBCrossEncoderWrapper if reranking else MTEBEncoderWrapper
+        before = _paid(model)
         adapted = adapter(model, **self._adapted(spec, system, advance))
         outcome = evaluate_task(adapted, mteb_task, self._kept(spec))
         return replace(
@@ -161,6 +164,7 @@ class Evaluator:
             token_budget=reranker_of(model, **batches).token_budget if reranking else used_budget(model, **batches),
             device=describe_device(device_of(model)),
             queries_without_candidates=[] if reranking else None,
+            usage=_since(before, model),
         )
 
     def _kept(self, spec: EvaluationSpec) -> Path | None:
@@ -178,6 +182,15 @@ class Evaluator:
             "processes": self._processes,
             **evaluation.batches,
         }
+
+
+def _paid(model: Any) -> dict[str, float]:
+    """Return what a model behind a server was paid so far, by name."""
+    return dict(getattr(model, "usage", {}))
+
+
+def _since(before: Mapping[str, float], model: Any) -> dict[str, float]:
+    return {name: amount - before.get(name, 0.0) for name, amount in _paid(model).items()}
 
 
 def serve_model(processes: Processes, load_system: Callable[[], System]) -> None:

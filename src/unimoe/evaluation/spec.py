@@ -106,6 +106,7 @@ class Outcome:
         mteb_json: MTEB's own result as JSON values, with None for what is no number (nAUC of equal scores).
         task_type: MTEB's type of the task; None outside MTEB.
         notes: what to know before the scores are believed, in sentences.
+        usage: what a server was paid for the scores, by name: requests, tokens, searches.
     """
 
     main_metric: str
@@ -125,6 +126,7 @@ class Outcome:
     mteb_json: dict[str, Any] = field(default_factory=dict)
     task_type: str | None = None
     notes: list[str] = field(default_factory=list)
+    usage: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def aggregate(self) -> dict[str, float]:

@@ -167,6 +167,7 @@ class ResultStore:
                 items=outcome.items,
                 token_budget=outcome.token_budget,
                 given=self._given,
+                usage=outcome.usage,
             ),
         )
 

@@ -14,12 +14,15 @@ import torch
 from unimoe.checkpoint import Checkpoint, read_checkpoint
 from unimoe.config import Experiment
 from unimoe.config.dense import DenseConfig, DenseExperiment
+from unimoe.config.served import ServedConfig
 from unimoe.config.training import ArmConfig
 from unimoe.errors import DataError, UsageError
 from unimoe.io import hash_json
 from unimoe.models.device import choose_dtype, describe_device
-from unimoe.models.embedder import Embedder
+from unimoe.models.embedder import Embedder, TextKind
 from unimoe.models.loader import ModelLoader, weights_hash
+from unimoe.models.served.client import refuse_secrets
+from unimoe.models.served.probe import served_name
 from unimoe.processes import ALONE, Processes
 from unimoe.results import Task, safe_name
 
@@ -183,7 +186,9 @@ def retriever_name(experiment: DenseExperiment, checkpoint: Path | None, name: s
         UsageError: the name cannot be an arm's.
         DataError: the checkpoint is missing or damaged.
     """
-    if name is None:
+    if name is None and checkpoint is None and (settings := _served(experiment)):
+        name = served_name(settings)
+    elif name is None:
         last = re.split(r"[:/\\]", experiment.encoder.base.rstrip("/\\"))[-1]
         name = read_checkpoint(checkpoint).arm if checkpoint else safe_name(last)
     return arm_name(name)
@@ -213,6 +218,8 @@ def encoder_retriever(
     """
     from unimoe.models.encoder import load_encoder
 
+    if settings := _served(experiment):
+        return _served_retriever(experiment, settings, name)
     dtype = processes.leaders_dtype(choose_dtype(device, experiment.encoder.dtype))
     model = load_encoder(experiment.encoder, device, dtype)
     return Retriever(
@@ -223,6 +230,30 @@ def encoder_retriever(
         device=describe_device(device),
         dtype=str(dtype).removeprefix("torch."),
     )
+
+
+def _served_retriever(experiment: DenseExperiment, settings: ServedConfig, name: str) -> Retriever:
+    from unimoe.models.served.embedder import ServedEmbedder
+
+    encoder = experiment.encoder
+    prefixes: dict[TextKind, str] = {"query": encoder.query_prefix or "", "document": encoder.document_prefix or ""}
+    model = ServedEmbedder(encoder.base, settings, prefixes)
+    prompt = _prompt_with_lengths(model.prompt_name, experiment.retrieval)
+    return Retriever(name, lambda: model, model.base_identity, prompt, model.place, "unknown")
+
+
+def _served(experiment: DenseExperiment) -> ServedConfig | None:
+    """Return how the encoder is asked where its base is a server's address, else None."""
+    base = experiment.encoder.base
+    if not base.startswith(("http://", "https://")):
+        return None
+    refuse_secrets(base)
+    if experiment.served is None:
+        raise UsageError(
+            f"encoder.base {base}: say what it speaks and what it serves with --set served.api=openai "
+            "--set served.model=NAME"
+        )
+    return experiment.served
 
 
 def checkpoint_retriever(experiment: DenseExperiment, folder: Path, name: str, device: torch.device) -> Retriever:

@@ -16,7 +16,7 @@ from unimoe.io import hash_file, hash_json, hash_parts
 from unimoe.models.bundled import BUNDLED_ID, BUNDLED_LAYERS, bundled_weights_hash, folder_named, prepared_bundled_model
 from unimoe.models.device import keep_freed_memory
 from unimoe.models.matmul import quicken
-from unimoe.models.quiet import first_line, load_pretrained
+from unimoe.models.quiet import first_line, load_pretrained, quiet_loading
 
 _SHORT = 192
 _ONLY_KIND = "full_attention"
@@ -61,6 +61,24 @@ def load_base(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> 
     keep_freed_memory(device)
     model.set_attn_implementation(attention_for(device, config.max_length))
     return BaseModel(model, tokenizer, identity or _identity(config, config.base, _hub_hash(config, model)))
+
+
+def load_tokenizer(config: ModelConfig) -> Any:
+    """Load the tokenizer of a base model alone.
+
+    Raises:
+        DataError: it is not available.
+    """
+    from transformers import AutoTokenizer
+
+    options = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
+    try:
+        with quiet_loading():
+            return AutoTokenizer.from_pretrained(_source(config), **options)
+    except UnimoeError:
+        raise
+    except Exception as error:  # damaged files raise errors of many kinds
+        raise DataError(f"model.base {config.base!r}: its tokenizer cannot be loaded ({_reason(error)})") from None
 
 
 def base_identity(config: ModelConfig) -> str | None:

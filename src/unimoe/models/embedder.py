@@ -21,16 +21,15 @@ Vectors = NDArray[np.float32]
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors of unit length, whose dot product is their cosine.
+    """Turns texts into vectors of unit length, whose dot product is their cosine."""
 
-    Attributes:
-        base_identity: logical id and content hash of the weights, ``id@hash``.
-        prompt_name: name and content hash of all settings that change a text's tokens or vector: prefixes, suffix,
-            lengths, pooling.
-    """
+    @property
+    def base_identity(self) -> str:
+        """Logical id and content hash of the weights, ``id@hash``."""
 
-    base_identity: str
-    prompt_name: str
+    @property
+    def prompt_name(self) -> str:
+        """Name and content hash of all settings that change a text's tokens or vector: prefixes, lengths, pooling."""
 
     @property
     def device(self) -> torch.device:

@@ -1,5 +1,7 @@
 """Systems by name: what ``--model`` takes, ``KIND:NAME``, or the hub id or folder of a causal language model.
 
+The kinds ``http`` and ``https`` are those of a server's address.
+
 A kind is one file in this folder, or registered by a program::
 
     from unimoe.evaluation.named import register_model
@@ -27,11 +29,13 @@ from unimoe.evaluation.systems import System, arm_name
 from unimoe.models.base import model_type
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.prompts import default_prompt
+from unimoe.models.served.client import refuse_secrets
 from unimoe.registry import Registry
 from unimoe.results import Task, safe_name
 
 OPTION = "--model"
 YES_NO, BUNDLED = "yes-no", "bundled"
+ADDRESSES = ("http", "https")
 
 _SETTINGS = "experiments/bundled"
 """The shipped config whose evaluation settings count where no other is given."""
@@ -42,7 +46,8 @@ class Naming:
     """What a name becomes a system with.
 
     Attributes:
-        experiment: its model, prompt and evaluation sections are used; the name replaces ``model.base``.
+        experiment: its model, prompt and evaluation sections are used; the name, if it is no
+            address, replaces ``model.base``.
         device: where models compute.
         dtype: what they compute in.
         arm: the name in results; None for one made of the model's.
@@ -63,6 +68,15 @@ class Naming:
         parts = [part for part in re.split(r"[:/\\]", model) if part] or [model]
         named = [part for part in parts if not re.fullmatch(r"checkpoint[\w.\-]*|seed_\w+|\.+", part)]
         return arm_name(self.arm or safe_name((named or parts)[-1]))
+
+    def with_own_prefixes(self) -> Naming:
+        """Return the same, with no instruction of MTEB's before texts to embed unless the experiment sets one."""
+        evaluation = self.experiment.evaluation
+        if "task_instruction" in evaluation.mteb.model_fields_set:
+            return self
+        own = evaluation.mteb.model_copy(update={"task_instruction": None})  # what decoders are trained on
+        changed = evaluation.model_copy(update={"mteb": own})
+        return replace(self, experiment=self.experiment.model_copy(update={"evaluation": changed}))
 
     def refuse_layers(self, kind: str) -> None:
         """Refuse ``model.layers`` with a kind of model that is always whole.
@@ -89,8 +103,9 @@ def named_system(name: str, naming: Naming) -> System:
     """
     kind, rest = _split(name)
     experiment = naming.experiment
-    based = experiment.model_copy(update={"model": experiment.model.model_copy(update={"base": rest})})
-    return MODELS[kind](rest, replace(naming, experiment=based))
+    if kind not in ADDRESSES:  # with an address, the base model is the one whose tokenizer makes token ids
+        experiment = experiment.model_copy(update={"model": experiment.model.model_copy(update={"base": rest})})
+    return MODELS[kind](rest, replace(naming, experiment=experiment))
 
 
 def is_checkpoint(name: str) -> bool:
@@ -106,13 +121,14 @@ def default_experiment(name: str, overrides: tuple[str, ...] = ()) -> Experiment
         overrides: ``key=value`` strings.
     """
     kind, rest = _split(name)
+    based = kind in ADDRESSES and any(text.startswith("model.base=") for text in overrides)
     raw = read_yaml(find_config(Path(_SETTINGS))) | {
         "name": "models",
         "model": {"base": rest},
         "prompt": {},
         "lora": {},
     }
-    if kind == YES_NO or rest == BUNDLED_ID:
+    if kind == YES_NO or rest == BUNDLED_ID or based:
         given = overridden({"model": raw["model"]}, [text for text in overrides if text.startswith("model.")])
         raw["prompt"] = default_prompt(model_type(parse_experiment(raw | given, OPTION).model)).settings
     return parse_experiment(overridden(raw, overrides), source=f"{OPTION} {name}")
@@ -121,13 +137,15 @@ def default_experiment(name: str, overrides: tuple[str, ...] = ()) -> Experiment
 def stated_system(model: Any, naming: Naming, tasks: tuple[Task, ...] = ("reranking",)) -> System:
     """Return the system of a reranker or embedder that states its ``name`` and ``identity`` itself.
 
+    An embedder's identity is its ``base_identity``.
+
     An attribute ``reusable`` that is false says that the identity does not tell the model from every other.
     """
     return System(
         naming.arm_of(model.name),
         naming.experiment,
         lambda: model,
-        model.identity,
+        model.base_identity if "embedding" in tasks else model.identity,
         getattr(model, "prompt_name", None),
         None,
         model_tasks=tasks,
@@ -152,6 +170,8 @@ def _split(name: str) -> tuple[str, str]:
         )
     if not rest.strip():
         raise UsageError(f"{OPTION} {name}: names no model; write one after the colon")
+    if kind in ADDRESSES:
+        refuse_secrets(name)  # before a message or a result repeats the address
     return kind, name if kind == BUNDLED else rest
 
 

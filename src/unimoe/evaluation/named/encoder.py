@@ -17,15 +17,12 @@ def encoder_system(name: str, naming: Naming) -> System:
         DataError: it cannot be loaded.
     """
     naming.refuse_layers(KIND)
-    config, evaluation = naming.experiment.model, naming.experiment.evaluation
+    config = naming.experiment.model
     settings = EncoderConfig(base=name, revision=config.revision, trust_remote_code=config.trust_remote_code)
     model = load_encoder(settings, naming.device, naming.dtype)
-    if "task_instruction" not in evaluation.mteb.model_fields_set:  # what decoders are trained on
-        own = evaluation.mteb.model_copy(update={"task_instruction": None})
-        evaluation = evaluation.model_copy(update={"mteb": own})
     return System(
         naming.arm_of(name),
-        naming.experiment.model_copy(update={"evaluation": evaluation}),
+        naming.with_own_prefixes().experiment,
         lambda: model,
         model.base_identity,
         model.prompt_name,

@@ -1,0 +1,65 @@
+"""The config of a model behind a server."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from unimoe.config.base import Count, Positive, Section, registered
+from unimoe.registry import Registry
+
+APIS: Registry[Any] = Registry("served API", "unimoe.models.served.apis")
+"""What servers speak, by name; see ``models.served.api.API``."""
+
+Price = Annotated[float, Field(ge=0)]
+
+
+def _variable_name(text: str) -> str:
+    # The message leaves out what was given: it may be the key itself.
+    if not re.fullmatch(r"[A-Z][A-Z0-9_]*", text):
+        raise ValueError(
+            "must be the NAME of an environment variable, in capitals, such as COHERE_API_KEY; the key itself stays in "
+            "the environment"
+        )
+    return text
+
+
+class ServedConfig(Section):
+    """A model behind a server, and how it is asked. The address is given with ``--model``.
+
+    Attributes:
+        api: what the server speaks: ``vllm`` (``/generative_scoring`` with our prompt), ``vllm-score``,
+            ``vllm-rerank``, ``tei``, ``cohere`` and ``jina`` rerank, ``openai`` and ``tei-embed`` embed.
+        model: the name that the server has for it; an adapter's name for a LoRA adapter of vLLM.
+        revision: which weights the server runs, by your knowledge: a commit, a version. APIs do not tell; results
+            without one say so.
+        requests_in_flight: requests that wait for an answer at a time.
+        requests_per_minute: requests are sent no faster than this, retries included; null for no limit.
+        batch: documents or texts of one request, at most (``tei`` takes 32); null for 32, and 100 for ``cohere``,
+            which bills them as one search.
+        max_length: tokens that ``vllm-score`` and ``vllm-rerank`` read of a pair, and ``cohere`` of a document; null
+            for the server's own limit. ``vllm`` has ``model.max_length``.
+        timeout: seconds until a request without an answer is sent again.
+        retries: how often a request is sent again after 408, 409, 429, 5xx, a timeout or a lost connection.
+        key_variable: the name of the environment variable with the key, which goes to the server alone.
+        probe_tolerance: how far the scores of the probe pairs may move, as a share of their range, before the server
+            counts as one whose model has changed.
+        price_per_million_tokens: in any currency, for ``--plan`` and results; null where tokens cost nothing.
+        price_per_thousand_searches: the same for APIs that bill searches, such as ``cohere``.
+    """
+
+    api: Annotated[str, registered(APIS)]
+    model: Annotated[str, Field(min_length=1)]
+    revision: str | None = None
+    requests_in_flight: Count = 16
+    requests_per_minute: Positive | None = None
+    batch: Count | None = None
+    max_length: Count | None = None
+    timeout: Positive = 60.0
+    retries: Annotated[int, Field(ge=0)] = 5
+    key_variable: Annotated[str, AfterValidator(_variable_name)] = "UNIMOE_API_KEY"
+    probe_tolerance: Positive = 0.02
+    price_per_million_tokens: Price | None = None
+    price_per_thousand_searches: Price | None = None

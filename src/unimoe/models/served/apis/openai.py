@@ -1,0 +1,17 @@
+"""OpenAI's ``/v1/embeddings``, at ``https://api.openai.com/v1``; vLLM, TEI and infinity speak it too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from unimoe.config.served import ServedConfig
+from unimoe.models.served.api import API, Endpoint, Rows, register_api
+
+
+def embed(settings: ServedConfig, texts: Sequence[str]) -> dict[str, Any]:
+    """Return a request for vectors."""
+    return {"model": settings.model, "input": list(texts), "encoding_format": "float"}
+
+
+register_api("openai", API(embed=Endpoint("/embeddings", embed, Rows("data", "embedding"), largest_batch=2048)))

@@ -1,0 +1,91 @@
+"""The fingerprint of a served model: its answers about fixed texts, which move when its weights do.
+
+An API shows no weights. The first answers about the probe texts are kept in a file; later ones must be near them, since
+a server's answers differ in their last bits from request to request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unimoe.config.served import ServedConfig
+from unimoe.errors import DataError
+from unimoe.io import cache_dir, hash_json, read_json, write_json
+from unimoe.models.served.client import Client
+from unimoe.results import safe_name
+
+_QUERY = "How do plants turn sunlight into energy?"
+PROBE_PAIRS = [
+    (_QUERY, text)
+    for text in (
+        "Photosynthesis stores the energy of light in sugar, which chloroplasts make of water and carbon dioxide.",
+        "Leaves are green because chlorophyll reflects green light.",
+        "A solar panel turns sunlight into electricity.",
+        "Animals get their energy from what they eat, and some of them eat plants.",
+        "The plant was closed in 1987, and its workers moved to the city.",
+        "Quicksort splits a list around a pivot and sorts both halves.",
+    )
+]
+"""Of every degree of relevance: scores near 0 and 1 are those of any model."""
+
+PROBE_TEXTS = [_QUERY, *(text for _, text in PROBE_PAIRS)]
+
+
+def record_file(client: Client, settings: ServedConfig, kind: str, asked: Sequence[Any]) -> Path:
+    """Return the file in the user's cache that keeps the first answers of a server's model.
+
+    ``asked`` is what else they depend on.
+    """
+    told = [kind, client.host, settings.api, settings.model, settings.revision, *asked]
+    return cache_dir("served") / f"{hash_json(told)}.json"
+
+
+def fingerprint(client: Client, settings: ServedConfig, found: Sequence[float], record: Path) -> str:
+    """Return the hash of the first answers of a server's model, which are kept in ``record``.
+
+    Args:
+        client: the server's.
+        settings: how it is asked.
+        found: its answers now.
+        record: where the first ones are kept; written if absent.
+
+    Raises:
+        DataError: the answers have moved, so that another model answers under the same name; names the server.
+    """
+    if record.exists():
+        first = _first_answers(record)
+    else:
+        asked = {"server": client.url, **settings.model_dump(include={"api", "model", "revision"})}
+        first = [float(f"{value:.6g}") for value in found]
+        write_json(record, asked | {"answers": first})
+    room = settings.probe_tolerance * max(float(np.ptp(first)), 1e-6)
+    moved = max(map(abs, np.subtract(found, first))) if len(found) == len(first) else np.inf
+    if moved > room:
+        far = f"by {moved:.3g}, with {room:.3g} allowed" if np.isfinite(moved) else "in their number"
+        raise client.error(
+            f"another model answers under this name than before: the scores of the probe texts moved {far}; serve the "
+            f"old one, or say which it is with another served.revision (first answers: {record})"
+        )
+    return hash_json([f"{value:.6g}" for value in first])
+
+
+def _first_answers(record: Path) -> list[float]:
+    try:
+        return [float(value) for value in read_json(record)["answers"]]
+    except (KeyError, TypeError, ValueError):
+        raise DataError(f"{record}: damaged; delete it, and the server's answers of now count as the first") from None
+
+
+def identity(client: Client, settings: ServedConfig, probe: str) -> str:
+    """Return what results store for the base model, ``id@hash``: API, server, model, revision, and the fingerprint."""
+    revision = settings.revision or "revision-not-given"
+    return f"served:{settings.api}:{client.host}:{settings.model}:{revision}@{probe}"
+
+
+def served_name(settings: ServedConfig) -> str:
+    """Return the name of the arm: the model's without its owner, and the API's."""
+    return safe_name(f"{settings.model.rstrip('/').rpartition('/')[2]}.{settings.api}")

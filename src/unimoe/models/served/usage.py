@@ -1,0 +1,85 @@
+"""What requests cost: the tokens and searches that answers name, and their price."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from unimoe.config.served import ServedConfig
+
+CHARACTERS_PER_TOKEN = 4
+"""Of English prose, about."""
+
+Usage = Mapping[str, float]
+"""Amounts by name: ``requests``, ``tokens`` and ``searches`` where the server names them, ``price`` if configured."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What will be asked of a server.
+
+    Attributes:
+        requests: how many.
+        tokens: of a sample where prompts are ours, else one for every four characters.
+        price: in the currency of the settings; None without prices.
+    """
+
+    requests: int
+    tokens: int
+    price: float | None
+
+    def __str__(self) -> str:
+        cost = "" if self.price is None else f", price about {self.price:,.4g}"
+        return f"{self.requests:,} requests, about {self.tokens:,} tokens{cost}"
+
+
+def estimate(requests: int, tokens: float, settings: ServedConfig, searches: int = 0) -> Estimate:
+    """Return an estimate with its price."""
+    return Estimate(requests, round(tokens), price({"tokens": tokens, "searches": searches}, settings))
+
+
+def usage_of(answer: Any, settings: ServedConfig) -> dict[str, float]:
+    """Return what an answer says that it cost (OpenAI's ``usage``, Cohere's ``meta.billed_units``), with its price."""
+    usage, billed = _part(answer, "usage"), _part(_part(answer, "meta"), "billed_units")
+    amounts = {
+        "tokens": _amount(usage, "total_tokens") or _amount(billed, "input_tokens"),
+        "searches": _amount(billed, "search_units"),
+    }
+    cost = price(amounts, settings)
+    known = {name: amount for name, amount in amounts.items() if amount}
+    return {"requests": 1.0, **known, **({} if cost is None else {"price": cost})}
+
+
+def summed(usages: Iterable[Usage]) -> dict[str, float]:
+    """Return the sum of amounts, by name."""
+    total: dict[str, float] = {}
+    for usage in usages:
+        for name, amount in usage.items():
+            total[name] = total.get(name, 0.0) + amount
+    return total
+
+
+def price(usage: Usage, settings: ServedConfig) -> float | None:
+    """Return what tokens and searches cost; None where no price is configured."""
+    per_token, per_search = settings.price_per_million_tokens, settings.price_per_thousand_searches
+    if per_token is None and per_search is None:
+        return None
+    tokens, searches = usage.get("tokens", 0.0), usage.get("searches", 0.0)
+    return tokens * (per_token or 0.0) / 1e6 + searches * (per_search or 0.0) / 1e3
+
+
+def usage_text(usage: Usage) -> str:
+    """Return amounts in words."""
+    return ", ".join(
+        f"price {amount:,.4g}" if name == "price" else f"{amount:,.0f} {name}" for name, amount in usage.items()
+    )
+
+
+def _part(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def _amount(value: Any, name: str) -> float:
+    amount = _part(value, name)
+    return float(amount) if isinstance(amount, int | float) and 0 <= amount < float("inf") else 0.0

@@ -1,0 +1,243 @@
+"""``evaluate --model http://...``: a server's model on collections, planned, killed and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.model_server import ModelServer, serve, sigmoid
+from support.reranking import invented, write_invented
+from support.scripts import Done, call_script
+from support.tiny_models import save_tiny_model
+
+import unimoe
+from unimoe.evaluation.rerankers import UnimodelReranker
+from unimoe.models.served.probe import PROBE_PAIRS, PROBE_TEXTS
+
+pytestmark = [pytest.mark.usefixtures("one_thread")]
+COLLECTION = invented(documents=20, queries=5)
+PROBES = len(PROBE_PAIRS)
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with serve() as running:
+        yield running
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_invented(tmp_path / "data" / "toy", COLLECTION)
+    save_tiny_model(tmp_path / "tiny")
+    return tmp_path
+
+
+def evaluate(server: ModelServer, folder: Path, api: str, *more: str, address: str | None = None) -> Done:
+    settings = [f"served.api={api}", "served.model=org/tiny", "served.batch=6", "served.retries=1",
+                "evaluation.depth=10", "model.max_length=256"]  # fmt: skip
+    if api == "vllm":
+        settings += [f"model.base={folder / 'tiny'}", "prompt.order=document_first", 'prompt.instruction="Judge it."',
+                     "prompt.embedding_suffix=\"\\n\""]  # fmt: skip
+    return call_script(
+        "evaluate.py", "--model", address or server.base(api), "--datasets", "toy", "--output-dir", folder / "outputs",
+        *[word for setting in settings for word in ("--set", setting)], *more,
+        UNIMOE_DATA=str(folder / "data"), UNIMOE_CACHE=str(folder / "cache"),
+    )  # fmt: skip
+
+
+def result(folder: Path, name: str, task: str = "reranking") -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / f"outputs/{name}/seed_none/results/{task}/toy.json").read_text())
+    return content
+
+
+def run_of(folder: Path, name: str) -> dict[tuple[str, str], float]:
+    lines = (folder / f"outputs/{name}/seed_none/runs/reranking/toy.trec").read_text("utf-8").splitlines()
+    return {(line.split()[0], line.split()[2]): float(line.split()[4]) for line in lines}
+
+
+@pytest.mark.parametrize("api", ["vllm", "tei", "cohere"])
+def test_a_result_has_the_scores_of_the_model_and_says_who_was_asked(
+    api: str, server: ModelServer, folder: Path
+) -> None:
+    done = evaluate(server, folder, api, "--set", "served.revision=v7")
+    assert done.returncode == 0, done.stderr
+    found, run = result(folder, f"tiny.{api}"), run_of(folder, f"tiny.{api}")
+    assert len(run) == 50
+    local = UnimodelReranker(server.model)
+    pairs = [(COLLECTION.queries[query], COLLECTION.corpus[document].full_text) for query, document in run]
+    margins = local.score(local.prepare(pairs))
+    assert list(run.values()) == pytest.approx([sigmoid(m) if api == "cohere" else m for m in margins], abs=1e-5)
+    host = server.base(api).removeprefix("http://")
+    assert found["identity"]["base_model"].startswith(f"served:{api}:{host}:org/tiny:v7@")
+    assert found["provenance"]["usage"]["requests"] == (9 if api == "vllm" else 10)
+    assert found["provenance"]["device"] == "a server"
+    assert "requests" in done.stderr
+    assert not (folder / "outputs" / f"tiny.{api}" / "seed_none" / "shards").exists()
+
+
+def test_an_embedder_is_evaluated_on_embedding(server: ModelServer, folder: Path) -> None:
+    done = evaluate(server, folder, "openai")
+    assert done.returncode == 0, done.stderr
+    found = result(folder, "tiny.openai", "embedding")
+    assert found["identity"]["base_model"].startswith("served:openai:")
+    assert (found["provenance"]["device"], found["provenance"]["token_budget"]) == ("a server", None)
+    assert found["provenance"]["usage"]["requests"] == len(server.asked) - 2  # but for those about the probe texts
+    assert server.pairs == len(PROBE_TEXTS) + len(COLLECTION.corpus) + len(COLLECTION.queries)
+
+
+def test_a_failed_run_is_resumed_without_paying_twice(server: ModelServer, folder: Path) -> None:
+    whole = evaluate(server, folder, "jina", "--name", "whole")
+    assert whole.returncode == 0, whole.stderr
+    server.asked.clear()
+    poison = COLLECTION.queries["q3"]
+    server.fails = lambda body: "too few" if poison in body else None
+    done = evaluate(server, folder, "jina")
+    assert done.returncode == 3
+    line = done.stderr.splitlines()[-1]
+    assert "toy, query 'q3', document 'd" in line
+    assert f"{server.base('jina')} (org/tiny): answered 5 rows for the 6 of a request; check served.api" in line
+    assert server.pairs >= 30
+    server.fails = lambda body: None
+    again = evaluate(server, folder, "jina")
+    assert again.returncode == 0, again.stderr
+    assert server.pairs == 50 + 2 * PROBES
+    assert run_of(folder, "tiny.jina") == run_of(folder, "whole")
+    assert result(folder, "tiny.jina")["provenance"]["usage"] == result(folder, "whole")["provenance"]["usage"]
+
+
+def test_a_killed_run_asks_again_for_what_was_in_flight_alone(server: ModelServer, folder: Path) -> None:
+    server.latency = 0.2
+    environment = {**os.environ, "UNIMOE_DATA": str(folder / "data"), "UNIMOE_CACHE": str(folder / "cache")}
+    words = ["--set", "served.requests_in_flight=2", "--set", "served.batch=2"]
+    words += ["--set", "served.api=tei", "--set", "served.model=org/tiny", "--set", "evaluation.depth=10"]
+    command = [sys.executable, "-m", "unimoe", "evaluate", "--model", server.base("tei"), "--datasets", "toy", *words]
+    source = str(Path(unimoe.__file__).parents[1])
+    with subprocess.Popen(
+        [*command, "--output-dir", folder / "outputs"],
+        env={**environment, "PYTHONPATH": source},
+        stderr=subprocess.PIPE,
+    ) as process:
+        deadline = time.monotonic() + 120
+        while server.pairs < PROBES + 20 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.kill()
+    assert server.pairs < PROBES + 50
+    time.sleep(0.5)  # what was in flight is answered to nobody
+    before, server.latency = server.pairs, 0.0
+    done = evaluate(server, folder, "tei", *words)
+    assert done.returncode == 0, done.stderr
+    asked_twice = server.pairs - 2 * PROBES - 50
+    assert 0 <= asked_twice <= 2 * 2
+    assert before - PROBES >= 20
+    assert result(folder, "tiny.tei")["provenance"]["usage"]["requests"] == 25
+
+
+def test_a_model_that_changed_is_refused_on_resume(server: ModelServer, folder: Path) -> None:
+    server.fails = lambda body: "500" if COLLECTION.queries["q3"] in body else None
+    assert evaluate(server, folder, "tei").returncode == 3
+    server.fails = lambda body: None
+    server.change_model()
+    done = evaluate(server, folder, "tei")
+    assert done.returncode == 3
+    (line,) = done.stderr.splitlines()
+    assert "another model answers under this name than before" in line
+    assert server.base("tei") in line
+
+
+def test_a_plan_counts_requests_and_price_and_asks_about_the_probe_alone(server: ModelServer, folder: Path) -> None:
+    done = evaluate(server, folder, "cohere", "--plan", "--set", "served.price_per_thousand_searches=2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("total: 10 requests, about ")
+    assert done.stdout.splitlines()[-1].endswith(" tokens, price about 0.02")
+    assert server.pairs == PROBES
+    assert not (folder / "outputs").exists()
+
+
+def test_a_server_is_at_parity_with_the_model_in_this_process(server: ModelServer, folder: Path) -> None:
+    settings = ["served.api=vllm", "served.model=org/tiny", f"model.base={folder / 'tiny'}", "model.dtype=float32",
+                "model.max_length=256", "evaluation.depth=10"]  # fmt: skip
+    words = [word for setting in settings for word in ("--set", setting)]
+    arguments = [
+        "parity",
+        str(folder / "tiny"),
+        server.base("vllm"),
+        "--datasets",
+        "toy",
+        "--tolerance",
+        "1e-4",
+        *words,
+    ]
+    main = str(Path(unimoe.__file__).with_name("__main__.py"))
+    environment = {"UNIMOE_DATA": str(folder / "data"), "UNIMOE_CACHE": str(folder / "cache")}
+    done = call_script(main, *arguments, "--output-dir", folder / "same", **environment)
+    assert done.returncode == 0, done.stderr + done.stdout
+    server.change_model()
+    environment["UNIMOE_CACHE"] = str(folder / "another")  # which has no record of the first answers
+    other = call_script(main, *arguments, "--output-dir", folder / "other", **environment)
+    assert other.returncode == 10, other.stderr + other.stdout
+
+
+def retrieve(folder: Path, *more: str) -> Done:
+    return call_script(
+        str(Path(unimoe.__file__).with_name("__main__.py")), "retrieve", "--datasets", "toy", "--output-dir",
+        folder / "outputs", *more, UNIMOE_DATA=str(folder / "data"), UNIMOE_CACHE=str(folder / "cache"),
+    )  # fmt: skip
+
+
+def test_an_embedder_searches_a_collection(server: ModelServer, folder: Path) -> None:
+    settings = ["--set", "served.api=openai", "--set", "served.model=org/tiny", "--set", 'encoder.query_prefix="the "']
+    done = retrieve(folder, "--encoder", server.base("openai"), *settings)
+    assert done.returncode == 0, done.stderr
+    found = result(folder, "tiny.openai", "retrieval")
+    assert found["identity"]["base_model"].startswith("served:openai:")
+    assert found["provenance"]["device"] == "a server"
+    sent = [text for _, body in server.asked for text in body["input"]]
+    assert {f"the {query}" for query in COLLECTION.queries.values()} < set(sent)
+    run = (folder / "outputs/tiny.openai/seed_none/runs/retrieval/toy.trec").read_text("utf-8").splitlines()
+    query, _, document, _, score, _ = run[0].split()
+    own = server.model.encode([f"the {COLLECTION.queries[query]}", COLLECTION.corpus[document].full_text])
+    assert float(score) == pytest.approx(float(own[0] @ own[1]), abs=1e-5)
+    again = retrieve(folder, "--encoder", server.base("openai"), *settings)
+    assert again.returncode == 0, again.stderr
+    assert len(server.asked) == len({json.dumps(body) for _, body in server.asked}) + 1  # the probe texts alone
+
+
+@pytest.mark.parametrize(
+    ("encoder", "words"),
+    [
+        ("https://host/v1", "encoder.base https://host/v1: say what it speaks and what it serves"),
+        ("https://me:pw-secret@host/v1", "put the key into the environment variable"),
+    ],
+)
+def test_an_address_that_cannot_be_asked_is_refused(encoder: str, words: str, folder: Path) -> None:
+    done = retrieve(folder, "--encoder", encoder)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "pw-secret" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--model", "http://host/v1"), "say what it speaks and what it serves with --set served.api=API"),
+        (("--model", "http://me:pw-secret@host/v1"), "put the key into the environment variable"),
+        (
+            ("--model", "http://host/v1", "--set", "served.api=vllm", "--set", "served.model=tiny"),
+            "name the model whose tokenizer makes them with --set model.base=",
+        ),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    done = call_script("evaluate.py", *arguments, "--output-dir", tmp_path / "outputs", UNIMOE_CACHE=str(tmp_path))
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "pw-secret" not in done.stderr + done.stdout
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "outputs").exists()
