@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import platform
+import resource
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -70,3 +75,24 @@ class TestDtype:
         assert set(speeds) == {"float32", "bfloat16"}
         assert all(speed > 0 for speed in speeds.values())
         assert probe_speed("cpu") is speeds
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these settings")
+@pytest.mark.parametrize("kept", [False, True])
+def test_freed_tensors_are_fetched_again_page_by_page_unless_kept(kept: bool) -> None:
+    code = f"""
+import resource, torch
+from unimoe.models.device import keep_freed_memory
+if {kept}:
+    keep_freed_memory(torch.device("cpu"))
+for round in range(2):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        layer = [torch.zeros(2**21) for _ in range(8)]
+        del layer
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(faults)
+"""
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    pages = 20 * 8 * 2**23 / resource.getpagesize()  # 8 MiB each
+    assert (int(run.stdout) < pages / 100) is kept
