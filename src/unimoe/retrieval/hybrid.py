@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,7 +16,7 @@ from unimoe.config.dense import DenseConfig
 from unimoe.config.experiment import FUSION, FusionConfig
 from unimoe.console import Steps
 from unimoe.data.collection import Collection
-from unimoe.errors import DataError
+from unimoe.errors import DataError, UsageError
 from unimoe.io import cache_dir, hash_json
 from unimoe.models.device import choose_device, choose_dtype, release_memory
 from unimoe.models.encoder import SentenceEncoder, load_encoder
@@ -74,8 +76,10 @@ class Hybrid:
 
         Raises:
             DataError: it is not available, or its files are damaged.
+            UsageError: ``max_length`` exceeds the model's positions.
         """
-        return load_encoder(self.config.encoder, self._device, self._dtype)
+        with _named_errors():
+            return load_encoder(self.config.encoder, self._device, self._dtype)
 
     def _depth(self, depth: int) -> int:
         """Return how deep each ranking is searched: as deep as the fusion is cut, at least."""
@@ -93,10 +97,8 @@ class Hybrid:
     def _encoder(self) -> str:
         """Name, hash and dtype of the encoder; the hash is of all that vectors depend on besides texts and dtype."""
         config = self.config.encoder
-        try:
+        with _named_errors():
             files = read_encoder_files(config)
-        except DataError as error:
-            raise DataError(f"evaluation.fusion: {error}") from None
         settings = [files.prefixes, files.pooling, files.max_length, files.lower_case, files.tokenizer_hash]
         content = hash_json([files.identity, *settings, config.max_length])
         return f"{files.identity.rpartition('@')[0]}@{content},{str(self._dtype).removeprefix('torch.')}"
@@ -125,3 +127,11 @@ class Hybrid:
             step.outcome = f"{texts:,} texts embedded"
         release_memory()
         return found
+
+
+@contextmanager
+def _named_errors() -> Iterator[None]:
+    try:
+        yield
+    except (DataError, UsageError) as error:
+        raise type(error)(f"evaluation.fusion: {error}") from None
