@@ -17,7 +17,7 @@ from unimoe.analysis.gates.judging import Judgment, Refusal, judge_all
 from unimoe.analysis.loading import Results, load_all_results
 from unimoe.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.config import BM25Config, ModelConfig, PromptConfig
-from unimoe.config.dense import BUNDLED_ENCODER, EncoderConfig
+from unimoe.config.encoder import BUNDLED_ENCODER, EncoderConfig
 from unimoe.data import catalog
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UsageError, did_you_mean

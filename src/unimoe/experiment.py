@@ -19,6 +19,7 @@ from unimoe.analysis.gates.registration import REGISTERED, own_gates, register, 
 from unimoe.checkpoint import first_difference, folder_name
 from unimoe.config import Experiment
 from unimoe.config.base import Dtype
+from unimoe.config.experiment import FUSION
 from unimoe.console import Steps, stderr
 from unimoe.errors import DataError
 from unimoe.evaluation.dev_eval import DevEvaluation
@@ -124,7 +125,8 @@ class ExperimentRun:
         """
         self._record, self._expected = record, dict(expected or {})
         with record.phase(LOAD):
-            datasets = [load_reporting(dataset) for dataset in tier_datasets(self.experiment, "bundled")]
+            chosen = tier_datasets(self.experiment, "bundled")
+            datasets = [load_reporting(dataset, self.loader.device) for dataset in chosen]
             baselines = [first_stage_system(self.experiment), zero_shot_system(self.experiment, self.loader)]
         self._units = self._phases(baselines, datasets)
         self._steps = Steps(len(self._units), self._seconds_left if expected else None)
@@ -273,6 +275,8 @@ def pinned_dtype(experiment: Experiment, device: torch.device) -> torch.dtype:
     # Seeds and arms may be added later; each training has a fingerprint of its own. Gates do not change scores, and a
     # copy in the folder guards them.
     settings = experiment.model_dump(exclude={"output_dir", "seeds", "arms", "gates", "served"})
+    if experiment.evaluation.first_stage != FUSION:  # folders that were begun without the key go on
+        del settings["evaluation"]["fusion"]
     with lock(path):
         if path.exists():
             pinned = read_json(path)

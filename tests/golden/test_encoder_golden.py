@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.tiny_encoders import load, save_sentence_transformer, save_tiny_decoder, save_tiny_encoder
 
-from unimoe.config.dense import BUNDLED_ENCODER
+from unimoe.config.encoder import BUNDLED_ENCODER
 from unimoe.models.bundled import bundled_encoder_folder
 
 TEXTS = [

@@ -13,7 +13,7 @@ from support.heads import topics_folder
 from support.tiny_encoders import save_tiny_encoder
 
 from unimoe.analysis.loading import load_all_results
-from unimoe.config.dense import BUNDLED_ENCODER
+from unimoe.config.encoder import BUNDLED_ENCODER
 from unimoe.config.files import config_root, load_config, parse_config
 from unimoe.data.catalog import result_name
 from unimoe.errors import DataError, MissingPartError, UsageError

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import statistics
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from sentence_transformers import CrossEncoder
 from support.heads import topics_folder
 from support.scripts import Done, assert_refused, call_script
+from support.tiny_encoders import save_tiny_encoder
 from support.tiny_models import save_tiny_model
+from support.tiny_rerankers import save_tiny_cross_encoder
 
 import unimoe
+from unimoe.config import ModelConfig
 from unimoe.data.catalog import load_collection
+from unimoe.data.collection import Collection
 from unimoe.errors import DataError
+from unimoe.io import hash_json
 from unimoe.studies.biencoder.config import LabelConfig, SamplingConfig
-from unimoe.studies.biencoder.labels.graders import load_grader
+from unimoe.studies.biencoder.labels import graders
+from unimoe.studies.biencoder.labels.graders import Grader, load_grader
 from unimoe.studies.biencoder.labels.labelling import agreement, candidates_of, grades_of, probabilities
 from unimoe.studies.biencoder.labels.queries import sample_queries
+from unimoe.trec import Qrels, Run
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
 
@@ -67,17 +78,17 @@ class TestGrades:
         assert agreement({"q": {"a": 1}}, {"other": {"a": 1}}) is None
 
 
-class Killed:
+class Killed(Grader):
     """A grader that dies after some shards."""
 
-    def __init__(self, grader: Any, shards: int) -> None:
+    def __init__(self, grader: Grader, shards: int) -> None:
         self.grader, self.left, self.identity = grader, shards, grader.identity
 
-    def probabilities(self, pairs: Any) -> Any:
+    def probabilities(self, collection: Collection, candidates: Run) -> Run:
         if self.left == 0:
             raise KeyboardInterrupt
         self.left -= 1
-        return self.grader.probabilities(pairs)
+        return self.grader.probabilities(collection, candidates)
 
 
 def test_a_killed_run_grades_no_shard_twice(tmp_path: Path) -> None:
@@ -93,11 +104,12 @@ def test_a_killed_run_grades_no_shard_twice(tmp_path: Path) -> None:
         probabilities(Killed(grader, 2), collection, queries, run, tmp_path / "shards", 3)
     assert len(list((tmp_path / "shards").iterdir())) == 2
     assert probabilities(Killed(grader, 1), collection, queries, run, tmp_path / "shards", 3) == whole
-    texts = [("query", "document")]
-    assert 0.0 < float(grader.probabilities(texts)[0]) < 1.0
+    assert all(0.0 < value < 1.0 for scores in whole.values() for value in scores.values())
 
 
-class TestCommand:
+class Command:
+    """The command on a small collection."""
+
     def label(self, folder: Path, output: Path, *more: str) -> Done:
         return call_script(
             str(Path(unimoe.__file__).with_name("__main__.py")), "label-pairs", "--device", "cpu",
@@ -111,6 +123,8 @@ class TestCommand:
         save_tiny_model(tmp_path / "model")
         return tmp_path
 
+
+class TestCommand(Command):
     def test_a_collection_comes_out_that_can_be_trained_on(self, folder: Path) -> None:
         options = ("--reranker", str(folder / "model"), "--set", "thresholds=[0.0001, 0.5]")
         done = self.label(folder, folder / "labelled", *options)
@@ -134,5 +148,121 @@ class TestCommand:
         model = ("--reranker", str(folder / "model"))
         assert_refused(self.label(folder, folder / "x", *model, "--set", "thresholds=[1.0]"), 3, "no pair reaches")
         assert_refused(self.label(folder, folder / "x", *model, "--set", "thresholds=[2.0]"), 2, "at most 1")
-        assert_refused(self.label(folder, folder / "x", "--reranker", "cross-encoder:/nowhere"), 3, "cannot be loaded")
+        assert_refused(self.label(folder, folder / "x", "--reranker", "cross-encoder:/nowhere"), 3, "no such folder")
         assert not (folder / "x").exists()
+
+
+FUNCTIONS = """
+calls = []
+
+def overlap(pairs):
+    calls.append({query for query, _ in pairs})
+    words = [(set(query.split()), set(document.split())) for query, document in pairs]
+    return [len(query & document) / len(query) for query, document in words]
+
+def stated(pairs):
+    return overlap(pairs)
+stated.identity = "overlap, version 1"
+
+def counted(pairs):
+    return [1.0 + len(document) for _, document in pairs]
+"""
+
+
+class TestModels(Command):
+    """What ``evaluate --model`` takes, graded."""
+
+    @pytest.fixture
+    def here(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        module = f"my_graders_{folder.parent.name}_{folder.name}".replace("-", "_")
+        (folder / f"{module}.py").write_text(FUNCTIONS, encoding="utf-8")
+        save_tiny_cross_encoder(folder / "ce")
+        save_tiny_encoder(folder / "encoder")
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("MODULE", module)
+        return folder
+
+    def grades(self, folder: Path, output: str) -> Qrels:
+        return load_collection(f"path:{folder / output}", "train").qrels
+
+    def texts(self, folder: Path, output: str) -> dict[tuple[str, str], tuple[str, str]]:
+        """The labelled pairs, relevant or not, and their texts."""
+        labelled = load_collection(f"path:{folder / output}", "train")
+        config = LabelConfig(collection=f"path:{folder / 'collection'}", depth=10)
+        found = candidates_of(labelled, {key: labelled.queries[key] for key in labelled.qrels}, config)
+        return {
+            (query_id, document_id): (labelled.queries[query_id], labelled.corpus[document_id].full_text)
+            for query_id, scores in found.items()
+            for document_id in scores
+        }
+
+    def check(self, folder: Path, output: str, expected: dict[tuple[str, str], float], threshold: float) -> None:
+        graded = {
+            (query_id, document_id)
+            for query_id, grades in self.grades(folder, output).items()
+            for document_id, grade in grades.items()
+            if grade == 1
+        }
+        assert graded == {pair for pair, value in expected.items() if value >= threshold}
+        assert 0 < len(graded) < len(expected), "a threshold that separates"
+
+    def test_a_cross_encoder_grades_by_the_sigmoid_of_its_logit(self, here: Path) -> None:
+        options = ("--model", "cross-encoder:ce", "--set", "thresholds=[0.000001]")
+        assert self.label(here, here / "all", *options).returncode == 0
+        pairs = self.texts(here, "all")
+        theirs = CrossEncoder("ce", device="cpu", activation_fn=torch.nn.Sigmoid()).predict(list(pairs.values()))
+        expected = dict(zip(pairs, theirs.tolist(), strict=True))
+        middle = statistics.median(theirs.tolist()) + 1e-5
+        done = self.label(here, here / "labelled", *options[:2], "--set", f"thresholds=[{middle}]")
+        assert done.returncode == 0, done.stderr
+        self.check(here, "labelled", expected, middle)
+
+    def test_a_causal_model_grades_by_its_probability_of_yes(self, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(graders, "choose_dtype", lambda *_: torch.float32)
+        config = LabelConfig(collection="any", reranker=str(here / "model"), max_length=256)
+        collection = load_collection(f"path:{here / 'collection'}", "train")
+        some = replace(collection, queries=dict(list(collection.queries.items())[:2]))
+        run = candidates_of(collection, some.queries, config)
+        grader = load_grader(config, torch.device("cpu"))
+        found = grader.probabilities(some, run)
+        model = unimoe.load_model(
+            ModelConfig(base=str(here / "model"), max_length=256, dtype="float32"),
+            prompt=config.prompt,
+            device="cpu",
+        )
+        known = [model.base_identity, model.prompt_name, str(model.dtype), None]
+        assert grader.identity == hash_json(known), "as it was, so that labels stay what they are"
+        for query_id, scores in found.items():
+            pairs = [(some.queries[query_id], some.corpus[key].full_text) for key in scores]
+            assert list(scores.values()) == pytest.approx(model.rerank(pairs).tolist(), abs=1e-5)
+
+    def test_a_function_returns_probabilities_for_one_query_at_a_time(self, here: Path) -> None:
+        module = os.environ["MODULE"]
+        options = ("--model", f"python:{module}:stated", "--set", "thresholds=[0.000001]")
+        assert self.label(here, here / "all", *options).returncode == 0
+        pairs = self.texts(here, "all")
+        functions = importlib.import_module(module)
+        assert all(len(queries) == 1 for queries in functions.calls)
+        asked = len(functions.calls)
+        assert asked == 6
+        expected = dict(zip(pairs, functions.overlap(list(pairs.values())), strict=True))
+        middle = statistics.median(expected.values()) + 1e-5
+        done = self.label(here, here / "labelled", *options[:2], "--set", f"thresholds=[{middle}]")
+        assert done.returncode == 0, done.stderr
+        self.check(here, "labelled", expected, middle)
+        assert "already done" in self.label(here, here / "all", *options).stderr
+
+    def test_a_function_without_an_identity_is_never_taken_for_what_is_there(self, here: Path) -> None:
+        options = ("--model", f"python:{os.environ['MODULE']}:overlap", "--set", "thresholds=[0.000001]")
+        assert self.label(here, here / "labelled", *options).returncode == 0
+        assert_refused(self.label(here, here / "labelled", *options), 2, "holds other labels", "--output-dir")
+
+    def test_what_grades_no_pair_is_refused_in_one_line(self, here: Path) -> None:
+        for name, code, *words in (
+            ("encoder:encoder", 2, "encoder:encoder: embeds and does not rerank"),
+            ("cross-encodr:ce", 2, "did you mean 'cross-encoder'?"),
+            (f"python:{os.environ['MODULE']}:overlaps", 2, "did you mean 'overlap'?"),
+            (f"python:{os.environ['MODULE']}:counted", 3, "query '", "counted returned ", "from 0 to 1"),
+        ):
+            assert_refused(self.label(here, here / "x", "--model", name), code, *words)
+        assert not (here / "x").exists()

@@ -132,7 +132,9 @@ def estimate(
         UnimoeError: the experiment cannot run.
     """
     (dataset,) = tier_datasets(experiment, "bundled")
-    speeds = measure(loader, experiment, LoadedDataset(dataset), training or load_training_data(experiment))
+    speeds = measure(
+        loader, experiment, LoadedDataset(dataset, loader.device), training or load_training_data(experiment)
+    )
     release_memory()
     left = job_cost(experiment, speeds)
     whole = left + Cost(time.perf_counter() - started)

@@ -7,10 +7,14 @@ from typing import Annotated, Any, Literal, TypedDict
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from unimoe.config.base import Count, Dtype, Fraction, Name, Section, registered
+from unimoe.config.encoder import EncoderConfig
 from unimoe.config.served import ServedConfig
 from unimoe.config.training import ArmConfig, LoraConfig, TrainingConfig
 from unimoe.errors import UsageError, did_you_mean
 from unimoe.registry import Registry
+
+FUSION = "fusion"
+"""The first stage that fuses BM25 with an encoder's search."""
 
 QWEN3_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 
@@ -123,8 +127,31 @@ class BundledTier(Section):
     pool: Count = 600
 
 
+class FusionEncoder(EncoderConfig):
+    """The text encoder of a fused first stage.
+
+    Attributes:
+        dtype: float32 unless set, so that the candidates do not depend on a probe of the device, as with ``auto``.
+    """
+
+    dtype: Dtype = "float32"
+
+
+class FusionConfig(Section):
+    """How a first stage fuses BM25 with an encoder's exact search: by reciprocal rank.
+
+    Attributes:
+        depth: documents that each of the two rankings gives to the fusion; more where more candidates are asked for.
+        k: the constant of the fusion: a document's score is the sum of 1 / (k + rank) over both rankings.
+    """
+
+    encoder: FusionEncoder = FusionEncoder()
+    depth: Count = 100
+    k: Count = 60
+
+
 def _known_first_stage(setting: str) -> str:
-    known = ("bm25s", "rank_bm25", "official")
+    known = ("bm25s", "rank_bm25", FUSION, "official")
     source, _, path = setting.partition(":")
     if setting not in known and (source != "run" or not path.strip()):
         close = did_you_mean(setting, known)
@@ -169,9 +196,9 @@ class EvaluationConfig(Section):
     """How checkpoints are scored.
 
     Attributes:
-        first_stage: the source of candidates: ``bm25s``; ``rank_bm25``; ``official``, MS MARCO's top1000.dev, which has
-            no order and is reranked whole; or ``run:PATH``, a TREC run, where the collection's name replaces
-            ``{dataset}`` in the path.
+        first_stage: the source of candidates: ``bm25s``; ``rank_bm25``; ``fusion`` of bm25s with an encoder;
+            ``official``, MS MARCO's top1000.dev, which has no order and is reranked whole; or ``run:PATH``, a TREC run,
+            where the collection's name replaces ``{dataset}`` in the path.
         depth: candidates reranked per query, in all tiers except the bundled one.
         token_budget: padded tokens of one forward pass; null for a number that suits the device.
         batch_size: sequences of one forward pass, instead of ``token_budget``.
@@ -189,6 +216,7 @@ class EvaluationConfig(Section):
     merge_adapters: bool = False
     compile: bool = False
     bm25: BM25Config = BM25Config()
+    fusion: FusionConfig = FusionConfig()
     mteb: MTEBConfig = MTEBConfig()
 
     @property

@@ -15,12 +15,13 @@ from unimoe.config.files import apply_overrides
 from unimoe.console import Steps, stdout
 from unimoe.errors import UsageError
 from unimoe.evaluation.averages import print_averages, print_mteb_means
-from unimoe.evaluation.loading import Failures, load_reporting
+from unimoe.evaluation.loading import Failures, load_reporting, report_dataset
 from unimoe.evaluation.mteb.names import find_tasks
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.suite import MTEBSuite
 from unimoe.evaluation.named import Naming, default_experiment, is_checkpoint, named_system
 from unimoe.evaluation.plan import print_plan
+from unimoe.evaluation.planned import PlannedDataset
 from unimoe.evaluation.runner import Evaluator, serve_model
 from unimoe.evaluation.spec import result_dataset
 from unimoe.evaluation.systems import (
@@ -31,7 +32,7 @@ from unimoe.evaluation.systems import (
     trained_system,
     zero_shot_system,
 )
-from unimoe.evaluation.tiers import Dataset, LoadedDataset, chosen_datasets, known_tier, tier_datasets
+from unimoe.evaluation.tiers import Dataset, chosen_datasets, known_tier, tier_datasets
 from unimoe.models.device import choose_dtype
 from unimoe.models.loader import ModelLoader
 from unimoe.models.threads import settle_threads
@@ -104,7 +105,7 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, processes: 
     _load_early(arm, output_dir, datasets, in_mteb, request)
     for dataset in datasets:
         with failures.kept(dataset.name):
-            data = load_reporting(dataset)
+            data = load_reporting(dataset, device)
             for system in systems:
                 for evaluation in evaluator.evaluations(system, data, _on_collections(system, request)):
                     with failures.kept(dataset.name):
@@ -135,15 +136,17 @@ def plan_evaluation(request: EvaluationRequest, device: torch.device, price_per_
     suite = MTEBSuite(Evaluator(Path()), system, _wanted(system, request.task), failures)
     suite.report_left_out(mteb_tasks, alone=not datasets)
     in_mteb = [(task, one) for one in mteb_tasks for task in suite.tasks_on(one)]
-    print_plan(system, _loaded(datasets, failures), _on_collections(system, request), price_per_hour, in_mteb)
+    print_plan(system, _planned(datasets, device, failures), _on_collections(system, request), price_per_hour, in_mteb)
     failures.refuse(done=True)
 
 
-def _loaded(datasets: Iterable[Dataset], failures: Failures) -> Iterator[LoadedDataset]:
+def _planned(datasets: Iterable[Dataset], device: torch.device, failures: Failures) -> Iterator[PlannedDataset]:
     """Yield each dataset that can be loaded, when its turn comes."""
     for dataset in datasets:
         with failures.kept(dataset.name):
-            yield load_reporting(dataset)
+            data = PlannedDataset(dataset, device)
+            report_dataset(data)
+            yield data
 
 
 def _load_early(

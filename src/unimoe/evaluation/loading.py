@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
+
 from unimoe.collection_card import COLLECTION_FILE
 from unimoe.console import stderr
 from unimoe.data.catalog import UnavailableError, available
@@ -69,21 +71,28 @@ def failure_reason(error: Exception) -> str:
     return message if isinstance(error, UnimoeError) else f"{type(error).__name__}: {message}"
 
 
-def load_reporting(dataset: Dataset) -> LoadedDataset:
+def load_reporting(dataset: Dataset, device: torch.device | None = None) -> LoadedDataset:
     """Load a dataset and say on stderr what is odd about its collection and its candidates.
+
+    ``device`` is as in ``LoadedDataset``.
 
     Raises:
         UnavailableError: the collection is not available here.
         DataError: it is malformed.
     """
-    data = LoadedDataset(dataset)
+    data = LoadedDataset(dataset, device)
+    report_dataset(data)
+    return data
+
+
+def report_dataset(data: LoadedDataset) -> None:
+    """Say on stderr what is odd about a dataset's collection and its candidates."""
     oddities = [data.problems] if data.problems else []
     if lacking := data.queries_without_candidates:
         oddities.append(f"judged queries without any candidate, which count 0: {len(lacking):,} ({first_few(lacking)})")
     if not data.first_stage.ordered:
         oddities.append(f"{data.first_stage.source} gives no order, so it gets no scores")
-    report_oddities(dataset, data.collection, "; ".join(oddities))
-    return data
+    report_oddities(data.dataset, data.collection, "; ".join(oddities))
 
 
 def report_oddities(dataset: Dataset, collection: Collection, oddities: str) -> None:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from unimoe.console import stdout
 from unimoe.evaluation.gauges import ItemGauge, ServedGauge, gauge_of, probed_speed, spread
 from unimoe.evaluation.mteb.sizes import TaskSize, task_size
+from unimoe.evaluation.planned import PlannedDataset
 from unimoe.evaluation.rerankers import UnimodelReranker, reranker_of, truncation_note
 from unimoe.evaluation.shards import Pair, cut_shards, prepare
 from unimoe.evaluation.spec import result_dataset
@@ -38,13 +39,14 @@ class Work:
     """What one task on one dataset takes.
 
     Attributes:
+        task: one of a system's tasks, or the first stage's ``fusion``.
         items: pairs to rerank, or texts to embed.
         tokens: that pass through the model, shared beginnings once; estimated from a sample. None where pairs or
             texts are counted instead.
         disk: bytes of run, result and shards.
     """
 
-    task: Task
+    task: Task | Literal["fusion"]
     dataset: str
     queries: int
     items: int
@@ -54,7 +56,7 @@ class Work:
 
 def print_plan(
     system: System,
-    datasets: Iterable[LoadedDataset],
+    datasets: Iterable[PlannedDataset],
     tasks: Sequence[Task],
     price: float | None,
     mteb: Iterable[tuple[Task, AbsTask]] = (),
@@ -64,11 +66,14 @@ def print_plan(
     ``price`` is that of an hour of this machine, in any currency; None prints hours alone. ``mteb`` has tasks of MTEB
     and what the system does there.
     """
-    model, works, probe = system.model(), list[Work](), list[Any]()
+    model, works, probe, fusion = system.model(), list[Work](), list[Any](), FusionPlan()
     gauge = TokenGauge(model) if callable(getattr(model, "rerank_ids", None)) else gauge_of(model)
     header = f"{'task':<10} {'dataset':<26} {'queries':>8} {'pairs/texts':>12} {'tokens':>14} {'disk':>9}"
     stdout.print(header, soft_wrap=True)
     for data in datasets:
+        if data.texts:
+            fusion.add(data)
+            _print_work(fusion.works[-1])
         for task in system.tasks:
             if task in tasks:
                 work, sample = _work(task, data, gauge)
@@ -86,11 +91,37 @@ def print_plan(
         probe = probe or gauge.described((mteb_task.metadata.description or mteb_task.metadata.name).split())
         works.append(_mteb_work(task, mteb_task, size, gauge))
         _print_work(works[-1])
+    if fusion.works:
+        _print_total("fusion", fusion.works, "texts", fusion.speed, price)
     if isinstance(gauge, ServedGauge):
         beside = " (tasks of MTEB not counted)" if len(works) > len(gauge.asked) else ""
         stdout.print(f"total: {gauge.total()}{beside}", soft_wrap=True)
     if probe:
-        _print_total(works, gauge.unit, gauge.speed(probe), price)
+        _print_total("total", works, gauge.unit, gauge.speed(probe), price)
+
+
+class FusionPlan:
+    """What a fused first stage has to embed before there are candidates.
+
+    Attributes:
+        works: of each dataset.
+        speed: texts per second, measured on the first dataset.
+    """
+
+    def __init__(self) -> None:
+        self.works: list[Work] = []
+        self.speed, self._dimension = 0.0, 0
+
+    def add(self, data: PlannedDataset) -> None:
+        """Count a dataset."""
+        texts = [document.full_text for document in data.collection.corpus.values()]
+        if not self.works:
+            encoder = data.hybrid.load()
+            gauge, self._dimension = ItemGauge(encoder), encoder.dimension
+            self.speed = gauge.speed(gauge.texts(texts))
+        disk = 4 * self._dimension * len(texts)
+        queries = data.texts - len(texts)
+        self.works.append(Work("fusion", data.dataset.name, queries, data.texts, None, disk))
 
 
 def probe_speed(model: PairModel, sequences: Sequence[list[int]]) -> float:
@@ -194,13 +225,13 @@ def _print_work(work: Work) -> None:
     )
 
 
-def _print_total(works: Sequence[Work], unit: str, speed: float, price: float | None) -> None:
+def _print_total(label: str, works: Sequence[Work], unit: str, speed: float, price: float | None) -> None:
     amount = sum(work.items if work.tokens is None else work.tokens for work in works)
     hours = amount / speed / 3600
     time_text = f"{hours:,.1f} hours" if hours >= 2 else f"{hours * 60:,.0f} minutes"
     cost = f", {hours * price:,.2f} at {price:g} an hour" if price is not None else ""
     disk = sum(work.disk for work in works) / 2**20
     stdout.print(
-        f"total: {amount:,} {unit}, {disk:,.0f} MiB, {time_text}{cost} (probe: {speed:,.0f} {unit} a second)",
+        f"{label}: {amount:,} {unit}, {disk:,.0f} MiB, {time_text}{cost} (probe: {speed:,.0f} {unit} a second)",
         soft_wrap=True,
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -17,16 +16,14 @@ from unimoe.config import Batches
 from unimoe.config.dense import DenseConfig
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import PASSAGES, TOP1000
-from unimoe.errors import DataError, UsageError, first_few, named_inputs
+from unimoe.errors import DataError, UsageError, first_few
 from unimoe.evaluation.sharing import shared
 from unimoe.evaluation.spec import Outcome
-from unimoe.io import hash_json
 from unimoe.metrics import DEFAULT_METRICS, from_grade, score_run
 from unimoe.models.embedder import Advance, Embedder, Vectors
 from unimoe.processes import ALONE, Processes
-from unimoe.retrieval.dense import UNIT_LENGTH, search
-from unimoe.retrieval.embeddings import embedding_fingerprint
-from unimoe.retrieval.vector_store import Encode, encode_corpus
+from unimoe.retrieval.dense_run import dense_run
+from unimoe.retrieval.vector_store import Encode
 from unimoe.trec import Run, head
 
 
@@ -105,11 +102,9 @@ def evaluate_retrieval(
         model: embeds queries and documents.
         collection: as ``dense_collection`` cuts it.
         config: lengths, depth, cutoffs, backend and storage.
-        store_dir: vectors are kept below it, in a folder named by everything they depend on: a killed run is resumed
-            there, and other queries over the same corpus find it embedded.
-        weights: content hash of an adapter or a head, which is no part of ``model.base_identity``; None where there is
-            neither. Without it, vectors of other weights would be reused.
-        exclude_self: leave out the document whose id is the query's, as MTEB's tasks of some collections do.
+        store_dir: of the vectors; this and the next three as in ``dense_run``.
+        weights: content hash of an adapter or a head.
+        exclude_self: leave out the document whose id is the query's.
         advance: called with the number of texts done.
         processes: those that share the documents; this one leads, the others serve.
         batches: the size of a forward pass; by default what suits the device.
@@ -128,33 +123,16 @@ def evaluate_retrieval(
             embedded += len(vectors)
             yield vectors
 
-    query_ids, texts = list(collection.queries), list(collection.queries.values())
-    with named_inputs(lambda index: f"{collection.name}, query {query_ids[index]!r}"):
-        # first, so that a broken model is noticed in seconds
-        queries = model.encode(texts, kind="query", max_length=config.query_length, **batches)
-    if advance:
-        advance(len(query_ids))
-    own = embedding_fingerprint(model, "document", config.document_length)
-    fingerprint = hash_json([own, weights, batches.get("token_budget"), batches.get("batch_size"), config.storage])
-    store = encode_corpus(
-        partial(model.encode, **of_document),
-        collection.corpus,
-        store_dir / f"{fingerprint}-{collection.corpus_hash}",
-        fingerprint=fingerprint,
-        storage=config.storage,
-        spread=counted,
-        advance=advance,
-    )
-    run = search(
-        queries,
-        query_ids,
-        store.vectors,
-        store.ids,
-        config.depth,
-        backend=config.backend,
-        device=model.device,
+    run = dense_run(
+        model,
+        collection,
+        config,
+        store_dir=store_dir,
+        weights=weights,
         exclude_self=exclude_self,
-        longest=UNIT_LENGTH,
+        advance=advance,
+        spread=counted,
+        **batches,
     )
     return replace(
         retrieval_outcome(collection, run, config),

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from unimoe.collection_card import COLLECTION_FILE
 from unimoe.config import BM25Config, Experiment
 from unimoe.config.dense import DenseExperiment
+from unimoe.config.experiment import FusionConfig
 from unimoe.data.catalog import (
     BEIR_NAMES,
     CQADUPSTACK,
@@ -31,6 +32,9 @@ from unimoe.errors import UsageError, did_you_mean
 from unimoe.io import hash_json
 from unimoe.retrieval.first_stage import Candidates, FirstStage
 from unimoe.trec import Run, head
+
+if TYPE_CHECKING:
+    import torch
 
 TierName = Literal["bundled", "fast", "nano", "full"]
 
@@ -59,6 +63,7 @@ class Dataset:
         pool: documents of dense retrieval, a fixed sample that holds every relevant one; None for the whole corpus.
         max_queries: the cut asked for by hand; None without one.
         first_stage: where candidates come from, as in the config.
+        fusion: settings of the first stage ``fusion``.
     """
 
     collection: str
@@ -69,6 +74,7 @@ class Dataset:
     pool: int | None = None
     max_queries: int | None = None
     first_stage: str = "bm25s"
+    fusion: FusionConfig = field(default_factory=FusionConfig)
 
     @cached_property
     def name(self) -> str:
@@ -134,7 +140,15 @@ def chosen_datasets(
 
 def _dataset(experiment: Experiment | DenseExperiment, collection: str, split: str, max_queries: int | None) -> Dataset:
     own = experiment.evaluation
-    return Dataset(collection, split, own.depth, own.bm25, max_queries=max_queries, first_stage=own.first_stage)
+    return Dataset(
+        collection,
+        split,
+        own.depth,
+        own.bm25,
+        max_queries=max_queries,
+        first_stage=own.first_stage,
+        fusion=own.fusion,
+    )
 
 
 def splits_by_name(names: Iterable[str]) -> dict[str, str]:
@@ -191,17 +205,28 @@ def refuse_equal_names(collections: Iterable[str]) -> None:
 class LoadedDataset:
     """A dataset in memory: the queries scored, the documents, and the first stage's candidates.
 
+    Args:
+        dataset: the collection, and how much of it is scored.
+        device: where the encoder of a fused first stage computes; None for the best device of this machine.
+
     Raises:
         UnavailableError: the collection is not available here.
         UsageError: its first stage does not fit the collection.
-        DataError: the collection is malformed, or the run file of its first stage is missing.
+        DataError: the collection is malformed, or the run file or encoder of its first stage is missing.
     """
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Dataset, device: torch.device | None = None) -> None:
         self.dataset = dataset
         self._whole = load_collection(dataset.collection, dataset.split)
-        stage, name = dataset.first_stage, dataset.collection
-        self._stage = FirstStage(stage, name, dataset.depth, dataset.bm25, dataset.exclude_self)
+        self._stage = FirstStage(
+            dataset.first_stage,
+            dataset.collection,
+            dataset.depth,
+            dataset.bm25,
+            dataset.exclude_self,
+            dataset.fusion,
+            device,
+        )
         self._stage.refuse_impossible(self._whole)
 
     @property

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from unimoe.config.dense import BUNDLED_ENCODER
+from unimoe.config.encoder import BUNDLED_ENCODER
 from unimoe.errors import DataError, did_you_mean
 from unimoe.io import atomic_dir, cache_dir, hash_file, lock, read_json, write_json
 from unimoe.models.quiet import first_line, quiet_loading

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unimoe.config.dense import EncoderConfig
+from unimoe.config.encoder import EncoderConfig
 from unimoe.errors import DataError, InputError, UsageError
 from unimoe.io import hash_json
 from unimoe.models.batching import default_token_budget, plan_batches, to_device

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from unimoe.config.dense import EncoderConfig
+from unimoe.config.encoder import EncoderConfig
 from unimoe.errors import DataError
 from unimoe.io import hash_file, hash_parts, read_json
 from unimoe.models.bundled import bundled_encoder_folder, folder_named

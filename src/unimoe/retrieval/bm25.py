@@ -14,10 +14,11 @@ from typing import Literal
 
 from unimoe.config import BM25Config
 from unimoe.data.collection import Collection
-from unimoe.errors import DataError, UsageError
-from unimoe.io import cache_dir, hash_file, hash_parts, lock, read_json, write_json
+from unimoe.errors import UsageError
+from unimoe.io import cache_dir, hash_parts
 from unimoe.retrieval.bm25_index import BM25Index, OkapiIndex
-from unimoe.trec import Run, read_run, write_run
+from unimoe.retrieval.run_cache import cached_run
+from unimoe.trec import Run
 
 Engine = Literal["bm25s", "rank_bm25"]
 """Lucene's BM25 as bm25s computes it, or rank_bm25's BM25Okapi."""
@@ -82,17 +83,15 @@ def cached_bm25_run(
     """Read ``bm25_run``'s result from the user's cache, or compute it and write it there as a TREC run.
 
     The file's name is a content hash of everything the scores depend on, so a run is never used for other data or
-    parameters. A second file holds the hash of its content: a run that was cut short or changed is computed again.
+    parameters.
     """
     path = cached_run_path(collection, depth, params, engine=engine, exclude_self=exclude_self)
-    with lock(path):
-        run = _read_cached(path)
-        if run is None:
-            run = bm25_run(collection, depth, params, engine=engine, exclude_self=exclude_self, progress=progress)
-            write_run(path, run, first_stage_name(params, engine))
-            write_json(path.with_suffix(".json"), {"collection": collection.name, "run": hash_file(path)})
-    # A TREC file has no line for a query without candidates.
-    return {query_id: run.get(query_id, {}) for query_id in collection.queries}
+    return cached_run(
+        path,
+        collection,
+        first_stage_name(params, engine),
+        lambda: bm25_run(collection, depth, params, engine=engine, exclude_self=exclude_self, progress=progress),
+    )
 
 
 def cached_run_path(
@@ -104,11 +103,3 @@ def cached_run_path(
     settings = (first_stage_name(params, engine), repr(params.k1), repr(params.b), str(depth), str(exclude_self))
     key = hash_parts([collection.corpus_hash, collection.queries_hash, *settings, *versions])
     return cache_dir("bm25") / f"{key}.trec"
-
-
-def _read_cached(path: Path) -> Run | None:
-    try:
-        sound = read_json(path.with_suffix(".json"))["run"] == hash_file(path)
-        return read_run(path) if sound else None
-    except (DataError, OSError, KeyError, TypeError):
-        return None

@@ -2,16 +2,20 @@
 
 bm25s           Lucene's BM25
 rank_bm25       rank_bm25's BM25Okapi, over the same tokens
+fusion          bm25s fused with an encoder's search; see ``hybrid``
 official        MS MARCO's top1000.dev: in no order, so it can only be taken whole
 run:PATH        a TREC run; ``{dataset}`` in the path becomes the collection's name in the names of result files
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unimoe.config import BM25Config
+from unimoe.config.experiment import FUSION, FusionConfig
 from unimoe.data.catalog import available, result_name
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import TOP1000, msmarco_files, read_top1000
@@ -20,6 +24,11 @@ from unimoe.io import hash_file
 from unimoe.results import safe_name
 from unimoe.retrieval.bm25 import Engine, cached_bm25_run, first_stage_name
 from unimoe.trec import Run, head, is_unordered, read_run
+
+if TYPE_CHECKING:
+    import torch
+
+    from unimoe.retrieval.hybrid import Hybrid
 
 RECALL_DEPTH = 100
 """Recall@100 is reported of every first stage, however few of its candidates are reranked."""
@@ -50,6 +59,8 @@ class FirstStage:
         depth: candidates that are to be reranked per query, at most.
         params: of the two BM25 engines.
         exclude_self: leave out the document whose id is the query's, before any cut.
+        fusion: settings of ``fusion``.
+        device: where its encoder computes; None for the best device of this machine.
     """
 
     setting: str
@@ -57,10 +68,19 @@ class FirstStage:
     depth: int
     params: BM25Config
     exclude_self: bool = False
+    fusion: FusionConfig = field(default_factory=FusionConfig)
+    device: torch.device | None = None
+
+    @cached_property
+    def hybrid(self) -> Hybrid:
+        """The search of ``fusion``."""
+        from unimoe.retrieval.hybrid import Hybrid  # torch takes seconds to import
+
+        return Hybrid(self.fusion, self.params, self.device)
 
     @property
     def file(self) -> Path | None:
-        """The file that holds the candidates; None where BM25 finds them.
+        """The file that holds the candidates; None where a search finds them.
 
         Raises:
             UsageError: ``official``, and the collection has no ``top1000.dev``.
@@ -74,7 +94,7 @@ class FirstStage:
 
         Raises:
             UsageError: the setting does not fit the collection.
-            DataError: there is no such run file.
+            DataError: there is no such run file or encoder.
         """
         file = self.file
         if file is not None and not file.is_file():
@@ -85,27 +105,46 @@ class FirstStage:
                 "search what was found already; set evaluation.first_stage=official and evaluation.depth=1000, "
                 "or add the whole corpus"
             )
+        if self.setting == FUSION:
+            self.hybrid.name(self._kept)
+
+    def texts_to_embed(self, whole: Collection) -> int:
+        """Return how many texts ``candidates`` has to embed before it can search."""
+        if self.setting != FUSION or self.hybrid.is_cached(whole, self._kept, exclude_self=self.exclude_self):
+            return 0
+        return len(whole.queries) + len(whole.corpus)
 
     def candidates(self, whole: Collection, scored: Collection) -> Candidates:
         """Find the candidates of the scored queries, at least 100 each where there are as many.
 
         Args:
-            whole: the collection with all its queries: one cached BM25 run serves every sample of them.
+            whole: the collection with all its queries: one cached run serves every sample of them.
             scored: the queries wanted, over the same corpus.
 
         Raises:
             UsageError: see ``refuse_impossible``.
             DataError: the file is malformed, does not fit the collection, or would have to be cut without being ranked.
         """
-        kept, file = max(self.depth, RECALL_DEPTH), self.file
+        kept, file = self._kept, self.file
         if file is None:
-            engine: Engine = "rank_bm25" if self.setting == "rank_bm25" else "bm25s"
-            found = cached_bm25_run(whole, kept, self.params, engine=engine, exclude_self=self.exclude_self)
-            run = {query_id: found[query_id] for query_id in scored.queries}
-            return Candidates(first_stage_name(self.params, engine), run, ordered=True)
+            source, found = self._searched(whole)
+            return Candidates(source, {query_id: found[query_id] for query_id in scored.queries}, ordered=True)
         run = self._fitting(file, self._read(file), scored)
         source = f"official({TOP1000})" if self.setting == "official" else f"run:{file.name}@{hash_file(file)}"
         return Candidates(source, {query_id: head(scores, kept) for query_id, scores in run.items()}, _is_ordered(run))
+
+    @property
+    def _kept(self) -> int:
+        return max(self.depth, RECALL_DEPTH)
+
+    def _searched(self, whole: Collection) -> tuple[str, Run]:
+        """Return the name of a search in results, and what it found."""
+        if self.setting == FUSION:
+            found = self.hybrid.run(whole, self._kept, exclude_self=self.exclude_self)
+            return self.hybrid.name(self._kept), found
+        engine: Engine = "rank_bm25" if self.setting == "rank_bm25" else "bm25s"
+        found = cached_bm25_run(whole, self._kept, self.params, engine=engine, exclude_self=self.exclude_self)
+        return first_stage_name(self.params, engine), found
 
     def _official_file(self) -> Path:
         folder = available(self.dataset)

@@ -17,9 +17,10 @@ from unimoe.config import Experiment
 from unimoe.data.collection import Collection
 from unimoe.evaluation import plan, shards
 from unimoe.evaluation.plan import print_plan, probe_speed
+from unimoe.evaluation.planned import PlannedDataset
 from unimoe.evaluation.shards import Pair, Reranker
 from unimoe.evaluation.systems import System, zero_shot_system
-from unimoe.evaluation.tiers import LoadedDataset, chosen_datasets
+from unimoe.evaluation.tiers import chosen_datasets
 from unimoe.models.loader import ModelLoader
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
@@ -47,9 +48,9 @@ def model(system: System) -> UnimodelForExp1:
 
 
 @pytest.fixture
-def data(experiment: Experiment, tmp_path: Path, tmp_cache: Path) -> LoadedDataset:
+def data(experiment: Experiment, tmp_path: Path, tmp_cache: Path) -> PlannedDataset:
     folder = write_invented(tmp_path / "toy", COLLECTION)
-    return LoadedDataset(chosen_datasets(experiment, [f"path:{folder}"])[0])
+    return PlannedDataset(chosen_datasets(experiment, [f"path:{folder}"])[0])
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 def planned(
     capsys: pytest.CaptureFixture[str],
     system: System,
-    datasets: Sequence[LoadedDataset],
+    datasets: Sequence[PlannedDataset],
     tasks: Sequence[Task] = ("reranking",),
     price: float | None = None,
 ) -> list[str]:
@@ -70,7 +71,7 @@ def planned(
     return capsys.readouterr().out.splitlines()[1:]
 
 
-def questions(model: UnimodelForExp1, data: LoadedDataset) -> list[list[int]]:
+def questions(model: UnimodelForExp1, data: PlannedDataset) -> list[list[int]]:
     """The token ids of all that would be asked."""
     corpus, queries = COLLECTION.corpus, COLLECTION.queries
     return model.pair_ids([(queries[q], corpus[d].full_text) for q, found in data.candidates.items() for d in found])
@@ -83,7 +84,7 @@ def tokens_of(line: str) -> int:
 @pytest.mark.usefixtures("slow")
 class TestWork:
     def test_tokens_are_exact_where_the_sample_is_all(
-        self, capsys: pytest.CaptureFixture[str], system: System, model: UnimodelForExp1, data: LoadedDataset
+        self, capsys: pytest.CaptureFixture[str], system: System, model: UnimodelForExp1, data: PlannedDataset
     ) -> None:
         line, _ = planned(capsys, system, [data])
         asked = questions(model, data)
@@ -96,7 +97,7 @@ class TestWork:
         capsys: pytest.CaptureFixture[str],
         system: System,
         model: UnimodelForExp1,
-        data: LoadedDataset,
+        data: PlannedDataset,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         sampled = list[int]()
@@ -114,7 +115,7 @@ class TestWork:
         assert tokens_of(line) == pytest.approx(tree_tokens(asked), rel=0.1)
 
     def test_every_task_and_dataset_has_a_line_unless_one_is_asked_for(
-        self, capsys: pytest.CaptureFixture[str], system: System, data: LoadedDataset
+        self, capsys: pytest.CaptureFixture[str], system: System, data: PlannedDataset
     ) -> None:
         *both, total = planned(capsys, system, [data, data], tasks=("reranking", "embedding"))
         assert [line.split()[0] for line in both] == ["reranking", "embedding"] * 2
@@ -124,7 +125,7 @@ class TestWork:
         assert tokens_of(line) == tokens_of(both[1])
 
     def test_hours_and_cost_follow_from_the_speed(
-        self, capsys: pytest.CaptureFixture[str], system: System, data: LoadedDataset
+        self, capsys: pytest.CaptureFixture[str], system: System, data: PlannedDataset
     ) -> None:
         line, total = planned(capsys, system, [data], price=30)
         hours = tokens_of(line) / 3600 / 0.1
@@ -164,7 +165,7 @@ class TestProbe:
         self, capsys: pytest.CaptureFixture[str], experiment: Experiment, system: System, tmp_path: Path
     ) -> None:
         folder = write_invented(tmp_path / "strange", with_queries("zebra"))
-        data = LoadedDataset(chosen_datasets(experiment, [f"path:{folder}"])[0])
+        data = PlannedDataset(chosen_datasets(experiment, [f"path:{folder}"])[0])
         (line,) = planned(capsys, system, [data])
         assert line.split()[2:5] == ["7", "0", "0"]
 
@@ -172,7 +173,7 @@ class TestProbe:
         self, capsys: pytest.CaptureFixture[str], experiment: Experiment, system: System, tmp_path: Path
     ) -> None:
         folder = write_invented(tmp_path / "wordy", with_queries("baba keke " * 200))
-        data = LoadedDataset(chosen_datasets(experiment, [f"path:{folder}"])[0])
+        data = PlannedDataset(chosen_datasets(experiment, [f"path:{folder}"])[0])
         _, note, _ = planned(capsys, system, [data])
         assert note.startswith("wordy: queries that fill the whole prompt")
         assert "7 (q0, q1, q2, ...)" in note

@@ -11,7 +11,8 @@ import pytest
 from support.embedders import WordEmbedder
 from support.sources import SMALL, write_msmarco
 
-from unimoe.config.dense import DenseConfig, DenseExperiment, EncoderConfig
+from unimoe.config.dense import DenseConfig, DenseExperiment
+from unimoe.config.encoder import EncoderConfig
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.errors import DataError, UsageError

@@ -59,7 +59,9 @@ def refusal(path: Path, run: dict[str, dict[str, float]], depth: int = 10, colle
 
 
 class TestSetting:
-    @pytest.mark.parametrize("setting", ["bm25s", "rank_bm25", "official", "run:a.trec", "run:runs/{dataset}.trec.gz"])
+    @pytest.mark.parametrize(
+        "setting", ["bm25s", "rank_bm25", "fusion", "official", "run:a.trec", "run:runs/{dataset}.trec.gz"]
+    )
     def test_what_the_config_takes(self, setting: str) -> None:
         assert EvaluationConfig(first_stage=setting).first_stage == setting
 
@@ -78,7 +80,7 @@ class TestSetting:
     def test_anything_else_is_refused_with_what_there_is(self, setting: str, close: str) -> None:
         with pytest.raises(ValueError, match="first_stage") as caught:
             EvaluationConfig(first_stage=setting)
-        expected = f"there is no first stage {setting!r}{close}; write bm25s, rank_bm25, official or run:PATH"
+        expected = f"there is no first stage {setting!r}{close}; write bm25s, rank_bm25, fusion, official or run:PATH"
         assert expected in str(caught.value)
 
 

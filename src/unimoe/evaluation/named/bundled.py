@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unimoe.config.dense import BUNDLED_ENCODER
+from unimoe.config.encoder import BUNDLED_ENCODER
 from unimoe.errors import UsageError, did_you_mean
 from unimoe.evaluation.named import BUNDLED, OPTION, Naming, register_model
 from unimoe.evaluation.named.causal import causal_system

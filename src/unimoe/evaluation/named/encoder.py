@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unimoe.config.dense import EncoderConfig
+from unimoe.config.encoder import EncoderConfig
 from unimoe.evaluation.named import Naming, register_model
 from unimoe.evaluation.systems import System
 from unimoe.models.encoder import load_encoder

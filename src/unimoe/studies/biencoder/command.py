@@ -83,7 +83,7 @@ def label_pairs(
     ],
     reranker: Annotated[
         str | None,
-        typer.Option(help="A causal language model, a checkpoint folder, or cross-encoder:ID; SmolLM2 by default."),
+        typer.Option("--model", "--reranker", help="A reranker as evaluate --model names it; SmolLM2 by default."),
     ] = None,
     config: Annotated[Path, typer.Option(help="A YAML file, or the name of a shipped one.")] = Path("biencoder/labels"),
     device: Device = None,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from unimoe.config.base import Count, Fraction, MetricName, Name, Positive, Section
-from unimoe.config.dense import EncoderConfig
+from unimoe.config.encoder import EncoderConfig
 from unimoe.config.experiment import BM25Config, PromptConfig
 from unimoe.config.training import Schedule
 from unimoe.studies.common.splits import SplitConfig
@@ -199,8 +199,8 @@ class LabelConfig(Section):
         sampling: the choice of queries.
         depth: candidates of a query.
         bm25: the first stage's parameters.
-        reranker: a causal language model as ``model.base`` names it, the checkpoint folder of an arm, or
-            ``cross-encoder:`` and the id or folder of a sequence classifier with one label.
+        reranker: any that ``evaluate --model`` takes: a causal language model, ``cross-encoder:``, ``monot5:``,
+            ``rankllama:``, the checkpoint folder of an arm, or ``python:MODULE:FUNCTION``.
         prompt: the prompt of a causal language model; a checkpoint has its own.
         thresholds: ascending; a pair's grade is the number of them that its P(yes) reaches, 0 for not relevant.
         max_length: tokens of one pair.

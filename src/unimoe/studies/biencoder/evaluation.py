@@ -11,7 +11,8 @@ import torch
 
 from unimoe.analysis.before_after import print_before_after
 from unimoe.checkpoint import Checkpoint
-from unimoe.config.dense import DenseConfig, DenseExperiment, EncoderConfig
+from unimoe.config.dense import DenseConfig, DenseExperiment
+from unimoe.config.encoder import EncoderConfig
 from unimoe.console import Steps, stdout
 from unimoe.evaluation.retrieval_eval import dense_collection
 from unimoe.evaluation.retrieve import TASK, DatasetArms

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from unimoe.config.dense import BUNDLED_ENCODER
+from unimoe.config.encoder import BUNDLED_ENCODER
 from unimoe.errors import DataError
 from unimoe.io import read_json
 from unimoe.models.bundled import bundled_encoder_folder, folder_named

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from unimoe.config.base import Count, Fraction, Positive, Section
-from unimoe.config.dense import BUNDLED_ENCODER, EncoderConfig
+from unimoe.config.encoder import BUNDLED_ENCODER, EncoderConfig
 from unimoe.config.experiment import BM25Config
 from unimoe.config.losses import LOSSES
 from unimoe.errors import did_you_mean

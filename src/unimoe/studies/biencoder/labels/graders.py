@@ -1,106 +1,95 @@
-"""Models that grade pairs: a causal language model that answers yes or no, adapted or not, or a cross-encoder."""
+"""Grades pairs by any reranker that ``evaluate --model`` takes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import secrets
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from unimoe.checkpoint import read_checkpoint
-from unimoe.config import ModelConfig
-from unimoe.errors import DataError, InputError
+from unimoe.data.collection import Collection
+from unimoe.errors import DataError, UsageError
+from unimoe.evaluation.named import OPTION, Naming, default_experiment, is_checkpoint, named_system
+from unimoe.evaluation.named.cross_encoder import KIND as CROSS_ENCODER
+from unimoe.evaluation.rerankers import CrossEncoderReranker, reranker_of
+from unimoe.evaluation.reranking_eval import rerank_run
+from unimoe.evaluation.systems import System, checkpoint_loader, trained_system
 from unimoe.io import hash_json
-from unimoe.models.base import load_base
 from unimoe.models.device import choose_dtype
-from unimoe.models.loader import ModelLoader, weights_hash
-from unimoe.models.quiet import first_line, quiet_loading
-from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.models.loader import weights_hash
 from unimoe.studies.biencoder.config import LabelConfig
-
-CROSS_ENCODER = "cross-encoder:"
-
-
-class Grader(Protocol):
-    """Estimates the relevance of pairs of texts."""
-
-    @property
-    def identity(self) -> str:
-        """Content hash of everything that the scores depend on besides the texts."""
-
-    def probabilities(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
-        """Return P(relevant) of each ``(query, document)``, ``(N,)``.
-
-        Raises:
-            InputError: a pair cannot be scored; carries its index.
-        """
+from unimoe.trec import Run
 
 
 def load_grader(config: LabelConfig, device: torch.device) -> Grader:
-    """Load the grader that a config names.
+    """Return the grader that a config names; its model is loaded when it is needed.
 
     Raises:
-        DataError: it cannot be loaded, or is not a reranker.
+        UsageError: there is no such kind of model, or it does not rerank.
+        DataError: no such model is at hand.
     """
-    name = config.reranker
-    if name.startswith(CROSS_ENCODER):
-        return _CrossEncoder(name.removeprefix(CROSS_ENCODER), config.max_length, device)
-    if Path(name, "adapter_config.json").is_file():
-        checkpoint = read_checkpoint(Path(name))
-        loader = ModelLoader(checkpoint.experiment, device, getattr(torch, checkpoint.dtype))
-        return _YesNo(loader.trained(Path(name)), weights_hash(checkpoint, checkpoint.experiment.evaluation))
-    model = ModelConfig(base=name, max_length=config.max_length)
-    base = load_base(model, device, choose_dtype(device, model.dtype))
-    return _YesNo(UnimodelForExp1(base, config.prompt, config.max_length).eval(), None)
+    system = _system(config, device)
+    if "reranking" not in system.tasks:
+        raise UsageError(f"{OPTION} {config.reranker}: embeds and does not rerank; name a reranker")
+    return Grader(system)
 
 
-@dataclass
-class _YesNo:
-    """Takes P(yes) of a causal language model."""
+class Grader:
+    """Estimates the relevance of pairs of texts.
 
-    model: UnimodelForExp1
-    adapter: str | None
+    Args:
+        system: a reranker. Its scores are logits where it is a model of unimoe's families; others return probabilities.
 
-    @property
-    def identity(self) -> str:
-        return hash_json([self.model.base_identity, self.model.prompt_name, str(self.model.dtype), self.adapter])
+    Attributes:
+        identity: content hash of everything that the estimates depend on besides the texts; another for each grader
+            where nothing tells the model from every other, so that none of its estimates is used again.
+    """
 
-    def probabilities(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
-        return self.model.rerank(pairs)
+    def __init__(self, system: System) -> None:
+        self._system = system
+        checkpoint = system.checkpoint
+        adapter = weights_hash(checkpoint, checkpoint.experiment.evaluation) if checkpoint else None
+        known = [system.base_identity, system.prompt, f"torch.{system.dtype}", adapter]
+        self.identity = hash_json(known if system.reusable else [*known, secrets.token_hex()])
 
+    def probabilities(self, collection: Collection, candidates: Run) -> Run:
+        """Return P(relevant) of the candidates of a collection's queries.
 
-class _CrossEncoder:
-    """Takes the sigmoid of a sequence classifier's one label."""
+        Raises:
+            DataError: a pair cannot be scored, or its score is no probability; names query and document.
+        """
+        run, _ = rerank_run(reranker_of(self._model), collection, candidates)
+        return {query_id: self._estimates(query_id, scores) for query_id, scores in run.items()}
 
-    def __init__(self, base: str, max_length: int, device: torch.device) -> None:
-        from sentence_transformers import CrossEncoder
+    @cached_property
+    def _model(self) -> Any:
+        return self._system.model()
 
-        try:
-            with quiet_loading():
-                self._model: Any = CrossEncoder(
-                    base,
-                    device=str(device),
-                    max_length=max_length,
-                    activation_fn=torch.nn.Sigmoid(),
-                    model_kwargs={"use_safetensors": True},
+    def _estimates(self, query_id: str, scores: dict[str, float]) -> dict[str, float]:
+        if callable(getattr(self._model, "rerank_ids", None)) or isinstance(self._model, CrossEncoderReranker):
+            values = torch.tensor(list(scores.values()), dtype=torch.float32).sigmoid().tolist()
+            return dict(zip(scores, values, strict=True))
+        for document_id, score in scores.items():
+            if not 0 <= score <= 1:
+                raise DataError(
+                    f"query {query_id!r}, document {document_id!r}: {self._system.name} returned {score:g}; "
+                    "return P(relevant), from 0 to 1"
                 )
-        except Exception as error:  # damaged files and refusals of the hub end in errors of many kinds
-            raise DataError(
-                f"reranker {CROSS_ENCODER}{base} cannot be loaded ({first_line(error)}); check the id or folder"
-            ) from None
-        if self._model.num_labels != 1:
-            raise DataError(
-                f"reranker {CROSS_ENCODER}{base} has {self._model.num_labels} labels; a cross-encoder has one"
-            )
-        sums = {name: float(weight.double().sum()) for name, weight in self._model.model.state_dict().items()}
-        self.identity = hash_json([base, max_length, sums])
+        return scores
 
-    def probabilities(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
-        found = np.asarray(self._model.predict(list(pairs), show_progress_bar=False), dtype=np.float32)
-        if not np.isfinite(found).all():
-            raise InputError(int(np.isfinite(found).argmin()), "the score is not finite; take another reranker")
-        return found
+
+def _system(config: LabelConfig, device: torch.device) -> System:
+    name = config.reranker
+    if is_checkpoint(name):
+        checkpoint = read_checkpoint(Path(name))
+        experiment = checkpoint.experiment
+        return trained_system(experiment, checkpoint_loader(experiment, checkpoint, device), Path(name))
+    experiment = default_experiment(name)
+    model = experiment.model.model_copy(update={"max_length": config.max_length})
+    experiment = experiment.model_copy(update={"model": model, "prompt": config.prompt})
+    # Cross-encoders are small, and their grades stay the same on every machine.
+    dtype = torch.float32 if name.startswith(f"{CROSS_ENCODER}:") else choose_dtype(device, model.dtype)
+    return named_system(name, Naming(experiment, device, dtype))

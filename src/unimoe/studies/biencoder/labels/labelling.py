@@ -13,7 +13,7 @@ from unimoe.console import Steps, stderr, stdout
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection
 from unimoe.data.sources.beir_layout import write_parts
-from unimoe.errors import DataError, InputError, UsageError
+from unimoe.errors import DataError, UsageError
 from unimoe.io import atomic_dir, hash_json, hash_parts, read_json, write_json
 from unimoe.models.embedder import Advance
 from unimoe.retrieval.bm25 import cached_bm25_run
@@ -130,7 +130,8 @@ def probabilities(
         path = folder / f"{name}.json"
         scores = _kept(path, shard, run)
         if scores is None:
-            scores = _graded(grader, pairs, texts, shard)
+            asked = replace(collection, queries={query_id: queries[query_id] for query_id in shard})
+            scores = grader.probabilities(asked, run)
             write_json(path, scores, indent=None)
         found |= scores
         if advance:
@@ -215,20 +216,6 @@ def _kept(path: Path, shard: Sequence[str], run: Run) -> Run | None:
         return None
     whole = isinstance(kept, dict) and all(kept.get(key, {}).keys() == run[key].keys() for key in shard)
     return kept if whole else None
-
-
-def _graded(
-    grader: Grader, pairs: Sequence[tuple[str, str]], texts: Sequence[tuple[str, str]], shard: Sequence[str]
-) -> Run:
-    try:
-        values = grader.probabilities(texts).tolist() if texts else []
-    except InputError as error:
-        query_id, document_id = pairs[error.index]
-        raise DataError(f"query {query_id!r}, document {document_id!r}: {error.reason}") from None
-    scores: Run = {query_id: {} for query_id in shard}
-    for (query_id, document_id), value in zip(pairs, values, strict=True):
-        scores[query_id][document_id] = value
-    return scores
 
 
 def _print_labels(qrels: Qrels, highest: int, found: Agreement | None, folder: Path) -> None:

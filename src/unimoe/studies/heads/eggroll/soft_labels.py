@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from unimoe.config import ModelConfig, PromptConfig
-from unimoe.config.dense import EncoderConfig
+from unimoe.config.encoder import EncoderConfig
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, InputError, UsageError
 from unimoe.io import cache_dir, hash_parts, lock, read_json, write_json

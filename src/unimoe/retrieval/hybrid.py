@@ -1,0 +1,137 @@
+"""Fuses BM25 with an encoder's exact search, as a first stage; each of the two rankings is kept in the user's cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from shutil import rmtree
+
+import torch
+
+from unimoe.config import BM25Config
+from unimoe.config.dense import DenseConfig
+from unimoe.config.experiment import FUSION, FusionConfig
+from unimoe.console import Steps
+from unimoe.data.collection import Collection
+from unimoe.errors import DataError, UsageError
+from unimoe.io import cache_dir, hash_json
+from unimoe.models.device import choose_device, choose_dtype, release_memory
+from unimoe.models.encoder import SentenceEncoder, load_encoder
+from unimoe.models.encoder_files import read_encoder_files
+from unimoe.provenance import package_versions
+from unimoe.retrieval.bm25 import cached_bm25_run, first_stage_name
+from unimoe.retrieval.dense_run import dense_run
+from unimoe.retrieval.fusion import reciprocal_rank_fusion
+from unimoe.retrieval.run_cache import cached_run, read_cached
+from unimoe.trec import Run
+
+
+@dataclass(frozen=True)
+class Hybrid:
+    """A first stage of two rankings.
+
+    Attributes:
+        config: the encoder and how the rankings are fused.
+        bm25: BM25's parameters.
+        device: where the encoder computes; None for the best device of this machine.
+    """
+
+    config: FusionConfig
+    bm25: BM25Config
+    device: torch.device | None = None
+
+    def name(self, depth: int) -> str:
+        """Return its name in results, for at least ``depth`` candidates of each query.
+
+        Raises:
+            DataError: the encoder is not available.
+        """
+        parts = [first_stage_name(self.bm25), self._encoder, f"depth={self._depth(depth)}", f"k={self.config.k}"]
+        return f"{FUSION}({','.join(parts)})"
+
+    def run(self, collection: Collection, depth: int, *, exclude_self: bool) -> Run:
+        """Rank a collection's documents for each of its queries, and keep the first ``depth``.
+
+        Raises:
+            DataError: the encoder cannot be loaded, or a text cannot be embedded.
+        """
+        each = self._depth(depth)
+        words = cached_bm25_run(collection, each, self.bm25, exclude_self=exclude_self)
+        path = self._path(collection, each, exclude_self)
+        store = path.with_suffix("")  # holds the vectors until the run is whole
+        search = partial(self._search, collection, each, exclude_self, store)
+        vectors = cached_run(path, collection, self._encoder, search)
+        rmtree(store, ignore_errors=True)
+        return reciprocal_rank_fusion([words, vectors], depth=depth, k=self.config.k)
+
+    def is_cached(self, collection: Collection, depth: int, *, exclude_self: bool) -> bool:
+        """Return whether ``run`` has nothing to embed."""
+        return read_cached(self._path(collection, self._depth(depth), exclude_self)) is not None
+
+    def load(self) -> SentenceEncoder:
+        """Load the encoder.
+
+        Raises:
+            DataError: it is not available, or its files are damaged.
+            UsageError: ``max_length`` exceeds the model's positions.
+        """
+        with _named_errors():
+            return load_encoder(self.config.encoder, self._device, self._dtype)
+
+    def _depth(self, depth: int) -> int:
+        """Return how deep each ranking is searched: as deep as the fusion is cut, at least."""
+        return max(self.config.depth, depth)
+
+    @cached_property
+    def _device(self) -> torch.device:
+        return self.device or choose_device()
+
+    @cached_property
+    def _dtype(self) -> torch.dtype:
+        return choose_dtype(self._device, self.config.encoder.dtype)
+
+    @cached_property
+    def _encoder(self) -> str:
+        """Name, hash and dtype of the encoder; the hash is of all that vectors depend on besides texts and dtype."""
+        config = self.config.encoder
+        with _named_errors():
+            files = read_encoder_files(config)
+        settings = [files.prefixes, files.pooling, files.max_length, files.lower_case, files.tokenizer_hash]
+        content = hash_json([files.identity, *settings, config.max_length])
+        return f"{files.identity.rpartition('@')[0]}@{content},{str(self._dtype).removeprefix('torch.')}"
+
+    def _path(self, collection: Collection, depth: int, exclude_self: bool) -> Path:
+        """Return where the encoder's run is kept.
+
+        Its name leaves out the number of threads, which may change before a killed evaluation is resumed.
+        """
+        versions = package_versions()
+        model = [self._encoder, self._device.type, *(versions[name] for name in ("torch", "transformers"))]
+        data = [collection.corpus_hash, collection.queries_hash, depth, exclude_self]
+        return cache_dir("dense") / f"{hash_json([model, data])}.trec"
+
+    def _search(self, collection: Collection, depth: int, exclude_self: bool, store: Path) -> Run:
+        texts = len(collection.queries) + len(collection.corpus)
+        with Steps(1).step(f"first stage {collection.name}: {self.config.encoder.base}", texts) as step:
+            found = dense_run(
+                self.load(),
+                collection,
+                DenseConfig(depth=depth, cutoffs=[depth]),
+                store_dir=store,
+                exclude_self=exclude_self,
+                advance=step.advance,
+            )
+            step.outcome = f"{texts:,} texts embedded"
+        release_memory()
+        return found
+
+
+@contextmanager
+def _named_errors() -> Iterator[None]:
+    try:
+        yield
+    except (DataError, UsageError) as error:
+        raise type(error)(f"evaluation.fusion: {error}") from None

@@ -1,0 +1,206 @@
+"""``evaluation.first_stage=fusion`` through the commands: candidates, results, resumption, plan and bad input."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from sentence_transformers import SentenceTransformer
+from support.experiments import tiny_experiment_dict
+from support.reranking import invented, write_invented, written
+from support.scripts import Done, call_script
+from support.tiny_encoders import save_tiny_encoder
+from support.tiny_rerankers import save_tiny_cross_encoder
+
+from unimoe.config import BM25Config
+from unimoe.models.encoder import SentenceEncoder
+from unimoe.results import EvalResult, read_result
+from unimoe.retrieval.bm25 import bm25_run
+from unimoe.retrieval.fusion import reciprocal_rank_fusion
+from unimoe.trec import Run, read_run
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+COLLECTION = invented(documents=30, queries=5)
+DEPTH = 12
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("fusion")
+    write_invented(folder / "toy", COLLECTION)
+    save_tiny_encoder(folder / "encoder")
+    save_tiny_cross_encoder(folder / "ce")
+    return folder
+
+
+def evaluate(data: Path, output_dir: Path, *more: str, stage: str = "fusion") -> Done:
+    return call_script(
+        "evaluate.py", "--model", f"cross-encoder:{data / 'ce'}", "--datasets", "toy", "--output-dir", output_dir,
+        "--device", "cpu", "--set", "model.dtype=float32", "--set", f"evaluation.depth={DEPTH}",
+        "--set", f"evaluation.first_stage={stage}", "--set", f"evaluation.fusion.encoder.base={data / 'encoder'}",
+        *more, UNIMOE_DATA=str(data), UNIMOE_CACHE=str(data / "cache"),
+    )  # fmt: skip
+
+
+def result_of(output_dir: Path, arm: str, task: str = "reranking") -> EvalResult:
+    return read_result(output_dir / arm / "seed_none" / "results" / task / "toy.json")
+
+
+def run_of(output_dir: Path, arm: str, task: str = "reranking") -> Run:
+    return read_run(output_dir / arm / "seed_none" / "runs" / task / "toy.trec")
+
+
+@pytest.fixture(scope="module")
+def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+    output_dir = tmp_path_factory.mktemp("finished")
+    return output_dir, evaluate(data, output_dir)
+
+
+class TestEvaluate:
+    def test_candidates_are_those_of_bm25_and_sentence_transformers_fused(
+        self, data: Path, finished: tuple[Path, Done]
+    ) -> None:
+        output_dir, done = finished
+        assert done.returncode == 0, done.stderr
+        theirs = SentenceTransformer(str(data / "encoder"), device="cpu")
+        documents = theirs.encode([document.full_text for document in COLLECTION.corpus.values()])
+        queries = theirs.encode(list(COLLECTION.queries.values()))
+        cosines = theirs.similarity(queries, documents).tolist()
+        dense = {
+            query_id: dict(zip(COLLECTION.corpus, row, strict=True))
+            for query_id, row in zip(COLLECTION.queries, cosines, strict=True)
+        }
+        expected = reciprocal_rank_fusion([bm25_run(COLLECTION, 100, BM25Config()), dense], depth=100)
+        assert run_of(output_dir, "first_stage", "retrieval") == expected
+        assert run_of(output_dir, "ce").keys() == expected.keys()
+        for query_id, scores in run_of(output_dir, "ce").items():
+            assert scores.keys() == set(list(expected[query_id])[:DEPTH])
+
+    def test_results_name_it_and_hold_its_scores(self, finished: tuple[Path, Done]) -> None:
+        output_dir, done = finished
+        reranked, first = result_of(output_dir, "ce"), result_of(output_dir, "first_stage")
+        name = str(reranked.identity.first_stage)
+        assert name.startswith("fusion(bm25s(k1=0.9,b=0.4,stemmer=english),encoder@")
+        assert name.endswith(",float32,depth=100,k=60)")
+        assert first.identity.first_stage == name
+        assert reranked.first_stage is not None
+        assert reranked.first_stage.aggregate == first.aggregate
+        assert "first stage toy: " in done.stderr
+        assert "35 texts embedded" in done.stderr
+
+    def test_what_is_done_is_kept_and_other_candidates_never_mix(self, data: Path, finished: tuple[Path, Done]) -> None:
+        output_dir, first = finished
+        before = written(output_dir)
+        again = evaluate(data, output_dir)
+        assert again.stdout == first.stdout
+        assert again.stderr.count("already done") == 3
+        assert "embedded" not in again.stderr
+        for more, stage in (((), "bm25s"), (("--set", "evaluation.fusion.k=10"), "fusion")):
+            other = evaluate(data, output_dir, *more, stage=stage)
+            assert other.returncode != 0
+            assert "first_stage" in other.stderr
+            assert "embedded" not in other.stderr
+        assert before.items() <= written(output_dir).items(), "BM25's own results are new beside them"
+
+    def test_a_killed_evaluation_ends_the_same(
+        self, data: Path, tmp_path: Path, finished: tuple[Path, Done], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It dies after the queries; the second try has the cache that the first one left."""
+        here = shutil.copytree(data, tmp_path / "data", ignore=shutil.ignore_patterns("cache"))
+        whole, calls = SentenceEncoder.encode, []
+
+        def dying(self: SentenceEncoder, texts: list[str], **options: object) -> object:
+            calls.append(len(texts))
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+            return whole(self, texts, **options)  # type: ignore[arg-type]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SentenceEncoder, "encode", dying)
+            assert evaluate(here, tmp_path / "outputs").returncode != 0
+        assert calls == [5, 30]
+        done = evaluate(here, tmp_path / "outputs")
+        assert done.returncode == 0, done.stderr
+        for arm in ("ce", "first_stage"):
+            assert run_of(tmp_path / "outputs", arm) == run_of(finished[0], arm)
+
+
+class TestPlan:
+    def test_what_has_to_be_embedded_is_counted_and_timed_and_not_embedded(self, data: Path, tmp_path: Path) -> None:
+        here = shutil.copytree(data, tmp_path / "data", ignore=shutil.ignore_patterns("cache"))
+        done = evaluate(here, tmp_path / "outputs", "--plan")
+        assert done.returncode == 0, done.stderr
+        _, fusion, reranking, seconds, total = done.stdout.splitlines()
+        assert fusion.split()[:5] == ["fusion", "toy", "5", "35", "-"]
+        assert reranking.split()[:5] == ["reranking", "toy", "5", str(5 * DEPTH), "-"]
+        assert seconds.startswith("fusion: 35 texts, ")
+        assert seconds.endswith(" texts a second)")
+        assert total.startswith(f"total: {5 * DEPTH} pairs, ")
+        assert not (here / "cache" / "dense").is_dir() or not list((here / "cache" / "dense").glob("*.trec"))
+        assert not (tmp_path / "outputs").exists()
+
+    def test_candidates_that_are_there_are_planned_as_they_are(
+        self, data: Path, tmp_path: Path, finished: tuple[Path, Done]
+    ) -> None:
+        done = evaluate(data, tmp_path, "--plan")
+        assert [line.split()[0] for line in done.stdout.splitlines()] == ["task", "reranking", "total:"]
+
+
+def test_an_experiment_judges_arms_on_fused_candidates(data: Path, tmp_path: Path) -> None:
+    raw = tiny_experiment_dict(tmp_path)
+    raw["seeds"] = [0]
+    raw["training"] |= {"steps": 2, "save_every": 1}
+    raw["evaluation"] |= {
+        "first_stage": "fusion",
+        "fusion": {"encoder": {"base": str(data / "encoder")}, "k": 20},
+        "bundled": {"collection": f"path:{data / 'toy'}", "queries": 5, "depth": 4, "pool": 20},
+    }
+    config = tmp_path / "tiny.yaml"
+    config.write_text(yaml.safe_dump(raw), encoding="utf-8")
+    done = call_script(
+        "run_experiment.py", "--config", config, "--output-dir", tmp_path / "outputs", "--device", "cpu",
+        UNIMOE_CACHE=str(data / "cache"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (arms,) = {str(path.parts[-5]) for path in (tmp_path / "outputs").glob("first_stage/*/results/*/toy.json")}
+    assert arms == "first_stage"
+    stages = {
+        read_result(path).identity.first_stage
+        for path in (tmp_path / "outputs").glob("*/seed_*/results/reranking/toy.json")
+    }
+    (name,) = stages
+    assert str(name).endswith(",float32,depth=100,k=20)")
+    changed = call_script(
+        "run_experiment.py", "--config", config, "--output-dir", tmp_path / "outputs", "--device", "cpu",
+        "--set", "evaluation.fusion.k=30", UNIMOE_CACHE=str(data / "cache"),
+    )  # fmt: skip
+    assert changed.returncode == 3
+    assert "another evaluation.fusion.k (20 there, 30 here)" in changed.stderr
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("setting", "code", "words"),
+        [
+            ("first_stage=fusoin", 2, ["did you mean 'fusion'?"]),
+            ("fusion.encoder.base=./nowhere", 3, ["evaluation.fusion: ", "./nowhere"]),
+            ("fusion.encoder.base=bundled:all-minilm", 3, ["evaluation.fusion: ", "bundled:all-minilm"]),
+            ("fusion.encoder.max_length=4000", 2, ["evaluation.fusion: ", "4000"]),
+            ("fusion.encoder.dtype=int8", 2, ["evaluation.fusion.encoder.dtype"]),
+            ("fusion.depth=0", 2, ["evaluation.fusion.depth"]),
+            ("fusion.k=0", 2, ["evaluation.fusion.k"]),
+            ("fusion.kk=1", 2, ["evaluation.fusion.kk", "did you mean 'k'?"]),
+        ],
+    )
+    def test_it_is_one_line(self, data: Path, tmp_path: Path, setting: str, code: int, words: list[str]) -> None:
+        done = evaluate(data, tmp_path / "outputs", "--set", f"evaluation.{setting}")
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+        last = done.stderr.strip().splitlines()[-1]
+        assert last.startswith("error: ")
+        for word in words:
+            assert word in last
+        assert not (tmp_path / "outputs").exists()
