@@ -17,6 +17,7 @@ from unimoe.evaluation.shards import Pair, cut_shards, prepare
 from unimoe.evaluation.spec import result_dataset
 from unimoe.evaluation.systems import System
 from unimoe.evaluation.tiers import LoadedDataset
+from unimoe.models.batching import batches
 from unimoe.models.pair_model import PairModel
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
@@ -98,7 +99,7 @@ def probe_speed(model: PairModel, sequences: Sequence[list[int]]) -> float:
 
     Each prompt is scored once: what is kept from a first pass would make a second one quicker.
     """
-    return probed_speed(model.rerank_ids, sequences, _PROBE_PROMPTS, tree_tokens)
+    return probed_speed(model.rerank_ids, list(batches(sequences, _PROBE_PROMPTS)), tree_tokens)
 
 
 class TokenGauge:

@@ -13,13 +13,13 @@ import torch
 from unimoe.config.served import APIS, ServedConfig
 from unimoe.errors import DataError, InputError, UsageError
 from unimoe.io import hash_json
+from unimoe.models.batching import batches
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.prompts import well_formed
 from unimoe.models.served.api import API, vector
 from unimoe.models.served.asking import Asker
 from unimoe.models.served.client import Client
 from unimoe.models.served.probe import PROBE_TEXTS, fingerprint, identity, record_file, served_name
-from unimoe.models.served.scoring import batches
 from unimoe.models.served.usage import CHARACTERS_PER_TOKEN, Estimate, estimate, summed
 
 
