@@ -80,8 +80,11 @@ class EvaluationRequest:
     given: list[str]
 
 
-def run_evaluation(request: EvaluationRequest, device: torch.device, processes: Processes) -> None:
+def run_evaluation(request: EvaluationRequest, device: torch.device, processes: Processes) -> dict[str, Path]:
     """Evaluate the arm and the first stage; print scores and result files on stdout.
+
+    Returns:
+        The arm's result files by ``task/dataset``; none in a process that does not lead.
 
     Raises:
         MissingPartError: everything is done except collections and tasks that failed.
@@ -90,7 +93,7 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, processes: 
     experiment, output_dir, load_system = _resolved(request, device, processes)
     if not processes.leads:
         serve_model(processes, load_system)
-        return
+        return {}
     datasets, mteb_tasks = _datasets(request, experiment), _mteb_tasks(request, experiment)
     evaluator, failures = Evaluator(output_dir, request.given, processes), Failures()
     arm = load_system()
@@ -118,6 +121,10 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, processes: 
         _print_result(result, output_dir, arm)
     print_mteb_means(in_suite)
     failures.refuse(done=bool(results or mteb_tasks))
+    return {
+        one.key: result_path(output_dir, one.config_name, one.seed, one.task, one.dataset)
+        for one in [*results, *in_suite]
+    }
 
 
 def plan_evaluation(request: EvaluationRequest, device: torch.device, price_per_hour: float | None) -> None:
