@@ -19,7 +19,7 @@ from unimoe.evaluation.loading import Failures, load_reporting
 from unimoe.evaluation.mteb.names import find_tasks
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.suite import MTEBSuite
-from unimoe.evaluation.named import Naming, default_experiment, is_checkpoint, named_system
+from unimoe.evaluation.named import ADDRESSES, Naming, default_experiment, is_checkpoint, named_system
 from unimoe.evaluation.plan import print_plan
 from unimoe.evaluation.runner import Evaluator, serve_model
 from unimoe.evaluation.spec import result_dataset
@@ -28,6 +28,7 @@ from unimoe.evaluation.systems import (
     checkpoint_loader,
     evaluation_config,
     first_stage_system,
+    refuse_several,
     trained_system,
     zero_shot_system,
 )
@@ -246,6 +247,8 @@ def _named(
     name: str, request: EvaluationRequest, device: torch.device, processes: Processes
 ) -> tuple[Experiment, Path, Callable[[], System]]:
     experiment = request.config or default_experiment(name, request.overrides)
+    if name.startswith(tuple(f"{scheme}:" for scheme in ADDRESSES)):
+        refuse_several(processes)
     dtype = processes.leaders_dtype(choose_dtype(device, experiment.model.dtype))
     system = named_system(name, Naming(experiment, device, dtype, request.name))
     return system.experiment, request.output_dir or _OUTPUTS / system.name, lambda: system

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from unimoe.data.collection import Collection
+from unimoe.evaluation.mteb.sizes import TaskSize
 from unimoe.evaluation.shards import Candidates, prepare
 from unimoe.models.batching import batches
 from unimoe.models.served.usage import Estimate
@@ -78,6 +79,12 @@ class ServedGauge(ItemGauge):
     def described(self, words: Sequence[str]) -> list[Any]:
         """Return none to probe with."""
         return []
+
+    def task(self, size: TaskSize) -> None:
+        """Count a task of MTEB."""
+        texts, characters = size.queries + size.documents, size.query_characters + size.document_characters
+        by_sums = self._model.estimate_of(texts, characters) if self._embeds else self._model.estimate_task(size)
+        self.asked.append(by_sums)
 
     def total(self) -> str:
         """Return what will be asked for all datasets, in words."""

@@ -86,10 +86,11 @@ def print_plan(
             continue
         probe = probe or gauge.described((mteb_task.metadata.description or mteb_task.metadata.name).split())
         works.append(_mteb_work(task, mteb_task, size, gauge))
+        if isinstance(gauge, ServedGauge):
+            gauge.task(size)
         _print_work(works[-1])
     if isinstance(gauge, ServedGauge):
-        beside = " (tasks of MTEB not counted)" if len(works) > len(gauge.asked) else ""
-        stdout.print(f"total: {gauge.total()}{beside}", soft_wrap=True)
+        stdout.print(f"total: {gauge.total()}", soft_wrap=True)
     if probe:
         _print_total(works, gauge.unit, gauge.speed(probe), price)
 

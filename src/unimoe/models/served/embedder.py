@@ -88,8 +88,11 @@ class ServedEmbedder:
 
     def estimate(self, texts: Sequence[str]) -> Estimate:
         """Return what embedding texts will ask."""
-        tokens = sum(map(len, texts)) / CHARACTERS_PER_TOKEN
-        return estimate(ceil(len(texts) / self._asker.batch), tokens, self._settings)
+        return self.estimate_of(len(texts), sum(map(len, texts)))
+
+    def estimate_of(self, texts: int, characters: int) -> Estimate:
+        """Return what embedding this many texts, of so many characters together, will ask."""
+        return estimate(ceil(texts / self._asker.batch), characters / CHARACTERS_PER_TOKEN, self._settings)
 
     def encode(
         self,
