@@ -99,7 +99,6 @@ class FunctionReranker:
     """
 
     token_budget = None
-    device = "as the function chooses"
     options: Mapping[str, Any] = {}
 
     def __init__(self, function: PairScorer) -> None:

@@ -19,6 +19,9 @@ from unimoe.io import hash_file, hash_json
 
 KIND = "python"
 
+_OPTIONAL = {"token_budget": None, "device": "as the function chooses"}
+"""What a user's reranker may lack, and what it has then."""
+
 
 def python_system(name: str, naming: Naming) -> System:
     """Return the system of a function or object in a module, which is imported as from the current folder.
@@ -61,8 +64,8 @@ class PythonReranker:
         self.name: str = getattr(reranker, "name", name)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "token_budget":
-            return getattr(self._reranker, name, None)
+        if name in _OPTIONAL:
+            return getattr(self._reranker, name, _OPTIONAL[name])
         found = getattr(self._reranker, name)
         return _told_in_a_line(found, self.identity.rpartition("@")[0]) if name in RERANKER_METHODS else found
 
