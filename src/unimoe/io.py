@@ -104,9 +104,12 @@ def atomic_dir(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text atomically, with Unix line ends on every platform."""
+    """Write UTF-8 text atomically, with Unix line ends on every platform.
+
+    Half a surrogate pair, which UTF-8 lacks and a collection's JSON may hold, becomes its escape, which is JSON's.
+    """
     with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
 
 
 def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:

@@ -58,6 +58,41 @@ def words(pairs):
 def nan(pairs):
     return [float("nan")] * len(pairs)
 
+def leaving(pairs):
+    raise SystemExit(0)
+
+def of_one_query(pairs):
+    assert len({query for query, _ in pairs}) == 1
+    return longest(pairs)
+
+def unnamed(pairs):
+    return longest(pairs)
+unnamed.identity = 7
+
+class Own:
+    # It lacks all but the methods.
+
+    def cut(self, collection, candidates):
+        return [[(query, document) for document in found] for query, found in candidates.items()]
+
+    def prepare(self, pairs):
+        return pairs
+
+    def truncated_queries(self, queries):
+        return []
+
+    def score(self, prepared, advance=None):
+        return longest(prepared)
+
+class Broken(Own):
+    def score(self, prepared, advance=None):
+        raise RuntimeError("no such luck")
+
+class Losing(Own):
+    def cut(self, collection, candidates):
+        return super().cut(collection, candidates)[1:]
+
+own, broken, losing = Own(), Broken(), Losing()
 number = 3
 """
 
@@ -82,6 +117,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     headless = shutil.copytree(folder / "ce", folder / "headless") / "model.safetensors"
     save_file({name: w for name, w in load_file(headless).items() if "classifier" not in name}, headless)
     (folder / "my_functions.py").write_text(FUNCTIONS, "utf-8")
+    (folder / "my_leaving.py").write_text("raise SystemExit(0)\n", "utf-8")
     (folder / "my_broken.py").write_text("import json\njson.loads('{')\n", "utf-8")
     write_tiny_experiment(folder)
     return folder
@@ -205,6 +241,14 @@ class TestPython:
         corpus = load_collection(f"path:{data / 'toy'}", "test").corpus
         for scores in self.run_of(tmp_path, "longest").values():
             assert scores == {document: len(corpus[document].full_text) for document in scores}
+
+    def test_a_reranker_with_the_methods_alone(self, data: Path, tmp_path: Path) -> None:
+        for name in ("own", "of_one_query"):
+            done = evaluate(data, f"python:my_functions:{name}", tmp_path / name)
+            assert done.returncode == 0, done.stderr
+            done = evaluate(data, f"python:my_functions:{name}", None, "--plan")
+            assert "pairs a second" in done.stdout, done.stderr
+        assert self.run_of(tmp_path / "own", "own") == self.run_of(tmp_path / "of_one_query", "of_one_query")
 
     def test_without_an_identity_it_is_always_evaluated_again(self, data: Path, tmp_path: Path) -> None:
         for name, kept in (("named", True), ("longest", False)):
@@ -337,6 +381,11 @@ class TestBadInput:
             ("python:my_functions:longst", 2, ["my_functions has no longst (did you mean 'longest'?)"]),
             ("python:my_functions:number", 2, ["number is an int; name a function from (query, document) pairs"]),
             ("python:my_broken:score", 3, ["importing it raised JSONDecodeError: Expecting property name"]),
+            ("python:my_leaving:score", 3, ["importing it raised SystemExit: 0 (my_leaving.py, line 1); mend it"]),
+            ("python:my_functions:leaving", 3, ["python:my_functions:leaving raised SystemExit: 0 (my_functions.py"]),
+            ("python:my_functions:broken", 3, ["python:my_functions:broken raised RuntimeError: no such luck (my_"]),
+            ("python:my_functions:losing", 3, ["query 'q0', document", "in no shard of the reranker's cut()"]),
+            ("python:my_functions:unnamed", 2, ["unnamed: its identity is an int; make it a text"]),
             ("python:my_functions:raising", 3, ["raised IndexError: tuple index out of range (my_functions.py, line"]),
             ("python:my_functions:wide", 3, ["the reranker returned scores of shape", "a number for each pair"]),
             (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -12,14 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.model_server import ModelServer, serve, sigmoid
 from support.reranking import invented, write_invented
 from support.scripts import Done, call_script
+from support.served import settings
 from support.tiny_models import save_tiny_model
 
 import unimoe
+from unimoe.config.dense import DenseExperiment, EncoderConfig
+from unimoe.errors import UsageError
+from unimoe.evaluation.evaluate import EvaluationRequest, run_evaluation
 from unimoe.evaluation.rerankers import UnimodelReranker
+from unimoe.evaluation.systems import encoder_retriever
 from unimoe.models.served.probe import PROBE_PAIRS, PROBE_TEXTS
+from unimoe.processes import Processes
 
 pytestmark = [pytest.mark.usefixtures("one_thread")]
 COLLECTION = invented(documents=20, queries=5)
@@ -160,6 +168,29 @@ def test_a_plan_counts_requests_and_price_and_asks_about_the_probe_alone(server:
     assert not (folder / "outputs").exists()
 
 
+@pytest.mark.parametrize(
+    ("api", "name", "requests", "tokens"),
+    [
+        ("cohere", "AskUbuntuDupQuestions", 361 * 4, (20 * 18_097 + 379_030) / 4),  # 361 queries of 20 candidates
+        ("vllm", "AskUbuntuDupQuestions", 1204, None),  # 7,220 prompts, the query's and document's and what frames them
+        ("openai", "STSBenchmark", 460, 147_886 / 4),  # 2,758 texts
+    ],
+)
+def test_a_plan_counts_tasks_of_mteb(
+    api: str, name: str, requests: int, tokens: float | None, server: ModelServer, folder: Path
+) -> None:
+    counted = []
+    for more in ([], ["--mteb", name]):
+        done = evaluate(server, folder, api, "--plan", "--set", "served.price_per_million_tokens=1000000", *more)
+        assert done.returncode == 0, done.stderr
+        found = re.fullmatch(r"total: (.*) requests, about (.*) tokens, price .*", done.stdout.splitlines()[-1])
+        assert found, done.stdout
+        counted.append([int(number.replace(",", "")) for number in found.groups()])
+    assert counted[1][0] - counted[0][0] == requests
+    more_tokens = counted[1][1] - counted[0][1]
+    assert more_tokens == pytest.approx(tokens, abs=1) if tokens else 7_220 * 26 < more_tokens < 7_220 * 256
+
+
 def test_a_server_is_at_parity_with_the_model_in_this_process(server: ModelServer, folder: Path) -> None:
     settings = ["served.api=vllm", "served.model=org/tiny", f"model.base={folder / 'tiny'}", "model.dtype=float32",
                 "model.max_length=256", "evaluation.depth=10"]  # fmt: skip
@@ -221,6 +252,22 @@ def test_an_address_that_cannot_be_asked_is_refused(encoder: str, words: str, fo
     assert done.returncode == 2
     assert words in done.stderr
     assert "pw-secret" not in done.stderr
+
+
+def test_several_processes_ask_no_server(server: ModelServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Processes, "leaders_dtype", lambda self, dtype: dtype)
+    two, cpu, served = Processes(1, 2), torch.device("cpu"), settings("tei")
+    address = server.base("tei")
+    request = EvaluationRequest(
+        checkpoint=None, model=address, name=None, config=None, tier="bundled", datasets=(), mteb=(), task=None,
+        overrides=("served.api=tei", "served.model=tiny"), max_queries=None, output_dir=folder, threads=None, given=[],
+    )  # fmt: skip
+    with pytest.raises(UsageError, match="asked by one process; start it without torchrun"):
+        run_evaluation(request, cpu, two)
+    dense = DenseExperiment(encoder=EncoderConfig(base=address), served=served)
+    with pytest.raises(UsageError, match="asked by one process; start it without torchrun"):
+        encoder_retriever(dense, "tiny", cpu, two)
+    assert not server.received
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,13 @@ almost.identity = "almost"
 
 def scaled(pairs):
     return [score / 1000 for score in lengths(pairs)]
+"""
+RENAMED = """
+import os
+from unimoe.evaluation.rerankers import FunctionReranker
+class Renamed(FunctionReranker):
+    name = property(lambda self: os.environ["ARM"])
+score = Renamed(lambda pairs: [float(len(document)) for query, document in pairs])
 """
 
 
@@ -99,7 +107,46 @@ def test_another_scale_is_no_parity_and_named(data: Path, tmp_path: Path) -> Non
     assert "the order is the same, so the scores may be on two scales" in done.stdout
 
 
+def test_what_an_earlier_run_left_is_not_compared(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_invented(tmp_path / "other", invented(documents=9, queries=4))
+    names = ("python:my_parity:lengths", "python:changing:score")
+    for factor, sets, code in (("2 * ", "toy", 10), ("", f"path:{tmp_path / 'other'}", 0)):
+        monkeypatch.delitem(sys.modules, "changing", raising=False)
+        (data / "changing.py").write_text(
+            f"def score(pairs):\n    return [{factor}len(d) for _, d in pairs]\n", "utf-8"
+        )
+        done = parity(data, *names, "--datasets", sets, "--output-dir", str(tmp_path / "outputs"))
+        assert done.returncode == code, done.stdout + done.stderr
+    assert "reranking/toy" not in done.stdout
+
+
+def test_a_model_that_has_another_name_now(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (data / "renamed.py").write_text(RENAMED, "utf-8")
+    for name in ("one", "two"):
+        monkeypatch.setenv("ARM", name)
+        done = parity(
+            data, "python:my_parity:lengths", "python:renamed:score", *ON_TOY, "--output-dir", str(tmp_path / "outputs")
+        )
+        assert done.returncode == 0, done.stderr
+        assert f" and {name} (python:renamed:score" in done.stdout
+
+
+def test_datasets_of_one_side_alone_are_named(data: Path, tmp_path: Path) -> None:
+    write_invented(tmp_path / "more", invented(documents=9, queries=4))
+    for side, sets in (("a", f"toy,path:{tmp_path / 'more'}"), ("b", "toy")):
+        call_script(
+            "evaluate.py", "--model", "python:my_parity:lengths", "--datasets", sets, "--output-dir", tmp_path / side,
+            UNIMOE_DATA=str(data), UNIMOE_CACHE=str(data / "cache"),
+        )  # fmt: skip
+    done = parity(data, str(tmp_path / "a"), str(tmp_path / "b"))
+    assert done.returncode == 0, done.stderr
+    assert "not compared, since one side alone has it: reranking/more" in done.stderr
+
+
 class TestBadInput:
+    def test_a_tolerance_without_end(self, data: Path) -> None:
+        assert_refused(parity(data, "a", "b", "--tolerance", "inf"), 2, "--tolerance inf: no finite number")
+
     @pytest.mark.parametrize(
         ("names", "code", "words"),
         [

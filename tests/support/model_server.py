@@ -28,7 +28,8 @@ MAX_LENGTH = 256
 
 Fault = Literal[
     "429", "429 for long", "500", "401", "cut connection", "cut JSON", "nothing", "null", "text", "too few", "too many",
-    "twice", "beyond", "no index", "NaN", "word", "no rows", "slow", "echoes the key", "redirect",
+    "twice", "beyond", "no index", "NaN", "word", "no rows", "huge", "slow", "echoes the key", "redirect",
+    "tells the key",
 ]  # fmt: skip
 
 
@@ -290,6 +291,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._send(401, '{"error": {"message": "no such key"}}')
             case "echoes the key":
                 return self._send(400, json.dumps({"error": {"message": f"bad\nkey {self.headers['Authorization']}"}}))
+            case "tells the key":
+                return self._send(200, json.dumps({"detail": f"bad key {self.headers['Authorization']}"}))
             case "redirect":
                 return self._send(307, "", {"Location": f"http://localhost:9{self.path}"})
             case "slow":
@@ -347,6 +350,8 @@ def spoilt(answer: Any, fault: Fault | None) -> Any:
             rows[-1] = _with(last, value, math.nan)
         case "word":
             rows[-1] = _with(last, value, "high")
+        case "huge":
+            rows[-1] = _with(last, value, 10**400)
         case "no rows":
             return {}
         case _:

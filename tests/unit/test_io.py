@@ -123,6 +123,10 @@ class TestJson:
         assert list(io.read_json(tmp_path / "x.json").items()) == list(value.items())
         assert "한국어" in (tmp_path / "x.json").read_text(encoding="utf-8")
 
+    def test_half_a_surrogate_pair_is_escaped(self, tmp_path: Path) -> None:
+        io.write_json(tmp_path / "x.json", {"query": "한 \ud800"})
+        assert io.read_json(tmp_path / "x.json") == {"query": "한 \ud800"}
+
     @pytest.mark.parametrize("number", [float("nan"), float("inf")])
     def test_what_is_not_json_is_not_written(self, tmp_path: Path, number: float) -> None:
         io.write_json(tmp_path / "x.json", {"score": 1})

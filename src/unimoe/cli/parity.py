@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,7 @@ from unimoe.cli.options import (
     quiet_libraries,
     refuse_torchrun,
 )
-from unimoe.console import stdout
+from unimoe.console import stderr, stdout
 from unimoe.errors import DataError, UsageError
 
 NO_PARITY = 10
@@ -59,6 +60,8 @@ def parity(
     """
     from unimoe.analysis.parity import compare_scores, parity_json, parity_lines, result_paths, verdict_line
 
+    if not math.isfinite(tolerance):
+        raise UsageError(f"--tolerance {tolerance}: no finite number")
     sides = [(name, result_paths(Path(name))) for name in (first, second)]
     options = {"datasets": datasets, "eval_tier": eval_tier, "config": config, "set": override}
     given = [name for name, value in {**options, "max_queries": max_queries}.items() if value is not None]
@@ -81,6 +84,8 @@ def parity(
             )
         )
     comparisons = compare_scores(*found)
+    if alone := sorted(found[0].keys() ^ found[1].keys()):
+        stderr.print(f"not compared, since one side alone has it: {', '.join(alone)}", soft_wrap=True)
     if as_json:
         stdout.out(json.dumps(parity_json(comparisons, tolerance), ensure_ascii=False, allow_nan=False))
     else:
@@ -104,7 +109,6 @@ def _evaluated(
     threads: int | None,
 ) -> dict[str, Path]:
     """Evaluate a model by reranking, without printing its scores; return its results."""
-    from unimoe.analysis.parity import result_paths
     from unimoe.config.files import load_experiment
     from unimoe.evaluation.evaluate import EvaluationRequest, run_evaluation
     from unimoe.evaluation.mteb.names import split_names
@@ -115,7 +119,6 @@ def _evaluated(
     if Path(name).is_dir() and not any(Path(name, file).is_file() for file in _MODEL_FILES):
         raise DataError(f"{name}: holds neither reranking results nor a model; run `unimoe evaluate` first")
     quiet_libraries()
-    place = outputs / safe_name(name)
     request = EvaluationRequest(
         checkpoint=None,
         model=name,
@@ -127,13 +130,12 @@ def _evaluated(
         mteb=(),
         task="reranking",
         max_queries=max_queries,
-        output_dir=place,
+        output_dir=outputs / safe_name(name),
         threads=threads,
         given=given_options(config, override, model=name, datasets=datasets, max_queries=max_queries),
     )
     stdout.quiet, before = True, stdout.quiet
     try:
-        run_evaluation(request, chosen_device(device), ALONE)
+        return run_evaluation(request, chosen_device(device), ALONE)
     finally:
         stdout.quiet = before
-    return result_paths(place)

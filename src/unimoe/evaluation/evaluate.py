@@ -19,7 +19,7 @@ from unimoe.evaluation.loading import Failures, load_reporting, report_dataset
 from unimoe.evaluation.mteb.names import find_tasks
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.suite import MTEBSuite
-from unimoe.evaluation.named import Naming, default_experiment, is_checkpoint, named_system
+from unimoe.evaluation.named import ADDRESSES, Naming, default_experiment, is_checkpoint, named_system
 from unimoe.evaluation.plan import print_plan
 from unimoe.evaluation.planned import PlannedDataset
 from unimoe.evaluation.runner import Evaluator, serve_model
@@ -29,6 +29,7 @@ from unimoe.evaluation.systems import (
     checkpoint_loader,
     evaluation_config,
     first_stage_system,
+    refuse_several,
     trained_system,
     zero_shot_system,
 )
@@ -81,8 +82,11 @@ class EvaluationRequest:
     given: list[str]
 
 
-def run_evaluation(request: EvaluationRequest, device: torch.device, processes: Processes) -> None:
+def run_evaluation(request: EvaluationRequest, device: torch.device, processes: Processes) -> dict[str, Path]:
     """Evaluate the arm and the first stage; print scores and result files on stdout.
+
+    Returns:
+        The arm's result files by ``task/dataset``; none in a process that does not lead.
 
     Raises:
         MissingPartError: everything is done except collections and tasks that failed.
@@ -91,7 +95,7 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, processes: 
     experiment, output_dir, load_system = _resolved(request, device, processes)
     if not processes.leads:
         serve_model(processes, load_system)
-        return
+        return {}
     datasets, mteb_tasks = _datasets(request, experiment), _mteb_tasks(request, experiment)
     evaluator, failures = Evaluator(output_dir, request.given, processes), Failures()
     arm = load_system()
@@ -119,6 +123,10 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, processes: 
         _print_result(result, output_dir, arm)
     print_mteb_means(in_suite)
     failures.refuse(done=bool(results or mteb_tasks))
+    return {
+        one.key: result_path(output_dir, one.config_name, one.seed, one.task, one.dataset)
+        for one in [*results, *in_suite]
+    }
 
 
 def plan_evaluation(request: EvaluationRequest, device: torch.device, price_per_hour: float | None) -> None:
@@ -242,6 +250,8 @@ def _named(
     name: str, request: EvaluationRequest, device: torch.device, processes: Processes
 ) -> tuple[Experiment, Path, Callable[[], System]]:
     experiment = request.config or default_experiment(name, request.overrides)
+    if name.startswith(tuple(f"{scheme}:" for scheme in ADDRESSES)):
+        refuse_several(processes)
     dtype = processes.leaders_dtype(choose_dtype(device, experiment.model.dtype))
     system = named_system(name, Naming(experiment, device, dtype, request.name))
     return system.experiment, request.output_dir or _OUTPUTS / system.name, lambda: system

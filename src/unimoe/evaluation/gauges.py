@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 from unimoe.data.collection import Collection
-from unimoe.evaluation.shards import Candidates, Pair, candidate_pairs, prepare
+from unimoe.evaluation.mteb.sizes import TaskSize
+from unimoe.evaluation.shards import Candidates, prepare
+from unimoe.models.batching import batches
 from unimoe.models.served.usage import Estimate
 
 T = TypeVar("T")
@@ -31,23 +34,25 @@ class ItemGauge:
         return "texts" if self._embeds else "pairs"
 
     def pairs(self, collection: Collection, candidates: Candidates) -> list[Any]:
-        """Return what the reranker scores of some pairs, from the whole of a dataset."""
-        chosen: Sequence[Pair] = spread(list(candidate_pairs(collection, candidates)), _SAMPLES)
-        return list(prepare(self._model, collection, chosen)) if chosen else []
+        """Return what the reranker scores of some queries' first pairs, in parts of one query, as a function wants."""
+        asked = spread([query for query in collection.queries if candidates.get(query)], _SAMPLES // _PROBE_ITEMS)
+        parts = [[(query, document) for document in islice(candidates[query], _PROBE_ITEMS)] for query in asked]
+        return [prepare(self._model, collection, part) for part in parts]
 
     def texts(self, texts: Sequence[str]) -> list[Any]:
-        """Return some texts, from the whole of a list."""
-        return list(spread(texts, _SAMPLES))
+        """Return some texts, from the whole of a list, in parts."""
+        return list(batches(spread(texts, _SAMPLES), _PROBE_ITEMS))
 
     def described(self, words: Sequence[str]) -> list[Any]:
-        """Return pairs or texts made of some words, where no collection is at hand."""
+        """Return pairs or texts made of some words, in parts, where no collection is at hand."""
         texts = [" ".join((list(words[begin:]) + list(words[:begin])) * 4) for begin in range(4 * _PROBE_ITEMS)]
-        return texts if self._embeds else list(self._model.prepare([(text[:60], text) for text in texts]))
+        made = texts if self._embeds else self._model.prepare([(text[:60], text) for text in texts])
+        return list(batches(made, _PROBE_ITEMS))
 
     def speed(self, sample: Sequence[Any]) -> float:
         """Return the pairs or texts per second of a sample, measured for some seconds."""
         run: Callable[[Sequence[Any]], Any] = self._model.encode if self._embeds else self._model.score
-        return probed_speed(run, sample, _PROBE_ITEMS, len)
+        return probed_speed(run, sample, len)
 
 
 class ServedGauge(ItemGauge):
@@ -75,6 +80,12 @@ class ServedGauge(ItemGauge):
         """Return none to probe with."""
         return []
 
+    def task(self, size: TaskSize) -> None:
+        """Count a task of MTEB."""
+        texts, characters = size.queries + size.documents, size.query_characters + size.document_characters
+        by_sums = self._model.estimate_of(texts, characters) if self._embeds else self._model.estimate_task(size)
+        self.asked.append(by_sums)
+
     def total(self) -> str:
         """Return what will be asked for all datasets, in words."""
         prices = [one.price for one in self.asked if one.price is not None]
@@ -88,17 +99,16 @@ def gauge_of(model: Any) -> ItemGauge:
 
 
 def probed_speed(
-    run: Callable[[list[T]], object], sample: Sequence[T], size: int, amount: Callable[[list[T]], int]
+    run: Callable[[Sequence[T]], object], sample: Sequence[Sequence[T]], amount: Callable[[Sequence[T]], int]
 ) -> float:
     """Return how much of a sample a function does per second; no part of it is done twice.
 
     Args:
         run: does a part.
-        sample: is cut into parts, of which as many are done as some seconds allow; the last one is the warm-up.
-        size: items of a part.
+        sample: parts, of which as many are done as some seconds allow; the last one is the warm-up.
         amount: returns how much a part is.
     """
-    parts = [list(sample[begin : begin + size]) for begin in range(0, len(sample), size)]
+    parts = list(sample)
     if len(parts) > 1:
         run(parts.pop())  # a warm-up
     done, start = 0, time.perf_counter()

@@ -18,6 +18,7 @@ from unimoe.evaluation.shards import Pair, cut_shards, prepare
 from unimoe.evaluation.spec import result_dataset
 from unimoe.evaluation.systems import System
 from unimoe.evaluation.tiers import LoadedDataset
+from unimoe.models.batching import batches
 from unimoe.models.pair_model import PairModel
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
@@ -90,12 +91,13 @@ def print_plan(
             continue
         probe = probe or gauge.described((mteb_task.metadata.description or mteb_task.metadata.name).split())
         works.append(_mteb_work(task, mteb_task, size, gauge))
+        if isinstance(gauge, ServedGauge):
+            gauge.task(size)
         _print_work(works[-1])
     if fusion.works:
         _print_total("fusion", fusion.works, "texts", fusion.speed, price)
     if isinstance(gauge, ServedGauge):
-        beside = " (tasks of MTEB not counted)" if len(works) > len(gauge.asked) else ""
-        stdout.print(f"total: {gauge.total()}{beside}", soft_wrap=True)
+        stdout.print(f"total: {gauge.total()}", soft_wrap=True)
     if probe:
         _print_total("total", works, gauge.unit, gauge.speed(probe), price)
 
@@ -129,7 +131,7 @@ def probe_speed(model: PairModel, sequences: Sequence[list[int]]) -> float:
 
     Each prompt is scored once: what is kept from a first pass would make a second one quicker.
     """
-    return probed_speed(model.rerank_ids, sequences, _PROBE_PROMPTS, tree_tokens)
+    return probed_speed(model.rerank_ids, list(batches(sequences, _PROBE_PROMPTS)), tree_tokens)
 
 
 class TokenGauge:

@@ -29,6 +29,7 @@ from unimoe.models.base import BaseModel
 from unimoe.models.batching import default_token_budget
 from unimoe.models.embedder import Advance
 from unimoe.models.pair_model import PairModel, TextPair
+from unimoe.models.prompts import well_formed
 from unimoe.models.rerankers.cross_encoder import score_pairs
 from unimoe.models.unimodel import UnimodelForExp1
 
@@ -98,6 +99,7 @@ class FunctionReranker:
     """
 
     token_budget = None
+    options: Mapping[str, Any] = {}
 
     def __init__(self, function: PairScorer) -> None:
         self._function = function
@@ -164,8 +166,8 @@ class CrossEncoderReranker:
         return [[pairs[index] for index in order[begin : begin + size]] for begin in range(0, len(order), size)]
 
     def prepare(self, pairs: Sequence[TextPair]) -> Sequence[TextPair]:
-        """Return the pairs unchanged: sentence-transformers tokenises them batch by batch."""
-        return pairs
+        """Return the texts, which sentence-transformers tokenises batch by batch, as its tokenizers take them."""
+        return [(well_formed(query), well_formed(document)) for query, document in pairs]
 
     def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
         """Return no id: sentence-transformers cuts the longer side of a pair."""

@@ -188,6 +188,10 @@ def rerank_run(
     scores = dict(zip((pair for shard in shards for pair in shard), found.scores, strict=True))
     run: Run = {query: {} for query in collection.queries}
     for query, document in candidate_pairs(collection, candidates):
+        if (query, document) not in scores:
+            raise DataError(
+                f"query {query!r}, document {document!r}: in no shard of the reranker's cut(); return every pair once"
+            )
         run[query][document] = scores[query, document]
     return run, found
 

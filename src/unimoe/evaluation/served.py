@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from itertools import compress
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ from unimoe.config import Experiment
 from unimoe.config.served import ServedConfig
 from unimoe.data.collection import Collection
 from unimoe.errors import first_few
+from unimoe.evaluation.mteb.sizes import TaskSize
 from unimoe.evaluation.shards import Candidates, Pair, candidate_pairs, pair_texts
+from unimoe.models.batching import batches
 from unimoe.models.embedder import Advance
 from unimoe.models.pair_model import TextPair
-from unimoe.models.served.scoring import BOTTOM, TOP, Answer, PairScores, batches
+from unimoe.models.served.scoring import BOTTOM, TOP, Answer, PairScores
 from unimoe.models.served.usage import CHARACTERS_PER_TOKEN, Estimate, Usage, estimate, summed, usage_text
 from unimoe.trec import Run
 
@@ -136,6 +138,19 @@ class ServedReranker:
         tokens = sum(map(self._tokens, sample)) * len(pairs) / max(1, len(sample))
         searches = sum(ceil(len(shard) / _DOCUMENTS_PER_SEARCH) for shard in shards)
         return estimate(len(shards), tokens, self._settings, searches)
+
+    def estimate_task(self, size: TaskSize) -> Estimate:
+        """Return what reranking the candidates of a task of MTEB will ask, by its sums: queries as many for each."""
+        own, asked, queries = self._scores.pair_ids, size.pairs, max(1, size.queries)
+        each = size.query_characters / queries + size.document_characters / max(1, size.documents)
+        prompt = 0 if own is None else len(own([("", "")])[0])
+        tokens = asked * min(each / CHARACTERS_PER_TOKEN + prompt, inf if own is None else own.room + len(own.suffix))
+        if own is not None:
+            return estimate(ceil(asked / self._scores.batch), tokens, self._settings)
+        of_query = asked / queries
+        requests = round(queries * ceil(of_query / self._scores.batch))
+        last = min(of_query, self._scores.batch)
+        return estimate(requests, tokens, self._settings, requests * ceil(last / _DOCUMENTS_PER_SEARCH))
 
     def _tokens(self, item: Any) -> float:
         return len(item) if self._scores.pair_ids else sum(map(len, item)) / CHARACTERS_PER_TOKEN

@@ -219,6 +219,7 @@ def encoder_retriever(
     from unimoe.models.encoder import load_encoder
 
     if settings := _served(experiment):
+        refuse_several(processes)
         return _served_retriever(experiment, settings, name)
     dtype = processes.leaders_dtype(choose_dtype(device, experiment.encoder.dtype))
     model = load_encoder(experiment.encoder, device, dtype)
@@ -230,6 +231,19 @@ def encoder_retriever(
         device=describe_device(device),
         dtype=str(dtype).removeprefix("torch."),
     )
+
+
+def refuse_several(processes: Processes) -> None:
+    """Refuse to ask a server from several processes: each would send as many requests as all together may.
+
+    Raises:
+        UsageError: there are several.
+    """
+    if processes.size > 1:
+        raise UsageError(
+            "a model behind a server is asked by one process; start it without torchrun, and raise "
+            "served.requests_in_flight for more requests at a time"
+        )
 
 
 def _served_retriever(experiment: DenseExperiment, settings: ServedConfig, name: str) -> Retriever:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -10,9 +11,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+T = TypeVar("T")
+
 CPU_TOKENS, GPU_TOKENS = 2048, 16384
 """Padded tokens of one forward pass: on a CPU, batches whose activations exceed the caches take twice the time per
 token; a GPU needs large ones."""
+
+
+def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Yield the items in batches of a size."""
+    return (items[begin : begin + size] for begin in range(0, len(items), size))
 
 
 def default_token_budget(device: torch.device) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -16,10 +16,11 @@ from unimoe.evaluation.named import OPTION, Naming, register_model, stated_syste
 from unimoe.evaluation.rerankers import RERANKER_METHODS, FunctionReranker, with_article
 from unimoe.evaluation.systems import System
 from unimoe.io import hash_file, hash_json
-from unimoe.models.embedder import Advance
-from unimoe.models.pair_model import TextPair
 
 KIND = "python"
+
+_OPTIONAL = {"token_budget": None, "device": "as the function chooses"}
+"""What a user's reranker may lack, and what it has then."""
 
 
 def python_system(name: str, naming: Naming) -> System:
@@ -39,50 +40,46 @@ def python_system(name: str, naming: Naming) -> System:
     module = _imported(f"{KIND}:{name}", module_name)
     found = _attribute(f"{KIND}:{name}", module, attribute)
     stated = getattr(found, "identity", None)
+    if not isinstance(stated, str | None):
+        raise UsageError(
+            f"{OPTION} {KIND}:{name}: its identity is {with_article(type(stated).__name__)}; make it a text"
+        )
     identity = f"{KIND}:{name}@{hash_json(stated) if stated is not None else _source_hash(module)}"
-    if all(callable(getattr(found, method, None)) for method in RERANKER_METHODS):
-        model: Any = _Stated(found, attribute, identity, reusable=stated is not None)
-    else:
-        model = PythonReranker(found, attribute, identity, reusable=stated is not None)
-    return stated_system(model, naming)
+    reranker = found if _is_reranker(found) else FunctionReranker(found)
+    return stated_system(PythonReranker(reranker, attribute, identity, reusable=stated is not None), naming)
 
 
-class PythonReranker(FunctionReranker):
-    """A function by name, whose errors are told in one line.
+class PythonReranker:
+    """A user's reranker with the attributes that a system needs; what its methods raise is told in one line.
 
     Args:
-        function: from pairs to scores.
-        name: its name in results.
+        reranker: the user's, or that of a function.
+        name: in results, unless it has its own.
         identity: as results know it.
         reusable: whether the identity tells it from every other.
     """
-
-    device = "as the function chooses"
-    options: Mapping[str, Any] = {}
-
-    def __init__(self, function: Any, name: str, identity: str, *, reusable: bool) -> None:
-        super().__init__(function)
-        self.name, self.identity, self.reusable = name, identity, reusable
-
-    def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:
-        """Call the function; errors are those of ``FunctionReranker``, and a DataError for any that it raises."""
-        try:
-            return super().score(prepared, advance)
-        except UnimoeError:
-            raise
-        except Exception as error:  # anything that a user's function raises
-            raise DataError(f"{self.identity.rpartition('@')[0]} raised {_told(error)}; mend it") from error
-
-
-class _Stated:
-    """A reranker of a user's own with the attributes that a system needs."""
 
     def __init__(self, reranker: Any, name: str, identity: str, *, reusable: bool) -> None:
         self._reranker, self.identity, self.reusable = reranker, identity, reusable
         self.name: str = getattr(reranker, "name", name)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._reranker, name)
+        if name in _OPTIONAL:
+            return getattr(self._reranker, name, _OPTIONAL[name])
+        found = getattr(self._reranker, name)
+        return _told_in_a_line(found, self.identity.rpartition("@")[0]) if name in RERANKER_METHODS else found
+
+
+def _told_in_a_line(method: Callable[..., Any], where: str) -> Callable[..., Any]:
+    def call(*arguments: Any, **named: Any) -> Any:
+        try:
+            return method(*arguments, **named)
+        except UnimoeError:
+            raise
+        except (Exception, SystemExit) as error:  # anything that a user's code raises
+            raise DataError(f"{where} raised {_told(error)}; mend it") from error
+
+    return call
 
 
 def _imported(text: str, name: str) -> ModuleType:
@@ -95,7 +92,7 @@ def _imported(text: str, name: str) -> ModuleType:
                     f"{OPTION} {text}: no module {error.name!r}; run the command in its folder, or install it"
                 ) from None
             raise DataError(f"{OPTION} {text}: importing it raised {_told(error)}; mend it") from error
-        except Exception as error:  # anything that a user's module raises
+        except (Exception, SystemExit) as error:  # anything that a user's module raises
             raise DataError(f"{OPTION} {text}: importing it raised {_told(error)}; mend it") from error
 
 
@@ -106,11 +103,14 @@ def _attribute(text: str, module: ModuleType, name: str) -> Any:
         if not hasattr(found, part):
             raise UsageError(f"{OPTION} {text}: {module.__name__} has no {name}{did_you_mean(part, known)}")
         found = getattr(found, part)
-    is_reranker = all(callable(getattr(found, method, None)) for method in RERANKER_METHODS)
-    if isinstance(found, type) or not (callable(found) or is_reranker):
+    if isinstance(found, type) or not (callable(found) or _is_reranker(found)):
         what = "a class" if isinstance(found, type) else with_article(type(found).__name__)
         raise UsageError(f"{OPTION} {text}: {name} is {what}; name a function from (query, document) pairs to scores")
     return found
+
+
+def _is_reranker(found: Any) -> bool:
+    return all(callable(getattr(found, method, None)) for method in RERANKER_METHODS)
 
 
 @contextmanager
@@ -128,7 +128,7 @@ def _source_hash(module: ModuleType) -> str:
     return hash_file(Path(file)) if file else "unknown"
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """Return kind, message and place of an error in one line."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""

@@ -101,9 +101,13 @@ def number(value: Any, index: int) -> float:
     Raises:
         InputError: it is no finite number; carries the index.
     """
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+    try:
+        found = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    except OverflowError:  # an integer of hundreds of digits
+        found = math.inf
+    if not math.isfinite(found):
         raise InputError(index, f"answered {_shown(value)} in place of a finite number")
-    return float(value)
+    return found
 
 
 def vector(value: Any, index: int) -> list[float]:

@@ -58,7 +58,8 @@ class Asker(Generic[Value]):
                 except ServerError as error:
                     raise InputError(begin, str(error)) from None
                 except InputError as error:
-                    line = self._client.error(f"{error.reason}; check served.api, and the server's log")
+                    said = "answered with the key" if self._client.told_key(answer) else error.reason
+                    line = self._client.error(f"{said}; check served.api, and the server's log")
                     raise InputError(begin + error.index, str(line)) from None
                 yield values, usage_of(answer, self._settings)
                 begin += count

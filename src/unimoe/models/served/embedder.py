@@ -13,13 +13,13 @@ import torch
 from unimoe.config.served import APIS, ServedConfig
 from unimoe.errors import DataError, InputError, UsageError
 from unimoe.io import hash_json
+from unimoe.models.batching import batches
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.prompts import well_formed
 from unimoe.models.served.api import API, vector
 from unimoe.models.served.asking import Asker
 from unimoe.models.served.client import Client
 from unimoe.models.served.probe import PROBE_TEXTS, fingerprint, identity, record_file, served_name
-from unimoe.models.served.scoring import batches
 from unimoe.models.served.usage import CHARACTERS_PER_TOKEN, Estimate, estimate, summed
 
 
@@ -88,8 +88,11 @@ class ServedEmbedder:
 
     def estimate(self, texts: Sequence[str]) -> Estimate:
         """Return what embedding texts will ask."""
-        tokens = sum(map(len, texts)) / CHARACTERS_PER_TOKEN
-        return estimate(ceil(len(texts) / self._asker.batch), tokens, self._settings)
+        return self.estimate_of(len(texts), sum(map(len, texts)))
+
+    def estimate_of(self, texts: int, characters: int) -> Estimate:
+        """Return what embedding this many texts, of so many characters together, will ask."""
+        return estimate(ceil(texts / self._asker.batch), characters / CHARACTERS_PER_TOKEN, self._settings)
 
     def encode(
         self,

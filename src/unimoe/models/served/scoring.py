@@ -16,6 +16,7 @@ from unimoe.config.served import APIS, ServedConfig
 from unimoe.errors import DataError, InputError, UsageError
 from unimoe.io import hash_json
 from unimoe.models.base import load_tokenizer
+from unimoe.models.batching import batches
 from unimoe.models.pair_model import TextPair
 from unimoe.models.prompts import PairTokenizer, prompt_name, well_formed, yes_no_ids
 from unimoe.models.served.api import API, number
@@ -128,11 +129,6 @@ class PairScores:
         for query, pairs in groupby(prepared, itemgetter(0)):
             for items in batches([document for _, document in pairs], self.batch):
                 yield len(items), self._body(self._settings, query, items)
-
-
-def batches(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    """Yield the items in batches of a size."""
-    return (items[begin : begin + size] for begin in range(0, len(items), size))
 
 
 def _margin(value: Any, index: int) -> float:

@@ -43,6 +43,7 @@ WRONG: list[tuple[Fault, str]] = [
     ("too many", "answered 6 rows for the 5 of a request"),
     ("NaN", "answered nan in place of a finite number"),
     ("word", "answered 'high' in place of a finite number"),
+    ("huge", "in place of a finite number"),
 ]
 WRONG_INDEX: list[tuple[Fault, str]] = [
     ("twice", "answered two rows for it"),
@@ -288,6 +289,15 @@ class TestKey:
         with pytest.raises(InputError, match=r"\*\*\*") as caught:
             embedder(server, tmp_path).encode(["a cat"])
         assert "kk" not in str(caught.value)
+
+    def test_an_answer_that_tells_the_key_is_not_shown(
+        self, server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("UNIMOE_API_KEY", KEY)
+        server.faults = ["tells the key"]
+        with pytest.raises(InputError, match=r"\(org/tiny\): answered with the key; check served.api") as caught:
+            embedder(server, tmp_path).encode(["a cat"])
+        assert KEY[:4] not in str(caught.value)
 
 
 class TestIdentity:
