@@ -21,7 +21,8 @@ from support.served import settings
 from support.tiny_models import save_tiny_model
 
 import unimoe
-from unimoe.config.dense import DenseExperiment, EncoderConfig
+from unimoe.config.dense import DenseExperiment
+from unimoe.config.encoder import EncoderConfig
 from unimoe.errors import UsageError
 from unimoe.evaluation.evaluate import EvaluationRequest, run_evaluation
 from unimoe.evaluation.rerankers import UnimodelReranker
