@@ -72,13 +72,14 @@ class Steps:
     Args:
         total: the number of units.
         seconds_left: returns the seconds that the units after the first N will take; shown at the end of each.
+        bars: whether a unit shows a bar; not where several units run together.
 
     Attributes:
         done: units that were done here, those skipped not counted.
     """
 
-    def __init__(self, total: int, seconds_left: Callable[[int], float] | None = None) -> None:
-        self._total, self._number, self._seconds_left = total, 0, seconds_left
+    def __init__(self, total: int, seconds_left: Callable[[int], float] | None = None, *, bars: bool = True) -> None:
+        self._total, self._number, self._seconds_left, self._bars = total, 0, seconds_left, bars
         self.done = 0
 
     def skip(self, name: str) -> None:
@@ -89,7 +90,7 @@ class Steps:
     def step(self, name: str, size: int | None) -> Iterator[Step]:
         """Report one unit of ``size`` parts (None if unknown) while the block runs, then its outcome and seconds."""
         label, start = self._label(name), time.perf_counter()
-        with _bar(label, size) as advance:
+        with _bar(label, size, self._bars) as advance:
             step = Step(advance)
             yield step
         self.done += not step.was_done
@@ -107,10 +108,10 @@ def _rounded(seconds: float) -> str:
 
 
 @contextmanager
-def _bar(label: str, size: int | None) -> Iterator[Callable[[int], None]]:
+def _bar(label: str, size: int | None, wanted: bool) -> Iterator[Callable[[int], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
+    with Progress(*columns, console=stderr, transient=True, disable=not (wanted and stderr.is_terminal)) as bar:
         task = bar.add_task(label, total=size)
         yield lambda done: bar.advance(task, done)

@@ -24,9 +24,10 @@ import unimoe
 from unimoe.config.dense import DenseExperiment
 from unimoe.config.encoder import EncoderConfig
 from unimoe.errors import UsageError
+from unimoe.evaluation.engines import LocalEngine
 from unimoe.evaluation.evaluate import EvaluationRequest, run_evaluation
 from unimoe.evaluation.rerankers import UnimodelReranker
-from unimoe.evaluation.systems import encoder_retriever
+from unimoe.evaluation.retrieve import RetrievalRequest, run_retrieval
 from unimoe.models.served.probe import PROBE_PAIRS, PROBE_TEXTS
 from unimoe.processes import Processes
 
@@ -257,17 +258,17 @@ def test_an_address_that_cannot_be_asked_is_refused(encoder: str, words: str, fo
 
 def test_several_processes_ask_no_server(server: ModelServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Processes, "leaders_dtype", lambda self, dtype: dtype)
-    two, cpu, served = Processes(1, 2), torch.device("cpu"), settings("tei")
+    two, cpu, served = LocalEngine(Processes(1, 2)), torch.device("cpu"), settings("tei")
     address = server.base("tei")
     request = EvaluationRequest(
-        checkpoint=None, model=address, name=None, config=None, tier="bundled", datasets=(), mteb=(), task=None,
+        checkpoints=(), model=address, name=None, config=None, tier="bundled", datasets=(), mteb=(), task=None,
         overrides=("served.api=tei", "served.model=tiny"), max_queries=None, output_dir=folder, threads=None, given=[],
     )  # fmt: skip
     with pytest.raises(UsageError, match="asked by one process; start it without torchrun"):
         run_evaluation(request, cpu, two)
     dense = DenseExperiment(encoder=EncoderConfig(base=address), served=served)
     with pytest.raises(UsageError, match="asked by one process; start it without torchrun"):
-        encoder_retriever(dense, "tiny", cpu, two)
+        run_retrieval(RetrievalRequest(dense, None, "tiny", ("scifact",), None, []), cpu, two)
     assert not server.received
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from unimoe.evaluation.sharing import leading
+from unimoe.engine.torchrun import Torchrun, leading
 from unimoe.processes import Processes
 
 _PATIENCE = 60  # seconds, after which a thread that waits in vain ends with an error
@@ -56,8 +56,8 @@ class ThreadProcesses(Processes):
 
 
 @contextmanager
-def threads(size: int, serve: Callable[[Processes], None]) -> Iterator[Processes]:
-    """Let others serve in threads, and yield the leader's place; all of them have ended after the block."""
+def threads(size: int, serve: Callable[[Processes], None]) -> Iterator[Torchrun]:
+    """Let others serve in threads, and yield the workers as the leader sees them; all have ended after the block."""
     board = Board(threading.Barrier(size))
     others = [threading.Thread(target=serve, args=(ThreadProcesses(rank, size, board),)) for rank in range(1, size)]
     for thread in others:
@@ -65,7 +65,7 @@ def threads(size: int, serve: Callable[[Processes], None]) -> Iterator[Processes
     leader = ThreadProcesses(0, size, board)
     try:
         with leading(leader):
-            yield leader
+            yield Torchrun(leader)
     finally:
         for thread in others:
             thread.join(_PATIENCE)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from glob import glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from unimoe.cli.engine import (
+    Address,
+    Allow,
+    EngineName,
+    EngineSettings,
+    StoreUrl,
+    WorkerCount,
+    opened_engine,
+)
 from unimoe.cli.options import (
     Device,
     MaxQueries,
@@ -14,7 +24,6 @@ from unimoe.cli.options import (
     Threads,
     chosen_device,
     given_options,
-    joined_quietly,
     quiet_libraries,
     refuse_torchrun,
 )
@@ -26,7 +35,11 @@ if TYPE_CHECKING:
 
 def evaluate(
     checkpoint: Annotated[
-        Path | None, typer.Option(help="A checkpoint folder; its arm, base model and seed are used.")
+        str | None,
+        typer.Option(
+            help="A checkpoint folder, or a pattern such as 'outputs/mine/*/seed_*/checkpoint' for several; arm, base "
+            "model and seed are the checkpoint's."
+        ),
     ] = None,
     model: Annotated[
         str | None,
@@ -71,18 +84,22 @@ def evaluate(
     price_per_hour: Annotated[
         float | None, typer.Option(min=0, help="Price of this machine, for the cost that --plan prints.")
     ] = None,
+    engine: EngineName = "local",
+    address: Address = None,
+    workers: WorkerCount = None,
+    store: StoreUrl = None,
+    allow: Allow = None,
 ) -> None:
     """Evaluate a checkpoint or another model on a tier: reranking where it reranks, embedding where it embeds.
 
     Collections are read from the folder UNIMOE_DATA, else downloaded. If one of them, or a task of MTEB, cannot be
     evaluated, the command names it with the reason and evaluates the others, and its exit code is 4. It keeps results
     that are up to date, so you can restart a killed evaluation. Under torchrun the processes share
-    all work of the model.
+    all work of the model; with --engine ray the machines of a cluster share all work of all checkpoints.
     """
     from unimoe.config.files import load_experiment
     from unimoe.evaluation.evaluate import EvaluationRequest, plan_evaluation, run_evaluation
     from unimoe.evaluation.mteb.names import split_names
-    from unimoe.evaluation.sharing import leading
 
     if sum((checkpoint is not None, zero_shot, model is not None)) != 1:
         raise UsageError("give one of --checkpoint FOLDER, --zero-shot and --model NAME")
@@ -99,8 +116,9 @@ def evaluate(
     if price_per_hour is not None and not plan:
         raise UsageError("--price-per-hour belongs to --plan; give both, or neither")
     quiet_libraries()
+    settings = EngineSettings(engine, address, workers, store, allow, device, threads)
     request = EvaluationRequest(
-        checkpoint=checkpoint,
+        checkpoints=_folders(checkpoint),
         model=model,
         name=name,
         config=load_experiment(config, override or []) if config else None,
@@ -126,7 +144,24 @@ def evaluate(
     )
     if plan:
         refuse_torchrun("a plan")
+        settings.refuse_unused()
         plan_evaluation(request, chosen_device(device), price_per_hour)
         return
-    with joined_quietly() as processes, leading(processes):
-        run_evaluation(request, chosen_device(device), processes)
+    with opened_engine(settings) as opened:
+        run_evaluation(request, chosen_device(settings.here), opened)
+
+
+def _folders(pattern: str | None) -> tuple[Path, ...]:
+    """Return the folders that a pattern means, in order.
+
+    Raises:
+        UsageError: it means none.
+    """
+    if pattern is None:
+        return ()
+    if not has_magic(pattern) or Path(pattern).exists():
+        return (Path(pattern),)
+    folders = tuple(Path(found) for found in sorted(glob(pattern)))  # noqa: PTH207 - the pattern may be absolute
+    if not folders:
+        raise UsageError(f"--checkpoint {pattern}: no folder fits this pattern")
+    return folders

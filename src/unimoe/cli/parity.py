@@ -110,9 +110,9 @@ def _evaluated(
 ) -> dict[str, Path]:
     """Evaluate a model by reranking, without printing its scores; return its results."""
     from unimoe.config.files import load_experiment
+    from unimoe.evaluation.engines import LocalEngine
     from unimoe.evaluation.evaluate import EvaluationRequest, run_evaluation
     from unimoe.evaluation.mteb.names import split_names
-    from unimoe.processes import ALONE
     from unimoe.results import safe_name
 
     refuse_torchrun("parity")
@@ -120,7 +120,7 @@ def _evaluated(
         raise DataError(f"{name}: holds neither reranking results nor a model; run `unimoe evaluate` first")
     quiet_libraries()
     request = EvaluationRequest(
-        checkpoint=None,
+        checkpoints=(),
         model=name,
         name=None,
         config=load_experiment(config, override or []) if config else None,
@@ -136,6 +136,6 @@ def _evaluated(
     )
     stdout.quiet, before = True, stdout.quiet
     try:
-        return run_evaluation(request, chosen_device(device), ALONE)
+        return run_evaluation(request, chosen_device(device), LocalEngine())
     finally:
         stdout.quiet = before

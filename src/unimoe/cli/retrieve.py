@@ -7,14 +7,23 @@ from typing import Annotated
 
 import typer
 
+from unimoe.cli.engine import (
+    Address,
+    Allow,
+    EngineName,
+    EngineSettings,
+    StoreUrl,
+    WorkerCount,
+    opened_engine,
+)
 from unimoe.cli.options import (
     Device,
     MaxQueries,
     OutputDir,
     Override,
+    Threads,
     chosen_device,
     given_options,
-    joined_quietly,
     placed,
     quiet_libraries,
 )
@@ -44,20 +53,25 @@ def retrieve(
         str, typer.Option(help="The arm to compare with: one of this run, or one with results in the folder.")
     ] = "bm25",
     max_queries: MaxQueries = None,
+    threads: Threads = None,
+    engine: EngineName = "local",
+    address: Address = None,
+    workers: WorkerCount = None,
+    store: StoreUrl = None,
+    allow: Allow = None,
 ) -> None:
     """Search collections by embeddings, by BM25, and by the fusion of both; compare the scores with --before.
 
     Collections are read from the folder UNIMOE_DATA, else downloaded. If one cannot be searched, the command names it
     with the reason and searches the others, and its exit code is 4. It keeps results that are up to date, and vectors
     in the folder vectors/ of the output folder, so you can restart a killed run; you may delete vectors/ at any time.
-    Under torchrun the processes share the embedding.
+    Under torchrun the processes share the embedding, with --engine ray the machines of a cluster.
     """
     from unimoe.analysis.before_after import print_before_after, refuse_unknown_arm
     from unimoe.config.dense import DenseExperiment
     from unimoe.config.files import load_config
     from unimoe.evaluation.mteb.names import split_names
     from unimoe.evaluation.retrieve import RetrievalRequest, run_retrieval
-    from unimoe.evaluation.sharing import leading
     from unimoe.evaluation.systems import BM25, fused_name, retriever_name
 
     if encoder is not None and checkpoint is not None:
@@ -82,8 +96,9 @@ def retrieve(
             max_queries=max_queries,
         ),
     )  # fmt: skip
-    with joined_quietly() as processes, leading(processes):
-        report = run_retrieval(request, chosen_device(device), processes)
+    settings = EngineSettings(engine, address, workers, store, allow, device, threads)
+    with opened_engine(settings) as opened:
+        report = run_retrieval(request, chosen_device(settings.here), opened)
         if report is not None:
             print_before_after(folder, before, report.arms, report.keys)
             report.failures.refuse(done=bool(report.keys))

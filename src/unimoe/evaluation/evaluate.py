@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ from unimoe.config.files import apply_overrides
 from unimoe.console import Steps, stdout
 from unimoe.errors import UsageError
 from unimoe.evaluation.averages import print_averages, print_mteb_means
+from unimoe.evaluation.engines import Engine, LocalEngine
 from unimoe.evaluation.loading import Failures, load_reporting, report_dataset
 from unimoe.evaluation.mteb.names import find_tasks
 from unimoe.evaluation.mteb.prompts import TaskPrompts
@@ -22,22 +25,20 @@ from unimoe.evaluation.mteb.suite import MTEBSuite
 from unimoe.evaluation.named import ADDRESSES, Naming, default_experiment, is_checkpoint, named_system
 from unimoe.evaluation.plan import print_plan
 from unimoe.evaluation.planned import PlannedDataset
-from unimoe.evaluation.runner import Evaluator, serve_model
+from unimoe.evaluation.recipes import checkpoint_recipe, named_recipe, zero_shot_recipe
+from unimoe.evaluation.runner import Evaluation, Evaluator
 from unimoe.evaluation.spec import result_dataset
 from unimoe.evaluation.systems import (
     System,
     checkpoint_loader,
     evaluation_config,
     first_stage_system,
-    refuse_several,
     trained_system,
     zero_shot_system,
 )
 from unimoe.evaluation.tiers import Dataset, chosen_datasets, known_tier, tier_datasets
-from unimoe.models.device import choose_dtype
 from unimoe.models.loader import ModelLoader
 from unimoe.models.threads import settle_threads
-from unimoe.processes import ALONE, Processes
 from unimoe.results import EvalResult, Task, result_path
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class EvaluationRequest:
     """What the command was asked to evaluate.
 
     Attributes:
-        checkpoint: a checkpoint folder; None for the untrained base model, or where ``model`` names another.
+        checkpoints: checkpoint folders; none for the untrained base model, or where ``model`` names another.
         model: any model by name; see ``evaluation.named``.
         name: of that model in results; None for one made of its own.
         config: settings in place of the checkpoint's or model's; required without both.
@@ -62,12 +63,12 @@ class EvaluationRequest:
         mteb: tasks and benchmarks of MTEB by name, in place of the tier or beside ``datasets``.
         task: the one task wanted; None for all that the arm is evaluated on.
         max_queries: queries of each dataset, at most.
-        output_dir: where results go; by default beside the checkpoint.
+        output_dir: where results go; by default beside each checkpoint.
         threads: on a CPU; None for the faster of one and all.
         given: options given by hand, for provenance.
     """
 
-    checkpoint: Path | None
+    checkpoints: tuple[Path, ...]
     model: str | None
     name: str | None
     config: Experiment | None
@@ -82,51 +83,113 @@ class EvaluationRequest:
     given: list[str]
 
 
-def run_evaluation(request: EvaluationRequest, device: torch.device, processes: Processes) -> dict[str, Path]:
-    """Evaluate the arm and the first stage; print scores and result files on stdout.
+@dataclass(frozen=True)
+class Target:
+    """A system that was asked for.
+
+    Attributes:
+        experiment: its settings.
+        output_dir: where its results go.
+        load: returns the system.
+    """
+
+    experiment: Experiment
+    output_dir: Path
+    load: Callable[[], System]
+
+
+def run_evaluation(request: EvaluationRequest, device: torch.device, engine: Engine) -> dict[str, Path]:
+    """Evaluate the systems and the first stage; print scores and result files on stdout.
 
     Returns:
-        The arm's result files by ``task/dataset``; none in a process that does not lead.
+        The systems' result files by ``task/dataset``, of several systems those of the last; none in a process that does
+        not lead.
 
     Raises:
         MissingPartError: everything is done except collections and tasks that failed.
-        UnimoeError: the checkpoint or config cannot be used, or nothing could be evaluated.
+        UnimoeError: a checkpoint or config cannot be used, or nothing could be evaluated.
     """
-    experiment, output_dir, load_system = _resolved(request, device, processes)
-    if not processes.leads:
-        serve_model(processes, load_system)
+    targets = _targets(request, device, engine)
+    experiment = targets[0].experiment
+    if not engine.leads:
+        if len(targets) > 1:
+            raise UsageError("processes of torchrun share one checkpoint's work; use --engine ray for several")
+        engine.serve(lambda: targets[0].load().model())
         return {}
     datasets, mteb_tasks = _datasets(request, experiment), _mteb_tasks(request, experiment)
-    evaluator, failures = Evaluator(output_dir, request.given, processes), Failures()
-    arm = load_system()
-    systems = [first_stage_system(experiment), arm]
-    _refuse_untrained_task(arm, request.task)
-    suite = MTEBSuite(evaluator, arm, _wanted(arm, request.task), failures)
-    suite.report_left_out(mteb_tasks, alone=not datasets)
-    in_mteb = [(task, one) for one in mteb_tasks for task in suite.tasks_on(one)]
-    steps = Steps(sum(len(_on_collections(system, request)) for system in systems) * len(datasets) + len(in_mteb))
-    results: list[EvalResult] = []  # of the arm
-    _load_early(arm, output_dir, datasets, in_mteb, request)
-    for dataset in datasets:
-        with failures.kept(dataset.name):
-            data = load_reporting(dataset, device)
-            for system in systems:
-                for evaluation in evaluator.evaluations(system, data, _on_collections(system, request)):
-                    with failures.kept(dataset.name):
-                        result = evaluator.take(evaluation, steps)
-                        _print_result(result, output_dir, system)
-                        if system is arm:
-                            results.append(result)
-    print_averages(results)
-    in_suite = suite.run(mteb_tasks, steps)
-    for result in in_suite:
-        _print_result(result, output_dir, arm)
-    print_mteb_means(in_suite)
-    failures.refuse(done=bool(results or mteb_tasks))
+    failures, arms = Failures(), [_Arm(target, request, engine) for target in targets]
+    suites = [MTEBSuite(arm.evaluator, arm.system, _wanted(arm.system, request.task), failures) for arm in arms]
+    for suite in suites:
+        suite.report_left_out(mteb_tasks, alone=not datasets)
+    in_mteb = [(task, one) for one in mteb_tasks for task in suites[0].tasks_on(one)]
+    first_stages = {arm.output_dir: arm for arm in reversed(arms)}.values()
+    systems = [*((arm.evaluator, first_stage_system(arm.system.experiment)) for arm in first_stages)]
+    systems += [(arm.evaluator, arm.system) for arm in arms]
+    per_dataset = sum(len(_on_collections(system, request)) for _, system in systems)
+    steps = Steps(per_dataset * len(datasets) + len(in_mteb) * len(arms), bars=not engine.keeps)
+    for arm in arms:
+        arm.load_early(datasets, in_mteb, request, engine)
+    results: dict[str, dict[int, EvalResult]] = {}  # by system, and by place in the order of the work
+
+    def taken(evaluator: Evaluator, system: System, evaluation: Evaluation, name: str, place: int) -> None:
+        with failures.kept(name):
+            result = evaluator.take(evaluation, steps)
+            _print_result(result, evaluator.store.output_dir, system)
+            if system.load is not None:
+                results.setdefault(_label(result), {})[place] = result
+
+    def jobs() -> Iterator[Callable[[], None]]:
+        places = count()
+        for dataset in datasets:
+            with failures.kept(dataset.name):
+                data = load_reporting(dataset, device)
+                for evaluator, system in systems:
+                    for evaluation in evaluator.evaluations(system, data, _on_collections(system, request)):
+                        yield partial(taken, evaluator, system, evaluation, dataset.name, next(places))
+
+    engine.run(jobs(), at_once=2 * len(systems))
+    for label, own in sorted(results.items()):
+        if len(arms) > 1:
+            stdout.print(f"{label}:", soft_wrap=True)
+        print_averages([result for _, result in sorted(own.items())])
+    found = [result for own in results.values() for result in own.values()]
+    in_suite: list[EvalResult] = []
+    for arm, suite in zip(arms, suites, strict=True):
+        done = suite.run(mteb_tasks, steps)
+        for result in done:
+            _print_result(result, arm.output_dir, arm.system)
+        print_mteb_means(done)
+        in_suite += done
+    failures.refuse(done=bool(found or mteb_tasks))
     return {
-        one.key: result_path(output_dir, one.config_name, one.seed, one.task, one.dataset)
-        for one in [*results, *in_suite]
+        one.key: result_path(arms[-1].output_dir, one.config_name, one.seed, one.task, one.dataset)
+        for one in [*found, *in_suite]
     }
+
+
+class _Arm:
+    """A system with what evaluates it."""
+
+    def __init__(self, target: Target, request: EvaluationRequest, engine: Engine) -> None:
+        self.output_dir = target.output_dir
+        self.evaluator = Evaluator(target.output_dir, request.given, engine)
+        self.system = target.load()
+        _refuse_untrained_task(self.system, request.task)
+
+    def load_early(
+        self,
+        datasets: Sequence[Dataset],
+        in_mteb: Sequence[tuple[Task, AbsTask]],
+        request: EvaluationRequest,
+        engine: Engine,
+    ) -> None:
+        """Load the model where a result is missing: if it cannot be, that shows before hours of first stages."""
+        system = self.system
+        names = [(task, result_dataset(task, data)) for data in datasets for task in _on_collections(system, request)]
+        names += [(task, one.metadata.name) for task, one in in_mteb]
+        places = [result_path(self.output_dir, system.name, system.seed, task, name) for task, name in names]
+        if system.load is not None and not engine.keeps and not all(place.exists() for place in places):
+            settle_threads(getattr(system.load(), "model", None), request.threads)
 
 
 def plan_evaluation(request: EvaluationRequest, device: torch.device, price_per_hour: float | None) -> None:
@@ -136,8 +199,10 @@ def plan_evaluation(request: EvaluationRequest, device: torch.device, price_per_
         MissingPartError: the plan leaves out collections that cannot be loaded.
         UnimoeError: the checkpoint or config cannot be used.
     """
-    experiment, _, load_system = _resolved(request, device)
-    failures, system = Failures(), load_system()
+    (target, *others) = _targets(request, device, LocalEngine())
+    if others:
+        raise UsageError("--plan counts one checkpoint's work; name one, the others take as long")
+    experiment, failures, system = target.experiment, Failures(), target.load()
     _refuse_untrained_task(system, request.task)
     settle_threads(getattr(system.model(), "model", None), request.threads)
     datasets, mteb_tasks = _datasets(request, experiment), _mteb_tasks(request, experiment)
@@ -155,21 +220,6 @@ def _planned(datasets: Iterable[Dataset], device: torch.device, failures: Failur
             data = PlannedDataset(dataset, device)
             report_dataset(data)
             yield data
-
-
-def _load_early(
-    arm: System,
-    output_dir: Path,
-    datasets: Sequence[Dataset],
-    in_mteb: Sequence[tuple[Task, AbsTask]],
-    request: EvaluationRequest,
-) -> None:
-    """Load the model where a result is missing: if it cannot be loaded, that shows before hours of first stages."""
-    names = [(task, result_dataset(task, data)) for data in datasets for task in _on_collections(arm, request)]
-    names += [(task, one.metadata.name) for task, one in in_mteb]
-    places = [result_path(output_dir, arm.name, arm.seed, task, name) for task, name in names]
-    if arm.load is not None and not all(place.exists() for place in places):
-        settle_threads(getattr(arm.load(), "model", None), request.threads)
 
 
 def _datasets(request: EvaluationRequest, experiment: Experiment) -> list[Dataset]:
@@ -225,36 +275,63 @@ def _print_result(result: EvalResult, output_dir: Path, system: System) -> None:
     )
 
 
-def _resolved(
-    request: EvaluationRequest, device: torch.device, processes: Processes = ALONE
-) -> tuple[Experiment, Path, Callable[[], System]]:
-    """Return the configuration, the output folder, and a function that loads the arm."""
+def _label(result: EvalResult) -> str:
+    return result.config_name if result.seed is None else f"{result.config_name}, seed {result.seed}"
+
+
+def _targets(request: EvaluationRequest, device: torch.device, engine: Engine) -> list[Target]:
+    """Return the systems that were asked for.
+
+    Raises:
+        UsageError: checkpoints differ in how they would be evaluated.
+    """
     if request.model is not None and not is_checkpoint(request.model):
-        return _named(request.model, request, device, processes)
-    folder = request.checkpoint if request.model is None else Path(request.model)
-    if folder is None:
-        if request.config is None:
-            raise UsageError("--zero-shot needs --config, which names the base model")
-        config = request.config
-        loader = ModelLoader(config, device, processes.leaders_dtype(choose_dtype(device, config.model.dtype)))
-        output_dir = request.output_dir or Path(config.output_dir)
-        return config, output_dir, lambda: zero_shot_system(config, loader)
+        return [_named(request.model, request, device, engine)]
+    folders = request.checkpoints if request.model is None else (Path(request.model),)
+    if not folders:
+        return [_zero_shot(request, device, engine)]
+    targets = [_trained(folder, request, device) for folder in folders]
+    for folder, target in zip(folders, targets, strict=True):
+        if target.experiment.evaluation != targets[0].experiment.evaluation:
+            raise UsageError(
+                f"{folder} was trained with other evaluation settings than {folders[0]}; give --config for all of them"
+            )
+    return targets
+
+
+def _zero_shot(request: EvaluationRequest, device: torch.device, engine: Engine) -> Target:
+    if request.config is None:
+        raise UsageError("--zero-shot needs --config, which names the base model")
+    config = request.config
+    loader = ModelLoader(config, device, engine.dtype(device, config.model.dtype))
+    recipe = zero_shot_recipe(config, loader.dtype)
+    return Target(
+        config,
+        request.output_dir or Path(config.output_dir),
+        lambda: replace(zero_shot_system(config, loader), recipe=recipe),
+    )
+
+
+def _trained(folder: Path, request: EvaluationRequest, device: torch.device) -> Target:
     checkpoint = read_checkpoint(folder)
     experiment = evaluation_config(checkpoint, request.config or _overridden(checkpoint, request.overrides))
     loader = checkpoint_loader(experiment, checkpoint, device)
-    output_dir = request.output_dir or _experiment_folder(folder, checkpoint) or Path(experiment.output_dir)
-    return experiment, output_dir, lambda: trained_system(experiment, loader, folder)
+    return Target(
+        experiment,
+        request.output_dir or _experiment_folder(folder, checkpoint) or Path(experiment.output_dir),
+        lambda: replace(trained_system(experiment, loader, folder), recipe=checkpoint_recipe(experiment, folder)),
+    )
 
 
-def _named(
-    name: str, request: EvaluationRequest, device: torch.device, processes: Processes
-) -> tuple[Experiment, Path, Callable[[], System]]:
+def _named(name: str, request: EvaluationRequest, device: torch.device, engine: Engine) -> Target:
     experiment = request.config or default_experiment(name, request.overrides)
     if name.startswith(tuple(f"{scheme}:" for scheme in ADDRESSES)):
-        refuse_several(processes)
-    dtype = processes.leaders_dtype(choose_dtype(device, experiment.model.dtype))
+        engine.refuse_server()
+    dtype = engine.dtype(device, experiment.model.dtype)
     system = named_system(name, Naming(experiment, device, dtype, request.name))
-    return system.experiment, request.output_dir or _OUTPUTS / system.name, lambda: system
+    recipe = named_recipe(experiment, name, request.name, dtype)
+    system = replace(system, recipe=recipe)
+    return Target(system.experiment, request.output_dir or _OUTPUTS / system.name, lambda: system)
 
 
 def _overridden(checkpoint: Checkpoint, overrides: tuple[str, ...]) -> Experiment | None:

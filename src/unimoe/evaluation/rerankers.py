@@ -15,6 +15,7 @@ from torch import nn
 from unimoe.config import Batches, Experiment
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UsageError, first_few
+from unimoe.evaluation.cluster_model import ClusterModel
 from unimoe.evaluation.shards import (
     GPU_SHARD_CHARACTERS,
     SHARD_CHARACTERS,
@@ -188,6 +189,8 @@ def truncation_note(name: str, truncated: Sequence[str]) -> str:
 
 def used_budget(model: Any, token_budget: int | None = None, batch_size: int | None = None) -> int | None:
     """Return the tokens of one forward pass, fewer once memory ran out; None where sequences are counted instead."""
+    if isinstance(model, ClusterModel):
+        return model.budget
     if isinstance(device_of(model), str):
         return None
     reduced: int | None = getattr(model, "reduced_budget", None)
@@ -203,6 +206,8 @@ def reranker_of(model: Any, *, instruction: str | None = None, **batches: Unpack
     """
     if callable(getattr(model, "rerank_ids", None)):
         return UnimodelReranker(model, instruction=instruction, **batches)
+    if isinstance(model, ClusterModel):
+        return model.reranker(instruction=instruction, **batches)
     own: Reranker = model
     return own
 

@@ -16,12 +16,12 @@ from unimoe.config import Batches
 from unimoe.config.dense import DenseConfig
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import PASSAGES, TOP1000
+from unimoe.engine.work import ALONE, Workers
 from unimoe.errors import DataError, UsageError, first_few
 from unimoe.evaluation.sharing import shared
 from unimoe.evaluation.spec import Outcome
 from unimoe.metrics import DEFAULT_METRICS, from_grade, score_run
 from unimoe.models.embedder import Advance, Embedder, Vectors
-from unimoe.processes import ALONE, Processes
 from unimoe.retrieval.dense_run import dense_run
 from unimoe.retrieval.vector_store import Encode
 from unimoe.trec import Run, head
@@ -93,7 +93,7 @@ def evaluate_retrieval(
     weights: str | None,
     exclude_self: bool = False,
     advance: Advance | None = None,
-    processes: Processes = ALONE,
+    workers: Workers = ALONE,
     **batches: Unpack[Batches],
 ) -> Outcome:
     """Embed a corpus and its queries, search it, and score what is found.
@@ -106,7 +106,7 @@ def evaluate_retrieval(
         weights: content hash of an adapter or a head.
         exclude_self: leave out the document whose id is the query's.
         advance: called with the number of texts done.
-        processes: those that share the documents; this one leads, the others serve.
+        workers: those that share the documents.
         batches: the size of a forward pass; by default what suits the device.
 
     Raises:
@@ -119,7 +119,7 @@ def evaluate_retrieval(
 
     def counted(encode: Encode, units: Iterable[Sequence[str]]) -> Iterator[Vectors]:
         nonlocal embedded
-        for vectors in shared(processes, **of_document)(encode, units):
+        for vectors in shared(workers, **of_document)(encode, units):
             embedded += len(vectors)
             yield vectors
 

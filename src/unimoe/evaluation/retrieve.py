@@ -13,7 +13,9 @@ from unimoe.config.dense import DenseExperiment
 from unimoe.console import Steps, stdout
 from unimoe.data.catalog import load_collection
 from unimoe.errors import UsageError
+from unimoe.evaluation.engines import Engine, LocalEngine
 from unimoe.evaluation.loading import Failures, report_oddities
+from unimoe.evaluation.recipes import arm_recipe, encoder_recipe
 from unimoe.evaluation.retrieval_eval import (
     DenseCollection,
     cut_run,
@@ -23,15 +25,21 @@ from unimoe.evaluation.retrieval_eval import (
     retrieval_outcome,
 )
 from unimoe.evaluation.runner import Evaluation, Evaluator
-from unimoe.evaluation.sharing import serve
 from unimoe.evaluation.spec import EvaluationSpec, Outcome, model_hashes
-from unimoe.evaluation.systems import BM25, Retriever, checkpoint_retriever, encoder_retriever, fused_name
+from unimoe.evaluation.systems import (
+    BM25,
+    Retriever,
+    checkpoint_retriever,
+    encoder_retriever,
+    fused_name,
+    served_settings,
+)
 from unimoe.evaluation.tiers import Dataset, chosen_datasets
 from unimoe.io import hash_json
 from unimoe.models.embedder import Advance
-from unimoe.processes import ALONE, Processes
 from unimoe.results import EvalResult, Identity, Task, result_path
-from unimoe.retrieval.bm25 import Engine, cached_bm25_run, first_stage_name
+from unimoe.retrieval import bm25
+from unimoe.retrieval.bm25 import cached_bm25_run, first_stage_name
 from unimoe.retrieval.fusion import reciprocal_rank_fusion
 from unimoe.trec import Run
 
@@ -75,7 +83,7 @@ class RetrievalReport:
 
 
 def run_retrieval(
-    request: RetrievalRequest, device: torch.device, processes: Processes = ALONE
+    request: RetrievalRequest, device: torch.device, engine: Engine | None = None
 ) -> RetrievalReport | None:
     """Search every collection with the encoder, BM25 and their fusion; print a line for each result on stdout.
 
@@ -85,17 +93,23 @@ def run_retrieval(
     Raises:
         UnimoeError: the encoder, a collection or the output folder cannot be used.
     """
-    experiment = request.config
+    experiment, engine = request.config, engine or LocalEngine()
     datasets = _datasets(request)
     bm25_engine(experiment)  # refused now, not after the first collection
     if request.checkpoint is None:
-        retriever = encoder_retriever(experiment, request.name, device, processes)
+        dtype = engine.dtype(device, experiment.encoder.dtype)
+        if served_settings(experiment):
+            engine.refuse_server()
+        retriever = encoder_retriever(experiment, request.name, device, dtype)
+        recipe = encoder_recipe(experiment, dtype)
     else:
         retriever = checkpoint_retriever(experiment, request.checkpoint, request.name, device)
-    if not processes.leads:
-        serve(processes, {"encode": lambda part: retriever.load().encode(part["texts"], **part["options"])})
+        recipe = arm_recipe(experiment.evaluation, request.checkpoint)
+    retriever = replace(retriever, recipe=recipe)
+    if not engine.leads:
+        engine.serve(retriever.load)
         return None
-    evaluator = Evaluator(Path(experiment.output_dir), request.given)
+    evaluator = Evaluator(Path(experiment.output_dir), request.given, engine)
     evaluator.store.refuse_other_experiments(experiment.name, retriever.base_identity, retriever.prompt)
     fused = experiment.retrieval.fuse_depth is not None
     steps = Steps((2 + fused) * len(datasets))
@@ -106,7 +120,7 @@ def run_retrieval(
             collection = load_collection(dataset.collection, dataset.split)
             report_oddities(dataset, collection, collection.problems.summary())
             data = dense_collection(collection, experiment.retrieval, request.max_queries)
-            arms = list(DatasetArms(experiment, dataset, data, retriever, processes))
+            arms = list(DatasetArms(experiment, dataset, data, retriever, engine))
             for arm in arms:
                 evaluator.store.refuse_taken(arm.spec)  # all of them before the first is searched
             for arm in arms:
@@ -116,7 +130,7 @@ def run_retrieval(
     return RetrievalReport(names, keys, failures)
 
 
-def bm25_engine(experiment: DenseExperiment) -> Engine:
+def bm25_engine(experiment: DenseExperiment) -> bm25.Engine:
     """Return the implementation of BM25 that is compared and fused with the encoder.
 
     Raises:
@@ -138,7 +152,7 @@ class DatasetArms:
         dataset: the collection by name.
         data: the collection as it is searched and scored.
         retriever: what embeds.
-        processes: those that share the documents.
+        engine: where it embeds; by default in this process.
     """
 
     def __init__(
@@ -147,10 +161,10 @@ class DatasetArms:
         dataset: Dataset,
         data: DenseCollection,
         retriever: Retriever,
-        processes: Processes = ALONE,
+        engine: Engine | None = None,
     ) -> None:
         self._experiment, self._dataset, self._data, self._retriever = experiment, dataset, data, retriever
-        self._processes = processes
+        self._engine = engine or LocalEngine()
         self._config = experiment.retrieval
         self._depth = max(self._config.depth, self._config.fuse_depth or 0)  # both sides of the fusion are searched to
         self._embedded: Outcome | None = None
@@ -172,7 +186,7 @@ class DatasetArms:
             settings.append(config.storage)
         if encodes and searches_words:
             settings += [config.fuse_depth, config.fuse_k]
-        bm25 = first_stage_name(self._experiment.evaluation.bm25, bm25_engine(self._experiment))
+        words = first_stage_name(self._experiment.evaluation.bm25, bm25_engine(self._experiment))
         trained = retriever.checkpoint if encodes else None
         weights = trained.adapter_hash if trained else None
         base_model, prompt = (retriever.base_identity, retriever.prompt) if encodes else (None, None)
@@ -187,7 +201,7 @@ class DatasetArms:
                 base_model=base_model,
                 checkpoint=trained.which if trained else "none",
                 split=data.test.split,
-                first_stage=bm25 if searches_words else None,
+                first_stage=words if searches_words else None,
                 depth=None,
                 pool=data.pool,
                 prompt=prompt,
@@ -240,15 +254,16 @@ class DatasetArms:
         if self._embedded is None:
             evaluation, checkpoint = self._experiment.evaluation, self._retriever.checkpoint
             weights = checkpoint.adapter_hash if checkpoint else None
+            held = self._engine.held(self._retriever, self._spec(self._retriever.name), evaluation.batches)
             outcome = evaluate_retrieval(
-                self._retriever.load(),
+                held.model,
                 self._data.test,
                 self._config.model_copy(update={"depth": self._depth}),
                 store_dir=Path(self._experiment.output_dir) / "vectors",
                 weights=f"{weights}, compiled" if self._retriever.compiled else weights,
                 exclude_self=self._dataset.exclude_self,
                 advance=advance,
-                processes=self._processes,
+                workers=held.workers,
                 **evaluation.batches,
             )
             self._embedded = replace(outcome, main_metric=self._dataset.main_metric)

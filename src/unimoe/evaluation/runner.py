@@ -4,30 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from unimoe.console import Steps, stderr
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
+from unimoe.evaluation.engines import Engine, Held, LocalEngine
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.run import evaluate_task
 from unimoe.evaluation.rerankers import device_of, reranker_of, used_budget
 from unimoe.evaluation.reranking_eval import rerank_collection
-from unimoe.evaluation.shards import ShardStore, score_part
-from unimoe.evaluation.sharing import Part, serve
+from unimoe.evaluation.shards import ShardStore
 from unimoe.evaluation.spec import EvaluationSpec, Outcome, collection_spec, mteb_spec
 from unimoe.evaluation.store import ResultStore
 from unimoe.evaluation.systems import System
 from unimoe.evaluation.tiers import LoadedDataset
 from unimoe.metrics import score_run
 from unimoe.models.device import describe_device
-from unimoe.models.embedder import Advance, Vectors
-from unimoe.processes import ALONE, Processes
+from unimoe.models.embedder import Advance
 from unimoe.results import EvalResult, Task
 
 if TYPE_CHECKING:
@@ -55,12 +51,12 @@ class Evaluator:
     Args:
         output_dir: the experiment's folder.
         given: options and config keys given by hand, for provenance.
-        processes: those that share the model's work: this one leads, the others call ``serve_model``.
+        engine: where models compute; by default in this process.
     """
 
-    def __init__(self, output_dir: Path, given: Sequence[str] = (), processes: Processes = ALONE) -> None:
+    def __init__(self, output_dir: Path, given: Sequence[str] = (), engine: Engine | None = None) -> None:
         self.store = ResultStore(output_dir, given)
-        self._processes = processes
+        self._engine = engine or LocalEngine()
 
     def evaluations(
         self, system: System, data: LoadedDataset, tasks: Sequence[Task] | None = None
@@ -114,8 +110,8 @@ class Evaluator:
         return result
 
     def _rerank(self, spec: EvaluationSpec, system: System, data: LoadedDataset, advance: Advance | None) -> Outcome:
-        model, batches = system.model(), system.experiment.evaluation.batches
-        folder = self._kept(spec)
+        held, batches = self._held(system, spec), system.experiment.evaluation.batches
+        model, folder = held.model, self._kept(spec)
         store = ShardStore(folder, spec.fingerprint(device_of(model), **batches)) if folder else None
         outcome = rerank_collection(
             reranker_of(model, **batches),
@@ -124,17 +120,18 @@ class Evaluator:
             main_metric=data.dataset.main_metric,
             ordered=data.first_stage.ordered,
             store=store,
-            processes=self._processes,
+            workers=held.workers,
             advance=advance,
         )
-        seconds = outcome.seconds / self._processes.size
+        seconds = outcome.seconds / held.workers.size
         return replace(outcome, seconds=seconds, device=describe_device(device_of(model)))
 
     def _embed(self, spec: EvaluationSpec, system: System, data: LoadedDataset, advance: Advance | None) -> Outcome:
         """Rank a collection by the cosine of embeddings, through MTEB."""
-        model, collection = system.model(), data.collection
+        held, collection = self._held(system, spec), data.collection
+        model = held.model
         before = _paid(model)
-        wrapped = MTEBEncoderWrapper(model, **self._adapted(spec, system, advance))
+        wrapped = MTEBEncoderWrapper(model, **self._adapted(spec, system, held, advance))
         outcome = evaluate_embedding_collection(
             wrapped, data.pooled, exclude_self=data.dataset.exclude_self, folder=self._kept(spec)
         )
@@ -153,11 +150,12 @@ class Evaluator:
     def _evaluate_mteb_task(
         self, spec: EvaluationSpec, system: System, mteb_task: AbsTask, advance: Advance | None
     ) -> Outcome:
-        model, reranking = system.model(), spec.task == "reranking"
+        held, reranking = self._held(system, spec), spec.task == "reranking"
+        model = held.model
         batches = system.experiment.evaluation.batches
         adapter = MTEBCrossEncoderWrapper if reranking else MTEBEncoderWrapper
         before = _paid(model)
-        adapted = adapter(model, **self._adapted(spec, system, advance))
+        adapted = adapter(model, **self._adapted(spec, system, held, advance))
         outcome = evaluate_task(adapted, mteb_task, self._kept(spec))
         return replace(
             outcome,
@@ -167,11 +165,15 @@ class Evaluator:
             usage=_since(before, model),
         )
 
+    def _held(self, system: System, spec: EvaluationSpec) -> Held:
+        return self._engine.held(system, spec, system.experiment.evaluation.batches)
+
     def _kept(self, spec: EvaluationSpec) -> Path | None:
         """Return the folder of what a killed evaluation finds again; None where it may be another system's."""
-        return self.store.unfinished(spec) if spec.reusable else None
+        shards = spec.task == "reranking" and self._engine.keeps
+        return self.store.unfinished(spec) if spec.reusable and not shards else None
 
-    def _adapted(self, spec: EvaluationSpec, system: System, advance: Advance | None) -> dict[str, Any]:
+    def _adapted(self, spec: EvaluationSpec, system: System, held: Held, advance: Advance | None) -> dict[str, Any]:
         """Return the arguments of an adapter to MTEB besides the model."""
         evaluation = system.experiment.evaluation
         return {
@@ -179,7 +181,7 @@ class Evaluator:
             "identity": spec.hashes | {"dtype": str(system.dtype)},
             "prompts": TaskPrompts(evaluation.mteb),
             "advance": advance,
-            "processes": self._processes,
+            "workers": held.workers,
             **evaluation.batches,
         }
 
@@ -191,26 +193,6 @@ def _paid(model: Any) -> dict[str, float]:
 
 def _since(before: Mapping[str, float], model: Any) -> dict[str, float]:
     return {name: amount - before.get(name, 0.0) for name, amount in _paid(model).items()}
-
-
-def serve_model(processes: Processes, load_system: Callable[[], System]) -> None:
-    """Compute what the leader hands out until it has no more.
-
-    ``load_system`` returns the arm that the leader evaluates; it is called when there is work.
-    """
-
-    @cache
-    def model() -> Any:
-        return load_system().model()
-
-    def encode(part: Part) -> Vectors:
-        vectors: Vectors = model().encode(part["texts"], **part["options"])
-        return vectors
-
-    def rerank(part: Part) -> NDArray[np.float64]:
-        return score_part(reranker_of(model(), **part["options"]), part)
-
-    serve(processes, {"encode": encode, "rerank": rerank})
 
 
 def _first_stage_outcome(data: LoadedDataset, task: Task) -> Outcome:

@@ -1,4 +1,4 @@
-"""Reranking in shards: units of work that a killed run finds again, and that several processes share.
+"""Reranking in shards: units of work that a killed run finds again, and that several workers share.
 
 Any ``Reranker`` is scored this way. It says how its pairs are cut into shards, so that a shard's scores depend on
 nothing outside it.
@@ -21,13 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unimoe.data.collection import Collection, Document
+from unimoe.engine.work import ALONE, Part, Workers
 from unimoe.errors import DataError, InputError, named_inputs
-from unimoe.evaluation.sharing import Part, Progress, compute_parts
+from unimoe.evaluation.sharing import Progress
 from unimoe.io import hash_parts, read_json, write_json
 from unimoe.models.embedder import Advance
 from unimoe.models.pair_model import TextPair
 from unimoe.models.pipeline import ahead
-from unimoe.processes import ALONE, Processes
 from unimoe.trec import Run
 
 SHARD_CHARACTERS = 2**18
@@ -86,6 +86,16 @@ class SharedReranker(Reranker, Protocol):
     @property
     def options(self) -> Mapping[str, Any]:
         """What it is made of beside the model, as JSON values."""
+
+
+@runtime_checkable
+class DelegatingReranker(Reranker, Protocol):
+    """A reranker whose model others hold, and score whole shards with."""
+
+    def score_shards(
+        self, collection: Collection, shards: Sequence[Sequence[Pair]], advance: Advance | None
+    ) -> ShardScores:
+        """Score the pairs of shards that ``cut`` made, in their order."""
 
 
 class Answer(Protocol):
@@ -207,13 +217,12 @@ class ShardWork(TypedDict, total=False):
 
     Attributes:
         store: keeps finished shards, so that a killed run can be resumed; by default none.
-        processes: those that share the shards of a ``SharedReranker``: this one leads, the others serve
-            (``evaluation.sharing``).
+        workers: those that share the shards of a ``SharedReranker``.
         advance: called with the number of pairs done, after each batch.
     """
 
     store: ShardStore | None
-    processes: Processes
+    workers: Workers
     advance: Advance | None
 
 
@@ -231,22 +240,24 @@ def score_shards(
     Raises:
         DataError: a pair cannot be scored, or its score is not finite; names query and document.
     """
-    store, processes, advance = work.get("store"), work.get("processes", ALONE), work.get("advance")
+    store, workers, advance = work.get("store"), work.get("workers", ALONE), work.get("advance")
     if isinstance(reranker, RemoteReranker):
         return _score_at_a_time(reranker, collection, shards, store, advance)
-    if processes.size == 1 or not isinstance(reranker, SharedReranker):
+    if isinstance(reranker, DelegatingReranker):
+        return reranker.score_shards(collection, shards, advance)
+    if workers.size == 1 or not isinstance(reranker, SharedReranker):
         return _score_shards(reranker, collection, shards, store, advance)
     progress = Progress(advance)
 
     def score(part: Part) -> NDArray[np.float64]:
         return score_part(reranker, part, progress.batch)
 
-    size = max(1, min(_PART_SHARDS, len(shards) // processes.size))
+    size = max(1, min(_PART_SHARDS, len(shards) // workers.size))
     groups = [shards[begin : begin + size] for begin in range(0, len(shards), size)]
     parts = (_part(reranker, collection, group, store) for group in groups)
     scores: list[float] = []
     times, budgets = [0.0], [reranker.token_budget or 0]
-    for *found, seconds, budget in map(np.ndarray.tolist, compute_parts(processes, "rerank", parts, score)):
+    for *found, seconds, budget in map(np.ndarray.tolist, workers.compute("rerank", parts, score)):
         progress.part(len(found))
         scores += found
         times.append(seconds)

@@ -16,6 +16,8 @@ from unimoe.config import Experiment
 from unimoe.config.dense import DenseConfig, DenseExperiment
 from unimoe.config.served import ServedConfig
 from unimoe.config.training import ArmConfig
+from unimoe.engine.units import UnitStore
+from unimoe.engine.work import Recipe
 from unimoe.errors import DataError, UsageError
 from unimoe.io import hash_json
 from unimoe.models.device import choose_dtype, describe_device
@@ -23,8 +25,10 @@ from unimoe.models.embedder import Embedder, TextKind
 from unimoe.models.loader import ModelLoader, weights_hash
 from unimoe.models.served.client import refuse_secrets
 from unimoe.models.served.probe import served_name
-from unimoe.processes import ALONE, Processes
 from unimoe.results import Task, safe_name
+
+RecipeMaker = Callable[[UnitStore], Recipe]
+"""Returns how workers of a cluster make a model, with the files for it in a store."""
 
 ZERO_SHOT_ARM = "zero_shot"
 BM25 = "bm25"
@@ -50,6 +54,7 @@ class System:
         checkpoint: of a trained arm.
         model_tasks: what a model that is not an arm's checkpoint is evaluated on.
         instructed: whether a reranker reads the instruction of MTEB's tasks.
+        recipe: returns how workers of a cluster make the model, with its files in a store; None where they cannot.
         reusable: whether identity and prompt tell the model from every other; where they do not, it is always
             evaluated again.
     """
@@ -63,6 +68,7 @@ class System:
     checkpoint: Checkpoint | None = None
     model_tasks: tuple[Task, ...] = ("reranking", "embedding")
     instructed: bool = True
+    recipe: RecipeMaker | None = None
     reusable: bool = True
 
     @property
@@ -162,6 +168,7 @@ class Retriever:
         dtype: what the model computes in.
         checkpoint: of a trained arm.
         compiled: whether torch compiles its layers.
+        recipe: as a ``System``'s.
     """
 
     name: str
@@ -172,6 +179,11 @@ class Retriever:
     dtype: str
     checkpoint: Checkpoint | None = None
     compiled: bool = False
+    recipe: RecipeMaker | None = None
+
+    def model(self) -> Embedder:
+        """Return the model, loaded."""
+        return self.load()
 
 
 def fused_name(name: str) -> str:
@@ -186,7 +198,7 @@ def retriever_name(experiment: DenseExperiment, checkpoint: Path | None, name: s
         UsageError: the name cannot be an arm's.
         DataError: the checkpoint is missing or damaged.
     """
-    if name is None and checkpoint is None and (settings := _served(experiment)):
+    if name is None and checkpoint is None and (settings := served_settings(experiment)):
         name = served_name(settings)
     elif name is None:
         last = re.split(r"[:/\\]", experiment.encoder.base.rstrip("/\\"))[-1]
@@ -209,19 +221,18 @@ def arm_name(name: str) -> str:
 
 
 def encoder_retriever(
-    experiment: DenseExperiment, name: str, device: torch.device, processes: Processes = ALONE
+    experiment: DenseExperiment, name: str, device: torch.device, dtype: torch.dtype | None = None
 ) -> Retriever:
-    """Load the encoder of an experiment, in the leader's dtype.
+    """Load the encoder of an experiment, by default in the dtype of its settings.
 
     Raises:
         UnimoeError: the encoder cannot be loaded.
     """
     from unimoe.models.encoder import load_encoder
 
-    if settings := _served(experiment):
-        refuse_several(processes)
+    if settings := served_settings(experiment):
         return _served_retriever(experiment, settings, name)
-    dtype = processes.leaders_dtype(choose_dtype(device, experiment.encoder.dtype))
+    dtype = dtype or choose_dtype(device, experiment.encoder.dtype)
     model = load_encoder(experiment.encoder, device, dtype)
     return Retriever(
         name=name,
@@ -231,19 +242,6 @@ def encoder_retriever(
         device=describe_device(device),
         dtype=str(dtype).removeprefix("torch."),
     )
-
-
-def refuse_several(processes: Processes) -> None:
-    """Refuse to ask a server from several processes: each would send as many requests as all together may.
-
-    Raises:
-        UsageError: there are several.
-    """
-    if processes.size > 1:
-        raise UsageError(
-            "a model behind a server is asked by one process; start it without torchrun, and raise "
-            "served.requests_in_flight for more requests at a time"
-        )
 
 
 def _served_retriever(experiment: DenseExperiment, settings: ServedConfig, name: str) -> Retriever:
@@ -256,7 +254,7 @@ def _served_retriever(experiment: DenseExperiment, settings: ServedConfig, name:
     return Retriever(name, lambda: model, model.base_identity, prompt, model.place, "unknown")
 
 
-def _served(experiment: DenseExperiment) -> ServedConfig | None:
+def served_settings(experiment: DenseExperiment) -> ServedConfig | None:
     """Return how the encoder is asked where its base is a server's address, else None."""
     base = experiment.encoder.base
     if not base.startswith(("http://", "https://")):

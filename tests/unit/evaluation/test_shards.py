@@ -17,6 +17,7 @@ from support.tiny_models import tiny_base
 
 from unimoe.config import PromptConfig
 from unimoe.data.collection import Collection, Document
+from unimoe.engine.torchrun import serve
 from unimoe.errors import DataError
 from unimoe.evaluation.rerankers import UnimodelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
@@ -30,7 +31,6 @@ from unimoe.evaluation.shards import (
     score_shards,
     write_shard,
 )
-from unimoe.evaluation.sharing import serve
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.trec import Run
 
@@ -223,8 +223,8 @@ class TestScore:
         shards = cut_shards(COLLECTION, CANDIDATES, "document_first", SMALL)
         alone = score_shards(UnimodelReranker(model), COLLECTION, shards)
         scored.clear()
-        with threads(2, lambda own: serve(own, {"rerank": partial(score_part, UnimodelReranker(model))})) as processes:
-            together = score_shards(UnimodelReranker(model), COLLECTION, shards, processes=processes)
+        with threads(2, lambda own: serve(own, {"rerank": partial(score_part, UnimodelReranker(model))})) as workers:
+            together = score_shards(UnimodelReranker(model), COLLECTION, shards, workers=workers)
         assert sorted(scored) == sorted(len(shard) for shard in shards)
         assert together.scores == alone.scores
 

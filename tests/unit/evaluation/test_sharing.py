@@ -22,18 +22,19 @@ from support.reranking import invented
 from support.threads import threads
 
 from unimoe.data.collection import Document
+from unimoe.engine.torchrun import serve
+from unimoe.engine.work import ALONE, Part, Workers
 from unimoe.errors import DataError, InputError, UsageError
 from unimoe.evaluation import sharing
+from unimoe.evaluation.jobs import model_jobs
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.run import evaluate_task
 from unimoe.evaluation.rerankers import UnimodelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
-from unimoe.evaluation.runner import serve_model
 from unimoe.evaluation.shards import ShardStore
-from unimoe.evaluation.sharing import Part, Progress, compute_parts, encode_texts, serve, shared
-from unimoe.evaluation.systems import System
+from unimoe.evaluation.sharing import Progress, encode_texts, shared
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.processes import ALONE, Processes
+from unimoe.processes import Processes
 from unimoe.retrieval.vector_store import encode_corpus
 from unimoe.trec import Run
 
@@ -63,9 +64,9 @@ def square(part: Part) -> NDArray[Any]:
     return np.array([number, number**2], dtype=np.float32)
 
 
-def squares(processes: Processes, numbers: list[int]) -> Iterator[list[float]]:
+def squares(workers: Workers, numbers: list[int]) -> Iterator[list[float]]:
     parts = ({"number": number} for number in numbers)
-    return (found.tolist() for found in compute_parts(processes, "square", parts, square))
+    return (found.tolist() for found in workers.compute("square", parts, square))
 
 
 serve_squares = partial(serve, jobs={"square": square})
@@ -75,14 +76,14 @@ class TestParts:
     @pytest.mark.parametrize("size", [1, *SIZES])
     @pytest.mark.parametrize("count", [0, 1, 3, 7])
     def test_results_are_those_of_the_parts_in_order(self, size: int, count: int) -> None:
-        with threads(size, serve_squares) as processes:
-            assert list(squares(processes, [*range(count)])) == [[n, n**2] for n in range(count)]
+        with threads(size, serve_squares) as workers:
+            assert list(squares(workers, [*range(count)])) == [[n, n**2] for n in range(count)]
 
     def test_no_bit_changes_on_the_way(self) -> None:
         values = np.array([[-0.0, np.nan, np.inf], [1e-45, 0.1, -1.0]], dtype=np.float32)
         jobs = {"values": lambda part: values * np.float32(1)}
-        with threads(2, partial(serve, jobs=jobs)) as processes:
-            found = list(compute_parts(processes, "values", [{}, {}], jobs["values"]))
+        with threads(2, partial(serve, jobs=jobs)) as workers:
+            found = list(workers.compute("values", [{}, {}], jobs["values"]))
         assert [own.tobytes() for own in found] == [values.tobytes()] * 2
         found[1][0, 0] = 1  # as MTEB may do with embeddings
 
@@ -93,8 +94,8 @@ class TestParts:
         def points(part: Part) -> NDArray[Any]:
             return np.array([*map(ord, part["text"])], dtype=np.float64)
 
-        with threads(2, partial(serve, jobs={"points": points})) as processes:
-            found = compute_parts(processes, "points", [{"text": ""}, {"text": text}], points)
+        with threads(2, partial(serve, jobs={"points": points})) as workers:
+            found = workers.compute("points", [{"text": ""}, {"text": text}], points)
             assert ["".join(map(chr, own.astype(int))) for own in found] == ["", text]
 
 
@@ -113,28 +114,28 @@ class TestErrors:
     def test_a_part_that_fails_fails_as_in_one_process(
         self, size: int, number: int, kind: type[Exception], message: str
     ) -> None:
-        with threads(size, serve_squares) as processes:
+        with threads(size, serve_squares) as workers:
             found: list[list[float]] = []
             with pytest.raises(kind) as raised:
-                found.extend(squares(processes, [1, 2, 3, 4, number, 5]))
+                found.extend(squares(workers, [1, 2, 3, 4, number, 5]))
             assert found == [[n, n**2] for n in (1, 2, 3, 4)]
             assert (type(raised.value), str(raised.value)) == (kind, message)
-            assert list(squares(processes, [6, 7, 8])) == [[6, 36], [7, 49], [8, 64]]  # the others are still there
+            assert list(squares(workers, [6, 7, 8])) == [[6, 36], [7, 49], [8, 64]]  # the others are still there
 
     @pytest.mark.parametrize(("number", "name"), [(95, "UnicodeDecodeError"), (96, "OwnError")])
     def test_an_error_that_cannot_be_made_again_keeps_its_name(self, number: int, name: str) -> None:
-        with threads(2, serve_squares) as processes, pytest.raises(RuntimeError, match=name) as raised:
-            list(squares(processes, [1, number]))
+        with threads(2, serve_squares) as workers, pytest.raises(RuntimeError, match=name) as raised:
+            list(squares(workers, [1, number]))
         assert "in process 1:" in raised.value.__notes__[0]
 
     def test_the_first_part_that_fails_is_the_one_that_is_named(self) -> None:
-        with threads(3, serve_squares) as processes, pytest.raises(DataError, match="no such file"):
-            list(squares(processes, [1, 91, 92]))
+        with threads(3, serve_squares) as workers, pytest.raises(DataError, match="no such file"):
+            list(squares(workers, [1, 91, 92]))
 
     def test_an_error_of_the_leader_ends_the_others(self) -> None:
         def fails() -> None:
-            with threads(3, serve_squares) as processes:
-                next(squares(processes, [1, 2, 3, 4, 5]))
+            with threads(3, serve_squares) as workers:
+                next(squares(workers, [1, 2, 3, 4, 5]))
                 raise KeyError("of the leader")
 
         with pytest.raises(KeyError):
@@ -145,7 +146,7 @@ class TestErrors:
 TOGETHER = """
 import json, os, numpy as np
 from unimoe.errors import DataError
-from unimoe.evaluation.sharing import compute_parts, leading, serve
+from unimoe.engine.torchrun import Torchrun, leading, serve
 from unimoe.processes import joined_processes
 
 def square(part):
@@ -154,7 +155,7 @@ def square(part):
     return np.array([part["number"] ** 2.0])
 
 def squares(here, numbers):
-    return [found.tolist() for found in compute_parts(here, "square", ({"number": n} for n in numbers), square)]
+    return [found.tolist() for found in Torchrun(here).compute("square", ({"number": n} for n in numbers), square)]
 
 os.environ["RANK"] = "0"
 for rank in ("1", "2"):
@@ -215,15 +216,15 @@ class TestTexts:
     def small_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sharing, "ENCODED_CHARACTERS", 150)
 
-    def encoded(self, processes: Processes, texts: list[str], done: list[int] | None = None) -> NDArray[np.float32]:
+    def encoded(self, workers: Workers, texts: list[str], done: list[int] | None = None) -> NDArray[np.float32]:
         advance = None if done is None else done.append
-        return encode_texts(Encoder(), texts, shared(processes), Progress(advance))
+        return encode_texts(Encoder(), texts, shared(workers), Progress(advance))
 
     @pytest.mark.parametrize("size", SIZES)
     def test_all_sizes_give_the_same_bits(self, size: int) -> None:
         alone, done = self.encoded(ALONE, TEXTS), list[int]()
-        with threads(size, serve_texts) as processes:
-            together = self.encoded(processes, TEXTS, done)
+        with threads(size, serve_texts) as workers:
+            together = self.encoded(workers, TEXTS, done)
         assert together.tobytes() == alone.tobytes()
         assert sum(done) == len(TEXTS)
         for row, text in zip(together, TEXTS, strict=True):
@@ -238,8 +239,8 @@ class TestTexts:
     @pytest.mark.parametrize("place", [0, 17, 39])
     def test_a_text_that_fails_is_named_by_its_place(self, size: int, place: int) -> None:
         texts = [*TEXTS[:place], "bad " + "x" * 40, *TEXTS[place + 1 :]]
-        with threads(size, serve_texts) as processes, pytest.raises(InputError) as raised:
-            self.encoded(processes, texts)
+        with threads(size, serve_texts) as workers, pytest.raises(InputError) as raised:
+            self.encoded(workers, texts)
         assert (raised.value.index, raised.value.reason) == (place, "cannot be embedded")
 
 
@@ -247,9 +248,9 @@ CORPUS = {f"d{n:02d}": Document("", text) for n, text in enumerate(TEXTS)}
 
 
 class TestCorpus:
-    def encode(self, folder: Path, processes: Processes, encoder: Any = None, **changes: Any) -> bytes:
+    def encode(self, folder: Path, workers: Workers, encoder: Any = None, **changes: Any) -> bytes:
         settings: dict[str, Any] = {"corpus": CORPUS, "fingerprint": "one", "characters": 150}
-        settings["spread"] = shared(processes)
+        settings["spread"] = shared(workers)
         return encode_corpus(encoder or Encoder(), folder=folder, **settings | changes).vectors.tobytes()
 
     @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2), (2, 1)])
@@ -262,11 +263,11 @@ class TestCorpus:
                 raise DataError("killed")
 
         alone = self.encode(tmp_path / "alone", ALONE)
-        with pytest.raises(DataError, match="killed"), threads(before, serve_texts) as processes:
-            self.encode(tmp_path / "killed", processes, advance=killed)
+        with pytest.raises(DataError, match="killed"), threads(before, serve_texts) as workers:
+            self.encode(tmp_path / "killed", workers, advance=killed)
         seen: list[int] = []
-        with threads(after, serve_texts) as processes:
-            assert self.encode(tmp_path / "killed", processes, advance=seen.append) == alone
+        with threads(after, serve_texts) as workers:
+            assert self.encode(tmp_path / "killed", workers, advance=seen.append) == alone
         assert seen[0] == sum(units)
         for name in ("vectors.npy", "ids.json", "store.json"):
             assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
@@ -274,10 +275,10 @@ class TestCorpus:
     @pytest.mark.parametrize("size", [1, *SIZES])
     def test_what_was_done_before_a_bad_document_is_kept(self, tmp_path: Path, size: int) -> None:
         corpus = CORPUS | {"d07": Document("", "bad " + "x" * 40)}
-        with threads(size, serve_texts) as processes:
+        with threads(size, serve_texts) as workers:
             for _ in range(2):
                 with pytest.raises(DataError, match=r"^text 'd07': cannot be embedded"):
-                    self.encode(tmp_path, processes, corpus=corpus, label="text")
+                    self.encode(tmp_path, workers, corpus=corpus, label="text")
         seen: list[int] = []
         with pytest.raises(DataError):
             self.encode(tmp_path, ALONE, corpus=corpus, advance=seen.append)
@@ -285,8 +286,7 @@ class TestCorpus:
 
 
 def serve_tiny_model(processes: Processes) -> None:
-    settings: Any = None
-    serve_model(processes, lambda: System("tiny", settings, make_model))
+    serve(processes, model_jobs(make_model))
 
 
 @pytest.fixture(scope="module")
@@ -308,9 +308,9 @@ class TestReranking:
         reranker, done = UnimodelReranker(model, token_budget=500), list[int]()
         store = ShardStore(tmp_path, "one")
         alone = rerank_collection(reranker, COLLECTION, CANDIDATES)
-        with threads(size, serve_tiny_model) as processes:
+        with threads(size, serve_tiny_model) as workers:
             together = rerank_collection(
-                reranker, COLLECTION, CANDIDATES, store=store, processes=processes, advance=done.append
+                reranker, COLLECTION, CANDIDATES, store=store, workers=workers, advance=done.append
             )
         assert (together.run, together.items, together.token_budget) == (alone.run, alone.items, 500)
         assert sum(done) == alone.items == 5 * 12
@@ -334,10 +334,10 @@ class TestReranking:
         monkeypatch.setattr(UnimodelReranker, "prepare", refusing)
         queries = {**COLLECTION.queries, "q2": "word " * 900}
         wordy = type(COLLECTION)("wordy", "test", COLLECTION.corpus, queries, COLLECTION.qrels)
-        with threads(2, serve_tiny_model) as processes:
+        with threads(2, serve_tiny_model) as workers:
             with pytest.raises(DataError, match=r"^wordy, query 'q2', document 'd\d\d': query 'word"):
-                rerank_collection(UnimodelReranker(model), wordy, CANDIDATES, processes=processes)
-            again = rerank_collection(UnimodelReranker(model), COLLECTION, CANDIDATES, processes=processes)
+                rerank_collection(UnimodelReranker(model), wordy, CANDIDATES, workers=workers)
+            again = rerank_collection(UnimodelReranker(model), COLLECTION, CANDIDATES, workers=workers)
         assert again.run == rerank_collection(UnimodelReranker(model), COLLECTION, CANDIDATES).run
 
 
@@ -352,8 +352,8 @@ class TestMTEB:
     def test_tasks_of_every_type_score_the_same_to_the_bit(self, model: UnimodelForExp1, kind: type[Any]) -> None:
         alone = evaluate_task(MTEBEncoderWrapper(model), loaded(kind))
         for size in SIZES:
-            with threads(size, serve_tiny_model) as processes:
-                together = evaluate_task(MTEBEncoderWrapper(model, processes=processes), loaded(kind))
+            with threads(size, serve_tiny_model) as workers:
+                together = evaluate_task(MTEBEncoderWrapper(model, workers=workers), loaded(kind))
             assert (together.main_score, together.run) == (alone.main_score, alone.run)
             assert together.mteb_json["scores"] == alone.mteb_json["scores"]
 
@@ -361,6 +361,6 @@ class TestMTEB:
         kind = mteb_tasks.InventedReranking
         alone = evaluate_task(MTEBCrossEncoderWrapper(model), loaded(kind))
         for size in SIZES:
-            with threads(size, serve_tiny_model) as processes:
-                together = evaluate_task(MTEBCrossEncoderWrapper(model, processes=processes), loaded(kind))
+            with threads(size, serve_tiny_model) as workers:
+                together = evaluate_task(MTEBCrossEncoderWrapper(model, workers=workers), loaded(kind))
             assert (together.main_score, together.run) == (alone.main_score, alone.run)

@@ -164,7 +164,7 @@ class DenseSearch(_SearchModel[MTEBEncoderWrapper]):
             folder / role,
             fingerprint=_fingerprint(model, options),
             characters=ENCODED_CHARACTERS,
-            spread=shared(model.processes, **options),
+            spread=shared(model.workers, **options),
             label=f"{task.name}, {role}",
             advance=progress.part,
         )
@@ -207,7 +207,7 @@ class CandidateReranking(_SearchModel[MTEBCrossEncoderWrapper]):
                 self.truncated.setdefault((hf_split, hf_subset), []).extend(reranker.truncated_queries(texts))
                 part = Collection(name, hf_split, _of(corpus, block), texts, {})
                 reranked, _scores = rerank_run(
-                    reranker, part, block, store=store, processes=model.processes, advance=model.advance
+                    reranker, part, block, store=store, workers=model.workers, advance=model.advance
                 )
                 run |= reranked
         return run

@@ -1,0 +1,111 @@
+"""The options of where work is computed, and the engine that they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unimoe.cli.options import joined_quietly, refuse_torchrun
+from unimoe.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from unimoe.evaluation.engines import Engine
+
+DEFAULT_STORE = "outputs/store"
+
+EngineName = Annotated[str, typer.Option("--engine", help="Where to compute: local, or ray for a Ray cluster.")]
+Address = Annotated[
+    str | None, typer.Option(help="Of the cluster: auto, or HOST:PORT; by default Ray runs on this machine alone.")
+]
+WorkerCount = Annotated[
+    int | None,
+    typer.Option("--workers", min=1, help="Workers at most; by default as many as the cluster has room for."),
+]
+StoreUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        help=f"Where finished units of work are kept: a folder that all machines share, or s3://BUCKET/FOLDER; "
+        f"{DEFAULT_STORE} by default.",
+    ),
+]
+Allow = Annotated[
+    list[str] | None, typer.Option("--allow", help="devices: let workers of several kinds of device work together.")
+]
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """The options together."""
+
+    engine: str
+    address: str | None
+    workers: int | None
+    store: str | None
+    allow: list[str] | None
+    device: str | None
+    threads: int | None
+
+    def __post_init__(self) -> None:
+        """Refuse what does not fit.
+
+        Raises:
+            UsageError: an unknown name, or an option of the cluster without one.
+        """
+        known = ("local", "ray")
+        if self.engine not in known:
+            raise UsageError(f"--engine {self.engine}: unknown{did_you_mean(self.engine, known)}; use local or ray")
+        for name in self.allow or ():
+            if name != "devices":
+                raise UsageError(f"--allow {name}: unknown{did_you_mean(name, ['devices'])}; use devices")
+        if self.engine == "local":
+            self.refuse_unused()
+
+    @property
+    def here(self) -> str | None:
+        """The device of this process: workers have their own."""
+        return self.device if self.engine == "local" else "cpu"
+
+    def refuse_unused(self) -> None:
+        """Refuse options of a cluster where there is none.
+
+        Raises:
+            UsageError: one is given.
+        """
+        for option in ("address", "workers", "store", "allow"):
+            if getattr(self, option):
+                raise UsageError(f"--{option} belongs to --engine ray; give both, or neither")
+
+
+@contextmanager
+def opened_engine(settings: EngineSettings) -> Iterator[Engine]:
+    """Start what the options mean, and let it go after the block.
+
+    Raises:
+        UsageError: there is no such cluster, or its store cannot be used.
+    """
+    from unimoe.engine.torchrun import leading
+    from unimoe.evaluation.engines import ClusterEngine, LocalEngine
+
+    if settings.engine == "local":
+        with joined_quietly() as processes, leading(processes):
+            yield LocalEngine(processes)
+        return
+    refuse_torchrun("--engine ray")
+    from unimoe.engine.cluster import Cluster
+    from unimoe.engine.ray_pool import Hire, RayPool
+    from unimoe.engine.units import UnitStore
+
+    url = settings.store or DEFAULT_STORE
+    store = UnitStore(url if "://" in url else str(Path(url).resolve()))
+    hire = Hire(store.url, settings.device, settings.threads or 1, settings.workers)
+    cluster = Cluster(RayPool(settings.address, hire), store, allow_devices="devices" in (settings.allow or ()))
+    try:
+        yield ClusterEngine(cluster)
+    finally:
+        cluster.close()

@@ -1,0 +1,1 @@
+"""Where the parts of a work are computed: in this process, by those of ``torchrun``, or on a Ray cluster."""

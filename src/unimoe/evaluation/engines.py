@@ -1,0 +1,172 @@
+"""Where evaluations compute: one after the other in this process and those of torchrun, or many on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from unimoe.config import Batches
+from unimoe.config.base import Dtype
+from unimoe.engine.cluster import Assignment, Cluster
+from unimoe.engine.torchrun import Torchrun, serve
+from unimoe.engine.work import Workers
+from unimoe.errors import UsageError
+from unimoe.evaluation.cluster_model import ClusterModel
+from unimoe.evaluation.jobs import model_jobs
+from unimoe.evaluation.spec import EvaluationSpec
+from unimoe.evaluation.systems import RecipeMaker
+from unimoe.models.device import choose_dtype
+from unimoe.processes import ALONE, Processes
+from unimoe.results import safe_name
+
+_ONE_PROCESS = "a model behind a server is asked by one process"
+_MORE_REQUESTS = "and raise served.requests_in_flight for more requests at a time"
+
+
+@dataclass(frozen=True)
+class Held:
+    """A system's model as this process sees it, and the workers that share its work."""
+
+    model: Any
+    workers: Workers
+
+
+class ModelSource(Protocol):
+    """A system or a retriever, as engines see it."""
+
+    @property
+    def name(self) -> str:
+        """Its arm."""
+
+    @property
+    def recipe(self) -> RecipeMaker | None:
+        """Returns how workers of a cluster make the model, with its files in the store; None where they cannot."""
+
+    def model(self) -> Any:
+        """Return the model, loaded."""
+
+
+class Engine(Protocol):
+    """Where evaluations compute."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether finished units are kept by the engine, and not in the output folder."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process runs the evaluations; if not, it must ``serve``."""
+
+    def held(self, source: ModelSource, spec: EvaluationSpec, batches: Batches) -> Held:
+        """Return the model of a system for one evaluation.
+
+        Raises:
+            UnimoeError: it cannot be loaded.
+        """
+
+    def serve(self, load: Callable[[], Any]) -> None:
+        """Compute with the model for the process that leads, until it has no more work."""
+
+    def dtype(self, device: torch.device, setting: Dtype) -> torch.dtype:
+        """Return the dtype in which every process computes."""
+
+    def refuse_server(self) -> None:
+        """Refuse to ask a server from several processes: each would send as many requests as all together may.
+
+        Raises:
+            UsageError: there are several.
+        """
+
+    def run(self, jobs: Iterable[Callable[[], None]], at_once: int) -> None:
+        """Run jobs that submit work and wait for it, at most some at a time; they handle their errors themselves."""
+
+
+class LocalEngine:
+    """This process, and those that torchrun started beside it."""
+
+    keeps = False
+
+    def __init__(self, processes: Processes = ALONE) -> None:
+        self.processes, self._workers = processes, Torchrun(processes)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the leader."""
+        return self.processes.leads
+
+    def held(self, source: ModelSource, spec: EvaluationSpec, batches: Batches) -> Held:
+        """Return the model, loaded."""
+        return Held(source.model(), self._workers)
+
+    def serve(self, load: Callable[[], Any]) -> None:
+        """Compute for the leader."""
+        serve(self.processes, model_jobs(load))
+
+    def dtype(self, device: torch.device, setting: Dtype) -> torch.dtype:
+        """Return the leader's dtype."""
+        return self.processes.leaders_dtype(choose_dtype(device, setting))
+
+    def refuse_server(self) -> None:
+        """Refuse it under torchrun."""
+        if self._workers.size > 1:
+            raise UsageError(f"{_ONE_PROCESS}; start it without torchrun, {_MORE_REQUESTS}")
+
+    def run(self, jobs: Iterable[Callable[[], None]], at_once: int) -> None:
+        """Run jobs one after the other."""
+        for job in jobs:
+            job()
+
+
+class ClusterEngine:
+    """The workers of a cluster."""
+
+    keeps = leads = True
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def held(self, source: ModelSource, spec: EvaluationSpec, batches: Batches) -> Held:
+        """Return what stands for the model here; a worker loads it.
+
+        Raises:
+            UsageError: other processes cannot make it.
+        """
+        if source.recipe is None:
+            raise UsageError(f"{source.name} is no model that workers of a cluster can load; leave --engine out")
+        workers = self.cluster.workers(
+            Assignment(
+                what=spec.title,
+                scope="/".join(["units", *map(safe_name, (spec.system, str(spec.seed), spec.task, spec.dataset))]),
+                recipe=source.recipe(self.cluster.store),
+                identity={"scores": spec.fingerprint("", **batches)},
+            )
+        )
+        return Held(ClusterModel(workers, workers.ask("facts", {"options": dict(batches)})), workers)
+
+    def serve(self, load: Callable[[], Any]) -> None:
+        """Do nothing: the driver leads."""
+
+    def dtype(self, device: torch.device, setting: Dtype) -> torch.dtype:
+        """Return the dtype that suits the first worker."""
+        return choose_dtype(device, setting)
+
+    def refuse_server(self) -> None:
+        """Refuse it."""
+        raise UsageError(f"{_ONE_PROCESS}; leave --engine out, {_MORE_REQUESTS}")
+
+    def run(self, jobs: Iterable[Callable[[], None]], at_once: int) -> None:
+        """Run jobs in threads; the next one starts when one ends."""
+        under_way: set[Future[None]] = set()
+        threads = ThreadPoolExecutor(at_once)
+        try:
+            for job in jobs:
+                under_way.add(threads.submit(job))
+                if len(under_way) >= at_once:
+                    under_way = wait(under_way, return_when=FIRST_COMPLETED)[1]
+            wait(under_way)
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
