@@ -155,7 +155,8 @@ class Dispatcher:
             left = []
             # Workers that hold a model choose first, so that others do not take its units.
             for seat in sorted(self._idle, key=lambda seat: seat.system is None):
-                unit = self._schedule.take(seat.system, self._busy)
+                while (unit := self._schedule.take(seat.system, self._busy)) and not unit.wanted():
+                    pass
                 if unit is None:
                     left.append(seat)
                     continue
@@ -196,4 +197,5 @@ class Dispatcher:
             self.failure = error
             left = [*self._schedule.drain(), *self._computed]
         for unit in left:
-            unit.reply.set_exception(error)
+            if unit.wanted():
+                unit.reply.set_exception(error)

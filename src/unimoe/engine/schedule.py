@@ -34,6 +34,10 @@ class Unit:
     reply: Future[bytes] = field(default_factory=Future)
     crashes: int = 0
 
+    def wanted(self) -> bool:
+        """Return whether somebody waits for it; from then on nobody can cancel it."""
+        return self.reply.running() or self.reply.set_running_or_notify_cancel()
+
 
 class Schedule:
     """The units that wait."""
