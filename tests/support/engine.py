@@ -117,9 +117,7 @@ class ThreadPool:
 
     def __init__(self, store: str, count: int) -> None:
         self._news: queue.Queue[Event] = queue.Queue()
-        for _ in range(count):
-            worker = Worker(store, "cpu", torch.get_num_threads())
-            self._news.put(Arrived(Seat(worker, worker.facts())))
+        self._coming = [Worker(store, "cpu", torch.get_num_threads()) for _ in range(count)]
 
     def start(self, seat: Seat, unit: Unit) -> None:
         """Compute in a thread of its own."""
@@ -136,6 +134,9 @@ class ThreadPool:
 
     def wait(self, seconds: float) -> list[Event]:
         """Return what happened."""
+        while self._coming:
+            worker = self._coming.pop()
+            self._news.put(Arrived(Seat(worker, worker.facts())))
         try:
             return [self._news.get(timeout=seconds) if seconds else self._news.get_nowait()]
         except queue.Empty:

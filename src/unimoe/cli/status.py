@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _EVERY = 5.0
 """Seconds between two looks, which is how often drivers write."""
 
+_FILE_WIDTH = 500
+"""Columns of a line that no terminal shows, so that no name is broken."""
+
 _PATIENCE = 10.0
 """Seconds for which a store may be out of reach."""
 
@@ -64,7 +67,10 @@ def _print(found: Status, as_json: bool) -> None:
     if as_json:
         stdout.out(json.dumps(found.as_json(), allow_nan=False))
     else:
-        stdout.print(_tables(found))
+        from rich.console import Console
+
+        wide = Console(highlight=False, markup=False, width=_FILE_WIDTH)
+        (stdout if stdout.is_terminal else wide).print(_tables(found))
 
 
 def _tables(found: Status) -> Group:

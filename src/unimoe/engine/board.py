@@ -30,7 +30,7 @@ class Line:
         items: pairs, texts or steps in all; None where that is not known.
         done: items done.
         found: of these, items that the store had from before.
-        units: units done.
+        units: parts of the work done, each an object of the store.
         running: units that workers compute now.
         failed: reasons of what failed or was set aside.
         state: how far it is; whoever opened the line says when it ends, and how.
@@ -58,7 +58,6 @@ class Board:
 
     Attributes:
         name: of its object in the store.
-        lock: held by whoever changes several fields of a line.
     """
 
     def __init__(
@@ -67,16 +66,23 @@ class Board:
         self._store, self._workers, self._running = UnitStore(store.url, patience=_EVERY), workers, running
         self.name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:6]}.json"
         self._started, self._lines = time.time(), dict[str, Line]()
-        self.lock, self._closing = threading.Lock(), threading.Event()
+        self._lock, self._closing = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="board", daemon=True)
         self._thread.start()
 
     def line(self, what: str, items: int | None = None) -> Line:
         """Return the line of an evaluation or training, a new one where there is none."""
-        with self.lock:
+        with self._lock:
             line = self._lines.setdefault(what, Line(what))
             line.items = line.items if items is None else items
         return line
+
+    def count(self, line: Line, items: int, *, found: bool = False) -> None:
+        """Count a unit of some items as done; ``found`` where the store had it."""
+        with self._lock:
+            line.units += 1
+            line.done += items
+            line.found += items * found
 
     def close(self) -> None:
         """Write the last state."""
@@ -91,7 +97,7 @@ class Board:
 
     def _write(self, *, ended: bool = False) -> None:
         running = {} if ended else self._running()
-        with self.lock:
+        with self._lock:
             lines = [asdict(line) | {"running": running.get(line.what, 0)} for line in self._lines.values()]
         content = {
             "machine": platform.node(),

@@ -225,21 +225,15 @@ class ClusterWorkers:
         body = self._cluster.store.read(self._assignment.scope, key)
         if body is None:
             return self._computed(job, part, key, items).result()
-        with self._cluster.board.lock:
-            self.line.units, self.line.found, self.line.done = (
-                self.line.units + 1,
-                self.line.found + items,
-                self.line.done + items,
-            )
+        self._cluster.board.count(self.line, items, found=True)
         return body
 
     def _computed(self, job: str, part: Part, key: str, items: int) -> Future[bytes]:
         line = self.line
 
         def count(reply: Future[bytes]) -> None:
-            with self._cluster.board.lock:
-                if not reply.exception() and not is_error(reply.result()):
-                    line.units, line.done = line.units + 1, line.done + items
+            if not reply.exception() and not is_error(reply.result()):
+                self._cluster.board.count(line, items)
 
         reply = self._submit(job, part, (self._assignment.scope, key))
         reply.add_done_callback(count)
