@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from support.engine import ThreadPool, calls, recipe
 
@@ -40,7 +39,7 @@ def assignment(by: int = 2, what: str = "work") -> Assignment:
 def products(driver: Cluster, numbers: list[int], by: int = 2, **more: Any) -> list[float]:
     parts = [{"number": number, "name": f"number {number}", **more} for number in numbers]
     found = driver.workers(assignment(by)).compute("multiply", parts, lambda part: None)
-    return np.concatenate([*found]).tolist()
+    return [reply.item() for reply in found]
 
 
 def in_store(folder: Path) -> list[Path]:

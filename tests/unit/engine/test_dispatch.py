@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -223,7 +224,7 @@ def test_every_unit_is_replied_to_once_whatever_is_lost(
     units = [unit(str(number), system) for number, system in enumerate(systems)]
     replies, tries, crashes = Counter[str](), Counter[str](), Counter[str]()
     for one in units:
-        one.reply.add_done_callback(lambda _, name=one.name: replies.update([name]))
+        one.reply.add_done_callback(partial(lambda name, _: replies.update([name]), one.name))
     left = iter(ends)
     with dispatching() as (pool, dispatcher):
         submitted(dispatcher, *units)

@@ -14,7 +14,6 @@ import pytest
 from support.scripts import call_script
 
 import unimoe
-from unimoe.cli import status as command
 from unimoe.engine import board as boards
 from unimoe.engine.board import SCOPE, Board
 from unimoe.engine.status import SILENCE, Progress, read_status
@@ -223,7 +222,7 @@ class TestCommand:
             looks.append(seconds)
             write(store, "a", line(done=100 + 450 * len(looks)), ended=len(looks) == 2)
 
-        monkeypatch.setattr(command.time, "sleep", sleep)
+        monkeypatch.setattr(time, "sleep", sleep)
         done = call_script(MAIN, "status", store.url, "--watch", *as_json)
         assert done.returncode == 0, done.stderr
         assert len(looks) == 2

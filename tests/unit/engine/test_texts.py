@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,4 +62,4 @@ def test_letters_are_read_where_they_are() -> None:
     table = TextTable.of({"a": "x", "b": "日本"})
     for array in (table.letters, table.ends):
         array.setflags(write=False)
-    assert (table["b"], table.letters.dtype) == ("日本", np.uint8)
+    assert table["b"] == "日本"

@@ -155,7 +155,7 @@ class Clock:
         self.pauses.append(seconds)
 
 
-class Flaky(MemoryFileSystem):
+class Flaky(MemoryFileSystem):  # type: ignore[misc] # fsspec has no types
     """A bucket that is out of reach until some time."""
 
     protocol = "flaky"
