@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -68,6 +68,19 @@ class Board:
             line = self._lines.setdefault(what, Line(what))
         line.items = line.items if items is None else items
         return line
+
+    @contextmanager
+    def noted(self, what: str, items: int | None) -> Iterator[None]:
+        """Keep how an evaluation of so many items ends."""
+        line = self.line(what, items)
+        try:
+            yield
+        except Exception as error:
+            line.state = "failed"
+            if str(error) not in line.failed:
+                line.failed.append(str(error))
+            raise
+        line.state = "done"
 
     def close(self) -> None:
         """Write the last state."""
