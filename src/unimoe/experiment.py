@@ -6,9 +6,10 @@ What is done is skipped, so a killed experiment continues when it is run again.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,8 +24,10 @@ from unimoe.config.experiment import FUSION
 from unimoe.console import Steps, stderr
 from unimoe.errors import DataError
 from unimoe.evaluation.dev_eval import DevEvaluation
+from unimoe.evaluation.engines import ClusterEngine, Engine, LocalEngine
 from unimoe.evaluation.loading import load_reporting
 from unimoe.evaluation.mteb.names import mteb_name
+from unimoe.evaluation.recipes import checkpoint_recipe, zero_shot_recipe
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.so_far import scores_so_far
 from unimoe.evaluation.systems import (
@@ -37,13 +40,14 @@ from unimoe.evaluation.systems import (
 )
 from unimoe.evaluation.tiers import LoadedDataset, TierName, tier_datasets
 from unimoe.io import lock, read_json, write_json
-from unimoe.models.device import choose_dtype, release_memory
+from unimoe.models.device import release_memory
 from unimoe.models.loader import ModelLoader, refuse_missing_layers
 from unimoe.models.threads import faster_threads, threads_are_free
 from unimoe.results import Task, arm_dir, result_path
 from unimoe.run_record import RunRecord
 from unimoe.training.examples import TrainingData, load_training_data
 from unimoe.training.trainer import StepReport, train_arm
+from unimoe.training_job import train_by_worker
 
 _PINNED = "experiment.json"
 
@@ -64,6 +68,7 @@ class ExperimentRun:
         experiment: the config.
         device: the device to compute on.
         given: options and config keys given by hand, for provenance.
+        engine: where it trains and evaluates; by default in this process.
 
     Raises:
         UsageError: the base model does not have the layers that the config names.
@@ -71,16 +76,18 @@ class ExperimentRun:
             the base model is not available.
     """
 
-    def __init__(self, experiment: Experiment, device: torch.device, given: Sequence[str] = ()) -> None:
-        self.experiment = experiment
+    def __init__(
+        self, experiment: Experiment, device: torch.device, given: Sequence[str] = (), engine: Engine | None = None
+    ) -> None:
+        self.experiment, self._engine = experiment, engine or LocalEngine()
         self._output_dir = Path(experiment.output_dir)
         gates = matching_gates(experiment)
         refuse_missing_layers(experiment)
-        self.loader = ModelLoader(experiment, device, pinned_dtype(experiment, device))
+        self.loader = ModelLoader(experiment, device, pinned_dtype(experiment, device, self._engine))
         if gates.gates and not register(gates, self._output_dir) and gates.path is not None:
             late = f"{self._output_dir} has results and no {REGISTERED}: too late to register {gates.path}"
             stderr.print(f"{late}; verdicts --gates still judges by it", soft_wrap=True)
-        self._evaluator = Evaluator(self._output_dir, given)
+        self._evaluator = Evaluator(self._output_dir, given, self._engine)
         self._begun: set[str] = set()  # phases with a finished unit in this process
 
     def settle_threads(self, asked: int | None = None) -> None:
@@ -89,7 +96,7 @@ class ExperimentRun:
         The last bits of scores depend on the number of threads, so it is kept for a run that is resumed.
         """
         path = self._output_dir / _PINNED
-        pinned: int | None = read_json(path).get("threads")
+        pinned = pinned_threads(self._output_dir)
         now = asked or torch.get_num_threads()
         if asked is None and threads_are_free(self.loader.device):
             kept = pinned is not None and pinned <= now
@@ -127,16 +134,24 @@ class ExperimentRun:
         with record.phase(LOAD):
             chosen = tier_datasets(self.experiment, "bundled")
             datasets = [load_reporting(dataset, self.loader.device) for dataset in chosen]
-            baselines = [first_stage_system(self.experiment), zero_shot_system(self.experiment, self.loader)]
+            recipe = zero_shot_recipe(self.experiment, self.loader.dtype)
+            zero_shot = replace(zero_shot_system(self.experiment, self.loader), recipe=recipe)
+            baselines = [first_stage_system(self.experiment), zero_shot]
         self._units = self._phases(baselines, datasets)
-        self._steps = Steps(len(self._units), self._seconds_left if expected else None)
+        self._steps = Steps(
+            len(self._units), self._seconds_left if expected else None, bars=isinstance(self._engine, LocalEngine)
+        )
+        self._engine.run(self._jobs(baselines, datasets), at_once=len(self._units))
+
+    def _jobs(self, baselines: Sequence[System], datasets: Sequence[LoadedDataset]) -> Iterator[Callable[[], None]]:
+        """Yield the parts of the work that depend on no other part."""
         for system in baselines:
-            self._evaluate(system, datasets)
+            yield partial(self._evaluate, system, datasets)
         for seed in self.experiment.seeds:
             done = self._steps.done
             for arm in self.experiment.arms:
-                self._train_and_evaluate_arm(arm, seed, datasets)
-            if self._steps.done > done:
+                yield partial(self._train_and_evaluate_arm, arm, seed, datasets)
+            if self._steps.done > done and isinstance(self._engine, LocalEngine):
                 for data in (one.dataset for one in datasets):
                     table = scores_so_far(self.experiment, data.name, data.main_metric)
                     stderr.print("\n".join(["", *table, ""]), soft_wrap=True)
@@ -144,7 +159,8 @@ class ExperimentRun:
     def _train_and_evaluate_arm(self, arm: str, seed: int, datasets: Sequence[LoadedDataset]) -> None:
         with self._phase(f"train {self.experiment.arm(arm).task}"):
             folder = self._train(arm, seed)
-        self._evaluate(trained_system(self.experiment, self.loader, folder), datasets)
+        system = trained_system(self.experiment, self.loader, folder)
+        self._evaluate(replace(system, recipe=checkpoint_recipe(self.experiment, folder)), datasets)
 
     def _evaluate(self, system: System, datasets: Sequence[LoadedDataset]) -> None:
         for data in datasets:
@@ -158,6 +174,9 @@ class ExperimentRun:
 
         The first unit in a process takes longer, because the states of the frozen layers are computed in it.
         """
+        if not isinstance(self._engine, LocalEngine):  # phases overlap there
+            yield
+            return
         start, done = time.perf_counter(), self._steps.done
         with self._record.phase(name):
             yield
@@ -181,6 +200,11 @@ class ExperimentRun:
         folder = arm_dir(self._output_dir, arm, seed) / folder_name(which)
         losses: list[float] = []
         with self._steps.step(name, self.experiment.training.steps) as step:
+            if isinstance(self._engine, ClusterEngine):
+                cluster, data = self._engine.cluster, self.training_data.content_hash
+                losses = train_by_worker(cluster, self.experiment, arm, seed, self.loader, data)
+                step.was_done, step.outcome = not losses, _in_words(losses)
+                return folder
 
             def on_step(report: StepReport) -> None:
                 losses.append(report.loss)
@@ -197,7 +221,7 @@ class ExperimentRun:
                 score_on_dev=DevEvaluation(self.experiment, arm),
             )
             step.was_done = not losses
-            step.outcome = f"loss {losses[0]:.3f} -> {losses[-1]:.3f}" if losses else "already done"
+            step.outcome = _in_words(losses)
         release_memory()
         return folder
 
@@ -265,7 +289,17 @@ def smoke_version(experiment: Experiment) -> Experiment:
     )
 
 
-def pinned_dtype(experiment: Experiment, device: torch.device) -> torch.dtype:
+def _in_words(losses: Sequence[float]) -> str:
+    return f"loss {losses[0]:.3f} -> {losses[-1]:.3f}" if losses else "already done"
+
+
+def pinned_threads(output_dir: Path) -> int | None:
+    """Return the number of threads with which an experiment was begun; None where it was not."""
+    path = output_dir / _PINNED
+    return read_json(path).get("threads") if path.exists() else None
+
+
+def pinned_dtype(experiment: Experiment, device: torch.device, engine: Engine) -> torch.dtype:
     """Return the dtype of the experiment in its output folder, chosen once and kept when it is resumed.
 
     Raises:
@@ -282,8 +316,8 @@ def pinned_dtype(experiment: Experiment, device: torch.device) -> torch.dtype:
             pinned = read_json(path)
             _refuse_other_settings(path, pinned["config"], settings)
             name: Dtype = pinned["dtype"]
-            return choose_dtype(device, name)
-        dtype = choose_dtype(device, experiment.model.dtype)
+            return engine.dtype(device, name)
+        dtype = engine.dtype(device, experiment.model.dtype)
         write_json(path, {"config": settings, "dtype": str(dtype).removeprefix("torch.")})
         return dtype
 

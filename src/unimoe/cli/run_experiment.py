@@ -12,6 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unimoe.cli.analyze import analyze
+from unimoe.cli.engine import (
+    Address,
+    Allow,
+    EngineName,
+    EngineSettings,
+    StoreUrl,
+    WorkerCount,
+    opened_engine,
+)
 from unimoe.cli.options import (
     DEFAULT_EXPERIMENT,
     Config,
@@ -45,15 +54,21 @@ def run_experiment(
     ] = False,
     smoke: Annotated[bool, typer.Option("--smoke", help="Few steps, one seed, unfit for decisions.")] = False,
     open_report: Annotated[bool, typer.Option("--open", help="Open the report in the browser at the end.")] = False,
+    engine: EngineName = "local",
+    address: Address = None,
+    workers: WorkerCount = None,
+    store: StoreUrl = None,
+    allow: Allow = None,
 ) -> None:
     """Run an experiment: train, evaluate and judge every arm and seed.
 
     Without arguments it runs the bundled model on the bundled collection, offline, in minutes. It skips what is done,
-    so you can restart a killed run.
+    so you can restart a killed run. With --engine ray, every
+    training, and every unit of an evaluation, is a task for the workers of a cluster.
     """
     started = time.perf_counter()
     from unimoe.config.files import load_experiment
-    from unimoe.experiment import ANALYZE, ExperimentRun, smoke_version
+    from unimoe.experiment import ANALYZE, ExperimentRun, pinned_threads, smoke_version
     from unimoe.models.work import counted_products
     from unimoe.run_record import RunRecord
 
@@ -63,19 +78,24 @@ def run_experiment(
         experiment = smoke_version(experiment).model_copy(update={"output_dir": f"{experiment.output_dir}-smoke"})
     experiment = placed(experiment, output_dir)
     quiet_libraries()
-    target = chosen_device(device)
+    kept = threads if engine == "local" else threads or pinned_threads(Path(experiment.output_dir)) or 1
+    settings = EngineSettings(engine, address, workers, store, allow, device, kept)
+    target = chosen_device(settings.here)
     if plan:
+        settings.refuse_unused()
         from unimoe.cli.estimate import planned
 
         for line in planned(experiment, target, threads, started):
             stdout.print(line, soft_wrap=True)
         return
-    run = ExperimentRun(experiment, target, given_options(config, override, smoke=smoke))
-    with counted_products() as counted:
-        run.settle_threads(threads)
+    with opened_engine(settings) as opened, counted_products() as counted:
+        run = ExperimentRun(experiment, target, given_options(config, override, smoke=smoke), opened)
+        run.settle_threads(kept)
         record = RunRecord(Path(experiment.output_dir), lambda: counted.flop, started)
         record.note(_facts(run.loader))
-        run.train_and_evaluate(record, _announce(experiment, run, record, started))
+        _announce(experiment, run)
+        expected = _estimated(experiment, run, record, started) if engine == "local" else None
+        run.train_and_evaluate(record, expected)
         stderr.print()
         with record.phase(ANALYZE):
             analyze(output_dir=Path(experiment.output_dir))
@@ -99,9 +119,8 @@ def _facts(loader: ModelLoader) -> dict[str, Any]:
     }
 
 
-def _announce(experiment: Experiment, run: ExperimentRun, record: RunRecord, started: float) -> Mapping[str, float]:
-    """Print what will run, on which device, and the expected time; return the seconds of a unit of each phase."""
-    from unimoe.cli.estimate import estimate, in_words
+def _announce(experiment: Experiment, run: ExperimentRun) -> None:
+    """Print what will run, and on which device."""
     from unimoe.models.device import describe_device
 
     loader = run.loader
@@ -110,9 +129,15 @@ def _announce(experiment: Experiment, run: ExperimentRun, record: RunRecord, sta
         f"{describe_device(loader.device)}, {loader.dtype_name}; results in {experiment.output_dir}",
         soft_wrap=True,
     )
+
+
+def _estimated(experiment: Experiment, run: ExperimentRun, record: RunRecord, started: float) -> Mapping[str, float]:
+    """Print the expected time; return the seconds of a unit of each phase."""
+    from unimoe.cli.estimate import estimate, in_words
+
     if run.is_done():
         return {}
-    expected = estimate(experiment, loader, started, run.training_data)
+    expected = estimate(experiment, run.loader, started, run.training_data)
     low, high = expected.cost.range
     record.note({"estimate_seconds": {"low": round(low, 1), "high": round(high, 1)}}, keep=True)
     for line in (f"{in_words(expected.cost)} on this machine", *expected.shorter):

@@ -6,8 +6,8 @@ import platform
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
@@ -83,6 +83,19 @@ class Board:
             line.units += 1
             line.done += items
             line.found += items * found
+
+    @contextmanager
+    def noted(self, what: str, items: int | None) -> Iterator[None]:
+        """Keep how an evaluation of so many items ends."""
+        line = self.line(what, items)
+        try:
+            yield
+        except Exception as error:
+            line.state = "failed"
+            if str(error) not in line.failed:
+                line.failed.append(str(error))
+            raise
+        line.state = "done"
 
     def close(self) -> None:
         """Write the last state."""

@@ -79,7 +79,7 @@ class Cluster:
     def __init__(self, pool: SharingPool, store: UnitStore, *, allow_devices: bool = False) -> None:
         store.write(PROBE, PROBE, b"")
         self._pool, self.store, self._allow_devices = pool, store, allow_devices
-        self._device: str | None = None
+        self._facts: Mapping[str, Any] = {}
         self._first = threading.Event()
         self.readers = ThreadPoolExecutor(_READERS)
         self._shared: OrderedDict[str, Handle] = OrderedDict()
@@ -92,16 +92,17 @@ class Cluster:
         """Workers there are now."""
         return max(1, self._dispatcher.seats)
 
-    def device(self) -> str:
-        """Wait for the first worker, and return what computes there."""
+    def facts(self) -> Mapping[str, Any]:
+        """Wait for the first worker, and return what it said of itself."""
         while not self._first.wait(0.5):
             if self._dispatcher.failure:
                 raise self._dispatcher.failure
-        return self._device or ""
+        return self._facts
 
     def workers(self, assignment: Assignment) -> ClusterWorkers:
         """Return the workers of a model, for one evaluation."""
-        return ClusterWorkers(self, self._dispatcher, assignment, None if self._allow_devices else self.device())
+        device = None if self._allow_devices else self.facts()["device"]
+        return ClusterWorkers(self, self._dispatcher, assignment, device)
 
     def share(self, value: Any) -> Handle:
         """Put texts into the cluster's memory, once."""
@@ -138,11 +139,11 @@ class Cluster:
                     f"{machine} has {name} {facts['versions'][name]}, the driver {own[name]}; install the same "
                     "packages on every machine"
                 )
-        self._device = self._device or facts["device"]
-        if facts["device"] != self._device and not self._allow_devices:
+        self._facts = self._facts or facts
+        if facts["device"] != self._facts["device"] and not self._allow_devices:
             stderr.print(
-                f"left idle: {machine}, {facts['device']}, because the others compute on {self._device} and scores "
-                "differ in their last digits; --allow devices uses both",
+                f"left idle: {machine}, {facts['device']}, because the others compute on {self._facts['device']} and "
+                "scores differ in their last digits; --allow devices uses both",
                 style="yellow",
                 soft_wrap=True,
             )

@@ -13,7 +13,7 @@ import torch
 from unimoe.engine.units import UnitStore
 from unimoe.engine.work import Compute, packed, packed_error
 from unimoe.io import hash_json
-from unimoe.models.device import choose_device, describe_device
+from unimoe.models.device import choose_device, choose_dtype, describe_device
 from unimoe.provenance import package_versions
 
 _SHARED = 2
@@ -47,6 +47,7 @@ class Worker:
         return {
             "machine": platform.node(),
             "device": describe_device(self._device),
+            "dtype": str(choose_dtype(self._device)).removeprefix("torch."),
             "versions": {name: versions[name] for name in VERSIONS},
             "sees_store": self._store.read(PROBE, PROBE) is not None,
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -68,6 +69,9 @@ class Engine(Protocol):
             UnimoeError: it cannot be loaded.
         """
 
+    def noted(self, spec: EvaluationSpec, size: int | None) -> AbstractContextManager[None]:
+        """Keep for ``unimoe status`` that an evaluation of so many items runs, and how it ends."""
+
     def serve(self, load: Callable[[], Any]) -> None:
         """Compute with the model for the process that leads, until it has no more work."""
 
@@ -82,7 +86,11 @@ class Engine(Protocol):
         """
 
     def run(self, jobs: Iterable[Callable[[], None]], at_once: int) -> None:
-        """Run jobs that submit work and wait for it, at most some at a time; they handle their errors themselves."""
+        """Run jobs that submit work and wait for it, at most some at a time.
+
+        Raises:
+            Exception: of the first job that failed; on a cluster after the others have ended.
+        """
 
 
 class LocalEngine:
@@ -101,6 +109,10 @@ class LocalEngine:
     def held(self, source: ModelSource, spec: EvaluationSpec, batches: Batches) -> Held:
         """Return the model, loaded."""
         return Held(source.model(), self._workers)
+
+    def noted(self, spec: EvaluationSpec, size: int | None) -> AbstractContextManager[None]:
+        """Keep nothing: the terminal shows it."""
+        return nullcontext()
 
     def serve(self, load: Callable[[], Any]) -> None:
         """Compute for the leader."""
@@ -147,12 +159,17 @@ class ClusterEngine:
         )
         return Held(ClusterModel(workers, workers.ask("facts", {"options": dict(batches)})), workers)
 
+    def noted(self, spec: EvaluationSpec, size: int | None) -> AbstractContextManager[None]:
+        """Keep it on the board in the store."""
+        return self.cluster.board.noted(spec.title, size)
+
     def serve(self, load: Callable[[], Any]) -> None:
         """Do nothing: the driver leads."""
 
     def dtype(self, device: torch.device, setting: Dtype) -> torch.dtype:
-        """Return the dtype that suits the first worker."""
-        return choose_dtype(device, setting)
+        """Return the setting, or what the first worker finds faster."""
+        dtype: torch.dtype = getattr(torch, self.cluster.facts()["dtype"] if setting == "auto" else setting)
+        return dtype
 
     def refuse_server(self) -> None:
         """Refuse it."""
@@ -161,12 +178,16 @@ class ClusterEngine:
     def run(self, jobs: Iterable[Callable[[], None]], at_once: int) -> None:
         """Run jobs in threads; the next one starts when one ends."""
         under_way: set[Future[None]] = set()
+        over: list[Future[None]] = []
         threads = ThreadPoolExecutor(at_once)
         try:
             for job in jobs:
                 under_way.add(threads.submit(job))
                 if len(under_way) >= at_once:
-                    under_way = wait(under_way, return_when=FIRST_COMPLETED)[1]
+                    done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+                    over += done
             wait(under_way)
+            for ended in [*over, *under_way]:
+                ended.result()
         finally:
             threads.shutdown(wait=False, cancel_futures=True)

@@ -100,9 +100,10 @@ class Evaluator:
             self.store.clear_unfinished(spec)  # of a run that was killed right after the result
             return self.store.read(spec)
         with steps.step(spec.title, evaluation.size) as step:
-            self.store.refuse_taken(spec)
-            outcome = evaluation.run(step.advance)
-            result = self.store.write(spec, outcome)
+            with self._engine.noted(spec, evaluation.size):
+                self.store.refuse_taken(spec)
+                outcome = evaluation.run(step.advance)
+                result = self.store.write(spec, outcome)
             shown = metric or result.main_metric
             step.outcome = f"{shown} {result.aggregate[shown]:.4f}"
         for note in outcome.notes:

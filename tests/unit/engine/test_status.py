@@ -151,6 +151,20 @@ class TestBoard:
         assert [driver.state for driver in found.drivers] == ["ended"]
         assert [(got.state, got.left, got.running) for got in found.progress] == [("done", 0, 0), ("failed", None, 0)]
 
+    def test_it_notes_how_an_evaluation_ends(self, tmp_path: Path) -> None:
+        board = Board(UnitStore(str(tmp_path)), lambda: 1)
+        with board.noted("good", 3):
+            pass
+        for _ in range(2):
+            with pytest.raises(DataError), board.noted("bad", None):
+                raise DataError("no such file")
+        board.close()
+        found = read_status(UnitStore(str(tmp_path)))
+        assert [(one.what, one.state, one.items, one.failed) for one in found.progress] == [
+            ("bad", "failed", None, ["no such file"]),
+            ("good", "done", 3, []),
+        ]
+
     def test_a_store_out_of_reach_does_not_end_the_driver(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
