@@ -112,9 +112,10 @@ def simulate(shards: int) -> float:
     """Return the share of the workers' time that shards take."""
     chance, pool = random.Random(0), SleepingPool(WORKERS)
     dispatcher = Dispatcher(pool)
+    lengths = [chance.uniform(SHORTEST, LONGEST) for _ in range(shards)]
     units = [
-        Unit(f"model {number % SYSTEMS}", "simulation", str(number), {"seconds": chance.uniform(SHORTEST, LONGEST)})
-        for number in range(shards)
+        Unit(f"model {number % SYSTEMS}", "simulation", str(number), {"seconds": length})
+        for number, length in enumerate(lengths)
     ]
     start = time.perf_counter()
     for unit in units:
@@ -128,7 +129,7 @@ def simulate(shards: int) -> float:
         f"{shards:,} shards of {SYSTEMS} models by {WORKERS} workers: {seconds:.1f} s, {pool.preempted} preempted, "
         f"{pool.loads} times a model was loaded"
     )
-    return sum(unit.order["seconds"] for unit in units) / (seconds * WORKERS)
+    return sum(lengths) / (seconds * WORKERS)
 
 
 def work(depth: int) -> tuple[Collection, Run]:
@@ -205,7 +206,7 @@ def measure(depth: int, rounds: int, until: float) -> dict[str, float]:
     )
     own = locally(ModelLoader(experiment, device, dtype).zero_shot(), collection, candidates)
     options: dict[str, Any] = {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
-    nodes = Nodes(initialize_head=True, head_node_args={"num_cpus": 0, **options})
+    nodes: Any = Nodes(initialize_head=True, head_node_args={"num_cpus": 0, **options})
     with tempfile.TemporaryDirectory() as folder:
         nodes.add_node(num_cpus=1, object_store_memory=OBJECT_STORE)
         cluster = Cluster(RayPool(nodes.address, Hire(folder, "cpu", 1)), UnitStore(folder))

@@ -97,16 +97,13 @@ class Job:
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the programs of a cluster, first on PATH."""
+    """A folder with the programs of a cluster in ``bin``."""
     stubs = {"sbatch": SBATCH, "scontrol": SCONTROL, "hostname": HOSTNAME, "srun": SRUN, "ray": RAY, "unimoe": UNIMOE}
     for name, text in stubs.items():
         path = tmp_path / "bin" / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text.format(python=sys.executable) if "{python}" in text else text, "utf-8")
         path.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/local/bin:/usr/bin:/bin")
-    monkeypatch.setenv("SRUN_FLAGS", str(tmp_path / "flags"))
-    monkeypatch.setenv("RAY_LOG", str(tmp_path / "log"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
