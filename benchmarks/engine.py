@@ -4,10 +4,11 @@
 
 First the candidates of 20 queries of SciFact (of the bundled collection where UNIMOE_DATA holds no SciFact) are
 reranked in this process and by workers of a Ray cluster on this machine, one after the other, with one thread each and
-models loaded beforehand: by one worker for ``overhead_percent``, the time that it takes beyond the local run's, and by
-two on two nodes for ``speedup_2``. The runs must be equal to the bit. The model is the first layers of the bundled one
-and reads the beginning of each pair, so that there are a dozen shards and a run ends within a minute; shards of an
-evaluation take longer, and cost as much to hand out.
+models loaded beforehand. By one worker for ``overhead_percent``: the processor time of driver, worker and all
+processes of Ray beyond the local run's, which other work on the machine hardly changes. By two on two nodes for
+``speedup_2``, the local run's time over theirs, which needs two idle cores. The runs must be equal to the bit. The
+model is the first layers of the bundled one and reads the beginning of each pair, so that there are some ten shards and
+a run ends within a minute; shards of an evaluation take longer, and cost as much to hand out.
 
 Then the dispatcher that does this hands 10,000 shards of eight models to 64 workers that sleep, a hundredth of what a
 GPU would take: .15 to .45 s for a shard and .1 s for loading a model. One start in 20 is preempted in the middle,
@@ -28,9 +29,12 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import wait
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 from unimoe.config import BM25Config, Experiment
@@ -58,7 +62,15 @@ SHARDS, WORKERS, SYSTEMS, PREEMPTED = 10_000, 64, 8, 0.05
 SHORTEST, LONGEST, LOADING, RETURN = 0.15, 0.45, 0.1, 0.1
 OBJECT_STORE = 80 * 2**20
 
-Timed = Callable[[], tuple[float, Run]]
+Scorer = Callable[[], Run]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run took: seconds, and seconds of processors in all processes."""
+
+    wall: float
+    busy: float
 
 
 class SleepingPool:
@@ -143,49 +155,66 @@ def work(depth: int) -> tuple[Collection, Run]:
     )
 
 
-def locally(model: Any, collection: Collection, candidates: Run) -> Timed:
+def locally(model: Any, collection: Collection, candidates: Run) -> Scorer:
     """Rerank in this process; shards are written as an evaluation writes them."""
 
-    def run() -> tuple[float, Run]:
+    def run() -> Run:
         with tempfile.TemporaryDirectory() as folder:
             store = ShardStore(Path(folder), "benchmark")
-            start = time.perf_counter()
-            found, _ = rerank_run(reranker_of(model), collection, candidates, store=store)
-            return time.perf_counter() - start, found
+            return rerank_run(reranker_of(model), collection, candidates, store=store)[0]
 
     return run
 
 
 def together(
     cluster: Cluster, experiment: Experiment, dtype: torch.dtype, collection: Collection, candidates: Run
-) -> Timed:
+) -> Scorer:
     """Rerank by the workers of a cluster; no run finds what another one left in the store."""
     recipe, runs = zero_shot_recipe(experiment, dtype)(cluster.store), iter(range(1000))
 
-    def run() -> tuple[float, Run]:
+    def run() -> Run:
         number = next(runs)
         workers = cluster.workers(Assignment(f"run {number}", f"units/{number}", recipe, {"run": number}))
-        start = time.perf_counter()
         model = ClusterModel(workers, workers.ask("facts", {"options": {"token_budget": None, "batch_size": None}}))
-        found, _ = rerank_run(reranker_of(model), collection, candidates)
-        return time.perf_counter() - start, found
+        return rerank_run(reranker_of(model), collection, candidates)[0]
 
     return run
 
 
-def alternate(name: str, own: Timed, other: Timed, rounds: int, until: float) -> list[float]:
-    """Return the local run's seconds and the cluster's ratio to them, round by round, after a warm-up."""
-    ratios: list[float] = []
+def costs(scorer: Scorer, *, with_ray: bool) -> tuple[Cost, Run]:
+    """Run once; Ray's processes are children of this one."""
+    start, before = time.perf_counter(), processor_seconds(with_ray)
+    found = scorer()
+    return Cost(time.perf_counter() - start, processor_seconds(with_ray) - before), found
+
+
+def processor_seconds(with_children: bool) -> float:
+    """Seconds that processors have worked for this process, and for those that it started."""
+    total, own = 0.0, psutil.Process()
+    for process in [own, *(own.children(recursive=True) if with_children else [])]:
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
+
+
+def alternate(name: str, own: Scorer, other: Scorer, rounds: int, until: float) -> list[tuple[Cost, Cost]]:
+    """Return what the local run and the cluster's took, round by round, after a warm-up."""
+    found: list[tuple[Cost, Cost]] = []
     for turn in range(rounds + 1):
-        (local, expected), (seconds, found) = own(), other()
-        if found != expected:
+        (local, expected), (theirs, scores) = costs(own, with_ray=False), costs(other, with_ray=True)
+        if scores != expected:
             raise SystemExit(f"{name}: other scores than the local run's")
         if turn:
-            ratios.append(seconds / local)
-            print(f"{name}: {seconds:.1f} s, locally {local:.1f} s, ratio {ratios[-1]:.3f}", flush=True)
-        if ratios and time.perf_counter() + local + seconds > until:
+            found.append((local, theirs))
+            print(
+                f"{name}: {theirs.wall:.1f} s and {theirs.busy:.1f} s of processors, locally {local.wall:.1f} s and "
+                f"{local.busy:.1f} s",
+                flush=True,
+            )
+        if found and time.perf_counter() + local.wall + theirs.wall > until:
             break
-    return ratios
+    return found
 
 
 def measure(depth: int, rounds: int, until: float) -> dict[str, float]:
@@ -204,26 +233,26 @@ def measure(depth: int, rounds: int, until: float) -> dict[str, float]:
     print(
         f"{describe_device(device)}, {dtype}, torch {torch.__version__}; {collection.name}, {pairs} pairs", flush=True
     )
-    own = locally(ModelLoader(experiment, device, dtype).zero_shot(), collection, candidates)
+    local_run = locally(ModelLoader(experiment, device, dtype).zero_shot(), collection, candidates)
     options: dict[str, Any] = {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
     nodes: Any = Nodes(initialize_head=True, head_node_args={"num_cpus": 0, **options})
     with tempfile.TemporaryDirectory() as folder:
         nodes.add_node(num_cpus=1, object_store_memory=OBJECT_STORE)
         cluster = Cluster(RayPool(nodes.address, Hire(folder, "cpu", 1)), UnitStore(folder))
         try:
-            theirs = together(cluster, experiment, dtype, collection, candidates)
+            cluster_run = together(cluster, experiment, dtype, collection, candidates)
             half = time.perf_counter() + (until - time.perf_counter()) / 2
-            one = alternate("one worker", own, theirs, rounds, half)
+            one = alternate("one worker", local_run, cluster_run, rounds, half)
             nodes.add_node(num_cpus=1, object_store_memory=OBJECT_STORE)
             while cluster.size < 2:
                 time.sleep(0.1)
-            two = alternate("two workers", own, theirs, rounds, until)
+            two = alternate("two workers", local_run, cluster_run, rounds, until)
         finally:
             cluster.close()
             nodes.shutdown()
     return {
-        "overhead_percent": round(100 * (statistics.median(one) - 1), 1),
-        "speedup_2": round(1 / statistics.median(two), 2),
+        "overhead_percent": round(100 * (statistics.median(theirs.busy / own.busy for own, theirs in one) - 1), 1),
+        "speedup_2": round(statistics.median(own.wall / theirs.wall for own, theirs in two), 2),
     }
 
 

@@ -151,20 +151,23 @@ class Dispatcher:
             self._fail(DataError("the engine was closed"))
 
     def _assign(self) -> None:
+        """Give waiting units to idle workers: first to those that hold their model, last to those that hold another."""
         with self._lock:
-            left = []
-            # Workers that hold a model choose first, so that others do not take its units.
-            for seat in sorted(self._idle, key=lambda seat: seat.system is None):
+            ready = [seat for seat in self._idle if seat.system in self._schedule]
+            others = sorted(
+                (seat for seat in self._idle if seat not in ready), key=lambda seat: seat.system is not None
+            )
+            self._idle = []
+            for seat in [*ready, *others]:
                 while (unit := self._schedule.take(seat.system, self._busy)) and not unit.wanted():
                     pass
                 if unit is None:
-                    left.append(seat)
+                    self._idle.append(seat)
                     continue
                 seat.system = unit.system
                 self._busy[unit.system] += 1
                 self._computed.add(unit)
                 self._pool.start(seat, unit)
-            self._idle = left
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Arrived):

@@ -48,6 +48,9 @@ class Schedule:
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
+    def __contains__(self, system: object) -> bool:
+        return system in self._waiting
+
     def add(self, unit: Unit, *, first: bool = False) -> None:
         """Add a unit behind the others of its system, or before them."""
         queue = self._waiting.setdefault(unit.system, deque())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -141,6 +142,43 @@ def test_workers_keep_their_model_while_its_work_lasts() -> None:
             assert one.reply.result(PATIENCE) == b"done"
     assert sum(map(len, held.values())) <= 4  # three models, one of them loaded by both
     assert all(len(models) == len(set(models)) for models in held.values())
+
+
+def test_a_unit_goes_to_the_idle_worker_that_holds_its_model() -> None:
+    with dispatching() as (pool, dispatcher):
+        pool.arrive("w1", "w2")
+        holders: dict[str, str] = {}
+        replies = submitted(dispatcher, unit("x", "x"), unit("y", "y"))
+        for seat, given_unit in (pool.started(), pool.started()):
+            holders[given_unit.system] = seat.handle
+            pool.reply(seat, given_unit)
+        for reply in replies:
+            reply.result(PATIENCE)
+        for system in ("y", "x", "x", "y"):
+            (reply,) = submitted(dispatcher, unit(system, system))
+            seat, given_unit = pool.started()
+            assert seat.handle == holders[system]
+            pool.reply(seat, given_unit)
+            reply.result(PATIENCE)
+
+
+def test_a_worker_without_a_model_loads_one_before_another_gives_its_own_up() -> None:
+    with dispatching() as (pool, dispatcher):
+        (reply,) = submitted(dispatcher, unit("x", "x"))
+        pool.arrive("holds x")
+        pool.reply(*pool.started())
+        reply.result(PATIENCE)
+        pool.arrive("new")
+        _until(lambda: dispatcher.seats == 2)
+        submitted(dispatcher, unit("y", "y"))
+        assert pool.started()[0].handle == "new"
+
+
+def _until(met: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not met():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def test_a_worker_that_is_not_admitted_gets_no_work() -> None:
