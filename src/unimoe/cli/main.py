@@ -17,6 +17,7 @@ from unimoe.cli.export_mteb import export_mteb
 from unimoe.cli.parity import parity
 from unimoe.cli.retrieve import retrieve
 from unimoe.cli.run_experiment import run_experiment
+from unimoe.cli.status import status
 from unimoe.cli.train import train
 
 # A command imports what it needs when it runs, so that --help takes no time.
@@ -32,6 +33,7 @@ app.command("compare", cls=SeveralValues)(compare)
 app.command("parity")(parity)
 app.command("export-mteb")(export_mteb)
 app.command("doctor")(doctor)
+app.command("status")(status)
 
 
 def _add_studies() -> None:

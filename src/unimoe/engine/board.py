@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import platform
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Literal
 
 from unimoe.engine.units import UnitStore
 from unimoe.errors import UnimoeError
 
 SCOPE = "drivers"
-"""Of the boards in a store; there is one for each driver."""
+"""The folder of a store that has the board of each driver."""
 
 _EVERY = 5.0
-"""Seconds between two writes."""
+"""Seconds between two writes, and for which one is tried again while the store is out of reach."""
 
 
 @dataclass
@@ -28,21 +29,22 @@ class Line:
         what: task, dataset, arm and seed.
         items: pairs, texts or steps in all; None where that is not known.
         done: items done.
-        units: units done, and how many of them were in the store before.
-        found: of these.
-        running: units that workers compute now, or that wait.
-        failed: reasons of what failed.
-        state: ``running``, ``done`` or ``failed``.
+        found: of these, items that the store had from before.
+        units: parts of the work done, each an object of the store.
+        running: units that workers compute now.
+        failed: reasons of what failed or was set aside.
+        state: how far it is; whoever opened the line says when it ends, and how.
+        begun: when it began, in seconds since the epoch.
     """
 
     what: str
     items: int | None = None
     done: int = 0
-    units: int = 0
     found: int = 0
+    units: int = 0
     running: int = 0
     failed: list[str] = field(default_factory=list)
-    state: str = "running"
+    state: Literal["running", "done", "failed"] = "running"
     begun: float = field(default_factory=time.time)
 
 
@@ -52,22 +54,35 @@ class Board:
     Args:
         store: where.
         workers: returns the number of workers.
+        running: returns by ``what`` how many units they compute now.
+
+    Attributes:
+        name: of its object in the store.
     """
 
-    def __init__(self, store: UnitStore, workers: Callable[[], int]) -> None:
-        self._store, self._workers = store, workers
+    def __init__(
+        self, store: UnitStore, workers: Callable[[], int], running: Callable[[], Mapping[str, int]] = dict
+    ) -> None:
+        self._store, self._workers, self._running = UnitStore(store.url, patience=_EVERY), workers, running
         self.name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:6]}.json"
         self._started, self._lines = time.time(), dict[str, Line]()
-        self.lock, self._closing = threading.Lock(), threading.Event()
+        self._lock, self._closing = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="board", daemon=True)
         self._thread.start()
 
     def line(self, what: str, items: int | None = None) -> Line:
-        """Return the line of an evaluation, a new one where there is none."""
-        with self.lock:
+        """Return the line of an evaluation or training, a new one where there is none."""
+        with self._lock:
             line = self._lines.setdefault(what, Line(what))
-        line.items = line.items if items is None else items
+            line.items = line.items if items is None else items
         return line
+
+    def count(self, line: Line, items: int, *, found: bool = False) -> None:
+        """Count a unit of some items as done; ``found`` where the store had it."""
+        with self._lock:
+            line.units += 1
+            line.done += items
+            line.found += items * found
 
     @contextmanager
     def noted(self, what: str, items: int | None) -> Iterator[None]:
@@ -89,13 +104,16 @@ class Board:
         self._write(ended=True)
 
     def _run(self) -> None:
+        self._write()
         while not self._closing.wait(_EVERY):
             self._write()
 
     def _write(self, *, ended: bool = False) -> None:
-        with self.lock:
-            lines = [asdict(line) for line in self._lines.values()]
-        content: dict[str, Any] = {
+        running = {} if ended else self._running()
+        with self._lock:
+            lines = [asdict(line) | {"running": running.get(line.what, 0)} for line in self._lines.values()]
+        content = {
+            "machine": platform.node(),
             "started": self._started,
             "updated": time.time(),
             "ended": ended,

@@ -85,7 +85,7 @@ class Cluster:
         self._shared: OrderedDict[str, Handle] = OrderedDict()
         self._lock = threading.Lock()
         self._dispatcher = Dispatcher(pool, self._admit)
-        self.board = Board(store, lambda: self._dispatcher.seats)
+        self.board = Board(store, lambda: self._dispatcher.seats, lambda: self._dispatcher.running)
 
     @property
     def size(self) -> int:
@@ -226,24 +226,15 @@ class ClusterWorkers:
         body = self._cluster.store.read(self._assignment.scope, key)
         if body is None:
             return self._computed(job, part, key, items).result()
-        with self._cluster.board.lock:
-            self.line.units, self.line.found, self.line.done = (
-                self.line.units + 1,
-                self.line.found + 1,
-                self.line.done + items,
-            )
+        self._cluster.board.count(self.line, items, found=True)
         return body
 
     def _computed(self, job: str, part: Part, key: str, items: int) -> Future[bytes]:
         line = self.line
-        with self._cluster.board.lock:
-            line.running += 1
 
         def count(reply: Future[bytes]) -> None:
-            with self._cluster.board.lock:
-                line.running -= 1
-                if not reply.exception() and not is_error(reply.result()):
-                    line.units, line.done = line.units + 1, line.done + items
+            if not reply.exception() and not is_error(reply.result()):
+                self._cluster.board.count(line, items)
 
         reply = self._submit(job, part, (self._assignment.scope, key))
         reply.add_done_callback(count)
@@ -258,7 +249,6 @@ class ClusterWorkers:
             "unit": unit,
             "shared": handle and handle.content,
         }
-        name = f"{self._assignment.what}, {part.get('name', job)}"
-        asked = Unit(self._system, name, order, handle and handle.reference)
+        asked = Unit(self._system, self._assignment.what, part.get("name", job), order, handle and handle.reference)
         self._dispatcher.submit(asked)
         return asked.reply

@@ -116,8 +116,9 @@ class Dispatcher:
 
     @property
     def running(self) -> Counter[str]:
-        """Workers at work, by system."""
-        return +self._busy
+        """Units that workers compute now, by the evaluation that they are of."""
+        with self._lock:
+            return Counter(unit.what for unit in self._computed)
 
     def submit(self, unit: Unit) -> None:
         """Let a unit be computed; its ``reply`` is set once it is, or is set aside."""
@@ -154,7 +155,8 @@ class Dispatcher:
             left = []
             # Workers that hold a model choose first, so that others do not take its units.
             for seat in sorted(self._idle, key=lambda seat: seat.system is None):
-                unit = self._schedule.take(seat.system, self._busy)
+                while (unit := self._schedule.take(seat.system, self._busy)) and not unit.wanted():
+                    pass
                 if unit is None:
                     left.append(seat)
                     continue
@@ -170,8 +172,9 @@ class Dispatcher:
                 self.seats += 1
                 self._idle.append(event.seat)
             return
-        self._busy[event.unit.system] -= 1
-        self._computed.discard(event.unit)
+        with self._lock:
+            self._busy[event.unit.system] -= 1
+            self._computed.discard(event.unit)
         if isinstance(event, Replied):
             self._idle.append(event.seat)
             event.unit.reply.set_result(event.reply)
@@ -184,8 +187,8 @@ class Dispatcher:
             return
         event.unit.reply.set_exception(
             SetAsideError(
-                f"{event.unit.name}: set aside, {CRASHES} worker processes died under it ({event.reason}); give "
-                "workers more memory, or make the batches smaller with evaluation.token_budget"
+                f"{event.unit.what}, {event.unit.name}: set aside, {CRASHES} worker processes died under it "
+                f"({event.reason}); give workers more memory, or make the batches smaller with evaluation.token_budget"
             )
         )
 
@@ -194,4 +197,5 @@ class Dispatcher:
             self.failure = error
             left = [*self._schedule.drain(), *self._computed]
         for unit in left:
-            unit.reply.set_exception(error)
+            if unit.wanted():
+                unit.reply.set_exception(error)

@@ -18,7 +18,8 @@ class Unit:
 
     Attributes:
         system: hash of the recipe of the model that computes it.
-        name: how messages call it.
+        what: task, dataset, arm and seed of the evaluation.
+        name: how messages call it beside these.
         order: what a worker is given: recipe, job and part as JSON values, and where the unit is kept.
         shared: handle of the texts it reads; None without them.
         reply: becomes the bytes that a worker returned.
@@ -26,11 +27,16 @@ class Unit:
     """
 
     system: str
+    what: str
     name: str
     order: Mapping[str, Any]
     shared: Any = None
     reply: Future[bytes] = field(default_factory=Future)
     crashes: int = 0
+
+    def wanted(self) -> bool:
+        """Return whether somebody waits for it; from then on nobody can cancel it."""
+        return self.reply.running() or self.reply.set_running_or_notify_cancel()
 
 
 class Schedule:

@@ -28,6 +28,9 @@ PATIENCE = 600.0
 _LONGEST_PAUSE = 30.0
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+_NO_FOLDER = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP}
+_WITHOUT_KEYS = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "DefaultCredentialsError"}
+"""Errors of the clients of S3 and Google's store, by name: the clients may not be installed."""
 
 
 class UnitStore:
@@ -53,10 +56,13 @@ class UnitStore:
 
         def listed() -> list[str]:
             self._files.invalidate_cache()
-            found: list[str] = self._files.ls(place, detail=False) if self._files.exists(place) else []
+            found: list[str] = self._files.ls(place, detail=False)
             return found
 
-        names = (path.rpartition("/")[2] for path in self._patiently(listed))
+        try:
+            names = [path.rpartition("/")[2] for path in self._patiently(listed)]
+        except FileNotFoundError:
+            return set()
         return {name for name in names if not name.startswith(".")}
 
     def read(self, scope: str, key: str) -> bytes | None:
@@ -83,7 +89,10 @@ class UnitStore:
             with atomic_path(Path(path)) as temporary:
                 temporary.write_bytes(content)
 
-        self._patiently(put)
+        try:
+            self._patiently(put)
+        except FileNotFoundError as error:
+            raise UsageError(f"{self.url}: {_in_words(error)}; make the bucket, or give another --store") from None
 
     def write_json(self, scope: str, key: str, value: Any) -> None:
         """Write JSON values as an object."""
@@ -100,20 +109,37 @@ class UnitStore:
         while True:
             try:
                 return request()
-            except (FileNotFoundError, UsageError):
+            except FileNotFoundError:
                 raise
             except Exception as error:  # every client has errors of its own kind
-                number = getattr(error, "errno", None)
-                if isinstance(error, PermissionError) or number in _FULL | _FORBIDDEN:
-                    mend = "free room there" if number in _FULL else "allow this user to read and write there"
-                    raise UsageError(f"{self.url}: {_in_words(error)}; {mend}, or give another --store") from None
+                cause: BaseException = error
+                if isinstance(error, UsageError):  # io.py has put an error of the system into words of its own
+                    if error.__context__ is None:
+                        raise
+                    cause = error.__context__
+                if mend := _mend(cause):
+                    raise UsageError(f"{self.url}: {_in_words(cause)}; {mend}, or give another --store") from None
                 if time.monotonic() - begun + pause > self._patience:
                     raise UsageError(
-                        f"{self.url}: out of reach for {self._patience:.0f} s ({_in_words(error)}); run the same "
+                        f"{self.url}: out of reach for {self._patience:.0f} s ({_in_words(cause)}); run the same "
                         "command again when it answers, what is finished is kept"
                     ) from None
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _mend(error: BaseException) -> str | None:
+    """Return what to do about an error that does not pass; None for one that may."""
+    number = getattr(error, "errno", None)
+    if number in _FULL:
+        return "free room there"
+    if isinstance(error, PermissionError) or number in _FORBIDDEN:
+        return "allow this user to read and write there"
+    if type(error).__name__ in _WITHOUT_KEYS:
+        return "set the keys of this store in the environment, on every machine"
+    if number in _NO_FOLDER:
+        return "make room for a folder there"
+    return None
 
 
 def _opened(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
@@ -135,5 +161,5 @@ def _checksum(body: bytes) -> bytes:
     return hashlib.sha256(body).hexdigest().encode()
 
 
-def _in_words(error: Exception) -> str:
+def _in_words(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -1,0 +1,248 @@
+"""What a Ray cluster costs beside the work itself, and how busy many workers are kept while some are preempted.
+
+    UNIMOE_DATA=DIR uv run --extra cluster benchmarks/engine.py
+
+First the candidates of 20 queries of SciFact (of the bundled collection where UNIMOE_DATA holds no SciFact) are
+reranked in this process and by workers of a Ray cluster on this machine, one after the other, with one thread each and
+models loaded beforehand: by one worker for ``overhead_percent``, the time that it takes beyond the local run's, and by
+two on two nodes for ``speedup_2``. The runs must be equal to the bit. The model is the first layers of the bundled one
+and reads the beginning of each pair, so that there are a dozen shards and a run ends within a minute; shards of an
+evaluation take longer, and cost as much to hand out.
+
+Then the dispatcher that does this hands 10,000 shards of eight models to 64 workers that sleep: .15 to .45 s for a
+shard and .2 s for loading a model. One start in 20 is preempted in the middle, whereupon the worker is gone, and after
+.1 s another comes, which has no model. ``simulated_efficiency`` is the time of all shards together over that of 64
+workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import random
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import wait
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unimoe.config import BM25Config, Experiment
+from unimoe.config.files import load_experiment
+from unimoe.data.catalog import available, load_collection
+from unimoe.data.collection import Collection
+from unimoe.engine.cluster import Assignment, Cluster
+from unimoe.engine.dispatch import Arrived, Dispatcher, Event, Lost, Replied, Seat
+from unimoe.engine.ray_pool import Hire, RayPool
+from unimoe.engine.schedule import Unit
+from unimoe.engine.units import UnitStore
+from unimoe.evaluation.cluster_model import ClusterModel
+from unimoe.evaluation.recipes import zero_shot_recipe
+from unimoe.evaluation.rerankers import reranker_of
+from unimoe.evaluation.reranking_eval import rerank_run
+from unimoe.evaluation.shards import ShardStore
+from unimoe.models.bundled import BUNDLED_ID
+from unimoe.models.device import choose_dtype, describe_device
+from unimoe.models.loader import ModelLoader
+from unimoe.retrieval.bm25 import cached_bm25_run
+from unimoe.trec import Run, head
+
+QUERIES, LAYERS, MAX_LENGTH = 20, 4, 128
+SHARDS, WORKERS, SYSTEMS, PREEMPTED = 10_000, 64, 8, 0.05
+SHORTEST, LONGEST, LOADING, RETURN = 0.15, 0.45, 0.2, 0.1
+OBJECT_STORE = 80 * 2**20
+
+Timed = Callable[[], tuple[float, Run]]
+
+
+class SleepingPool:
+    """Workers that sleep, each in a thread of its own; some are preempted."""
+
+    def __init__(self, workers: int) -> None:
+        self._news: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.loads = self.preempted = 0
+        for number in range(workers):
+            threading.Thread(target=self._work, args=(random.Random(number),), daemon=True).start()
+
+    def start(self, seat: Seat, unit: Unit) -> None:
+        """Hand a unit to a worker."""
+        seat.handle.put(unit)
+
+    def wait(self, seconds: float) -> list[Event]:
+        """Return what happened."""
+        events: list[Event] = []
+        try:
+            events.append(self._news.get(timeout=seconds) if seconds else self._news.get_nowait())
+            while True:
+                events.append(self._news.get_nowait())
+        except queue.Empty:
+            return events
+
+    def close(self) -> None:
+        """Do nothing: the threads end with the process."""
+
+    def _work(self, chance: random.Random) -> None:
+        while True:
+            inbox: queue.SimpleQueue[Unit] = queue.SimpleQueue()
+            seat, model = Seat(inbox, {}), ""
+            self._news.put(Arrived(seat))
+            while True:
+                unit = inbox.get()
+                if model != unit.system:
+                    model = unit.system
+                    self.loads += 1
+                    time.sleep(LOADING)
+                if chance.random() < PREEMPTED:
+                    time.sleep(unit.order["seconds"] * chance.random())
+                    break
+                time.sleep(unit.order["seconds"])
+                self._news.put(Replied(seat, unit, b""))
+            self.preempted += 1
+            self._news.put(Lost(seat, unit, False, "preempted"))
+            time.sleep(RETURN)
+
+
+def simulate(shards: int) -> float:
+    """Return the share of the workers' time that shards take."""
+    chance, pool = random.Random(0), SleepingPool(WORKERS)
+    dispatcher = Dispatcher(pool)
+    units = [
+        Unit(f"model {number % SYSTEMS}", "simulation", str(number), {"seconds": chance.uniform(SHORTEST, LONGEST)})
+        for number in range(shards)
+    ]
+    start = time.perf_counter()
+    for unit in units:
+        dispatcher.submit(unit)
+    done, left = wait([unit.reply for unit in units])
+    seconds = time.perf_counter() - start
+    dispatcher.close()
+    if left or any(reply.exception() for reply in done):
+        raise SystemExit("a shard was lost")
+    print(
+        f"{shards:,} shards of {SYSTEMS} models by {WORKERS} workers: {seconds:.1f} s, {pool.preempted} preempted, "
+        f"{pool.loads} times a model was loaded"
+    )
+    return sum(unit.order["seconds"] for unit in units) / (seconds * WORKERS)
+
+
+def work(depth: int) -> tuple[Collection, Run]:
+    """The queries and their candidates."""
+    collection = load_collection("scifact" if available("scifact") else "apidocs", "test")
+    found = cached_bm25_run(collection, depth, BM25Config())
+    queries = sorted(collection.queries)[:QUERIES]
+    return (
+        Collection(collection.name, "", collection.corpus, {key: collection.queries[key] for key in queries}, {}),
+        {key: {document: found[key][document] for document in head(found[key], depth)} for key in queries},
+    )
+
+
+def locally(model: Any, collection: Collection, candidates: Run) -> Timed:
+    """Rerank in this process; shards are written as an evaluation writes them."""
+
+    def run() -> tuple[float, Run]:
+        with tempfile.TemporaryDirectory() as folder:
+            store = ShardStore(Path(folder), "benchmark")
+            start = time.perf_counter()
+            found, _ = rerank_run(reranker_of(model), collection, candidates, store=store)
+            return time.perf_counter() - start, found
+
+    return run
+
+
+def together(
+    cluster: Cluster, experiment: Experiment, dtype: torch.dtype, collection: Collection, candidates: Run
+) -> Timed:
+    """Rerank by the workers of a cluster; no run finds what another one left in the store."""
+    recipe, runs = zero_shot_recipe(experiment, dtype)(cluster.store), iter(range(1000))
+
+    def run() -> tuple[float, Run]:
+        number = next(runs)
+        workers = cluster.workers(Assignment(f"run {number}", f"units/{number}", recipe, {"run": number}))
+        start = time.perf_counter()
+        model = ClusterModel(workers, workers.ask("facts", {"options": {"token_budget": None, "batch_size": None}}))
+        found, _ = rerank_run(reranker_of(model), collection, candidates)
+        return time.perf_counter() - start, found
+
+    return run
+
+
+def alternate(name: str, own: Timed, other: Timed, rounds: int, until: float) -> list[float]:
+    """Return the local run's seconds and the cluster's ratio to them, round by round, after a warm-up."""
+    ratios: list[float] = []
+    for turn in range(rounds + 1):
+        (local, expected), (seconds, found) = own(), other()
+        if found != expected:
+            raise SystemExit(f"{name}: other scores than the local run's")
+        if turn:
+            ratios.append(seconds / local)
+            print(f"{name}: {seconds:.1f} s, locally {local:.1f} s, ratio {ratios[-1]:.3f}", flush=True)
+        if ratios and time.perf_counter() + local + seconds > until:
+            break
+    return ratios
+
+
+def measure(depth: int, rounds: int, until: float) -> dict[str, float]:
+    """Rerank locally, by one worker and by two."""
+    from ray.cluster_utils import Cluster as Nodes
+
+    torch.set_num_threads(1)
+    given = {"base": BUNDLED_ID, "layers": LAYERS, "max_length": MAX_LENGTH}
+    bundled = load_experiment(Path("experiments/bundled"))
+    whole = bundled.lora.model_copy(update={"first_layer": 0})  # frozen layers would be computed in the warm-up alone
+    experiment = bundled.model_copy(update={"model": bundled.model.model_copy(update=given), "lora": whole})
+    device = torch.device("cpu")
+    dtype = choose_dtype(device)
+    collection, candidates = work(depth)
+    pairs = sum(map(len, candidates.values()))
+    print(
+        f"{describe_device(device)}, {dtype}, torch {torch.__version__}; {collection.name}, {pairs} pairs", flush=True
+    )
+    own = locally(ModelLoader(experiment, device, dtype).zero_shot(), collection, candidates)
+    options: dict[str, Any] = {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
+    nodes = Nodes(initialize_head=True, head_node_args={"num_cpus": 0, **options})
+    with tempfile.TemporaryDirectory() as folder:
+        nodes.add_node(num_cpus=1, object_store_memory=OBJECT_STORE)
+        cluster = Cluster(RayPool(nodes.address, Hire(folder, "cpu", 1)), UnitStore(folder))
+        try:
+            theirs = together(cluster, experiment, dtype, collection, candidates)
+            half = time.perf_counter() + (until - time.perf_counter()) / 2
+            one = alternate("one worker", own, theirs, rounds, half)
+            nodes.add_node(num_cpus=1, object_store_memory=OBJECT_STORE)
+            while cluster.size < 2:
+                time.sleep(0.1)
+            two = alternate("two workers", own, theirs, rounds, until)
+        finally:
+            cluster.close()
+            nodes.shutdown()
+    return {
+        "overhead_percent": round(100 * (statistics.median(one) - 1), 1),
+        "speedup_2": round(1 / statistics.median(two), 2),
+    }
+
+
+def main() -> None:
+    """Measure, simulate, and print one JSON object as the last line."""
+    start = time.perf_counter()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--minutes", type=float, default=7, help="the measured rounds end by then")
+    parser.add_argument("--depth", type=int, default=80, help="candidates of a query")
+    parser.add_argument("--shards", type=int, default=SHARDS, help="of the simulation")
+    options = parser.parse_args()
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    found = {"simulated_efficiency": round(simulate(options.shards), 3)}
+    print(json.dumps(found), flush=True)
+    found |= measure(options.depth, options.rounds, start + 60 * options.minutes)
+    print(f"{time.perf_counter() - start:.0f} s")
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

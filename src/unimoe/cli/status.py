@@ -1,0 +1,104 @@
+"""``unimoe status``: what a run on a cluster has done, is doing and has left."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unimoe.cli.engine import DEFAULT_STORE
+from unimoe.console import stdout
+from unimoe.errors import MissingPartError
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from unimoe.engine.status import Progress, Status
+
+_EVERY = 5.0
+"""Seconds between two looks, which is how often drivers write."""
+
+_FILE_WIDTH = 500
+"""Columns of a line that no terminal shows, so that no name is broken."""
+
+_PATIENCE = 10.0
+"""Seconds for which a store may be out of reach."""
+
+
+def status(
+    store: Annotated[
+        str, typer.Argument(metavar="STORE", help="The folder or URL that --store named.")
+    ] = DEFAULT_STORE,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it until no driver runs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with --watch one a line.")] = False,
+) -> None:
+    """Show what runs with --engine ray have done, are doing and have left, from their store alone.
+
+    A line for each evaluation has its items (pairs or texts) done, the units that workers compute now, what failed,
+    what is left, and the hours to go at the rate so far. The exit code is 4 where something failed or was set aside.
+    """
+    from unimoe.engine.status import read_status
+    from unimoe.engine.units import UnitStore
+
+    place = UnitStore(store, patience=_PATIENCE)
+    found = read_status(place)
+    if as_json or not watch:
+        _print(found, as_json)
+        while watch and found.runs:
+            time.sleep(_EVERY)
+            found = read_status(place)
+            _print(found, as_json)
+    else:
+        from rich.live import Live
+
+        with Live(_tables(found), console=stdout, auto_refresh=False) as live:
+            while found.runs:
+                time.sleep(_EVERY)
+                found = read_status(place)
+                live.update(_tables(found), refresh=True)
+    if found.failed:
+        failed = [one.what for one in found.progress if one.state == "failed" or one.failed]
+        raise MissingPartError(f"failed, wholly or in part: {'; '.join(failed)}")
+
+
+def _print(found: Status, as_json: bool) -> None:
+    if as_json:
+        stdout.out(json.dumps(found.as_json(), allow_nan=False))
+    else:
+        from rich.console import Console
+
+        wide = Console(highlight=False, markup=False, width=_FILE_WIDTH)
+        (stdout if stdout.is_terminal else wide).print(_tables(found))
+
+
+def _tables(found: Status) -> Group:
+    """Return the evaluations, their failures and the drivers as tables."""
+    from rich.console import Group
+    from rich.table import Table
+
+    work = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("evaluation", "state", "done", "running", "failed", "left", "hours to go"):
+        work.add_column(name, justify="left" if name in ("evaluation", "state") else "right", overflow="fold")
+    for one in found.progress:
+        work.add_row(one.what, one.state, *_numbers(one))
+    drivers = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("driver", "on", "state", "workers", "last seen"):
+        drivers.add_column(name, justify="right" if name == "workers" else "left", overflow="fold")
+    for driver in found.drivers:
+        drivers.add_row(
+            driver.name, driver.machine, driver.state, str(driver.workers), f"{driver.seconds_ago:,.0f} s ago"
+        )
+    reasons = [f"{one.what}: {reason}" for one in found.progress for reason in one.failed]
+    return Group(work, "", *reasons, *([""] if reasons else []), drivers)
+
+
+def _numbers(one: Progress) -> tuple[str, ...]:
+    return (
+        f"{one.done:,}" if one.items is None else f"{one.done:,} of {one.items:,}",
+        str(one.running),
+        str(len(one.failed)),
+        "?" if one.left is None else f"{one.left:,}",
+        "" if one.hours is None else f"{one.hours:.1f}" if one.hours >= 0.1 else "under .1",
+    )
