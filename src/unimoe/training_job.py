@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -15,7 +15,7 @@ from unimoe.config import Experiment
 from unimoe.engine.cluster import Assignment, Cluster
 from unimoe.engine.mirror import Mirror
 from unimoe.engine.units import UnitStore
-from unimoe.engine.work import Compute, Part, Recipe
+from unimoe.engine.work import Compute, Part, Recipe, nowhere
 from unimoe.errors import DataError
 from unimoe.evaluation.dev_eval import DevEvaluation
 from unimoe.io import cache_dir
@@ -60,7 +60,7 @@ def train_by_worker(
     workers = cluster.workers(Assignment(what, "units/trainings", recipe, {"training": key}))
     part = {"arm": arm, "seed": seed, "key": key, "data": data, "items": experiment.training.steps}
     with cluster.board.noted(what, experiment.training.steps):
-        (losses,) = workers.compute("train", [part], _nowhere)
+        (losses,) = workers.compute("train", [part], nowhere)
     folder = arm_dir(Path(experiment.output_dir), arm, seed)
     (folder / "state.safetensors").unlink(missing_ok=True)  # of a training here that was killed
     for name in _CHECKPOINTS:
@@ -117,7 +117,3 @@ def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[s
 
 def _scope(key: str) -> str:
     return f"trainings/{key}"
-
-
-def _nowhere(part: Part) -> Any:
-    raise AssertionError("the driver trains nothing")

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 from mteb.mocks import MOCK_TASK_TEST_GRID
+from support.engine import ThreadPool
 from support.experiments import write_tiny_experiment
 from support.full_tier import write_full_tier
 from support.reranking import written
 from support.scripts import Done, call_script
 
 from unimoe.data.catalog import BEIR_NAMES, CQADUPSTACK
-from unimoe.results import EvalResult, read_result, safe_name
+from unimoe.results import EvalResult, read_result, result_files, safe_name
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -120,6 +121,29 @@ class TestWhole:
         assert again.returncode == 0
         assert again.stderr.count("already done") == 3 * len(SETS) + len(MOCKS) + len(RERANKED)
         assert written(output_dir) == before
+
+
+def test_workers_of_a_cluster_find_the_same_to_the_bit(
+    config: Path, data: Path, whole: tuple[Path, Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_name = {kind.metadata.name: kind for kind in MOCKS}
+    monkeypatch.setattr("unimoe.engine.ray_pool.RayPool", lambda address, hire: ThreadPool(hire.store, 2))
+    monkeypatch.setattr("unimoe.evaluation.mteb.remote.find_tasks", lambda names: [by_name[name]() for name in names])
+    options = ("--engine", "ray", "--store", str(tmp_path / "store"))
+    done = evaluate(config, data, tmp_path / "out", MOCKS, *options)
+    assert done.returncode == 0, done.stderr
+    alone, _ = whole
+    for path in result_files(alone):
+        own, other = read_result(path), read_result(tmp_path / "out" / path.relative_to(alone))
+        assert (own.aggregate, own.per_query, own.per_query_metrics, own.identity, own.truncated_queries) == (
+            other.aggregate, other.per_query, other.per_query_metrics, other.identity, other.truncated_queries
+        ), path  # fmt: skip
+    for path in sorted(alone.rglob("*.trec")):
+        assert (tmp_path / "out" / path.relative_to(alone)).read_bytes() == path.read_bytes(), path
+    # What is finished is in the store: a driver that starts anew computes nothing.
+    units = {path: path.stat().st_mtime_ns for path in (tmp_path / "store" / "units").rglob("*")}
+    assert evaluate(config, data, tmp_path / "again", MOCKS, *options).returncode == 0
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "store" / "units").rglob("*")} == units
 
 
 def test_what_is_broken_is_named_and_the_rest_is_the_same_to_the_bit(

@@ -113,10 +113,11 @@ def recipe(by: int = 2) -> dict[str, Any]:
 
 
 class ThreadPool:
-    """Real workers, each in a thread of this process."""
+    """Real workers, each in a thread of this process; one computes at a time, as attention is not made for threads."""
 
     def __init__(self, store: str, count: int) -> None:
         self._news: queue.Queue[Event] = queue.Queue()
+        self._turn = threading.Lock()
         self._coming = [Worker(store, "cpu", torch.get_num_threads()) for _ in range(count)]
 
     def start(self, seat: Seat, unit: Unit) -> None:
@@ -124,7 +125,9 @@ class ThreadPool:
         fetch: Callable[[], Any] | None = None if unit.shared is None else lambda: unit.shared
 
         def compute() -> None:
-            self._news.put(Replied(seat, unit, seat.handle.compute(unit.order, fetch)))
+            with self._turn:
+                reply = seat.handle.compute(unit.order, fetch)
+            self._news.put(Replied(seat, unit, reply))
 
         threading.Thread(target=compute, daemon=True).start()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ from typing import Any
 from unimoe.engine.dispatch import Arrived, Event, Lost, Replied, Seat
 from unimoe.engine.schedule import Unit
 from unimoe.errors import UsageError
+
+_ANSWER = 10.0
+"""Seconds in which a cluster's head must accept a connection."""
 
 _LOOK = 1.0
 """Seconds between two looks at the machines of the cluster."""
@@ -161,16 +165,36 @@ def _connected(address: str | None) -> Any:
         import ray
     except ImportError:
         raise UsageError("--engine ray needs Ray; install unimoe[cluster]") from None
+    _refuse_silence(address)
     options: dict[str, Any] = {} if address else {"include_dashboard": False}
     options["runtime_env"] = {"env_vars": {name: os.environ[name] for name in _PASSED_ON if name in os.environ}}
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, namespace="unimoe", **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise UsageError(
-            f"--address {address}: no Ray cluster answers ({' '.join(str(error).split())[:200]}); start one with "
-            "`ray start --head`, or leave --address out for this machine alone"
-        ) from None
+        raise _no_cluster(address, error) from None
     return ray
+
+
+def _refuse_silence(address: str | None) -> None:
+    """Refuse an address where nobody listens; Ray would try for minutes.
+
+    Raises:
+        UsageError: nobody does.
+    """
+    host, _, port = (address or "").rpartition(":")
+    if not host or not port.isdecimal() or "/" in host:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER).close()
+    except (OSError, OverflowError) as error:
+        raise _no_cluster(address, error) from None
+
+
+def _no_cluster(address: str | None, error: Exception) -> UsageError:
+    return UsageError(
+        f"--address {address}: no Ray cluster answers ({' '.join(str(error).split())[:200]}); start one with "
+        "`ray start --head`, or leave --address out for this machine alone"
+    )
 
 
 def _actor_class() -> type:

@@ -62,6 +62,11 @@ class ThisProcess:
 ALONE = ThisProcess()
 
 
+def nowhere(part: Part) -> Any:
+    """Do nothing: the own job of a process that holds no model, where workers do all of them."""
+    raise AssertionError("this process holds no model")
+
+
 def packed(value: Any) -> bytes:
     """Return what a job made as bytes: a line of JSON, and the numbers of an array."""
     if not isinstance(value, np.ndarray):

@@ -11,6 +11,7 @@ import torch
 from unimoe.data.collection import Collection
 from unimoe.engine.cluster import ClusterWorkers, Handle
 from unimoe.engine.texts import PairTexts, TextTable
+from unimoe.engine.work import nowhere
 from unimoe.evaluation.shards import Candidates, Pair, ShardScores, candidate_pairs
 from unimoe.io import hash_parts
 from unimoe.models.embedder import Advance, Vectors
@@ -96,7 +97,7 @@ class ClusterReranker:
         ]
         scores: list[float] = []
         times, budgets = [0.0], [self.token_budget or 0]
-        for *found, seconds, budget in (reply.tolist() for reply in self._workers.compute("rerank", parts, _nowhere)):
+        for *found, seconds, budget in (reply.tolist() for reply in self._workers.compute("rerank", parts, nowhere)):
             if advance:
                 advance(len(found))
             scores += found
@@ -111,7 +112,3 @@ class ClusterReranker:
 def _content(collection: Collection, shard: Sequence[Pair]) -> str:
     texts = ((collection.queries[query], collection.corpus[document].full_text) for query, document in shard)
     return hash_parts(text for pair in texts for text in pair)
-
-
-def _nowhere(part: object) -> object:
-    raise AssertionError("the driver holds no model")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
@@ -139,7 +140,7 @@ class ClusterEngine:
     keeps = leads = True
 
     def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
+        self.cluster, self._run = cluster, uuid.uuid4().hex  # which names what no later run may find
 
     def held(self, source: ModelSource, spec: EvaluationSpec, batches: Batches) -> Held:
         """Return what stands for the model here; a worker loads it.
@@ -154,7 +155,7 @@ class ClusterEngine:
                 what=spec.title,
                 scope="/".join(["units", *map(safe_name, (spec.system, str(spec.seed), spec.task, spec.dataset))]),
                 recipe=source.recipe(self.cluster.store),
-                identity={"scores": spec.fingerprint("", **batches)},
+                identity={"scores": spec.fingerprint("", **batches), "run": None if spec.reusable else self._run},
             )
         )
         return Held(ClusterModel(workers, workers.ask("facts", {"options": dict(batches)})), workers)

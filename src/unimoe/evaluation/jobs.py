@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from unimoe.data.collection import Collection, Document
 from unimoe.engine.texts import PairTexts
 from unimoe.engine.work import Compute, Part
+from unimoe.evaluation.mteb.remote import task_job
 from unimoe.evaluation.rerankers import device_of, reranker_of, used_budget
 from unimoe.evaluation.shards import score_part
 from unimoe.models.device import describe_device
@@ -49,7 +50,15 @@ def model_jobs(load: Callable[[], Any]) -> Mapping[str, Compute]:
     def facts(part: Part) -> dict[str, Any]:
         return model_facts(model(), part["options"])
 
-    return {"encode": encode, "rerank": rerank, "cut": cut, "truncated": truncated, "score": score, "facts": facts}
+    return {
+        "encode": encode,
+        "rerank": rerank,
+        "cut": cut,
+        "truncated": truncated,
+        "score": score,
+        "facts": facts,
+        "mteb": task_job(model),
+    }
 
 
 def model_facts(model: Any, batches: Mapping[str, Any]) -> dict[str, Any]:

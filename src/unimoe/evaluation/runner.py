@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unimoe.console import Steps, stderr
+from unimoe.engine.work import nowhere
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
 from unimoe.evaluation.engines import Engine, Held, LocalEngine
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
+from unimoe.evaluation.mteb.remote import ranks_documents, task_outcome, task_part
 from unimoe.evaluation.mteb.run import evaluate_task
 from unimoe.evaluation.rerankers import device_of, reranker_of, used_budget
 from unimoe.evaluation.reranking_eval import rerank_collection
@@ -56,7 +58,7 @@ class Evaluator:
 
     def __init__(self, output_dir: Path, given: Sequence[str] = (), engine: Engine | None = None) -> None:
         self.store = ResultStore(output_dir, given)
-        self._engine = engine or LocalEngine()
+        self.engine = engine or LocalEngine()
 
     def evaluations(
         self, system: System, data: LoadedDataset, tasks: Sequence[Task] | None = None
@@ -100,7 +102,7 @@ class Evaluator:
             self.store.clear_unfinished(spec)  # of a run that was killed right after the result
             return self.store.read(spec)
         with steps.step(spec.title, evaluation.size) as step:
-            with self._engine.noted(spec, evaluation.size):
+            with self.engine.noted(spec, evaluation.size):
                 self.store.refuse_taken(spec)
                 outcome = evaluation.run(step.advance)
                 result = self.store.write(spec, outcome)
@@ -154,6 +156,15 @@ class Evaluator:
         held, reranking = self._held(system, spec), spec.task == "reranking"
         model = held.model
         batches = system.experiment.evaluation.batches
+        if not self.needs_data(mteb_task):
+            given = {"name": system.name, "identity": self._identity(spec, system), **batches}
+            part = task_part(mteb_task, system.experiment.evaluation.mteb, given)
+            (found,) = held.workers.compute("mteb", [part], nowhere)
+            return replace(
+                task_outcome(found),
+                token_budget=used_budget(model, **batches),
+                device=describe_device(device_of(model)),
+            )
         adapter = MTEBCrossEncoderWrapper if reranking else MTEBEncoderWrapper
         before = _paid(model)
         adapted = adapter(model, **self._adapted(spec, system, held, advance))
@@ -166,20 +177,27 @@ class Evaluator:
             usage=_since(before, model),
         )
 
+    def needs_data(self, mteb_task: AbsTask) -> bool:
+        """Return whether this process reads a task's data, and no worker does the task whole."""
+        return not self.engine.keeps or ranks_documents(mteb_task)
+
     def _held(self, system: System, spec: EvaluationSpec) -> Held:
-        return self._engine.held(system, spec, system.experiment.evaluation.batches)
+        return self.engine.held(system, spec, system.experiment.evaluation.batches)
 
     def _kept(self, spec: EvaluationSpec) -> Path | None:
         """Return the folder of what a killed evaluation finds again; None where it may be another system's."""
-        shards = spec.task == "reranking" and self._engine.keeps
+        shards = spec.task == "reranking" and self.engine.keeps
         return self.store.unfinished(spec) if spec.reusable and not shards else None
+
+    def _identity(self, spec: EvaluationSpec, system: System) -> dict[str, str]:
+        return spec.hashes | {"dtype": str(system.dtype)}
 
     def _adapted(self, spec: EvaluationSpec, system: System, held: Held, advance: Advance | None) -> dict[str, Any]:
         """Return the arguments of an adapter to MTEB besides the model."""
         evaluation = system.experiment.evaluation
         return {
             "name": system.name,
-            "identity": spec.hashes | {"dtype": str(system.dtype)},
+            "identity": self._identity(spec, system),
             "prompts": TaskPrompts(evaluation.mteb),
             "advance": advance,
             "workers": held.workers,

@@ -174,19 +174,22 @@ def collection_spec(system: System, task: Task, data: LoadedDataset) -> Evaluati
 def mteb_spec(system: System, task: Task, mteb_task: AbsTask) -> EvaluationSpec:
     """Return the spec of a system on a task of MTEB: by embedding, or by reranking the task's candidates."""
     card = mteb_task.metadata
-    # MTEB pins a task's data by a revision.
-    revision = [card.dataset["path"], card.dataset["revision"]]
-    content = hash_json([*revision, sorted(mteb_task.hf_subsets), sorted(mteb_task.eval_splits)])
     return _system_spec(
         system,
         task,
         card.name,
-        data_hashes={"collection": content},
+        data_hashes={"collection": mteb_data_hash(mteb_task)},
         prompt=_prompt_on_task(system, card, task),
         split="+".join(mteb_task.eval_splits),
         first_stage=MTEB_CANDIDATES if task == "reranking" else None,
         card=card,
     )
+
+
+def mteb_data_hash(task: AbsTask) -> str:
+    """Return the hash of what a task is evaluated on: MTEB pins its data by a revision."""
+    data = task.metadata.dataset
+    return hash_json([data["path"], data["revision"], sorted(task.hf_subsets), sorted(task.eval_splits)])
 
 
 def model_hashes(

@@ -86,6 +86,9 @@ def embedding_fingerprint(embedder: Embedder, kind: TextKind, max_length: int | 
     return hash_json(
         [
             [embedder.base_identity, embedder.prompt_name, str(embedder.dtype), kind, max_length],
-            [describe_device(embedder.device), *(versions[name] for name in ("unimoe", "torch", "transformers"))],
+            [
+                describe_device(getattr(embedder, "place", embedder.device)),
+                *(versions[name] for name in ("unimoe", "torch", "transformers")),
+            ],
         ]
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from unimoe.console import Steps, stderr
@@ -17,6 +18,10 @@ from unimoe.results import EvalResult, Task
 
 if TYPE_CHECKING:
     from mteb import AbsTask
+
+
+_AT_ONCE = 8
+"""Tasks under way together on a cluster: the driver holds the data of those that rank documents."""
 
 
 class MTEBSuite:
@@ -77,24 +82,28 @@ class MTEBSuite:
     def run(self, mteb_tasks: Sequence[AbsTask], steps: Steps) -> list[EvalResult]:
         """Run every evaluation whose result does not exist yet; return the results of all that did not fail.
 
-        Tasks are taken one after the other, so that one at a time is in memory.
+        Tasks are taken one after the other, so that one at a time is in memory; on a cluster a few at a time.
         """
-        results = []
-        for mteb_task in mteb_tasks:
+        results: dict[str, list[EvalResult]] = {task.metadata.name: [] for task in mteb_tasks}
+
+        def take(mteb_task: AbsTask) -> None:
             given, name = mteb_task.data_loaded, mteb_task.metadata.name
             with self.failures.kept(task=name):
                 for evaluation in self._ready(mteb_task):
                     with self.failures.kept(task=name):
-                        results.append(self._evaluator.take(evaluation, steps))
+                        results[name].append(self._evaluator.take(evaluation, steps))
             if mteb_task.data_loaded and not given:
                 mteb_task.unload_data()  # the next one may need the memory
-        return results
+
+        self._evaluator.engine.run((partial(take, task) for task in mteb_tasks), _AT_ONCE)
+        return [result for own in results.values() for result in own]
 
     def _ready(self, mteb_task: AbsTask) -> list[Evaluation]:
         """Return the evaluations on a task, and load its data if one of them has to be run."""
         ready = task_at_hand(mteb_task) or mteb_task
         evaluations = [self._evaluator.on_mteb_task(self._system, task, ready) for task in self.tasks_on(mteb_task)]
-        if not all(self._evaluator.store.is_done(evaluation.spec) for evaluation in evaluations):
+        done = all(self._evaluator.store.is_done(evaluation.spec) for evaluation in evaluations)
+        if not done and self._evaluator.needs_data(mteb_task):
             load_from_hub(ready)
         return evaluations
 

@@ -1,0 +1,213 @@
+"""Ray clusters of one machine: results of one process to the bit, whoever dies in the middle."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.experiments import write_tiny_experiment
+from support.scripts import SCRIPTS, call_script
+
+from unimoe.collection_card import COLLECTION_FILE
+from unimoe.results import read_result, result_files
+
+ray = pytest.importorskip("ray", reason="needs unimoe[cluster]")
+
+SOURCE = str(Path(__file__).parents[2] / "src")
+QUERIES, DOCUMENTS = 12, 6
+
+# A reranker whose answers take time, and that notes in a file what it was asked.
+FUNCTION = """
+import os, time
+from pathlib import Path
+
+def score(pairs):
+    time.sleep(.4)
+    query = pairs[0][0]
+    if "deadly" in query:
+        os._exit(7)
+    if "wrong" in query:
+        raise ValueError("no score for this one")
+    with open(Path(__file__).with_name("asked.txt"), "a") as file:
+        file.write(query + chr(10))
+    return [float(len(document) % 7) for _, document in pairs]
+
+score.identity = "one"
+"""
+
+
+def write_collection(folder: Path, name: str, marks: dict[int, str] | None = None) -> str:
+    """A collection in BEIR layout; ``marks`` are words in the queries of these numbers."""
+    root = folder / name
+    (root / "qrels").mkdir(parents=True)
+    documents = [{"_id": f"d{n}", "title": "", "text": f"stone river {'wood ' * n}{name}"} for n in range(DOCUMENTS)]
+    queries = [{"_id": f"q{n}", "text": f"{(marks or {}).get(n, '')} stone river {n}"} for n in range(QUERIES)]
+    for file, rows in (("corpus", documents), ("queries", queries)):
+        (root / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    judged = "".join(f"q{n}\td{n % DOCUMENTS}\t1\n" for n in range(QUERIES))
+    (root / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
+    (root / COLLECTION_FILE).write_text(json.dumps({"name": name}))
+    return f"path:{root}"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the function, whose workers and drivers have a cache of their own."""
+    (tmp_path / "slow_scores.py").write_text(FUNCTION)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([SOURCE, str(tmp_path)]))
+    monkeypatch.setenv("UNIMOE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def cluster(home: Path) -> Iterator[Any]:
+    """A cluster whose head computes nothing."""
+    from ray.cluster_utils import Cluster
+
+    head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 * 2**20}
+    found = Cluster(initialize_head=True, head_node_args=head)
+    yield found
+    found.shutdown()
+
+
+def add_node(cluster: Any) -> Any:
+    return cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20)
+
+
+def arguments(home: Path, *collections: str, outputs: str = "together") -> list[str]:
+    named = ",".join(collections)
+    return ["--model", "python:slow_scores:score", "--datasets", named, "--output-dir", str(home / outputs)]
+
+
+def on(cluster: Any, home: Path, workers: int = 2) -> list[str]:
+    store = str(home / "store")
+    return ["--engine", "ray", "--address", cluster.address, "--workers", str(workers), "--store", store]
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(SCRIPTS / "evaluate.py"), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def asked(home: Path) -> list[str]:
+    path = home / "asked.txt"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def scores(folder: Path) -> dict[str, Any]:
+    """What a reader gets of the results, apart from times and places."""
+    found: dict[str, Any] = {}
+    for path in result_files(folder):
+        result = read_result(path)
+        found[str(path.relative_to(folder))] = [result.aggregate, result.per_query, result.per_query_metrics]
+    for path in sorted(folder.rglob("*.trec")):
+        found[str(path.relative_to(folder))] = path.read_bytes()
+    return found
+
+
+def test_an_experiment_trains_and_evaluates_as_in_one_process(home: Path) -> None:
+    config = str(write_tiny_experiment(home))
+    shared = ["--config", config, "--set", "seeds=[0]"]
+    alone = call_script("run_experiment.py", *shared, "--threads", "1", "--output-dir", home / "alone")
+    assert alone.returncode == 0, alone.stderr
+    together = subprocess.run(
+        [sys.executable, str(SCRIPTS / "run_experiment.py"), *shared, "--output-dir", str(home / "together"),
+         "--engine", "ray", "--workers", "2", "--store", str(home / "store")],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert together.returncode == 0, together.stderr
+    assert scores(home / "together") == scores(home / "alone")
+    for path in sorted((home / "alone").rglob("adapter_model.safetensors")):
+        assert (home / "together" / path.relative_to(home / "alone")).read_bytes() == path.read_bytes()
+    # Each checkpoint again, by a pattern, into another folder: every unit is in the store.
+    pattern = str(home / "together" / "*" / "seed_*" / "checkpoint")
+    again = subprocess.run(
+        [sys.executable, str(SCRIPTS / "evaluate.py"), "--checkpoint", pattern, "--eval-tier", "bundled",
+         "--output-dir", str(home / "again"), "--engine", "ray", "--workers", "1", "--store", str(home / "store")],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    trained = {name: own for name, own in scores(home / "together").items() if not name.startswith("zero_shot")}
+    assert scores(home / "again") == trained
+    boards = [json.loads(path.read_text().partition("\n")[2]) for path in (home / "store" / "drivers").iterdir()]
+    last = max(boards, key=lambda board: board["started"])
+    assert sum(line["units"] for line in last["lines"]) > 5
+    assert [line["found"] for line in last["lines"]] == [line["done"] for line in last["lines"]]
+
+
+@pytest.mark.slow
+def test_a_lost_machine_and_a_killed_driver_cost_what_was_under_way(cluster: Any, home: Path) -> None:
+    one, other = write_collection(home, "one"), write_collection(home, "other")
+    command = [*arguments(home, one, other), *on(cluster, home)]
+    nodes = [add_node(cluster), add_node(cluster)]
+    driver = start(*command)
+    wait_until(lambda: len(asked(home)) >= 4)
+    cluster.remove_node(nodes[0], allow_graceful=False)
+    add_node(cluster)
+    wait_until(lambda: len(asked(home)) >= 9)
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    before = len(asked(home))
+    again = start(*[*arguments(home, one, other), *on(cluster, home, workers=1)])
+    _, stderr = again.communicate(timeout=300)
+    assert again.returncode == 0, stderr
+    # A machine lost one unit, the driver at most two; what was finished was not asked again.
+    assert before < len(asked(home)) <= 2 * QUERIES + 3
+    alone = call_script("evaluate.py", *arguments(home, one, other, outputs="alone"))
+    assert alone.returncode == 0, alone.stderr
+    assert scores(home / "together") == scores(home / "alone")
+
+
+@pytest.mark.slow
+def test_a_unit_that_kills_its_worker_is_set_aside_and_the_rest_is_done(cluster: Any, home: Path) -> None:
+    deadly, wrong = write_collection(home, "deadly", {3: "deadly"}), write_collection(home, "wrong", {5: "wrong"})
+    fine = write_collection(home, "fine")
+    for _ in range(2):
+        add_node(cluster)
+    driver = start(*arguments(home, deadly, wrong, fine), *on(cluster, home))
+    _, stderr = driver.communicate(timeout=400)
+    assert driver.returncode == 4, stderr
+    assert "failed: reranking deadly: score, deadly: set aside, 3 worker processes died under it" in stderr
+    assert "ValueError: no score for this one" in stderr
+    assert "done, without 2 collections (deadly, wrong)" in stderr
+    asked_in_deadly = [query for query in asked(home) if query]
+    assert len(asked_in_deadly) >= QUERIES - 1 + QUERIES  # the others of the collection, and all of the last one
+    assert (home / "together" / "score" / "seed_none" / "results" / "reranking" / "fine.json").exists()
+    board = json.loads(next((home / "store" / "drivers").iterdir()).read_text().partition("\n")[2])
+    states = {line["what"]: line["state"] for line in board["lines"]}
+    assert sorted(states.values()) == ["done", "failed", "failed"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--workers", "2"], "--workers belongs to --engine ray"),
+        (["--engine", "rya"], "--engine rya: unknown (did you mean 'ray'?); use local or ray"),
+        (["--engine", "ray", "--allow", "device"], "--allow device: unknown (did you mean 'devices'?)"),
+        (["--engine", "ray", "--store", "nowhere://x"], "--store nowhere://x: no client for such a store"),
+        (["--engine", "ray", "--address", "127.0.0.1:1"], "--address 127.0.0.1:1: no Ray cluster answers"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_in_one_line(home: Path, options: list[str], words: str) -> None:
+    done = call_script("evaluate.py", *arguments(home, "path:nowhere"), *options)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
