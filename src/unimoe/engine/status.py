@@ -134,6 +134,8 @@ def _lines(board: Mapping[str, Any], driver: Driver) -> Iterator[Progress]:
     for values in board["lines"]:
         line, runs = Line(**values), driver.state == "running"
         left = None if line.items is None else max(0, line.items - line.done)
+        if line.state == "done":
+            left = 0  # what was done before there was a store, no driver counts
         computed, seconds = line.done - line.found, board["updated"] - line.begun
         at_work = runs and line.state == "running"
         yield Progress(

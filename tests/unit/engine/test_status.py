@@ -55,8 +55,9 @@ class TestProgress:
         write(store, "a", line(**values))
         assert only(store).hours is None
 
-    def test_what_is_done_has_none_left(self, store: UnitStore) -> None:
-        write(store, "a", line(done=1000, state="done"))
+    @pytest.mark.parametrize("values", [{"done": 1000}, {"done": 10}, {"items": None}])
+    def test_what_is_done_has_none_left(self, store: UnitStore, values: dict[str, Any]) -> None:
+        write(store, "a", line(state="done", **values))
         assert (only(store).state, only(store).left, only(store).hours) == ("done", 0, None)
 
     @pytest.mark.parametrize(
