@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.scripts import call_script
 
+import unimoe
+from unimoe.engine.board import Board
 from unimoe.engine.units import UnitStore
 from unimoe.errors import UsageError
 
 s3fs = pytest.importorskip("s3fs", reason="needs s3fs: uv sync --extra cluster")
 pytest.importorskip("moto.server", reason="needs moto's server: uv sync --extra cluster --group cluster")
 
+MAIN = str(Path(unimoe.__file__).with_name("__main__.py"))
 BODY = b"\x00numbers\n" * 50
 
 
@@ -99,6 +105,19 @@ def test_a_bucket_that_does_not_exist_is_one_line() -> None:
     assert store.read("units", "key") is None
     with pytest.raises(UsageError, match=r"^s3://no-such-bucket/folder: .*make the bucket, or give another --store$"):
         store.write("units", "key", BODY)
+
+
+@pytest.mark.usefixtures("files")
+def test_status_reads_what_a_driver_wrote() -> None:
+    board = Board(UnitStore("s3://mine/folder"), lambda: 3)
+    with board.noted("reranking scifact: mine", 12):
+        board.count(board.line("reranking scifact: mine"), 12)
+    board.close()
+    done = call_script(MAIN, "status", "s3://mine/folder", "--json")
+    assert done.returncode == 0, done.stderr
+    (progress,) = json.loads(done.stdout)["progress"]
+    assert (progress["state"], progress["done"], progress["left"]) == ("done", 12, 0)
+    assert call_script(MAIN, "status", "s3://mine/other").returncode == 2
 
 
 @pytest.mark.usefixtures("files")
