@@ -78,7 +78,7 @@ def cluster(home: Path) -> Iterator[Any]:
     head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 * 2**20}
     found = Cluster(initialize_head=True, head_node_args=head)
     yield found
-    found.shutdown()
+    found.shutdown()  # type: ignore[no-untyped-call]
 
 
 def add_node(cluster: Any) -> Any:
@@ -123,6 +123,7 @@ def scores(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_an_experiment_trains_and_evaluates_as_in_one_process(home: Path) -> None:
     config = str(write_tiny_experiment(home))
     shared = ["--config", config, "--set", "seeds=[0]"]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from sentence_transformers import CrossEncoder
+from support.engine import ThreadPool
 from support.heads import topics_folder
 from support.scripts import Done, assert_refused, call_script
 from support.tiny_encoders import save_tiny_encoder
@@ -22,9 +23,10 @@ from unimoe.config import ModelConfig
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError
+from unimoe.evaluation import engines
+from unimoe.evaluation.engines import LocalEngine
 from unimoe.io import hash_json
 from unimoe.studies.biencoder.config import LabelConfig, SamplingConfig
-from unimoe.studies.biencoder.labels import graders
 from unimoe.studies.biencoder.labels.graders import Grader, load_grader
 from unimoe.studies.biencoder.labels.labelling import agreement, candidates_of, grades_of, probabilities
 from unimoe.studies.biencoder.labels.queries import sample_queries
@@ -98,12 +100,12 @@ def test_a_killed_run_grades_no_shard_twice(tmp_path: Path) -> None:
     )
     collection = load_collection(config.collection, "train")
     queries = dict(list(collection.queries.items())[:7])
-    grader, run = load_grader(config, torch.device("cpu")), candidates_of(collection, queries, config)
-    whole = probabilities(grader, collection, queries, run, tmp_path / "whole", 3)
+    grader, run = load_grader(config, torch.device("cpu"), LocalEngine()), candidates_of(collection, queries, config)
+    whole = probabilities(grader, collection, queries, run, tmp_path / "whole", 3, LocalEngine())
     with pytest.raises(KeyboardInterrupt):
-        probabilities(Killed(grader, 2), collection, queries, run, tmp_path / "shards", 3)
+        probabilities(Killed(grader, 2), collection, queries, run, tmp_path / "shards", 3, LocalEngine())
     assert len(list((tmp_path / "shards").iterdir())) == 2
-    assert probabilities(Killed(grader, 1), collection, queries, run, tmp_path / "shards", 3) == whole
+    assert probabilities(Killed(grader, 1), collection, queries, run, tmp_path / "shards", 3, LocalEngine()) == whole
     assert all(0.0 < value < 1.0 for scores in whole.values() for value in scores.values())
 
 
@@ -169,6 +171,21 @@ def counted(pairs):
 """
 
 
+def test_workers_of_a_cluster_label_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unimoe.engine.ray_pool.RayPool", lambda address, hire: ThreadPool(hire.store, 2))
+    topics_folder(tmp_path / "collection")
+    save_tiny_model(tmp_path / "model")
+    options = ("--reranker", str(tmp_path / "model"), "--set", "thresholds=[0.0001, 0.5]", "--set", "shard_queries=2")
+    alone = Command().label(tmp_path, tmp_path / "alone", *options)
+    cluster = ("--engine", "ray", "--store", str(tmp_path / "store"))
+    together = Command().label(tmp_path, tmp_path / "together", *options, *cluster)
+    assert together.returncode == 0, together.stderr
+    assert together.stdout.replace("together", "alone") == alone.stdout
+    for path in sorted((tmp_path / "alone").rglob("*.*")):
+        assert (tmp_path / "together" / path.relative_to(tmp_path / "alone")).read_bytes() == path.read_bytes()
+    assert list((tmp_path / "store" / "units").rglob("*"))
+
+
 class TestModels(Command):
     """What ``evaluate --model`` takes, graded."""
 
@@ -218,12 +235,12 @@ class TestModels(Command):
         self.check(here, "labelled", expected, middle)
 
     def test_a_causal_model_grades_by_its_probability_of_yes(self, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(graders, "choose_dtype", lambda *_: torch.float32)
+        monkeypatch.setattr(engines, "choose_dtype", lambda *_: torch.float32)
         config = LabelConfig(collection="any", reranker=str(here / "model"), max_length=256)
         collection = load_collection(f"path:{here / 'collection'}", "train")
         some = replace(collection, queries=dict(list(collection.queries.items())[:2]))
         run = candidates_of(collection, some.queries, config)
-        grader = load_grader(config, torch.device("cpu"))
+        grader = load_grader(config, torch.device("cpu"), LocalEngine())
         found = grader.probabilities(some, run)
         model = unimoe.load_model(
             ModelConfig(base=str(here / "model"), max_length=256, dtype="float32"),

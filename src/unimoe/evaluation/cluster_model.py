@@ -30,6 +30,7 @@ class ClusterModel:
     def __init__(self, workers: ClusterWorkers, facts: Mapping[str, Any]) -> None:
         self.workers, self.place = workers, facts["place"]
         self.budget: int | None = facts["token_budget"]
+        self.logits: bool = facts["logits"]
         for name in ("base_identity", "prompt_name"):
             if name in facts:
                 setattr(self, name, facts[name])

@@ -30,6 +30,28 @@ _MORE_REQUESTS = "and raise served.requests_in_flight for more requests at a tim
 
 
 @dataclass(frozen=True)
+class Purpose:
+    """What a model is held for.
+
+    Attributes:
+        title: in words.
+        place: names of the folders below which a store keeps its units.
+        identity: of all that units depend on besides what they say themselves and the device; None where nothing tells
+            the model from every other, so that no later run may find them.
+    """
+
+    title: str
+    place: tuple[str, ...]
+    identity: str | None
+
+    @classmethod
+    def of(cls, spec: EvaluationSpec, batches: Batches) -> Purpose:
+        """Return that of an evaluation."""
+        place = (spec.system, str(spec.seed), spec.task, spec.dataset)
+        return cls(spec.title, place, spec.fingerprint("", **batches) if spec.reusable else None)
+
+
+@dataclass(frozen=True)
 class Held:
     """A system's model as this process sees it, and the workers that share its work."""
 
@@ -63,8 +85,8 @@ class Engine(Protocol):
     def leads(self) -> bool:
         """Whether this process runs the evaluations; if not, it must ``serve``."""
 
-    def held(self, source: ModelSource, spec: EvaluationSpec, batches: Batches) -> Held:
-        """Return the model of a system for one evaluation.
+    def held(self, source: ModelSource, purpose: Purpose, batches: Batches) -> Held:
+        """Return the model of a system.
 
         Raises:
             UnimoeError: it cannot be loaded.
@@ -107,7 +129,7 @@ class LocalEngine:
         """Whether this is the leader."""
         return self.processes.leads
 
-    def held(self, source: ModelSource, spec: EvaluationSpec, batches: Batches) -> Held:
+    def held(self, source: ModelSource, purpose: Purpose, batches: Batches) -> Held:
         """Return the model, loaded."""
         return Held(source.model(), self._workers)
 
@@ -142,7 +164,7 @@ class ClusterEngine:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self._run = cluster, uuid.uuid4().hex  # which names what no later run may find
 
-    def held(self, source: ModelSource, spec: EvaluationSpec, batches: Batches) -> Held:
+    def held(self, source: ModelSource, purpose: Purpose, batches: Batches) -> Held:
         """Return what stands for the model here; a worker loads it.
 
         Raises:
@@ -152,10 +174,10 @@ class ClusterEngine:
             raise UsageError(f"{source.name} is no model that workers of a cluster can load; leave --engine out")
         workers = self.cluster.workers(
             Assignment(
-                what=spec.title,
-                scope="/".join(["units", *map(safe_name, (spec.system, str(spec.seed), spec.task, spec.dataset))]),
+                what=purpose.title,
+                scope="/".join(["units", *map(safe_name, purpose.place)]),
                 recipe=source.recipe(self.cluster.store),
-                identity={"scores": spec.fingerprint("", **batches), "run": None if spec.reusable else self._run},
+                identity={"scores": purpose.identity or self._run},
             )
         )
         return Held(ClusterModel(workers, workers.ask("facts", {"options": dict(batches)})), workers)

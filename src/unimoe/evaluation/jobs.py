@@ -13,7 +13,7 @@ from unimoe.data.collection import Collection, Document
 from unimoe.engine.texts import PairTexts
 from unimoe.engine.work import Compute, Part
 from unimoe.evaluation.mteb.remote import task_job
-from unimoe.evaluation.rerankers import device_of, reranker_of, used_budget
+from unimoe.evaluation.rerankers import device_of, reranker_of, returns_logits, used_budget
 from unimoe.evaluation.shards import score_part
 from unimoe.models.device import describe_device
 from unimoe.models.embedder import Vectors
@@ -70,6 +70,7 @@ def model_facts(model: Any, batches: Mapping[str, Any]) -> dict[str, Any]:
         **described,
         "place": describe_device(device_of(model)),
         "token_budget": used_budget(model, **batches),
+        "logits": returns_logits(model),
     }
 
 

@@ -212,6 +212,13 @@ def reranker_of(model: Any, *, instruction: str | None = None, **batches: Unpack
     return own
 
 
+def returns_logits(model: Any) -> bool:
+    """Return whether a model's scores are logits, as those of unimoe's families are; others say what theirs are."""
+    if isinstance(model, ClusterModel):
+        return model.logits
+    return callable(getattr(model, "rerank_ids", None)) or isinstance(model, CrossEncoderReranker)
+
+
 def device_of(model: Any) -> torch.device | str:
     """Return where a system's model computes; a description where torch does not know the place."""
     place: torch.device | str = getattr(model, "place", getattr(model, "device", "not known"))

@@ -13,7 +13,7 @@ from unimoe.config.dense import DenseExperiment
 from unimoe.console import Steps, stdout
 from unimoe.data.catalog import load_collection
 from unimoe.errors import UsageError
-from unimoe.evaluation.engines import Engine, LocalEngine
+from unimoe.evaluation.engines import Engine, LocalEngine, Purpose
 from unimoe.evaluation.loading import Failures, report_oddities
 from unimoe.evaluation.recipes import arm_recipe, encoder_recipe
 from unimoe.evaluation.retrieval_eval import (
@@ -254,7 +254,8 @@ class DatasetArms:
         if self._embedded is None:
             evaluation, checkpoint = self._experiment.evaluation, self._retriever.checkpoint
             weights = checkpoint.adapter_hash if checkpoint else None
-            held = self._engine.held(self._retriever, self._spec(self._retriever.name), evaluation.batches)
+            spec, batches = self._spec(self._retriever.name), evaluation.batches
+            held = self._engine.held(self._retriever, Purpose.of(spec, batches), batches)
             outcome = evaluate_retrieval(
                 held.model,
                 self._data.test,

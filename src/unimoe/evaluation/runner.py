@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from unimoe.console import Steps, stderr
 from unimoe.engine.work import nowhere
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
-from unimoe.evaluation.engines import Engine, Held, LocalEngine
+from unimoe.evaluation.engines import Engine, Held, LocalEngine, Purpose
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.remote import ranks_documents, task_outcome, task_part
@@ -182,7 +182,8 @@ class Evaluator:
         return not self.engine.keeps or ranks_documents(mteb_task)
 
     def _held(self, system: System, spec: EvaluationSpec) -> Held:
-        return self.engine.held(system, spec, system.experiment.evaluation.batches)
+        batches = system.experiment.evaluation.batches
+        return self.engine.held(system, Purpose.of(spec, batches), batches)
 
     def _kept(self, spec: EvaluationSpec) -> Path | None:
         """Return the folder of what a killed evaluation finds again; None where it may be another system's."""

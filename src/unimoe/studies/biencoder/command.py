@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from unimoe.cli.options import Device, Override, comma_separated, quiet_libraries, refuse_torchrun
+from unimoe.cli.engine import Address, Allow, EngineName, EngineSettings, StoreUrl, WorkerCount, opened_engine
+from unimoe.cli.options import Device, Override, Threads, comma_separated, quiet_libraries, refuse_torchrun
 
 
 def train_biencoder(
@@ -88,6 +89,12 @@ def label_pairs(
     config: Annotated[Path, typer.Option(help="A YAML file, or the name of a shipped one.")] = Path("biencoder/labels"),
     device: Device = None,
     override: Override = None,
+    threads: Threads = None,
+    engine: EngineName = "local",
+    address: Address = None,
+    workers: WorkerCount = None,
+    store: StoreUrl = None,
+    allow: Allow = None,
 ) -> None:
     """Make training data without judgments: sample queries, search deep, and let a reranker grade the pairs.
 
@@ -103,7 +110,9 @@ def label_pairs(
     from unimoe.models.device import choose_device
     from unimoe.studies.biencoder.labels import labelling
 
-    labelling.label_pairs(settings, output_dir, choose_device(device))
+    where = EngineSettings(engine, address, workers, store, allow, device, threads)
+    with opened_engine(where) as opened:
+        labelling.label_pairs(settings, output_dir, choose_device(where.here), opened)
 
 
 COMMANDS = {"train-biencoder": train_biencoder, "label-pairs": label_pairs}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,29 +13,30 @@ import torch
 from unimoe.checkpoint import read_checkpoint
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UsageError
+from unimoe.evaluation.engines import Engine, Purpose
 from unimoe.evaluation.named import OPTION, Naming, default_experiment, is_checkpoint, named_system
 from unimoe.evaluation.named.cross_encoder import KIND as CROSS_ENCODER
-from unimoe.evaluation.rerankers import CrossEncoderReranker, reranker_of
+from unimoe.evaluation.recipes import checkpoint_recipe, named_recipe
+from unimoe.evaluation.rerankers import reranker_of, returns_logits
 from unimoe.evaluation.reranking_eval import rerank_run
 from unimoe.evaluation.systems import System, checkpoint_loader, trained_system
 from unimoe.io import hash_json
-from unimoe.models.device import choose_dtype
 from unimoe.models.loader import weights_hash
 from unimoe.studies.biencoder.config import LabelConfig
 from unimoe.trec import Run
 
 
-def load_grader(config: LabelConfig, device: torch.device) -> Grader:
+def load_grader(config: LabelConfig, device: torch.device, engine: Engine) -> Grader:
     """Return the grader that a config names; its model is loaded when it is needed.
 
     Raises:
         UsageError: there is no such kind of model, or it does not rerank.
         DataError: no such model is at hand.
     """
-    system = _system(config, device)
+    system = _system(config, device, engine)
     if "reranking" not in system.tasks:
         raise UsageError(f"{OPTION} {config.reranker}: embeds and does not rerank; name a reranker")
-    return Grader(system)
+    return Grader(system, engine)
 
 
 class Grader:
@@ -42,14 +44,15 @@ class Grader:
 
     Args:
         system: a reranker. Its scores are logits where it is a model of unimoe's families; others return probabilities.
+        engine: where it computes.
 
     Attributes:
         identity: content hash of everything that the estimates depend on besides the texts; another for each grader
             where nothing tells the model from every other, so that none of its estimates is used again.
     """
 
-    def __init__(self, system: System) -> None:
-        self._system = system
+    def __init__(self, system: System, engine: Engine) -> None:
+        self._system, self._engine = system, engine
         checkpoint = system.checkpoint
         adapter = weights_hash(checkpoint, checkpoint.experiment.evaluation) if checkpoint else None
         known = [system.base_identity, system.prompt, f"torch.{system.dtype}", adapter]
@@ -66,10 +69,11 @@ class Grader:
 
     @cached_property
     def _model(self) -> Any:
-        return self._system.model()
+        purpose = Purpose(f"label by {self._system.name}", ("labels", self._system.name), self.identity)
+        return self._engine.held(self._system, purpose, {"token_budget": None, "batch_size": None}).model
 
     def _estimates(self, query_id: str, scores: dict[str, float]) -> dict[str, float]:
-        if callable(getattr(self._model, "rerank_ids", None)) or isinstance(self._model, CrossEncoderReranker):
+        if returns_logits(self._model):
             values = torch.tensor(list(scores.values()), dtype=torch.float32).sigmoid().tolist()
             return dict(zip(scores, values, strict=True))
         for document_id, score in scores.items():
@@ -81,15 +85,17 @@ class Grader:
         return scores
 
 
-def _system(config: LabelConfig, device: torch.device) -> System:
+def _system(config: LabelConfig, device: torch.device, engine: Engine) -> System:
     name = config.reranker
     if is_checkpoint(name):
         checkpoint = read_checkpoint(Path(name))
         experiment = checkpoint.experiment
-        return trained_system(experiment, checkpoint_loader(experiment, checkpoint, device), Path(name))
+        system = trained_system(experiment, checkpoint_loader(experiment, checkpoint, device), Path(name))
+        return replace(system, recipe=checkpoint_recipe(experiment, Path(name)))
     experiment = default_experiment(name)
     model = experiment.model.model_copy(update={"max_length": config.max_length})
     experiment = experiment.model_copy(update={"model": model, "prompt": config.prompt})
     # Cross-encoders are small, and their grades stay the same on every machine.
-    dtype = torch.float32 if name.startswith(f"{CROSS_ENCODER}:") else choose_dtype(device, model.dtype)
-    return named_system(name, Naming(experiment, device, dtype))
+    dtype = torch.float32 if name.startswith(f"{CROSS_ENCODER}:") else engine.dtype(device, model.dtype)
+    recipe = named_recipe(experiment, name, None, dtype)
+    return replace(named_system(name, Naming(experiment, device, dtype)), recipe=recipe)

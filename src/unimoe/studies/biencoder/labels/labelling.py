@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 
@@ -14,6 +15,7 @@ from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection
 from unimoe.data.sources.beir_layout import write_parts
 from unimoe.errors import DataError, UsageError
+from unimoe.evaluation.engines import Engine, LocalEngine
 from unimoe.io import atomic_dir, hash_json, hash_parts, read_json, write_json
 from unimoe.models.embedder import Advance
 from unimoe.retrieval.bm25 import cached_bm25_run
@@ -23,6 +25,9 @@ from unimoe.studies.biencoder.labels.queries import sample_queries
 from unimoe.trec import Qrels, Run
 
 MANIFEST = "labels.json"
+
+_AT_ONCE = 32
+"""Shards under way together on a cluster."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +59,19 @@ class Agreement:
         return self.both / self.real if self.real else 0.0
 
 
-def label_pairs(config: LabelConfig, folder: Path, device: torch.device) -> None:
+def label_pairs(config: LabelConfig, folder: Path, device: torch.device, engine: Engine | None = None) -> None:
     """Sample queries, find and grade candidates, write a collection, and print its size and agreement.
 
     Raises:
         UnimoeError: the collection or the reranker cannot be loaded, or no label is left to write.
     """
+    engine = engine or LocalEngine()
     collection = load_collection(config.collection, config.split)
     test = load_collection(config.collection, config.test_split) if config.test_split else None
     sampled = sample_queries(collection.queries, config.sampling)
     reasons = "".join(f"; {reason}: {count:,}" for reason, count in sorted(sampled.rejected.items()))
     stderr.print(f"{len(sampled.queries):,} of {sampled.passed:,} queries that pass{reasons}", soft_wrap=True)
-    grader, shards = load_grader(config, device), folder.with_name(f".{folder.name}.shards")
+    grader, shards = load_grader(config, device, engine), folder.with_name(f".{folder.name}.shards")
     fingerprint = _labels_fingerprint(config, collection, grader)
     done = _is_written(folder, fingerprint)
     steps = Steps(2)
@@ -79,7 +85,9 @@ def label_pairs(config: LabelConfig, folder: Path, device: torch.device) -> None
             qrels = {key: dict.fromkeys(found, 0) | kept.get(key, {}) for key, found in run.items() if found}
             step.outcome = "already done"
         else:
-            scores = probabilities(grader, collection, sampled.queries, run, shards, config.shard_queries, step.advance)
+            scores = probabilities(
+                grader, collection, sampled.queries, run, shards, config.shard_queries, engine, step.advance
+            )
             qrels = grades_of(scores, config.thresholds)
             _write_labels(folder, collection, sampled.queries, qrels, test, fingerprint)
             rmtree(shards, ignore_errors=True)
@@ -105,6 +113,7 @@ def probabilities(
     run: Run,
     folder: Path,
     shard_queries: int,
+    engine: Engine,
     advance: Advance | None = None,
 ) -> Run:
     """Return P(relevant) of every candidate, computed in shards of queries that a killed run does not repeat.
@@ -116,13 +125,15 @@ def probabilities(
         run: the candidates of each query.
         folder: of the shards.
         shard_queries: queries of one shard.
+        engine: grades the shards.
         advance: called with the number of pairs done.
 
     Raises:
         DataError: a pair cannot be scored; names it.
     """
-    order, found = sorted(queries), Run()
-    for begin in range(0, len(order), shard_queries):
+    order, found = sorted(queries), dict[int, Run]()
+
+    def grade(begin: int) -> None:
         shard = order[begin : begin + shard_queries]
         pairs = [(query_id, document_id) for query_id in shard for document_id in run[query_id]]
         texts = [(queries[query_id], collection.corpus[document_id].full_text) for query_id, document_id in pairs]
@@ -133,10 +144,12 @@ def probabilities(
             asked = replace(collection, queries={query_id: queries[query_id] for query_id in shard})
             scores = grader.probabilities(asked, run)
             write_json(path, scores, indent=None)
-        found |= scores
+        found[begin] = scores
         if advance:
             advance(len(pairs))
-    return found
+
+    engine.run((partial(grade, begin) for begin in range(0, len(order), shard_queries)), _AT_ONCE)
+    return {query_id: scores for _, part in sorted(found.items()) for query_id, scores in part.items()}
 
 
 def grades_of(scores: Run, thresholds: Sequence[float]) -> Qrels:
