@@ -24,7 +24,7 @@ export PATH="$PWD/.venv/bin:$PATH" RAY_USAGE_STATS_ENABLED=0
 export RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT="${RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT:-600}"
 
 # The first node's address, not its name: a machine's own name may mean 127.0.1.1 to itself.
-first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | awk 'NR == 1')  # not head, which would break the pipe
 address=$(srun --nodes 1 --ntasks 1 --nodelist "$first" hostname -I | awk '{print $1}')
 port=$((20000 + SLURM_JOB_ID % 10000))
 
