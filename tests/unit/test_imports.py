@@ -106,7 +106,7 @@ def test_a_room_imports_only_the_rooms_below_it(path: Path) -> None:
         # A study's command takes the shared options; the command line finds the studies by their folder.
         allowed = (
             other in ALLOWED[room]
-            or (name.startswith("unimoe.cli.options.") and room == "studies")
+            or (name.startswith(("unimoe.cli.options.", "unimoe.cli.engine.")) and room == "studies")
             or (name == "unimoe.studies" and room == "cli")
         )  # fmt: skip
         assert other == room or allowed, f"{path.name}:{line}: unimoe.{room} must not import {name}"
