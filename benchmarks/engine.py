@@ -4,11 +4,11 @@
 
 First the candidates of 20 queries of SciFact (of the bundled collection where UNIMOE_DATA holds no SciFact) are
 reranked in this process and by workers of a Ray cluster on this machine, one after the other, with one thread each and
-models loaded beforehand. By one worker for ``overhead_percent``: the processor time of driver, worker and all
-processes of Ray beyond the local run's, which other work on the machine hardly changes. By two on two nodes for
-``speedup_2``, the local run's time over theirs, which needs two idle cores. The runs must be equal to the bit. The
-model is the first layers of the bundled one and reads the beginning of each pair, so that there are some ten shards and
-a run ends within a minute; shards of an evaluation take longer, and cost as much to hand out.
+models loaded beforehand. By one worker for ``overhead_percent``: the processor time of driver and worker beyond the
+local run's, which other work on the machine changes less than seconds. By two on two nodes for ``speedup_2``, the local
+run's seconds over theirs, which needs two idle cores. The runs must be equal to the bit. The model is the first layers
+of the bundled one and reads the beginning of each pair, so that there are some ten shards and a run ends within a
+minute; shards of an evaluation take longer, and cost as much to hand out.
 
 Then the dispatcher that does this hands 10,000 shards of eight models to 64 workers that sleep, a hundredth of what a
 GPU would take: .15 to .45 s for a shard and .1 s for loading a model. One start in 20 is preempted in the middle,
@@ -67,7 +67,7 @@ Scorer = Callable[[], Run]
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run took: seconds, and seconds of processors in all processes."""
+    """What a run took: seconds, and seconds of processors for the driver and the workers."""
 
     wall: float
     busy: float
@@ -181,20 +181,21 @@ def together(
     return run
 
 
-def costs(scorer: Scorer, *, with_ray: bool) -> tuple[Cost, Run]:
-    """Run once; Ray's processes are children of this one."""
-    start, before = time.perf_counter(), processor_seconds(with_ray)
+def costs(scorer: Scorer) -> tuple[Cost, Run]:
+    """Run once."""
+    start, before = time.perf_counter(), processor_seconds()
     found = scorer()
-    return Cost(time.perf_counter() - start, processor_seconds(with_ray) - before), found
+    return Cost(time.perf_counter() - start, processor_seconds() - before), found
 
 
-def processor_seconds(with_children: bool) -> float:
-    """Seconds that processors have worked for this process, and for those that it started."""
+def processor_seconds() -> float:
+    """Seconds that processors have worked for this process and for the workers, which it started through Ray."""
     total, own = 0.0, psutil.Process()
-    for process in [own, *(own.children(recursive=True) if with_children else [])]:
+    for process in [own, *own.children(recursive=True)]:
         with suppress(psutil.NoSuchProcess):
-            times = process.cpu_times()
-            total += times.user + times.system
+            if process == own or "".join(process.cmdline()).startswith("ray::"):
+                times = process.cpu_times()
+                total += times.user + times.system
     return total
 
 
@@ -202,7 +203,7 @@ def alternate(name: str, own: Scorer, other: Scorer, rounds: int, until: float) 
     """Return what the local run and the cluster's took, round by round, after a warm-up."""
     found: list[tuple[Cost, Cost]] = []
     for turn in range(rounds + 1):
-        (local, expected), (theirs, scores) = costs(own, with_ray=False), costs(other, with_ray=True)
+        (local, expected), (theirs, scores) = costs(own), costs(other)
         if scores != expected:
             raise SystemExit(f"{name}: other scores than the local run's")
         if turn:

@@ -296,3 +296,48 @@ def test_every_unit_is_replied_to_once_whatever_is_lost(
     assert sum(tries.values()) == len(units) + sum(1 for end in ends[: sum(tries.values())] if end != "reply") - sum(
         count == CRASHES for count in crashes.values()
     )
+
+
+@given(
+    count=st.integers(1, 8),
+    workers=st.integers(0, 3),
+    ends=st.lists(st.sampled_from(["reply", "lost", "crash", "late"]), max_size=12),
+    how=st.sampled_from(["close", "fail"]),
+)
+def test_every_unit_is_replied_to_once_whenever_the_run_ends(
+    count: int, workers: int, ends: list[str], how: str
+) -> None:
+    units = [unit(str(number)) for number in range(count)]
+    replies, done = Counter[str](), set[str]()
+    with dispatching() as (pool, dispatcher):
+        pool.arrive(*map(str, range(workers)))
+        for one in units:
+            one.reply.add_done_callback(partial(lambda name, _: replies.update([name]), one.name))
+        submitted(dispatcher, *units)
+        for end in ends if workers else []:
+            if len(done) == len(units):
+                break
+            if end == "late":
+                units.append(unit(f"late {len(units)}"))
+                units[-1].reply.add_done_callback(partial(lambda name, _: replies.update([name]), units[-1].name))
+                dispatcher.submit(units[-1])
+                continue
+            seat, one = pool.started()
+            if end == "reply":
+                pool.reply(seat, one)
+                assert one.reply.result(PATIENCE) == b"done"
+                done.add(one.name)
+                continue
+            last = end == "crash" and one.crashes == CRASHES - 1
+            pool.lose(seat, one, crashed=end == "crash")
+            pool.arrive("another")
+            if last:
+                assert isinstance(one.reply.exception(PATIENCE), SetAsideError)
+                done.add(one.name)
+        if how == "fail":
+            pool.fail(UsageError("no cluster"))
+    for one in units:
+        assert one.reply.done()
+        if one.name not in done:
+            assert isinstance(one.reply.exception(), UnimoeError)
+    assert replies == dict.fromkeys((one.name for one in units), 1)
