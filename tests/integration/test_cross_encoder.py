@@ -153,11 +153,20 @@ class TestTraining:
 
 
 class TestResumption:
-    def test_a_killed_training_ends_with_the_same_weights(self, places: tuple[Path, Path], tmp_path: Path) -> None:
-        shuffled = {"name": "listmle", "respect_input_order": False, "ties": "shuffle"}
-        whole = trained(config(places, tmp_path / "whole", loss=shuffled))
+    @pytest.mark.parametrize(
+        "loss",
+        [
+            {"name": "listmle", "respect_input_order": False, "ties": "shuffle"},
+            {"name": "score_es", "directions": 8, "sigma_end": 0.2},
+        ],
+        ids=["shuffled", "sampled"],
+    )
+    def test_a_killed_training_ends_with_the_same_weights(
+        self, places: tuple[Path, Path], tmp_path: Path, loss: dict[str, Any]
+    ) -> None:
+        whole = trained(config(places, tmp_path / "whole", loss=loss))
         expected = whole.fit()
-        killed = trained(config(places, tmp_path / "killed", loss=shuffled))
+        killed = trained(config(places, tmp_path / "killed", loss=loss))
 
         def kill(step: int, _: int) -> None:
             if step == 5:

@@ -183,6 +183,21 @@ class TestResume:
         for line, expected in zip(log(resumed), log(whole), strict=True):
             assert line | {"tokens_per_s": 0} == expected | {"tokens_per_s": 0}
 
+    @pytest.mark.parametrize("loss", ["score_es", "pg_rank"])
+    def test_losses_that_sample_draw_by_seed_and_step(
+        self, experiment: Experiment, data: TrainingData, tmp_path: Path, loss: str
+    ) -> None:
+        options = [f"training.ranking.loss={loss}", "training.steps=4", "training.save_every=2"]
+        if loss == "score_es":
+            options.append("training.ranking.loss_options.sigma_end=0.1")
+        whole = train(changed(experiment, tmp_path / "whole", *options), data)
+        broken = changed(experiment, tmp_path / "broken", *options)
+        with pytest.raises(KilledError):
+            train(broken, data, die_after=3)
+        resumed = train(broken, data)
+        assert read_checkpoint(resumed).adapter_hash == read_checkpoint(whole).adapter_hash
+        assert [line["loss"] for line in log(resumed)] == [line["loss"] for line in log(whole)]
+
     @pytest.mark.parametrize(
         ("setting", "words"),
         [

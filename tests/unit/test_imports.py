@@ -41,7 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "run_scores": {"errors", "trec", "collection_card", "metrics"},
     "checkpoint": {"errors", "io", "config", "results"},
     "data": FOUNDATION,
-    "losses": {"errors", "config", "registry"},
+    "losses": {"errors", "config", "registry", "metrics"},
     "models": MODELS | {"provenance"},
     "retrieval": MODELS | {"models", "data", "provenance"},
     "training": TRAINING | {"losses"},

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from unimoe.config.base import Count, Positive, Section, registered
+from unimoe.config.base import Count, MetricName, Positive, Section, registered
 from unimoe.registry import Registry
 
 Normalization = Literal["none", "sum", "softmax", "minmax", "log", "temperature"]
 RankDiscount = Literal["exponential", "identity", "log1p", "log2", "reciprocal"]
 Activation = Literal["Identity", "Sigmoid", "Tanh"]
+Baseline = Literal["leave_one_out", "group", "none"]
 Weighting = Literal["ndcg_loss2pp", "ndcg_loss2", "ndcg_loss1", "lambdarank", "none"]
 
 
@@ -31,6 +32,7 @@ class Loss:
         takes_activation: whether an activation of the scores makes sense.
         in_order: whether it takes documents best first: they are sorted by label before it is called.
         is_mean_of_lists: whether the loss of a batch is the mean over its lists.
+        samples: whether it draws random numbers: ``function`` then takes a ``losses.sampling.Chance`` as well.
     """
 
     function: Callable[..., Any]
@@ -40,6 +42,7 @@ class Loss:
     takes_activation: bool = True
     in_order: bool = False
     is_mean_of_lists: bool = False
+    samples: bool = False
 
     @property
     def all_options(self) -> tuple[str, ...]:
@@ -72,9 +75,20 @@ class LossOptions(Section):
             ApproxNDCG divides score differences by it.
         weighting: how LambdaLoss weights pairs.
         k: pairs count where one of the two is among the first k by score; null for all pairs.
-        sigma: score differences are multiplied by it.
+        sigma: score differences are multiplied by it. For score_es: standard deviation of the noise on the scores,
+            relative to that of the scores in their lists.
+        sigma_end: score_es's sigma at the last step, reached by equal factors; null for no change.
         alpha: steepness of ADR-MSE's approximate ranks.
+        measure: what score_es and pg_rank raise: a measure of a list's ranking, such as ``ndcg@10``, ``mrr@10``,
+            ``ERR@20``; the list's own labels are its judgments.
+        directions: score_es's directions of noise, each with both signs; the rankings that pg_rank draws of each list.
+        baseline: what pg_rank subtracts from the measure of a ranking: the mean of the list's other rankings, or
+            ``none``. ``group``: the mean of all, and the rest is divided by their standard deviation, so that every
+            list counts alike (as in GRPO; not the gradient of the measure's mean). Pairs of score_es cancel any
+            baseline; ``group`` divides there too.
     """
+
+    later_keys: ClassVar[frozenset[str]] = frozenset({"sigma_end", "measure", "directions", "baseline"})
 
     activation: Activation = "Identity"
     respect_input_order: bool = True
@@ -86,7 +100,11 @@ class LossOptions(Section):
     weighting: Weighting = "ndcg_loss2pp"
     k: Count | None = None
     sigma: Positive = 1.0
+    sigma_end: Positive | None = None
     alpha: Positive = 1.0
+    measure: MetricName = "ndcg@10"
+    directions: Annotated[int, Field(ge=2)] = 64
+    baseline: Baseline = "leave_one_out"
 
     @model_validator(mode="after")
     def _one_order(self) -> LossOptions:

@@ -139,7 +139,7 @@ class ArmGradients:
         weights: dict[Task, float] = self._joint.aggregation.weights if self._joint else {"ranking": 1, "embedding": 1}
         tokens, summed = 0, False
         if self._ranking:
-            losses["ranking"], seen = self._rank(self._ranking, self._ranking.steps[step], weights["ranking"])
+            losses["ranking"], seen = self._rank(step, self._ranking.steps[step], weights["ranking"])
             tokens += seen
         if self._joint:
             self._joint.ranking_done(step)
@@ -174,9 +174,13 @@ class ArmGradients:
         if self._joint:
             self._joint.aggregation.load_state(tensors)
 
-    def _rank(self, batches: RankingBatches, rows: Sequence[int], weight: float) -> tuple[float, int]:
-        loss = self._experiment.training.ranking.loss_config
-        return ranking_backward(self._model, batches.data, batches.texts, rows, weight, loss, self._budget)
+    def _rank(self, step: int, rows: Sequence[int], weight: float) -> tuple[float, int]:
+        training, batches = self._experiment.training, self._ranking
+        assert batches is not None  # noqa: S101 - for the type checker: the arm ranks
+        return ranking_backward(
+            self._model, batches.data, batches.texts, rows, weight, training.ranking.loss_config, self._budget,
+            progress=step / max(1, training.steps - 1),
+        )  # fmt: skip
 
     def _embed(self, batches: EmbeddingBatches, rows: Sequence[int], weight: float) -> tuple[float, int]:
         recipe = self._experiment.training.embedding
@@ -191,7 +195,7 @@ class ArmGradients:
         assert embedding is not None  # noqa: S101
         additive = is_additive(self._experiment.training.ranking.loss_config, self._experiment.lora.dropout)
         return {
-            "ranking": TaskBatch(ranking.steps[step], lambda rows: self._rank(ranking, rows, 1.0), additive),
+            "ranking": TaskBatch(ranking.steps[step], lambda rows: self._rank(step, rows, 1.0), additive),
             "embedding": TaskBatch(
                 embedding.steps[step], lambda rows: self._embed(embedding, rows, 1.0), additive=False
             ),

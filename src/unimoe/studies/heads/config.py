@@ -17,8 +17,11 @@ EVOLUTION = ("eggroll", "score_es", "genetic", "hybrid")
 
 
 def gradient_methods() -> tuple[str, ...]:
-    """Return the losses that take whole grades, 0 and 1 among them: each is a method of its name."""
-    return tuple(name for name, loss in LOSSES.items() if loss.labels == "any")
+    """Return the losses that take whole grades, 0 and 1 among them: each is a method of its name.
+
+    Not ``score_es``, which is a method with settings of its own.
+    """
+    return tuple(name for name, loss in LOSSES.items() if loss.labels == "any" and name not in EVOLUTION)
 
 
 def is_gradient_method(name: str) -> bool:
