@@ -153,10 +153,10 @@ class ArmGradients:
             sum_gradients(self._weights.values(), self._budget.processes)
         return found
 
-    def learn(self, losses: Mapping[Task, float], learning_rate: float) -> None:
+    def learn(self, losses: Mapping[Task, float]) -> None:
         """Adapt the loss weights of a joint arm to the losses of the last step."""
         if self._joint:
-            self._joint.aggregation.learn(losses, learning_rate)
+            self._joint.aggregation.learn(losses)
 
     def query_ids(self, step: int, tasks: Sequence[Task]) -> list[str]:
         """Return the ids of the queries in a step's batches of some tasks, each once."""
