@@ -48,9 +48,12 @@ from unimoe.training.examples import RankingSet, TrainingData, batch_order, load
 from unimoe.training.trainer import ArmTraining
 
 ROUNDS, FEWEST_ROUNDS, STEPS = 5, 3, 3
-"""Rounds and the steps of each in a round, where time allows."""
+"""Rounds and the steps of each side in a round, where time allows."""
 
-QUERIES, PEAK_STEPS = 32, 3
+TURNS = 11
+"""Steps of each of our losses, one after the other."""
+
+QUERIES, PEAK_STEPS = 16, 3
 
 Run = Callable[[int], float]
 """Takes that many steps, and returns the seconds of one."""
@@ -230,9 +233,7 @@ class Sides:
 
 PEERS = ("trainer", "cross_encoder")
 LOSSES = ("score_es", "pg_rank")
-SIDES = ("ours", *LOSSES, *PEERS)
-MEASURED = ("ours", *PEERS)
-"""Sides whose memory is measured: that of a loss over 32 margins is nothing beside the model's."""
+SIDES = ("ours", *PEERS)
 
 
 def _with(experiment: Experiment, *changes: str) -> Experiment:
@@ -280,8 +281,9 @@ def main() -> None:
             run_one(1)
             print(peak_mib(device, run_one))
             return
-        peaks = {side: measured_peak(side, sides.loader.dtype_name) for side in MEASURED}
+        peaks = {side: measured_peak(side, sides.loader.dtype_name) for side in SIDES}
         runs: dict[str, Run] = {side: getattr(sides, side)() for side in SIDES}
+        losses = turns({"softmax": runs["ours"], **{loss: getattr(sides, loss)() for loss in LOSSES}})
         first = sum(run(1) for run in runs.values())  # the warm-up; it is slower than what follows
         rounds: list[dict[str, float]] = []
         while len(rounds) < options.rounds:
@@ -291,10 +293,24 @@ def main() -> None:
             steps = min(STEPS, max(1, int(left / (options.rounds - len(rounds)) / first)))
             rounds.append({side: run(steps) for side, run in runs.items()})
             first = sum(rounds[-1].values())
-        report(sides, rounds, peaks, device)
+        report(sides, rounds, peaks, losses, device)
 
 
-def report(sides: Sides, rounds: list[dict[str, float]], peaks: dict[str, float], device: torch.device) -> None:
+def turns(runs: dict[str, Run]) -> dict[str, list[float]]:
+    """Take single steps of each loss in turn, after one each; return the sorted ratios of their times to softmax's."""
+    for run in runs.values():
+        run(1)
+    taken = [{loss: run(1) for loss, run in runs.items()} for _ in range(TURNS)]
+    return {loss: sorted(times[loss] / times["softmax"] for times in taken) for loss in LOSSES}
+
+
+def report(
+    sides: Sides,
+    rounds: list[dict[str, float]],
+    peaks: dict[str, float],
+    losses: dict[str, list[float]],
+    device: torch.device,
+) -> None:
     """Medians, spreads and the JSON line."""
     order = sides.order(STEPS)
     tokens = statistics.mean(sum(len(sides.data.sequences[r]) for g in b for r in sides.data.groups[g]) for b in order)
@@ -307,8 +323,9 @@ def report(sides: Sides, rounds: list[dict[str, float]], peaks: dict[str, float]
     print(f"{describe_device(device)}, {sides.loader.dtype_name}, {tokens:.0f} tokens a step, {len(rounds)} rounds")
     for side in SIDES:
         spread = f", ratio {ratios[side][0]:.2f} to {ratios[side][-1]:.2f}" if side in ratios else ""
-        memory = f", peak {peaks[side]:.0f} MiB" if side in peaks else ""
-        print(f"{side}: {seconds[side]:.2f} s a step{memory}{spread}")
+        print(f"{side}: {seconds[side]:.2f} s a step, peak {peaks[side]:.0f} MiB{spread}")
+    for loss, found in losses.items():
+        print(f"{loss}: {statistics.median(found):.3f} of softmax's time a step, {found[0]:.2f} to {found[-1]:.2f}")
     print(f"frozen states of a step's {questions} questions: {alone:.2f} s, shared by {trainings} trainings")
     result: dict[str, float] = {"tokens_per_s": round(tokens / seconds["ours"])}
     for side in PEERS:
@@ -318,7 +335,7 @@ def report(sides: Sides, rounds: list[dict[str, float]], peaks: dict[str, float]
             f"vs_{side}_alone": round(seconds[side] / (seconds["ours"] + alone), 2),
             f"peak_memory_vs_{side}": round(peaks["ours"] / peaks[side], 2),
         }
-    result |= {f"{loss}_vs_softmax": round(statistics.median(ratios[loss]), 3) for loss in LOSSES}
+    result |= {f"{loss}_vs_softmax": round(statistics.median(found), 3) for loss, found in losses.items()}
     print(json.dumps(result))
 
 

@@ -12,7 +12,7 @@ from unimoe.config.base import Count, MetricName, Positive, Section, registered
 from unimoe.registry import Registry
 
 Normalization = Literal["none", "sum", "softmax", "minmax", "log", "temperature"]
-RankDiscount = Literal["exponential", "identity", "log1p", "log2", "reciprocal"]
+RankDiscount = Literal["exponential", "exponential_plus_1", "identity", "log1p", "log2", "reciprocal"]
 Activation = Literal["Identity", "Sigmoid", "Tanh"]
 Baseline = Literal["leave_one_out", "group", "none"]
 Weighting = Literal["ndcg_loss2pp", "ndcg_loss2", "ndcg_loss1", "lambdarank", "none"]
@@ -66,7 +66,8 @@ class LossOptions(Section):
         ties: where the order is by label, documents of equal labels keep the order they came in, or are shuffled at
             every step, so that no order among them is taught.
         rank_discount: weight of place i in a list of n before normalisation: ``exponential`` 2^(n-i) - 1 (Lan et al.
-            2014), ``identity`` 1, ``log1p`` 1/ln(1+i), ``log2`` 1/log2(1+i) as in nDCG, ``reciprocal`` 1/i.
+            2014), ``exponential_plus_1`` 2^(n-i+1) - 1, which ends at 1 (the founding document's), ``identity`` 1,
+            ``log1p`` 1/ln(1+i), ``log2`` 1/log2(1+i) as in nDCG, ``reciprocal`` 1/i.
         normalize_weights: ``false`` leaves the weights as they are, so that long lists count far more than short ones.
         normalization_method: ``sum`` divides by the sum; ``softmax`` of the weights themselves, with exponential
             weights nearly all on the first place; ``minmax`` to 0..1, ``log`` ln(1+w), ``temperature``

@@ -4,8 +4,8 @@ Every method starts from the losses weighted by ``ranking_weight`` and keeps the
 its step is that of ``fixed``. So the learning rate means the same in all of them. The baseline is ``fixed`` with a
 weight chosen on dev: Kurin et al. 2022 found that such tuned weights match surgery.
 
-Surgery computes two coefficients from the Gramian of the two gradients, over all adapters or in each matrix. UPGrad (Quinton & Rey 2024)
-is left out: for two tasks its steps are PCGrad's.
+Surgery computes two coefficients from the Gramian of the two gradients, over all adapters or in each matrix. UPGrad
+(Quinton & Rey 2024) is left out: for two tasks its steps are PCGrad's.
 """
 
 from __future__ import annotations
