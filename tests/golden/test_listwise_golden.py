@@ -81,6 +81,12 @@ class TestByHand:
         expected = (E * first + second) / (E + 1)
         assert loss_of([1.0, 0.0], [1.0, 0.0], name="listnet") == pytest.approx(expected, rel=1e-6)
 
+    def test_listnet_with_sharper_labels(self) -> None:
+        """At a label temperature of .1 the target is e^10 : 1."""
+        share = math.exp(10) / (math.exp(10) + 1)
+        expected = share * math.log(1 + 1 / E) + (1 - share) * math.log(1 + E)
+        assert loss_of([1.0, 0.0], [1.0, 0.0], name="listnet", label_temperature=0.1) == pytest.approx(expected)
+
     def test_adrmse(self) -> None:
         """Approximate ranks 1 + sigmoid(-1) and 1 + sigmoid(1) against 1 and 2, discounts 1 and 1 / log2(3)."""
         error = 1 / (1 + E)

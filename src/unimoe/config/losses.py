@@ -74,6 +74,7 @@ class LossOptions(Section):
             w^(1/temperature), each then divided by its sum; ``none`` is ``normalize_weights: false``.
         temperature: of PListMLE's normalisation ``temperature``: below 1 sharpens the weights, 1 equals ``sum``.
             ApproxNDCG divides score differences by it.
+        label_temperature: ListNet divides labels by it before their softmax, which is its target.
         weighting: how LambdaLoss weights pairs.
         k: pairs count where one of the two is among the first k by score; null for all pairs.
         sigma: score differences are multiplied by it. For score_es: standard deviation of the noise on the scores,
@@ -89,7 +90,9 @@ class LossOptions(Section):
             baseline; ``group`` divides there too.
     """
 
-    later_keys: ClassVar[frozenset[str]] = frozenset({"sigma_end", "measure", "directions", "baseline"})
+    later_keys: ClassVar[frozenset[str]] = frozenset(
+        {"label_temperature", "sigma_end", "measure", "directions", "baseline"}
+    )
 
     activation: Activation = "Identity"
     respect_input_order: bool = True
@@ -101,6 +104,7 @@ class LossOptions(Section):
     weighting: Weighting = "ndcg_loss2pp"
     k: Count | None = None
     sigma: Positive = 1.0
+    label_temperature: Positive = 1.0
     sigma_end: Positive | None = None
     alpha: Positive = 1.0
     measure: MetricName = "ndcg@10"

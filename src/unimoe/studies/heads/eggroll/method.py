@@ -66,7 +66,8 @@ def evolution(
         method = Hybrid(WeightEvolution(config, weight, objectives), gradient, config.handoff)
     else:
         raise UsageError(f"method {config.method!r} is no evolution; use eggroll, score_es, genetic or hybrid")
-    return FourBit(method, config.seed) if config.precision == "fp4" else method
+    wraps = config.precision == "fp4" and config.method != "genetic"  # whose population is in four bits already
+    return FourBit(method, config.seed) if wraps else method
 
 
 class WeightEvolution:
@@ -233,8 +234,6 @@ def _refuse_clashes(config: TrainConfig) -> None:
     """Refuse settings that a method would ignore: its results would name settings that had no effect."""
     if config.precision == "bfloat16" and config.method not in ("eggroll", "hybrid"):
         raise UsageError(f"precision bfloat16 is for eggroll and hybrid; {config.method} computes in float32")
-    if config.precision == "fp4" and config.method == "genetic":
-        raise UsageError("precision fp4: a population is kept in float32; use eggroll, score_es or hybrid")
     if config.adaptive_sigma and config.method == "score_es":
         raise UsageError("adaptive_sigma: score_es has a relative sigma that follows the scores; leave it out")
     if config.grid and config.noise_rank > 1:
