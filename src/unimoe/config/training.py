@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -236,6 +236,8 @@ class ArmConfig(Section):
 
     Attributes:
         learning_rate: peak rate, to be chosen on the dev split.
+        loss: of the ranking batches, in place of ``training.ranking.loss``, to compare losses on the same examples.
+        loss_options: its options, which are then not those of ``training.ranking``.
         ranking_weight: weight of the ranking loss in a joint arm; the embedding loss has the rest.
         aggregation: combines the two weighted losses of a joint arm in one step. ``fixed`` adds them. ``uncertainty``
             starts there and learns the weights (Kendall et al. 2018). ``pcgrad`` (Yu et al. 2020), ``cagrad`` (Liu et
@@ -252,6 +254,10 @@ class ArmConfig(Section):
 
     task: ArmTask
     learning_rate: Positive
+    later_keys: ClassVar[frozenset[str]] = frozenset({"loss", "loss_options"})
+
+    loss: LossName | None = None
+    loss_options: LossOptions | None = None
     ranking_weight: Annotated[float, Field(gt=0, lt=1)] | None = None
     aggregation: AggregationName = "fixed"
     uncertainty_learning_rate: Positive = 0.05
@@ -267,3 +273,20 @@ class ArmConfig(Section):
         if self.task != "joint" and self.aggregation != "fixed":
             raise ValueError(f"aggregation {self.aggregation} belongs to joint arms, not to {self.task}; remove it")
         return self
+
+    @model_validator(mode="after")
+    def _loss_where_it_ranks(self) -> ArmConfig:
+        if self.task == "emb_only" and (self.loss or self.loss_options):
+            raise ValueError("loss is the ranking loss, and an emb_only arm does not rank; remove it")
+        if self.loss_options is not None and self.loss is None:
+            raise ValueError("loss_options are those of loss, which is not set; set it too")
+        if self.loss_options is not None:
+            self.loss_options.refuse_unused(str(self.loss))
+        return self
+
+    def ranking_loss(self, shared: RankingRecipe) -> LossConfig:
+        """Return name and options of the arm's ranking loss: its own, or the one that all arms share."""
+        if self.loss is None:
+            return shared.loss_config
+        options = self.loss_options or LossOptions()
+        return LossConfig(name=self.loss, **options.model_dump())

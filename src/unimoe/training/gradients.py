@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from unimoe.config import Experiment
 from unimoe.config.training import ArmConfig
+from unimoe.losses.labels import refuse_binary
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import TrainingBudget
 from unimoe.training.aggregation import Task, make_aggregation
@@ -122,6 +123,9 @@ class ArmGradients:
     ) -> None:
         self._experiment, self._model, self._weights, self._budget = experiment, model, weights, budget
         self._ranking, self._embedding = ranking, embedding
+        self._loss = arm.ranking_loss(experiment.training.ranking)
+        if ranking:
+            refuse_binary(self._loss.name, (label for labels in ranking.data.labels for label in labels))
         conflicts = experiment.training.conflicts
         path = conflict_log if conflicts.measure else None
         self._joint = (
@@ -178,7 +182,7 @@ class ArmGradients:
         training, batches = self._experiment.training, self._ranking
         assert batches is not None  # noqa: S101 - for the type checker: the arm ranks
         return ranking_backward(
-            self._model, batches.data, batches.texts, rows, weight, training.ranking.loss_config, self._budget,
+            self._model, batches.data, batches.texts, rows, weight, self._loss, self._budget,
             progress=step / max(1, training.steps - 1),
         )  # fmt: skip
 
@@ -193,7 +197,7 @@ class ArmGradients:
         ranking, embedding = self._ranking, self._embedding
         assert ranking is not None  # noqa: S101 - for the type checker: the arm is joint
         assert embedding is not None  # noqa: S101
-        additive = is_additive(self._experiment.training.ranking.loss_config, self._experiment.lora.dropout)
+        additive = is_additive(self._loss, self._experiment.lora.dropout)
         return {
             "ranking": TaskBatch(ranking.steps[step], lambda rows: self._rank(step, rows, 1.0), additive),
             "embedding": TaskBatch(
