@@ -256,13 +256,13 @@ class ArmConfig(Section):
     learning_rate: Positive
     later_keys: ClassVar[frozenset[str]] = frozenset({"loss", "loss_options"})
 
-    loss: LossName | None = None
-    loss_options: LossOptions | None = None
     ranking_weight: Annotated[float, Field(gt=0, lt=1)] | None = None
     aggregation: AggregationName = "fixed"
     uncertainty_learning_rate: Positive = 0.05
     cagrad_c: Annotated[float, Field(ge=0, lt=1)] = 0.5
     gradvac_beta: Annotated[float, Field(gt=0, le=1)] = 0.1
+    loss: LossName | None = None
+    loss_options: LossOptions | None = None
 
     @model_validator(mode="after")
     def _weight_where_joint(self) -> ArmConfig:
