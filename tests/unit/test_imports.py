@@ -50,7 +50,7 @@ ALLOWED: dict[str, set[str]] = {
     "run_scores": {"errors", "trec", "collection_card", "metrics"},
     "checkpoint": {"errors", "io", "config", "results"},
     "data": FOUNDATION,
-    "losses": {"errors", "config", "registry"},
+    "losses": {"errors", "config", "registry", "metrics"},
     "models": MODELS | {"provenance"},
     "retrieval": MODELS | {"models", "data", "provenance"},
     "engine": {"errors", "io", "console", "processes", "provenance", "models"},

@@ -156,7 +156,7 @@ class CrossEncoderTraining:
             disable_tqdm=True,
             dataloader_pin_memory=self.device.type == "cuda",
         )
-        loss = CrossEncoderListLoss(model, config.loss)
+        loss = CrossEncoderListLoss(model, config.loss, config.seed)
         trainer = CrossEncoderTrainer(
             model=model,
             args=arguments,
@@ -243,6 +243,9 @@ class _Watch(TrainerCallback):
         self._loss.tokens = state.num_input_tokens_seen
         if self._on_step and state.global_step:
             self._on_step(state.global_step, state.max_steps)
+
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._loss.begin_step(state.global_step, state.max_steps)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         state.num_input_tokens_seen = self._loss.tokens
