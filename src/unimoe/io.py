@@ -128,12 +128,20 @@ def finite(value: Any) -> Any:
     return value
 
 
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text; raise ``ValueError`` if it is malformed or nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file; raise ``DataError`` with its name if it is absent or malformed."""
     try:
         with _named_errors(path):
-            return json.loads(path.read_text(encoding="utf-8-sig"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            return parse_json(path.read_text(encoding="utf-8-sig"))
+    except ValueError as error:
         raise DataError(
             f"{path}: not valid JSON ({error}); the file may be cut short, delete it and run again"
         ) from None

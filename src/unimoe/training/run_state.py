@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unimoe.checkpoint import first_difference
 from unimoe.errors import DataError
-from unimoe.io import append_jsonl, atomic_path, write_text
+from unimoe.io import append_jsonl, atomic_path, parse_json, read_bytes, write_text
 
 Progress = TypeVar("Progress")
 Parts = dict[str, dict[str, Tensor]]
@@ -71,7 +71,7 @@ class RunState(Generic[Progress]):
         parts: Parts = {}
         try:
             with safetensors.safe_open(self.path, "pt", device=str(device)) as file:
-                about = {name: json.loads(value) for name, value in (file.metadata() or {}).items()}
+                about = {name: parse_json(value) for name, value in (file.metadata() or {}).items()}
                 for key in file.keys():  # noqa: SIM118 - not a mapping
                     part, _, name = key.partition(":")
                     parts.setdefault(part, {})[name] = file.get_tensor(key)
@@ -123,10 +123,10 @@ class RunState(Generic[Progress]):
 
 def _cut_log(path: Path, step: int) -> None:
     kept = []
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1]  # a killed run may leave a line without an end
+    lines = read_bytes(path).decode("utf-8", "replace").split("\n")[:-1]  # a killed run may leave a line without an end
     for number, line in enumerate(lines, start=1):
         try:
-            if json.loads(line)["step"] <= step:
+            if parse_json(line)["step"] <= step:
                 kept.append(f"{line}\n")
         except (ValueError, TypeError, KeyError):
             raise DataError(f"{path}:{number}: not a record of a step; remove the line") from None
