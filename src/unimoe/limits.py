@@ -35,7 +35,7 @@ def name_problem(name: str, *, is_folder: bool = False) -> str | None:
         return "is empty, or begins or ends with white space"
     if len(name) > LONGEST_NAME:
         return f"has {len(name):,} characters, and a name may have {LONGEST_NAME}"
-    if not name.isprintable():
+    if _CONTROL.search(name):
         return "holds a control character or half a surrogate pair"
     if is_folder and (name.startswith(".") or re.search(r"[/\\]", name)):
         return "cannot be that of a folder: it begins with a dot, or holds a separator"
