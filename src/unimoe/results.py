@@ -39,12 +39,6 @@ def _named(name: str) -> str:
     return name
 
 
-def _named_folder(name: str) -> str:
-    if problem := name_problem(name, is_folder=True):
-        raise ValueError(f"the name {shortened(name)!r} {problem}")
-    return name
-
-
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -149,7 +143,7 @@ class EvalResult(_Strict):
     """
 
     schema_version: Literal[1] = 1
-    config_name: Annotated[str, AfterValidator(_named_folder)]
+    config_name: Annotated[str, AfterValidator(_named)]
     seed: Annotated[int, Field(ge=0, lt=2**31)] | None
     task: Task
     dataset: Annotated[str, AfterValidator(_named)]

@@ -188,6 +188,8 @@ class SentenceEncoder:
                 )
             return config.max_length
         own = files.max_length or self._tokenizer.model_max_length
+        if not isinstance(own, int | float) or own < 1:
+            raise DataError(f"{files.transformer}: model_max_length {own!r} is no length; set encoder.max_length")
         return int(own if positions is None else min(own, positions))
 
 
