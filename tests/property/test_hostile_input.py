@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,12 +30,17 @@ from unimoe.run_scores import score_run_file
 from unimoe.studies.translator.data.caption_npz import load_pairs
 from unimoe.trec import read_qrels, read_run
 
-YAML_PIECES = ["a", ": ", "\n", "  ", "- ", "[", "]", "{", "}", "&x ", "*x", "<<", "!!bool ", "!x ", "'", '"', "\\ud800", "|", ">",
-               "#", "?", "%YAML 1.2", "---", "\t", "1e400", "0" * 30, ".nan", "null", "~", "\0", "é", "\x85"]  # fmt: skip
-LINE_PIECES = ["q1", "d1", " ", "\t", "\n", "\r\n", "Q0", "0", "1", "-1", "1e30", "1e308", "nan", "1_0", "٣", "\0", "\x1b", "\ufeff",
-               "query-id", "corpus-id", "score", "t"]  # fmt: skip
-JSON_PIECES = ["{", "}", "[", "]", '"_id"', '"text"', '"step"', '"loss"', ": ", ", ", '"x"', "1", "1e400", "-0", "NaN", "null", "true",
-               '"\\ud800"', '"\\u0000"', "9" * 30, "\n", "\\", "é"]  # fmt: skip
+YAML_PIECES = [
+    *"a []{}-'\"|>#?~\n\t\0é\x85", ": ", "  ", "&x ", "*x", "<<", "!!bool ", "!x ", "\\ud800", "%YAML 1.2", "---",
+    "1e400", "0" * 30, ".nan", "null",
+]  # fmt: skip
+LINE_PIECES = [
+    *"01 \t\n\0\x1b\ufeff٣t", "\r\n", "q1", "d1", "Q0", "-1", "1e30", "1e308", "nan", "1_0", "query-id", "corpus-id", "score",
+]  # fmt: skip
+JSON_PIECES = [
+    *"{}[]1\n\\é", ": ", ", ", '"_id"', '"text"', '"step"', '"loss"', '"x"', "1e400", "-0", "NaN", "null", "true",
+    '"\\ud800"', '"\\u0000"', "9" * 30,
+]  # fmt: skip
 
 
 def glued(pieces: list[str]) -> st.SearchStrategy[bytes]:
@@ -50,22 +56,15 @@ def read_or_refuse(read: Callable[[Path], Any], name: str, content: bytes) -> An
         path = Path(folder, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-        try:
+        with suppress(UnimoeError):
             return read(path)
-        except UnimoeError as error:
-            assert str(error)
-            return None
+        return None
 
 
 @given(glued(YAML_PIECES))
 def test_yaml(content: bytes) -> None:
-    text = content.decode("utf-8", "replace")
-    try:
-        value = parse_yaml(text)
-    except YamlError as error:
-        assert str(error)
-        return
-    json.dumps(value, allow_nan=True).encode("utf-8")  # plain data, without circles
+    with suppress(YamlError):
+        json.dumps(parse_yaml(content.decode("utf-8", "replace"))).encode("utf-8")  # plain data, without circles
 
 
 @given(st.integers(DEEPEST + 1, 400), st.sampled_from(["[", "{a: ", "- "]))
@@ -90,10 +89,8 @@ def test_configs(content: bytes) -> None:
 
 @given(st.text(max_size=30), st.text(max_size=30))
 def test_overrides(key: str, value: str) -> None:
-    try:
+    with suppress(UnimoeError):
         parse_experiment(overridden({"name": "x"}, [f"{key}={value}"]), source="some")
-    except UnimoeError as error:
-        assert str(error)
 
 
 @given(glued(LINE_PIECES))
@@ -114,11 +111,8 @@ def test_what_is_read_can_be_scored(lines: list[tuple[str, str, float, int]]) ->
         run, qrels = Path(folder, "r.trec"), Path(folder, "q.qrels")
         run.write_text("".join(f"{q} Q0 {d} 1 {score!r} t\n" for q, d, score, _ in lines))
         qrels.write_text("".join(f"{q} 0 {d} {grade % 9}\n" for q, d, _, grade in lines))
-        try:
-            scores = score_run_file(run, qrels)
-        except UnimoeError:
-            return
-        assert all(0.0 <= mean <= 1.0 for mean in scores.aggregate.values())
+        with suppress(UnimoeError):
+            assert all(0.0 <= mean <= 1.0 for mean in score_run_file(run, qrels).aggregate.values())
 
 
 @given(glued(JSON_PIECES))
@@ -154,10 +148,8 @@ def test_results_with_a_part_replaced(data: st.DataObject) -> None:
         end = data.draw(st.integers(begin, min(len(content), begin + 30)))
         path = result_path(Path(folder), "joint_r8", 0, "reranking", "apidocs")
         path.write_bytes(content[:begin] + data.draw(glued(JSON_PIECES)) + content[end:])
-        try:
-            read_result(path)
-        except UnimoeError as error:
-            assert str(path) in str(error)
+        with suppress(UnimoeError):
+            assert read_result(path).per_query
 
 
 @given(st.data())
@@ -172,7 +164,5 @@ def test_archives_with_bytes_replaced(data: st.DataObject) -> None:
 
 @given(st.text(max_size=20))
 def test_names_of_metrics(name: str) -> None:
-    try:
+    with suppress(UnimoeError):
         assert canonical_metric(canonical_metric(name)) == canonical_metric(name)
-    except UnimoeError as error:
-        assert str(error)

@@ -352,15 +352,14 @@ def _results() -> Iterator[tuple[str, Case]]:
     }
     for name, content in logs.items():
         yield f"log: {name}", Case(ANALYZE, file(LOG, content))
-    sound: dict[str, Any] = {"step": 1, "layer": 0, "cosine": 0.1, "cosine_self_rank": None, "cosine_self_embed": None,
-        "cosine_corrected": None,
-             "norm_rank": 1.0, "norm_embed": 1.0, "magnitude_similarity": 1.0}  # fmt: skip
+    absent = dict.fromkeys(("cosine_self_rank", "cosine_self_embed", "cosine_corrected", "magnitude_similarity"))
+    sound = {"step": 1, "layer": 0, "cosine": 0.1, "norm_rank": 1.0, "norm_embed": 1.0}
     for name, changed in {
         "norm 1e308": {"norm_rank": 1e308},
         "a layer of 3,000 characters": {"layer": "x" * 3000},
         "text": {"cosine": "x"},
     }.items():
-        line = json.dumps(sound | changed) + "\n"
+        line = json.dumps({**absent, **sound, **changed}) + "\n"
         yield f"conflicts: {name}", Case(("analyze", "figures", "--output-dir", "outputs"), file(CONFLICTS, line))
     for name in ("a\x1b[31mb", "x" * 200, " x", "\udcff"):
         log = file(f"outputs/{name}/seed_0/logs/train.jsonl", '{"step": 1, "loss": 1}\n')
