@@ -35,7 +35,8 @@ YAML_PIECES = [
     "1e400", "0" * 30, ".nan", "null",
 ]  # fmt: skip
 LINE_PIECES = [
-    *"01 \t\n\0\x1b\ufeff٣t", "\r\n", "q1", "d1", "Q0", "-1", "1e30", "1e308", "nan", "1_0", "query-id", "corpus-id", "score",
+    *"01 \t\n\0\x1b\ufeff٣t", "\r\n", "q1", "d1", "Q0", "-1", "1e30", "1e308", "nan", "1_0",
+    "query-id", "corpus-id", "score",
 ]  # fmt: skip
 JSON_PIECES = [
     *"{}[]1\n\\é", ": ", ", ", '"_id"', '"text"', '"step"', '"loss"', '"x"', "1e400", "-0", "NaN", "null", "true",

@@ -354,11 +354,12 @@ def _results() -> Iterator[tuple[str, Case]]:
         yield f"log: {name}", Case(ANALYZE, file(LOG, content))
     absent = dict.fromkeys(("cosine_self_rank", "cosine_self_embed", "cosine_corrected", "magnitude_similarity"))
     sound = {"step": 1, "layer": 0, "cosine": 0.1, "norm_rank": 1.0, "norm_embed": 1.0}
-    for name, changed in {
+    conflicts: dict[str, dict[str, Any]] = {
         "norm 1e308": {"norm_rank": 1e308},
         "a layer of 3,000 characters": {"layer": "x" * 3000},
         "text": {"cosine": "x"},
-    }.items():
+    }
+    for name, changed in conflicts.items():
         line = json.dumps({**absent, **sound, **changed}) + "\n"
         yield f"conflicts: {name}", Case(("analyze", "figures", "--output-dir", "outputs"), file(CONFLICTS, line))
     for name in ("a\x1b[31mb", "x" * 200, " x", "\udcff"):
