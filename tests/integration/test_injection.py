@@ -48,8 +48,10 @@ class TestSpreadsheets:
         assert note == [f"# {text}"]
 
     def test_numbers_in_words_stay_as_they_are(self) -> None:
-        table = Table("x", "X", ("Name", "Interval"), (RowGroup("", ((Cell("a"), Cell("-0.1 (-0.2, +0.3)")),)),))
-        assert table.to_csv().splitlines()[1] == ',a,"-0.1 (-0.2, +0.3)"'
+        table = Table(
+            "x", "X", ("Name", "Interval"), (RowGroup("", ((Cell("-38.4 to +66.3"), Cell("-0.1 (-0.2, +0.3)")),)),)
+        )
+        assert table.to_csv().splitlines()[1] == ',-38.4 to +66.3,"-0.1 (-0.2, +0.3)"'
 
 
 class TestTerminals:

@@ -128,7 +128,7 @@ def escape_markdown(text: str) -> str:
     return text.replace("|", "&#124;")
 
 
-_NUMBERS = re.compile(r"[-+0-9.,%±()\[\] ]*")
+_NUMBERS = re.compile(r"[-+0-9.,%±()\[\] ]*(to [-+0-9.,%± ]*)?")
 
 
 def escape_csv(text: str) -> str:
