@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from unimoe.errors import UnimoeError
+from unimoe.errors import UnimoeError, is_full_disk
 from unimoe.limits import harmless, shortened
 
 
@@ -79,11 +79,22 @@ def run(app: typer.Typer) -> NoReturn:
         sys.exit(UnimoeError.exit_code)
     except OSError as error:
         if error.filename is None or error.errno is None:
+            _exit_if_full(error)
             raise
         path = os.fsdecode(error.filename)
-        print_error(UnimoeError(f"{path}: {error.strerror}; check this path, its rights, and the room on its disk"))
+        print_error(UnimoeError(f"{path}: {error.strerror}; check the path, its rights, and the room on its disk"))
         sys.exit(UnimoeError.exit_code)
+    except Exception as error:
+        _exit_if_full(error)
+        raise
     sys.exit(0)
+
+
+def _exit_if_full(error: Exception) -> None:
+    """End with a line where a library could not write for want of room; each has errors of its own for that."""
+    if is_full_disk(error):
+        print_error(UnimoeError("no room is left on the disk of the output or of the cache; free some, and run again"))
+        sys.exit(UnimoeError.exit_code)
 
 
 @contextmanager

@@ -62,11 +62,12 @@ class TestTerminals:
         assert not set(done.stderr) & set("\x1b\x9b\x07\x08\r\u202e")
 
     @pytest.mark.parametrize("text", ESCAPES)
-    def test_a_message_or_table_steers_none(self, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        shown = io.StringIO()
-        monkeypatch.setattr(console.stderr, "file", shown)
-        console.stderr.print(f"done: {text}\nnext\tline")
-        console.stderr.out(text)
+    def test_a_message_or_table_steers_none(self, text: str) -> None:
+        with console.stderr.capture() as captured:
+            console.stderr.print(f"done: {text}\nnext\tline")
+            console.stderr.out(text)
+        shown = io.StringIO(captured.get())
+        shown.seek(0, io.SEEK_END)
         plain = Console(file=shown, color_system=None)
         plain.print(Table("x", text, (text, text), (RowGroup(text, ((Cell(text), Cell(text)),)),), (text,)).to_rich())
         assert not set(shown.getvalue()) & set("\x1b\x9b\x07\x08\r\u202e")

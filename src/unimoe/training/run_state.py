@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from unimoe.checkpoint import first_difference
 from unimoe.errors import DataError
-from unimoe.io import append_jsonl, atomic_path, parse_json, read_bytes, write_text
+from unimoe.io import append_jsonl, atomic_path, lock, parse_json, read_bytes, write_text
 
 Progress = TypeVar("Progress")
 Parts = dict[str, dict[str, Tensor]]
@@ -45,6 +46,10 @@ class RunState(Generic[Progress]):
         self.folder, self.settings, self.fingerprint = folder, settings, fingerprint
         self.path, self._logs, self._progress = folder / "state.safetensors", folder / "logs", progress
         self.log_path = self._logs / "train.jsonl"
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Return a lock: of several processes that run the same training one trains, and the others find it done."""
+        return lock(self.path)
 
     def save(self, progress: Progress, **parts: Mapping[str, Tensor]) -> None:
         """Write the state atomically: the progress, and the tensors that the trainer keeps between steps."""

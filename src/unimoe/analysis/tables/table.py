@@ -54,8 +54,8 @@ class Table(Content):
     def to_csv(self) -> str:
         """Return full precision, one line per row, the group in the first column; notes as trailing ``#`` lines.
 
-        Names are whole; ``{name} std`` and ``{name} symbols`` follow where a column has them. What looks like a formula has
-        an apostrophe before it.
+        Names are whole; ``{name} std`` and ``{name} symbols`` follow where a column has them. What looks
+        like a formula has an apostrophe before it.
         """
         lines = [["group", *(escape_csv(group.heading) for group in self.groups for _ in group.rows)]]
         for column, cells in zip(self.columns, self.by_column or [()] * len(self.columns), strict=True):
