@@ -36,7 +36,7 @@ class LoraConfig(Section):
         target_modules: names of the linear layers that get an adapter.
     """
 
-    r: Count = 8
+    r: Annotated[int, Field(ge=1, le=4096)] = 8
     alpha: Count = 16
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     target_modules: list[str] = Field(

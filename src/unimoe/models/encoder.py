@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from unimoe.config.encoder import EncoderConfig
 from unimoe.errors import DataError, InputError, UsageError
 from unimoe.io import hash_json
+from unimoe.limits import shortened
 from unimoe.models.batching import default_token_budget, plan_batches, to_device
 from unimoe.models.device import keep_freed_memory, release_memory
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
@@ -52,7 +53,7 @@ def load_encoder(config: EncoderConfig, device: torch.device, dtype: torch.dtype
     keep_freed_memory(device)
     try:
         return SentenceEncoder(config, files, tokenizer, model.to(device), heads)
-    except RuntimeError as error:  # torch's, of matrices whose shapes do not match
+    except (RuntimeError, IndexError) as error:  # torch's, of matrices whose shapes do not match
         raise DataError(
             f"encoder.base {config.base!r}: its modules do not fit together ({first_line(error)})"
         ) from None
@@ -187,6 +188,8 @@ class SentenceEncoder:
                 )
             return config.max_length
         own = files.max_length or self._tokenizer.model_max_length
+        if not isinstance(own, int | float) or own < 1:
+            raise DataError(f"{files.transformer}: model_max_length {own!r} is no length; set encoder.max_length")
         return int(own if positions is None else min(own, positions))
 
 
@@ -243,10 +246,10 @@ def dense(folder: Path, device: torch.device) -> Head:
     name = str(settings.get("activation_function", "torch.nn.modules.activation.Tanh"))
     activation = _activation(name)
     if activation is None:
-        raise DataError(f"{path}: activation {name} is not supported; use another encoder")
+        raise DataError(f"{path}: activation {shortened(name)} is not supported; use another encoder")
     for key, known in _KNOWN.items():
         if settings.get(key) not in known:
-            raise DataError(f"{path}: {key} {settings[key]!r} is not supported; use another encoder")
+            raise DataError(f"{path}: {key} {shortened(repr(settings[key]))} is not supported; use another encoder")
     weights = {name: tensor.float().to(device) for name, tensor in _read_weights(folder / "model.safetensors").items()}
     if "linear.weight" not in weights or (settings.get("bias", True) and "linear.bias" not in weights):
         raise DataError(f"{folder / 'model.safetensors'}: no linear.weight or linear.bias; save the model anew")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from unimoe.errors import DataError
 from unimoe.io import hash_file, hash_parts, read_json
 from unimoe.models.bundled import folder_named
-from unimoe.models.encoder_files import NOT_FROM_HUB
+from unimoe.models.encoder_files import NOT_FROM_HUB, inside, read_settings, setting
 from unimoe.models.quiet import first_line
 
 _FROM_HUB = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]
@@ -64,7 +63,7 @@ def transformer_folder(root: Path) -> Path:
         return root
     modules = read_json(listed)
     try:
-        return root / str(modules[0]["path"])
+        return root / inside(listed, str(modules[0]["path"]))
     except (IndexError, KeyError, TypeError):
         raise DataError(f"{listed}: lists no modules with a path; save the model with save_pretrained()") from None
 
@@ -112,12 +111,12 @@ def architecture(folder: Path) -> str:
     file = folder / "config.json"
     if not file.is_file():
         raise DataError(f"{folder}: no config.json; give the folder of a model that save_pretrained() has written")
-    settings: Any = read_json(file)
-    names = settings.get("architectures") if isinstance(settings, dict) else None
+    names = setting(file, read_settings(file), "architectures", list)
     return str(names[0]) if names else ""
 
 
 def label_count(folder: Path) -> int | None:
     """Return the labels of a classifier by its ``config.json``; None where they are not named."""
-    labels = read_json(folder / "config.json").get("id2label")
+    file = folder / "config.json"
+    labels = setting(file, read_settings(file), "id2label", dict)
     return None if labels is None else len(labels)

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from unimoe.errors import DataError, InputError
-from unimoe.io import hash_json, read_json
+from unimoe.io import hash_json
 from unimoe.models.base import attention_for
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.device import keep_freed_memory
 from unimoe.models.embedder import Advance, Vectors
+from unimoe.models.encoder_files import read_settings
 from unimoe.models.matmul import quicken
 from unimoe.models.pair_model import QueryFirstIds, TextPair
 from unimoe.models.pipeline import Gathered
@@ -170,7 +171,7 @@ def _load(folder: Path, dtype: torch.dtype, key: str) -> tuple[Any, Any, list[st
 
 
 def _adapted_base(key: str, folder: Path) -> tuple[Path, str | None]:
-    settings: Any = read_json(folder / _ADAPTER)
+    settings = read_settings(folder / _ADAPTER)
     base = settings.get("base_model_name_or_path")
     if settings.get("task_type") != "SEQ_CLS" or not base:
         raise DataError(

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from unimoe.config.base import Count, Fraction, Positive, Section
+from unimoe.config.base import Count, Fraction, Positive, Section, Width
 from unimoe.config.encoder import BUNDLED_ENCODER, EncoderConfig
 from unimoe.config.experiment import BM25Config
 from unimoe.config.losses import LOSSES
@@ -100,7 +100,7 @@ class GeneticConfig(Section):
         mutation: standard deviation of the rank-1 mutation, relative to the weights.
     """
 
-    individuals: Annotated[int, Field(ge=4)] = 32
+    individuals: Annotated[int, Field(ge=4, le=2**20)] = 32
     elites: Count = 2
     tournament: Annotated[int, Field(ge=2)] = 3
     crossover: Fraction = 0.5
@@ -164,20 +164,20 @@ class TrainConfig(Section):
     splits: SplitConfig | None = None
     encoder: EncoderConfig = EncoderConfig()
     pools: PoolConfig = PoolConfig()
-    head_output_size: Count = 128
+    head_output_size: Width = 128
     scoring: Scoring = "cosine"
     init: Literal["pca", "orthogonal", "normal"] = "pca"
     method: Method = "eggroll"
     num_steps: Count = 300
     batch_size: Count = 32
-    population_size: Annotated[int, Field(ge=2)] = 256
+    population_size: Annotated[int, Field(ge=2, le=2**20)] = 256
     sigma: Positive = 0.05
     sigma_is: Literal["relative", "absolute"] = "relative"
     learning_rate: Positive = 1e-3
     optimizer: Literal["adam", "sgd"] = "adam"
     adaptive_sigma: bool = False
     shaping_method: Literal["rank", "zscore", "combined", "none"] = "zscore"
-    noise_rank: Count = 1
+    noise_rank: Width = 1
     grid: bool = False
     max_norm: Positive | None = None
     weight_decay: Annotated[float, Field(ge=0)] = 0.0

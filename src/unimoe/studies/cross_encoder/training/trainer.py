@@ -100,9 +100,10 @@ class CrossEncoderTraining:
         Raises:
             DataError: a saved state is of another training, a list cannot be used, or the loss is not finite.
         """
-        done = self.finished()
-        if done is not None:
-            return done
+        with self._state.alone():
+            return self.finished() or self._train(on_step)
+
+    def _train(self, on_step: OnStep | None) -> CrossEncoderManifest:
         self._claim_folder()
         start = time.perf_counter()
         model = new_cross_encoder(self.config.model, self._base, self.config.seed, self.device)
