@@ -20,7 +20,7 @@ from support.tiny_rerankers import (
 from support.yesno import assert_gaps_equal
 
 from unimoe.config import ModelConfig, PromptConfig
-from unimoe.evaluation.rerankers import CrossEncoderReranker, UnimodelReranker
+from unimoe.evaluation.rerankers import CrossEncoderReranker, PairModelReranker
 from unimoe.models.base import load_base
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder
 from unimoe.models.rerankers.mono_t5 import MonoT5, load_mono_t5
@@ -110,7 +110,7 @@ class TestMonoT5:
     @pytest.mark.parametrize("batching", [{}, {"batch_size": 1}, {"token_budget": 90}])
     def test_the_margin_has_the_published_score(self, folder: Path, answers: tuple[str, str], batching: Any) -> None:
         given: dict[str, Any] = {} if answers == ("true", "false") else {"yes": answers[0], "no": answers[1]}
-        ours = UnimodelReranker(self.load(folder, **given), **batching)
+        ours = PairModelReranker(self.load(folder, **given), **batching)
         margins = ours.score(ours.prepare(PAIRS))
         expected = self.reference(folder, *answers)
         assert np.ptp(expected) > 0.05
@@ -152,13 +152,13 @@ class TestRankLLaMA:
     @pytest.mark.parametrize("batching", [{}, {"batch_size": 1}, {"token_budget": 90}])
     def test_scores_are_those_of_its_card(self, folder: Path, batching: Any) -> None:
         expected = self.reference(*self.classifier(folder))
-        ours = UnimodelReranker(self.load(folder), **batching)
+        ours = PairModelReranker(self.load(folder), **batching)
         assert np.ptp(expected) > 0.1
         assert ours.score(ours.prepare(PAIRS)) == pytest.approx(expected, abs=1e-4)
 
     def test_what_is_too_long_loses_the_end_of_the_document(self, folder: Path) -> None:
         expected = self.reference(*self.classifier(folder), truncation="only_second", max_length=50)
-        ours = UnimodelReranker(self.load(folder, max_length=50))
+        ours = PairModelReranker(self.load(folder, max_length=50))
         assert ours.score(ours.prepare(PAIRS)) == pytest.approx(expected, abs=1e-4)
 
     def test_an_adapter_is_merged_into_its_base(self, tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ class TestRankLLaMA:
         base = auto.from_pretrained(settings.base_model_name_or_path, num_labels=1)
         merged: Any = PeftModel.from_pretrained(base, str(folder)).merge_and_unload().eval()
         tokenizer = AutoTokenizer.from_pretrained(settings.base_model_name_or_path)
-        ours = UnimodelReranker(self.load(folder))
+        ours = PairModelReranker(self.load(folder))
         assert ours.score(ours.prepare(PAIRS)) == pytest.approx(self.reference(merged, tokenizer), abs=1e-4)
 
 

@@ -25,7 +25,7 @@ from unimoe.config.dense import DenseExperiment
 from unimoe.config.encoder import EncoderConfig
 from unimoe.errors import UsageError
 from unimoe.evaluation.evaluate import EvaluationRequest, run_evaluation
-from unimoe.evaluation.rerankers import UnimodelReranker
+from unimoe.evaluation.rerankers import PairModelReranker
 from unimoe.evaluation.systems import encoder_retriever
 from unimoe.models.served.probe import PROBE_PAIRS, PROBE_TEXTS
 from unimoe.processes import Processes
@@ -79,7 +79,7 @@ def test_a_result_has_the_scores_of_the_model_and_says_who_was_asked(
     assert done.returncode == 0, done.stderr
     found, run = result(folder, f"tiny.{api}"), run_of(folder, f"tiny.{api}")
     assert len(run) == 50
-    local = UnimodelReranker(server.model)
+    local = PairModelReranker(server.model)
     pairs = [(COLLECTION.queries[query], COLLECTION.corpus[document].full_text) for query, document in run]
     margins = local.score(local.prepare(pairs))
     assert list(run.values()) == pytest.approx([sigmoid(m) if api == "cohere" else m for m in margins], abs=1e-5)

@@ -10,7 +10,8 @@ import torch
 
 from unimoe.errors import DataError, InputError
 from unimoe.io import hash_json
-from unimoe.models.matmul import quicken
+from unimoe.models.batching import batches
+from unimoe.models.device import ready_to_score
 from unimoe.models.pair_model import TextPair
 from unimoe.models.quiet import first_line, quiet_loading
 from unimoe.models.rerankers.files import architecture, label_count, settings_hash, transformer_folder, weight_files
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
 
 _CHUNK = 16
-"""Batches between two reports of progress."""
+"""Batches between two reports of progress, among which sentence-transformers sorts the pairs by length."""
 
 
 def load_cross_encoder(
@@ -62,8 +63,7 @@ def load_cross_encoder(
     own = model.max_seq_length
     if max_length is not None and (own is None or own > max_length):
         model.max_seq_length = max_length
-    quicken(model)
-    return model
+    return ready_to_score(model, device)
 
 
 def refuse_no_cross_encoder(folder: Path) -> None:
@@ -96,27 +96,26 @@ def score_pairs(
     Args:
         model: the cross-encoder.
         pairs: query and document.
-        batch_size: pairs of one forward pass, which have similar lengths.
+        batch_size: pairs of one forward pass.
         advance: called with the number of pairs done.
 
     Raises:
         InputError: a logit is not finite.
     """
-    order = sorted(range(len(pairs)), key=lambda index: -sum(map(len, pairs[index])))
-    scores = [0.0] * len(pairs)
-    for begin in range(0, len(order), _CHUNK * batch_size):
-        chosen = order[begin : begin + _CHUNK * batch_size]
+    scores: list[float] = []
+    for chosen in batches(pairs, _CHUNK * batch_size):
         found = model.predict(
-            [pairs[index] for index in chosen],
+            list(chosen),
             batch_size=batch_size,
             show_progress_bar=False,
             activation_fn=torch.nn.Identity(),
             convert_to_tensor=True,
         )
-        for index, score in zip(chosen, found.float().tolist(), strict=True):
-            if not torch.tensor(score).isfinite():
-                raise InputError(index, "its score is not finite; the weights are damaged, or the training diverged")
-            scores[index] = score
+        spoilt = found.isfinite().logical_not().nonzero().flatten().tolist()
+        if spoilt:
+            reason = "its score is not finite; the weights are damaged, or the training diverged"
+            raise InputError(len(scores) + spoilt[0], reason)
+        scores += found.float().tolist()
         if advance is not None:
             advance(len(chosen))
     return scores

@@ -30,7 +30,7 @@ from unimoe.errors import UsageError
 from unimoe.evaluation.loading import Failures
 from unimoe.evaluation.mteb.suite import MTEBSuite
 from unimoe.evaluation.named import Naming, stated_system
-from unimoe.evaluation.rerankers import UnimodelReranker
+from unimoe.evaluation.rerankers import PairModelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.runner import Evaluator
 from unimoe.models.served.apis.vllm import generative
@@ -54,7 +54,7 @@ def forget(server: ModelServer) -> None:
 
 @pytest.mark.parametrize("api", RERANKING)
 def test_a_run_has_the_scores_of_the_model_in_this_process(api: str, server: ModelServer, tmp_path: Path) -> None:
-    local = rerank_collection(UnimodelReranker(server.model), COLLECTION, CANDIDATES)
+    local = rerank_collection(PairModelReranker(server.model), COLLECTION, CANDIDATES)
     found = rerank_collection(reranker(server, tmp_path, api), COLLECTION, CANDIDATES)
     for query, scores in local.run.items():
         expected = {document: sigmoid(s) if api == "cohere" else s for document, s in scores.items()}
