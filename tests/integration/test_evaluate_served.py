@@ -97,7 +97,7 @@ def test_an_embedder_is_evaluated_on_embedding(server: ModelServer, folder: Path
     found = result(folder, "tiny.openai", "embedding")
     assert found["identity"]["base_model"].startswith("served:openai:")
     assert (found["provenance"]["device"], found["provenance"]["token_budget"]) == ("a server", None)
-    assert found["provenance"]["usage"]["requests"] == len(server.asked) - 2  # but for those about the probe texts
+    assert found["provenance"]["usage"]["requests"] == len(server.asked) - 2  # the first two ask about the probe texts
     assert server.pairs == len(PROBE_TEXTS) + len(COLLECTION.corpus) + len(COLLECTION.queries)
 
 

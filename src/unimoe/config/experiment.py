@@ -91,7 +91,7 @@ class PromptConfig(Section):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All keys and values by which prompts are told apart: answers of their own, where they are set."""
+        """The keys and values that are set; one without a value, such as an answer of the model's own, is left out."""
         return {key: value for key, value in self.model_dump().items() if value is not None}
 
 

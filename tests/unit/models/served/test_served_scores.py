@@ -178,7 +178,7 @@ class TestMTEB:
         answered = [score for documents in run.values() for score in documents.values()]
         assert answered == pytest.approx(server.model.rerank(texts, output="gap").tolist(), abs=1e-5)
         assert found.identity.base_model == model.identity
-        assert found.provenance.usage["requests"] == len(server.asked) - 2  # but for those about the probe pairs
+        assert found.provenance.usage["requests"] == len(server.asked) - 2  # the first two ask about the probe pairs
 
     def test_a_retrieval_task(self, server: ModelServer, tmp_path: Path) -> None:
         model = embedder(server, tmp_path, batch=50)
