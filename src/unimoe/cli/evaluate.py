@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated
 
 import typer
 
+from unimoe.cli.models import evaluation_request
 from unimoe.cli.options import (
     Device,
     MaxQueries,
     Override,
     Threads,
     chosen_device,
-    given_options,
     joined_quietly,
     quiet_libraries,
     refuse_torchrun,
 )
 from unimoe.errors import UsageError, did_you_mean
-
-if TYPE_CHECKING:
-    from unimoe.results import Task
 
 
 def evaluate(
@@ -79,8 +76,7 @@ def evaluate(
     that are up to date, so you can restart a killed evaluation. Under torchrun the processes share
     all work of the model.
     """
-    from unimoe.config.files import load_experiment
-    from unimoe.evaluation.evaluate import EvaluationRequest, plan_evaluation, run_evaluation
+    from unimoe.evaluation.evaluate import plan_evaluation, run_evaluation
     from unimoe.evaluation.mteb.names import split_names
     from unimoe.evaluation.sharing import leading
 
@@ -99,30 +95,19 @@ def evaluate(
     if price_per_hour is not None and not plan:
         raise UsageError("--price-per-hour belongs to --plan; give both, or neither")
     quiet_libraries()
-    request = EvaluationRequest(
+    request = evaluation_request(
         checkpoint=checkpoint,
         model=model,
         name=name,
-        config=load_experiment(config, override or []) if config else None,
-        overrides=tuple(override or ()),
-        tier=eval_tier,
-        datasets=tuple(split_names(datasets or "")),
-        mteb=tuple(split_names(mteb or "")),
-        task=cast("Task | None", task),
+        config=config,
+        override=override,
+        eval_tier=eval_tier,
+        datasets=datasets,
+        mteb=mteb,
+        task=task,
         max_queries=max_queries,
         output_dir=output_dir,
         threads=threads,
-        given=given_options(
-            config,
-            override,
-            model=model,
-            name=name,
-            eval_tier=eval_tier,
-            datasets=datasets,
-            mteb=mteb,
-            task=task,
-            max_queries=max_queries,
-        ),
     )
     if plan:
         refuse_torchrun("a plan")
