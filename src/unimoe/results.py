@@ -250,6 +250,16 @@ def run_path(output_dir: Path, config_name: str, seed: int | None, task: str, da
     return arm_dir(output_dir, config_name, seed) / "runs" / task / f"{safe_name(dataset)}.trec"
 
 
+def run_beside(path: Path) -> Path:
+    """Return the path of the TREC run of a result file."""
+    return path.parents[2] / "runs" / path.parent.name / f"{path.stem}.trec"
+
+
+def qrels_path(output_dir: Path, dataset: str, split: str) -> Path:
+    """Return the path of a dataset's judgments in TREC layout."""
+    return output_dir / "qrels" / f"{safe_name(f'{dataset}-{split}')}.qrels"
+
+
 def drilldown_path(path: Path) -> Path:
     """Return the path of the drill-down sidecar of a result file."""
     return path.with_suffix(".queries.json")

@@ -44,10 +44,11 @@ _ONE_FOLDER = (
     _Rule("base model", attrgetter("identity.base_model"), none_agrees=True),  # BM25 has none
 )
 _PROMPT = _Rule("prompt", attrgetter("identity.prompt"), none_agrees=True)
+_METRIC = _Rule("main metric", attrgetter("main_metric"), "metrics")
 _ONE_DATASET = (
     _PROMPT,
     _Rule("task type", attrgetter("task_type"), none_agrees=True),
-    _Rule("main metric", attrgetter("main_metric"), "metrics"),
+    _METRIC,
     _Rule("relevance level", attrgetter("relevance_level")),
     _Rule("split", attrgetter("identity.split"), "collections"),
     _Rule("pool", attrgetter("identity.pool"), "candidates"),
@@ -114,8 +115,18 @@ def _on_one_dataset(key: str, results: list[EvalResult], allow: Collection[str])
     return [r.model_copy(update={"caveats": list(dict.fromkeys([*r.caveats, *found]))}) for r in results]
 
 
-def _agrees(rule: _Rule, where: str, results: Iterable[EvalResult], allow: Collection[str]) -> str | None:
-    """Refuse results that differ; return the difference as a caveat where it is allowed."""
+def refuse_other_data(key: str, results: Sequence[EvalResult]) -> None:
+    """Refuse rerankings of several models that are not of the same queries, candidates and judgments.
+
+    Raises:
+        DataError: there are others; names the difference.
+    """
+    for rule in (*_ONE_DATASET, *_WHERE_RERANKED):
+        if rule not in (_PROMPT, _METRIC) and (difference := _difference(rule, results)):
+            raise DataError(f"{key}: {difference}; evaluate all of them on the same data, with the same settings")
+
+
+def _difference(rule: _Rule, results: Iterable[EvalResult]) -> str | None:
     holders: dict[Any, list[str]] = {}
     for result in results:
         value = rule.value_of(result)
@@ -123,7 +134,14 @@ def _agrees(rule: _Rule, where: str, results: Iterable[EvalResult], allow: Colle
             holders.setdefault(value, []).append(name_of(result))
     if len(holders) < 2:
         return None
-    difference = f"{rule.what} differs: " + "; ".join(f"{v!r} in {_some(names, 3)}" for v, names in holders.items())
+    return f"{rule.what} differs: " + "; ".join(f"{v!r} in {_some(names, 3)}" for v, names in holders.items())
+
+
+def _agrees(rule: _Rule, where: str, results: Iterable[EvalResult], allow: Collection[str]) -> str | None:
+    """Refuse results that differ; return the difference as a caveat where it is allowed."""
+    difference = _difference(rule, results)
+    if difference is None:
+        return None
     if rule.allowance in allow:
         return f"{where}: {difference} (allowed by name: {rule.allowance})"
     raise DataError(
