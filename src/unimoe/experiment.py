@@ -22,6 +22,7 @@ from unimoe.config.base import Dtype
 from unimoe.config.experiment import FUSION
 from unimoe.console import Steps, stderr
 from unimoe.errors import DataError
+from unimoe.evaluation.beside import systems_beside
 from unimoe.evaluation.dev_eval import DevEvaluation
 from unimoe.evaluation.loading import load_reporting
 from unimoe.evaluation.mteb.names import mteb_name
@@ -80,6 +81,7 @@ class ExperimentRun:
         if gates.gates and not register(gates, self._output_dir) and gates.path is not None:
             late = f"{self._output_dir} has results and no {REGISTERED}: too late to register {gates.path}"
             stderr.print(f"{late}; verdicts --gates still judges by it", soft_wrap=True)
+        self._beside = systems_beside(experiment, device, self.loader.dtype)
         self._evaluator = Evaluator(self._output_dir, given)
         self._begun: set[str] = set()  # phases with a finished unit in this process
 
@@ -127,7 +129,9 @@ class ExperimentRun:
         with record.phase(LOAD):
             chosen = tier_datasets(self.experiment, "bundled")
             datasets = [load_reporting(dataset, self.loader.device) for dataset in chosen]
-            baselines = [first_stage_system(self.experiment), zero_shot_system(self.experiment, self.loader)]
+            baselines = [
+                first_stage_system(self.experiment), zero_shot_system(self.experiment, self.loader), *self._beside,
+            ]  # fmt: skip
         self._units = self._phases(baselines, datasets)
         self._steps = Steps(len(self._units), self._seconds_left if expected else None)
         for system in baselines:
@@ -232,7 +236,7 @@ def matching_gates(experiment: Experiment) -> Registration:
         "embedding": {bundled.name, *filter(None, map(mteb_name, later))},
         "retrieval": {bundled.name},
     }
-    arms = [*experiment.arms, "bm25", "first_stage", ZERO_SHOT_ARM]
+    arms = [*experiment.arms, "bm25", "first_stage", ZERO_SHOT_ARM, *experiment.evaluation.systems]
     for lacking in unmet(gates, arms, experiment.seeds, datasets):
         if SMOKE_CAVEAT not in experiment.caveats:
             raise DataError(lacking)
@@ -275,6 +279,7 @@ def pinned_dtype(experiment: Experiment, device: torch.device) -> torch.dtype:
     # Seeds and arms may be added later; each training has a fingerprint of its own. Gates do not change scores, and a
     # copy in the folder guards them.
     settings = experiment.model_dump(exclude={"output_dir", "seeds", "arms", "gates", "served"})
+    del settings["evaluation"]["systems"]  # which may be added later as well
     if experiment.evaluation.first_stage != FUSION:  # folders that were begun without the key go on
         del settings["evaluation"]["fusion"]
     with lock(path):

@@ -187,6 +187,12 @@ class EvalResult(_Strict):
         """Task and dataset, ``reranking/scifact``."""
         return f"{self.task}/{self.dataset}"
 
+    @property
+    def beside_arms(self) -> bool:
+        """Whether it is of a model that its config names beside the arms (``evaluation.systems``)."""
+        evaluation = self.config.get("evaluation")
+        return isinstance(evaluation, dict) and self.config_name in (evaluation.get("systems") or {})
+
     def metric(self, name: str) -> dict[str, float]:
         """Return the per-query values of any metric that this result holds.
 

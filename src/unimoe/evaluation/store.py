@@ -85,6 +85,8 @@ class ResultStore:
         """
         for path in result_files(self.output_dir):
             result = read_result(path)
+            if result.beside_arms:
+                continue
             same_kind = result.task == "retrieval" and result.task_type is None
             own_prompt = prompt if same_kind else result.identity.prompt
             here = {"experiment": experiment, "base_model": base_model, "prompt": own_prompt}
