@@ -20,6 +20,7 @@ from unimoe.io import hash_json
 from unimoe.metrics import Scores
 from unimoe.models.device import describe_device
 from unimoe.models.loader import weights_hash
+from unimoe.models.served.probe import is_served
 from unimoe.provenance import package_versions
 from unimoe.results import Identity, Task, TrainingBudget
 from unimoe.trec import Qrels, Run
@@ -73,7 +74,12 @@ class EvaluationSpec:
         return f"{self.task} {self.dataset}: {self.system}{seed}"
 
     def fingerprint(self, device: torch.device | str, token_budget: int | None, batch_size: int | None) -> str:
-        """Return the hash of all that a pair's score depends on besides its tokens, to the last bit."""
+        """Return the hash of all that a pair's score depends on besides its tokens, to the last bit.
+
+        Scores of a model behind a server depend on nothing of this machine.
+        """
+        if is_served(self.identity.base_model):
+            return hash_json([self.identity.base_model, self.identity.prompt])
         versions, evaluation = package_versions(), self.config.get("evaluation", {})
         return hash_json(
             [

@@ -80,7 +80,7 @@ def test_vectors_are_those_of_the_model_in_this_process(api: str, server: ModelS
     found = model.encode(texts, advance=done.append)
     np.testing.assert_allclose(found, server.model.encode(texts), atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
-    assert done == [5, 5, 2]
+    assert sorted(done) == [2, 5, 5]
     assert len(server.asked) == 3
     assert model.usage["requests"] == 3
     assert found.dtype == np.float32
