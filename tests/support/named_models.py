@@ -29,6 +29,9 @@ def short(pairs):
 def words(pairs):
     return ["a"] * len(pairs)
 
+def digits(pairs):
+    return ["1.5"] * len(pairs)
+
 def nan(pairs):
     return [float("nan")] * len(pairs)
 

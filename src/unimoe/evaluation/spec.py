@@ -33,6 +33,10 @@ MTEB_CANDIDATES = "mteb"
 """What results call the first stage of MTEB's reranking tasks, whose candidates are part of the task."""
 
 
+_OF_TRAINING = {"training", "lora", "arms", "seeds", "gates"}
+"""Sections that say nothing about a model that no arm trains."""
+
+
 @dataclass(frozen=True)
 class EvaluationSpec:
     """One system on one task and dataset: all that is known before anything is scored.
@@ -254,7 +258,7 @@ def _system_spec(
             max_queries=max_queries,
         ),
         hashes=data_hashes | model_hashes(system.base_identity, prompt, trained, compiled=compiled),
-        config=experiment.model_dump(),
+        config=experiment.model_dump(exclude=_OF_TRAINING if system.untrained else None),
         main_metric=main_metric,
         dtype=system.dtype,
         caveats=[*experiment.caveats, *caveats],

@@ -37,6 +37,7 @@ class TestKinds:
         assert str(result.identity.prompt).startswith(prompt)
         assert (result.seed, result.identity.checkpoint, result.provenance.dtype) == (None, "none", "float32")
         assert result.first_stage is not None
+        assert result.config.keys().isdisjoint({"training", "lora", "arms", "seeds", "gates"})
         assert {"base_model", "prompt", "candidates", "collection"} <= result.provenance.hashes.keys()
         before = written(tmp_path)
         again = evaluate(data, name, tmp_path, "--task", "reranking")

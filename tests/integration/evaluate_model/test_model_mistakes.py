@@ -55,6 +55,7 @@ class TestBadInput:
                 ["query 'q0'", "the reranker returned 1 scores for", "return one for each"],
             ),
             ("python:my_functions:words", 3, ["the reranker returned list; return a number for each pair"]),
+            ("python:my_functions:digits", 3, ["the reranker returned list; return a number for each pair"]),
             ("python:my_functions:nan", 3, ["toy, query 'q", "the score is nan; a reranker returns finite numbers"]),
         ],
     )

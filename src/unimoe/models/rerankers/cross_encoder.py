@@ -1,4 +1,4 @@
-"""Cross-encoders of sentence-transformers, which loads and runs them: encoders with one output, and ``LogitScore``."""
+"""Cross-encoders of sentence-transformers, which loads and runs them: with one output, ``Dense`` or ``LogitScore``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ from unimoe.models.batching import batches
 from unimoe.models.device import ready_to_score
 from unimoe.models.pair_model import TextPair
 from unimoe.models.quiet import first_line, quiet_loading
-from unimoe.models.rerankers.files import architecture, label_count, settings_hash, transformer_folder, weight_files
+from unimoe.models.rerankers.files import (
+    architecture,
+    dense_labels,
+    label_count,
+    settings_hash,
+    transformer_folder,
+    weight_files,
+)
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
@@ -60,6 +67,9 @@ def load_cross_encoder(
     if model.num_labels != 1:
         raise DataError(f"{folder}: a model of {model.num_labels} labels; ranking needs one score per pair")
     _refuse_untrained_head(folder, model)
+    if dtype is not None:
+        for module in list(model)[1:]:  # the library gives it to the transformer alone
+            module.to(dtype)
     own = model.max_seq_length
     if max_length is not None and (own is None or own > max_length):
         model.max_seq_length = max_length
@@ -72,14 +82,16 @@ def refuse_no_cross_encoder(folder: Path) -> None:
     Raises:
         DataError: it is one.
     """
-    inner = transformer_folder(folder)
+    inner, labels = transformer_folder(folder), dense_labels(folder)
     name = architecture(inner)
-    if not name.endswith(("ForSequenceClassification", "ForCausalLM")):
+    if labels is None and not name.endswith(("ForSequenceClassification", "ForCausalLM")):
         raise DataError(
             f"{folder}: a {name or 'model of no known architecture'}, which has no head that scores pairs; give a "
             "cross-encoder, or train one on it with `unimoe train-cross-encoder`"
         )
-    if name.endswith("ForSequenceClassification") and (labels := label_count(inner)) not in (None, 1):
+    if labels is None and name.endswith("ForSequenceClassification"):
+        labels = label_count(inner)
+    if labels not in (None, 1):
         raise DataError(f"{folder}: a model of {labels} labels; ranking needs one score per pair")
 
 
