@@ -78,10 +78,10 @@ class ExperimentRun:
         gates = matching_gates(experiment)
         refuse_missing_layers(experiment)
         self.loader = ModelLoader(experiment, device, pinned_dtype(experiment, device))
+        self._beside = systems_beside(experiment, device, self.loader.dtype)
         if gates.gates and not register(gates, self._output_dir) and gates.path is not None:
             late = f"{self._output_dir} has results and no {REGISTERED}: too late to register {gates.path}"
             stderr.print(f"{late}; verdicts --gates still judges by it", soft_wrap=True)
-        self._beside = systems_beside(experiment, device, self.loader.dtype)
         self._evaluator = Evaluator(self._output_dir, given)
         self._begun: set[str] = set()  # phases with a finished unit in this process
 

@@ -14,7 +14,7 @@ from unimoe.cli.models import ModelOptions, reranked
 from unimoe.errors import DataError, UsageError
 from unimoe.results import arm_dir, qrels_path, read_result, run_beside
 
-FIRST_STAGE = ("bm25", "first_stage")
+_FIRST_STAGE = ("bm25", "first_stage")
 """What names the first stage whose candidates the models rerank."""
 
 _KIND = re.compile(r"[a-z][a-z0-9\-]+:")
@@ -75,7 +75,7 @@ def as_runs(baseline: str | None, systems: Sequence[str], datasets: Sequence[str
     for index, pattern in enumerate(given):
         if index in scored:
             patterns.append(_pattern(pattern, [scored[index][key] for key in results]))
-        elif pattern.path in FIRST_STAGE:
+        elif pattern.path in _FIRST_STAGE and not Path(pattern.path).exists():
             patterns.append(_pattern(pattern, [_first_stage(first[key], pattern.path) for key in results]))
         else:
             patterns.append(f"{pattern.name}={pattern.path}" if pattern.name else pattern.path)
@@ -84,10 +84,12 @@ def as_runs(baseline: str | None, systems: Sequence[str], datasets: Sequence[str
 
 
 def _is_scored(path: str) -> bool:
-    """Return whether a text names a model or a folder of results, whose runs are in known places."""
-    if Path(path).is_file() or _WILDCARD.search(path) or PLACE in path:
+    """Return whether a text names a model, a folder of results or a result, whose runs are in known places."""
+    if Path(path).is_file():
+        return path.endswith(".json")
+    if _WILDCARD.search(path) or PLACE in path:
         return False
-    return Path(path).is_dir() or bool(_KIND.match(path))
+    return Path(path).is_dir() or _KIND.match(path) is not None
 
 
 def _shared(scored: Sequence[Mapping[str, Path]], names: Sequence[str]) -> list[str]:

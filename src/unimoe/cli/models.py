@@ -107,7 +107,7 @@ def reranked(name: str, options: ModelOptions, command: str) -> dict[str, Path]:
     from unimoe.results import safe_name
 
     refuse_torchrun(command)
-    if Path(name).is_dir() and not is_model_folder(name):
+    if Path(name).is_dir() and not _holds_model(name):
         raise DataError(f"{name}: holds neither reranking results nor a model; run `unimoe evaluate` first")
     quiet_libraries()
     request = evaluation_request(
@@ -128,6 +128,6 @@ def reranked(name: str, options: ModelOptions, command: str) -> dict[str, Path]:
         stdout.quiet = before
 
 
-def is_model_folder(name: str) -> bool:
+def _holds_model(name: str) -> bool:
     """Return whether a folder holds a model or an adapter."""
     return any(Path(name, file).is_file() for file in _MODEL_FILES)

@@ -245,7 +245,8 @@ class Experiment(Section):
         caveats: why results are unfit for decisions; copied into every result.
         output_dir: folder of checkpoints, results and analysis; one experiment each.
         seeds: a training of every arm for each of them.
-        served: how a model behind a server is asked, when ``--model`` is its address; null without one.
+        served: how a model behind a server is asked, when ``--model`` or ``evaluation.systems`` has its address; null
+            without one.
     """
 
     name: Name

@@ -9,7 +9,7 @@ import torch
 
 from unimoe.config import Experiment
 from unimoe.errors import DataError, UnimoeError, UsageError
-from unimoe.evaluation.named import OPTION, Naming, named_system
+from unimoe.evaluation.named import ADDRESSES, OPTION, Naming, named_system
 from unimoe.evaluation.served import ServedReranker
 from unimoe.evaluation.systems import System
 from unimoe.evaluation.tiers import LoadedDataset
@@ -25,10 +25,10 @@ def systems_beside(experiment: Experiment, device: torch.device, dtype: torch.dt
     Raises:
         UnimoeError: a name means no model, or a server does not answer; names the key.
     """
-    model = experiment.model.model_copy(update=_OF_THE_BASE)
-    settings = experiment.model_copy(update={"model": model})
+    other = experiment.model_copy(update={"model": experiment.model.model_copy(update=_OF_THE_BASE)})
     systems = []
     for arm, name in experiment.evaluation.systems.items():
+        settings = experiment if name.partition(":")[0] in ADDRESSES else other  # a server reads the base's token ids
         with _naming_key(arm):
             systems.append(named_system(name, Naming(settings, device, dtype, arm)))
     return systems

@@ -258,7 +258,7 @@ def _system_spec(
             max_queries=max_queries,
         ),
         hashes=data_hashes | model_hashes(system.base_identity, prompt, trained, compiled=compiled),
-        config=experiment.model_dump(exclude=_OF_TRAINING if system.untrained else None),
+        config=experiment.model_dump(exclude=_OF_TRAINING if system.by_name else None),
         main_metric=main_metric,
         dtype=system.dtype,
         caveats=[*experiment.caveats, *caveats],

@@ -76,8 +76,8 @@ class System:
         return self.checkpoint.which if self.checkpoint else "none"
 
     @property
-    def untrained(self) -> bool:
-        """Whether it is a model that the experiment neither trains nor trains from: one by name."""
+    def by_name(self) -> bool:
+        """Whether it is a model that the experiment neither trains nor begins training with."""
         return self.load is not None and self.checkpoint is None and self.name != ZERO_SHOT_ARM
 
     @property

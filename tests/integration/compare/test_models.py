@@ -79,10 +79,11 @@ def test_a_model_is_compared_with_a_run_file_and_with_results(data: Path, tmp_pa
     compare(data, "--systems", "python:my_compared:lengths", "python:my_compared:short", *place)
     folder = tmp_path / "python-my_compared-lengths"
     run = folder / "lengths/seed_none/runs/reranking/toy.trec"
-    mixed = ["--systems", "python:my_compared:short", f"stored={folder}", f"run={run}"]
+    result = folder / "lengths/seed_none/results/reranking/toy.json"
+    mixed = ["--systems", "python:my_compared:short", f"stored={folder}", f"run={run}", f"result={result}"]
     parsed = found(compare(data, *mixed, *place, "--allow", "duplicates"))
     means = {row["system"]: row["mean"] for row in parsed["scores"]}
-    assert means["stored"] == means["run"] != means["short"]
+    assert means["stored"] == means["run"] == means["result"] != means["short"]
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,7 @@ class CandidateReranking(_SearchModel[MTEBCrossEncoderWrapper]):
 
 def _fingerprint(model: MTEBWrapper[Any], options: Mapping[str, Any]) -> str:
     """Return the hash of everything that vectors and scores depend on besides the texts, to the last bit."""
-    scorer, revision = model.model, model.mteb_model_meta.revision  # which holds the identity of all
+    scorer, revision = model.model, model.mteb_model_meta.revision  # a hash of identity, prompt and settings
     if is_served(getattr(scorer, "base_identity", getattr(scorer, "identity", None))):
         return hash_json([revision, dict(options)])
     versions = package_versions()

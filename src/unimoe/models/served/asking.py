@@ -85,7 +85,7 @@ class Asker(Generic[Value]):
         except ServerError as error:
             raise InputError(request.begin, str(error)) from None
         except InputError as error:
-            said = "answered with the key" if self._client.told_key(answer) else error.reason
+            said = "answered with the key" if self._client.repeats_key(answer) else error.reason
             line = self._client.error(f"{said}; check served.api, and the server's log")
             raise InputError(request.begin + error.index, str(line)) from None
         return values, usage_of(answer, self._settings)

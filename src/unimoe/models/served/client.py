@@ -71,7 +71,7 @@ class Client:
         """Return an error that names the server."""
         return ServerError(f"{self.url} ({self._settings.model}): {' '.join(reason.split())}")
 
-    def told_key(self, answer: Any) -> bool:
+    def repeats_key(self, answer: Any) -> bool:
         """Return whether an answer repeats the key, so that no part of it may be shown."""
         return bool(self._key) and str(self._key) in str(answer)
 

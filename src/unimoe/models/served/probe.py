@@ -43,8 +43,8 @@ def record_file(client: Client, settings: ServedConfig, kind: str, asked: Sequen
 
     ``asked`` is what else they depend on.
     """
-    told = [kind, client.host, settings.api, settings.model, settings.revision, *asked]
-    return cache_dir("served") / f"{hash_json(told)}.json"
+    known = [kind, client.host, settings.api, settings.model, settings.revision, *asked]
+    return cache_dir("served") / f"{hash_json(known)}.json"
 
 
 def fingerprint(client: Client, settings: ServedConfig, found: Sequence[float], record: Path) -> str:
