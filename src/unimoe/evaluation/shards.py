@@ -174,7 +174,7 @@ def pair_texts(collection: Collection, pairs: Sequence[Pair]) -> list[TextPair]:
 
 
 class ShardWork(TypedDict, total=False):
-    """How shards are scored, besides by what.
+    """Options of scoring shards.
 
     Attributes:
         store: keeps finished shards, so that a killed run can be resumed; by default none.

@@ -20,7 +20,7 @@ from unimoe.io import hash_file, hash_json
 KIND = "python"
 
 _OPTIONAL = {"token_budget": None, "device": "as the function chooses"}
-"""What a user's reranker may lack, and what it has then."""
+"""Attributes that a user's reranker may lack, with what counts instead."""
 
 
 def python_system(name: str, naming: Naming) -> System:

@@ -1,4 +1,4 @@
-"""What an API is: the body of a request, and where an answer has its rows.
+"""An API: the body of a request, and where an answer has its rows.
 
 An API of your own is registered under a name, which ``served.api`` may then be::
 
@@ -82,7 +82,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class API:
-    """What a server does: one of these.
+    """The endpoints of a server, of which it has one at least.
 
     Attributes:
         rerank: ``body(settings, query, documents)``, scores of texts.
