@@ -194,6 +194,12 @@ class EvalResult(_Strict):
         """Task and dataset, ``reranking/scifact``."""
         return f"{self.task}/{self.dataset}"
 
+    @property
+    def beside_arms(self) -> bool:
+        """Whether it is of a model that its config names beside the arms (``evaluation.systems``)."""
+        evaluation = self.config.get("evaluation")
+        return isinstance(evaluation, dict) and self.config_name in (evaluation.get("systems") or {})
+
     def metric(self, name: str) -> dict[str, float]:
         """Return the per-query values of any metric that this result holds.
 
@@ -255,6 +261,16 @@ def result_files(output_dir: Path) -> list[Path]:
 def run_path(output_dir: Path, config_name: str, seed: int | None, task: str, dataset: str) -> Path:
     """Return the path of the TREC run of a result."""
     return arm_dir(output_dir, config_name, seed) / "runs" / task / f"{safe_name(dataset)}.trec"
+
+
+def run_beside(path: Path) -> Path:
+    """Return the path of the TREC run of a result file."""
+    return path.parents[2] / "runs" / path.parent.name / f"{path.stem}.trec"
+
+
+def qrels_path(output_dir: Path, dataset: str, split: str) -> Path:
+    """Return the path of a dataset's judgments in TREC layout."""
+    return output_dir / "qrels" / f"{safe_name(f'{dataset}-{split}')}.qrels"
 
 
 def drilldown_path(path: Path) -> Path:

@@ -257,6 +257,11 @@ class TestMistakes:
             ("seeds=[0, a]", 'seeds[1]: must be a whole number (it is "a")'),
             ("seeds=[1, 1]", "seeds: a seed is listed twice"),
             (
+                "evaluation.systems={joint_minilm: cross-encoder:ce}",
+                "evaluation.systems.joint_minilm: this is the name of an arm or a baseline; choose one that is neither",
+            ),
+            ("evaluation.systems={bm25: cross-encoder:ce}", "evaluation.systems.bm25: this is the name of an arm"),
+            (
                 "prompt.template=qwen",
                 "prompt.template: there is no prompt template 'qwen' (did you mean 'qwen3'?); use chat, plain, qwen3",
             ),
