@@ -11,6 +11,9 @@ Ours starts from the states of the frozen half, which are computed once for all 
 experiment a training sees each prompt once: ``*_shared`` adds to every step its part of that computation, shared by all
 of the experiment's trainings that rank; ``*_alone`` adds all of it, as if there were one arm and one seed. Peak memory
 is that of a process for each side while it takes steps; weights are included, loading them is not.
+
+``score_es_vs_softmax`` and ``pg_rank_vs_softmax`` are ratios of time: our step with one of these losses over ours with
+softmax, on the same batches. Rounds take as many steps as let the script end within eight minutes.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ from transformers import Trainer, TrainingArguments
 
 from memory import forget_peak, memory_mib
 from unimoe.config import Experiment
-from unimoe.config.files import load_experiment
+from unimoe.config.base import Dtype
+from unimoe.config.files import apply_overrides, load_experiment
 from unimoe.losses.pointwise import softmax_loss
 from unimoe.models.bundled import prepared_bundled_model
 from unimoe.models.device import choose_device, choose_dtype, describe_device
@@ -43,7 +47,13 @@ from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.examples import RankingSet, TrainingData, batch_order, load_training_data
 from unimoe.training.trainer import ArmTraining
 
-ROUNDS, STEPS = 5, 3
+ROUNDS, FEWEST_ROUNDS, STEPS = 5, 3, 3
+"""Rounds and the steps of each side in a round, where time allows."""
+
+TURNS = 11
+"""Steps of each of our losses, one after the other."""
+
+QUERIES, PEAK_STEPS = 16, 3
 
 Run = Callable[[int], float]
 """Takes that many steps, and returns the seconds of one."""
@@ -127,17 +137,18 @@ def arguments(device: torch.device, batch: int) -> dict[str, Any]:
 
 
 class Sides:
-    """The three trainings, each ready to take steps.
+    """The trainings, each ready to take steps.
 
     Args:
         folder: where they may write.
         device: where to compute.
+        dtype: as in ``model.dtype``.
     """
 
-    def __init__(self, folder: Path, device: torch.device) -> None:
-        given = [f"output_dir={folder}", "training.ranking.queries=60"]
+    def __init__(self, folder: Path, device: torch.device, dtype: Dtype) -> None:
+        given = [f"output_dir={folder}", f"training.ranking.queries={QUERIES}"]
         self.experiment = load_experiment(Path("experiments/bundled"), given)
-        self.loader = ModelLoader(self.experiment, device, choose_dtype(device))
+        self.loader = ModelLoader(self.experiment, device, choose_dtype(device, dtype))
         self._folder, self._device = folder, device
         self._source: TrainingData = load_training_data(self.experiment)
         base = self.loader.fresh_base()
@@ -153,11 +164,22 @@ class Sides:
 
     def ours(self) -> Run:
         """The trainer of unimoe."""
+        return self._with_loss(self.experiment)
+
+    def score_es(self) -> Run:
+        """The trainer of unimoe, with nDCG@10 itself by evolution of the scores."""
+        return self._with_loss(_with(self.experiment, "training.ranking.loss=score_es"))
+
+    def pg_rank(self) -> Run:
+        """The trainer of unimoe, with nDCG@10 itself by policy gradients."""
+        return self._with_loss(_with(self.experiment, "training.ranking.loss=pg_rank"))
+
+    def _with_loss(self, experiment: Experiment) -> Run:
         base = self.loader.fresh_base()
-        training = ArmTraining(self.experiment, "rank_only_r8", 0, base, self._source, self.loader.frozen_layers)
+        training = ArmTraining(experiment, "rank_only_r8", 0, base, self._source, self.loader.frozen_layers)
         start = time.perf_counter()
         training.prepare()
-        self.preparation = time.perf_counter() - start
+        self.preparation = max(self.preparation, time.perf_counter() - start)  # the first computes for all
 
         def run(steps: int) -> float:
             first, start = training.progress.step, time.perf_counter()
@@ -209,7 +231,13 @@ class Sides:
         return run
 
 
-SIDES = ("ours", "trainer", "cross_encoder")
+PEERS = ("trainer", "cross_encoder")
+LOSSES = ("score_es", "pg_rank")
+SIDES = ("ours", *PEERS)
+
+
+def _with(experiment: Experiment, *changes: str) -> Experiment:
+    return apply_overrides(experiment.model_dump(), changes, source="lora_step")
 
 
 def timed(train: Callable[[], Any], steps: int) -> float:
@@ -220,19 +248,20 @@ def timed(train: Callable[[], Any], steps: int) -> float:
 
 
 def peak_mib(device: torch.device, run: Run) -> float:
-    """The most held while two steps are taken: on the accelerator where there is one, else by this process."""
+    """The most held while steps are taken: on the accelerator where there is one, else by this process."""
     on_device = device.type == "cuda"
     if on_device:
         torch.cuda.reset_peak_memory_stats()
     else:
         forget_peak()
-    run(2)
+    run(PEAK_STEPS - 1)
     return torch.cuda.max_memory_allocated() / 2**20 if on_device else memory_mib("VmHWM")
 
 
-def measured_peak(side: str) -> float:
+def measured_peak(side: str, dtype: str) -> float:
     """The most that a process holds while it takes steps of one side, after a first one; MiB, weights included."""
-    done = subprocess.run([sys.executable, __file__, "--side", side], capture_output=True, text=True, check=True)
+    command = [sys.executable, __file__, "--side", side, "--dtype", dtype]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return float(done.stdout.splitlines()[-1])
 
 
@@ -241,28 +270,52 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--side", choices=SIDES, help="take steps of this side and print the peak memory, MiB")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--minutes", type=float, default=7, help="rounds are sized to end by then")
+    parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto")
     options = parser.parse_args()
-    device = choose_device()
+    start, device = time.perf_counter(), choose_device()
     with tempfile.TemporaryDirectory() as folder:
-        sides = Sides(Path(folder), device)
+        sides = Sides(Path(folder), device, options.dtype)
         if options.side:
             run_one: Run = getattr(sides, options.side)()
             run_one(1)
             print(peak_mib(device, run_one))
             return
+        peaks = {side: measured_peak(side, sides.loader.dtype_name) for side in SIDES}
         runs: dict[str, Run] = {side: getattr(sides, side)() for side in SIDES}
-        for run in runs.values():
-            run(1)
-        rounds = [{side: run(STEPS) for side, run in runs.items()} for _ in range(options.rounds)]
-        report(sides, rounds, {side: measured_peak(side) for side in SIDES}, device)
+        losses = turns({"softmax": runs["ours"], **{loss: getattr(sides, loss)() for loss in LOSSES}})
+        first = sum(run(1) for run in runs.values())  # the warm-up; it is slower than what follows
+        rounds: list[dict[str, float]] = []
+        while len(rounds) < options.rounds:
+            left = start + 60 * options.minutes - time.perf_counter()
+            if len(rounds) >= FEWEST_ROUNDS and left < first:
+                break
+            steps = min(STEPS, max(1, int(left / (options.rounds - len(rounds)) / first)))
+            rounds.append({side: run(steps) for side, run in runs.items()})
+            first = sum(rounds[-1].values())
+        report(sides, rounds, peaks, losses, device)
 
 
-def report(sides: Sides, rounds: list[dict[str, float]], peaks: dict[str, float], device: torch.device) -> None:
+def turns(runs: dict[str, Run]) -> dict[str, list[float]]:
+    """Take single steps of each loss in turn, after one each; return the sorted ratios of their times to softmax's."""
+    for run in runs.values():
+        run(1)
+    taken = [{loss: run(1) for loss, run in runs.items()} for _ in range(TURNS)]
+    return {loss: sorted(times[loss] / times["softmax"] for times in taken) for loss in LOSSES}
+
+
+def report(
+    sides: Sides,
+    rounds: list[dict[str, float]],
+    peaks: dict[str, float],
+    losses: dict[str, list[float]],
+    device: torch.device,
+) -> None:
     """Medians, spreads and the JSON line."""
     order = sides.order(STEPS)
     tokens = statistics.mean(sum(len(sides.data.sequences[r]) for g in b for r in sides.data.groups[g]) for b in order)
     seconds = {side: statistics.median(times[side] for times in rounds) for side in SIDES}
-    ratios = {peer: sorted(times[peer] / times["ours"] for times in rounds) for peer in SIDES[1:]}
+    ratios = {side: sorted(times[side] / times["ours"] for times in rounds) for side in SIDES[1:]}
     questions = len(order[0]) * len(sides.data.groups[0])
     alone = sides.preparation * questions / len(sides.data.sequences)
     ranking = [arm for arm in sides.experiment.arms.values() if arm.task != "emb_only"]
@@ -271,15 +324,18 @@ def report(sides: Sides, rounds: list[dict[str, float]], peaks: dict[str, float]
     for side in SIDES:
         spread = f", ratio {ratios[side][0]:.2f} to {ratios[side][-1]:.2f}" if side in ratios else ""
         print(f"{side}: {seconds[side]:.2f} s a step, peak {peaks[side]:.0f} MiB{spread}")
+    for loss, found in losses.items():
+        print(f"{loss}: {statistics.median(found):.3f} of softmax's time a step, {found[0]:.2f} to {found[-1]:.2f}")
     print(f"frozen states of a step's {questions} questions: {alone:.2f} s, shared by {trainings} trainings")
     result: dict[str, float] = {"tokens_per_s": round(tokens / seconds["ours"])}
-    for side in SIDES[1:]:
+    for side in PEERS:
         result |= {
             f"vs_{side}": round(statistics.median(ratios[side]), 2),
             f"vs_{side}_shared": round(seconds[side] / (seconds["ours"] + alone / trainings), 2),
             f"vs_{side}_alone": round(seconds[side] / (seconds["ours"] + alone), 2),
             f"peak_memory_vs_{side}": round(peaks["ours"] / peaks[side], 2),
         }
+    result |= {f"{loss}_vs_softmax": round(statistics.median(found), 3) for loss, found in losses.items()}
     print(json.dumps(result))
 
 

@@ -20,7 +20,7 @@ from unimoe.checkpoint import read_checkpoint
 from unimoe.config import BM25Config
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.collection import Collection
-from unimoe.evaluation.rerankers import UnimodelReranker
+from unimoe.evaluation.rerankers import PairModelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.spec import Outcome
 from unimoe.models.device import choose_device, describe_device, release_memory
@@ -32,7 +32,7 @@ from unimoe.trec import Run, head
 def reranked(checkpoint: Path, dtype: torch.dtype, collection: Collection, candidates: Run) -> Outcome:
     """The checkpoint's reranking in one dtype."""
     loader = ModelLoader(read_checkpoint(checkpoint).experiment, choose_device(), dtype)
-    outcome = rerank_collection(UnimodelReranker(loader.trained(checkpoint)), collection, candidates)
+    outcome = rerank_collection(PairModelReranker(loader.trained(checkpoint)), collection, candidates)
     release_memory()
     return outcome
 

@@ -20,6 +20,7 @@ from unimoe.config import Experiment
 from unimoe.config.dense import DenseExperiment
 from unimoe.studies.biencoder.config import BiEncoderConfig, LabelConfig
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
+from unimoe.studies.heads.compare.arms import Comparison
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.translator.config import TranslatorConfig
 
@@ -31,7 +32,8 @@ KINDS: list[tuple[str, str, type[BaseModel]]] = [
     ("A bi-encoder", "`configs/biencoder/default.yaml`; `unimoe train-biencoder`.", BiEncoderConfig),
     ("Labels by a reranker", "`configs/biencoder/labels.yaml`; `unimoe label-pairs`.", LabelConfig),
     ("A cross-encoder", "`configs/cross_encoder/default.yaml`; `unimoe train-cross-encoder`.", CrossEncoderConfig),
-    ("A head", "No file: options and `--set` of `unimoe train-head` and `compare-heads`.", TrainConfig),
+    ("A head", "`configs/studies/heads.yaml`; `unimoe train-head`.", TrainConfig),
+    ("A comparison of heads", "`configs/studies/heads_compare.yaml`; `unimoe compare-heads`.", Comparison),
     ("A translator", "`configs/translator.yaml`; `unimoe train-translator`.", TranslatorConfig),
 ]
 
@@ -66,6 +68,8 @@ def _rows(model: type[BaseModel], prefix: str, defaults: BaseModel | None) -> It
             several = " (by name)" if get_origin(field.annotation) is dict else ""
             meaning = meanings.get(name, summary)
             yield f"| **`{prefix}{name}`**{several} | {_default(value, section)} | {_cell(meaning)} |"
+            if any(section is kind for _, _, kind in KINDS):  # it has a table of its own
+                continue
             inner = f"{prefix}{name}.NAME." if several else f"{prefix}{name}."
             absent = getattr(defaults, name, value)
             yield from _rows(section, inner, absent if isinstance(absent, section) else None)

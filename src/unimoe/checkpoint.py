@@ -74,7 +74,12 @@ def training_settings(experiment: Experiment, arm: str, seed: int, **content: st
     for neutral in _WITHOUT_EFFECT:
         relevant["training"].pop(neutral, None)
     relevant["evaluation"] = {"bm25": experiment.evaluation.bm25.model_dump()}  # negatives come from BM25
-    relevant["arms"] = {arm: experiment.arm(arm).model_dump()}
+    own = experiment.arm(arm).model_dump()
+    if own["aggregation"] != "uncertainty":  # no other reads it, and fingerprints of before did not have it
+        del own["uncertainty_learning_rate"]
+    if own["aggregation"] != "gradvac":  # likewise; its default was .01 then
+        own["gradvac_beta"] = 0.01
+    relevant["arms"] = {arm: own}
     return relevant | {"seed": seed} | content
 
 

@@ -13,6 +13,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from unimoe.io import read_model
+from unimoe.limits import HIGHEST_GRADE
 
 COLLECTION_FILE = "collection.json"
 
@@ -35,7 +36,7 @@ class Description(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: Annotated[str, Field(pattern=r"^[\w][\w .()/+\-]*$", max_length=100)] | None = None
-    relevance_level: Annotated[int, Field(ge=1)] | None = None
+    relevance_level: Annotated[int, Field(ge=1, le=HIGHEST_GRADE)] | None = None
 
 
 def describe_collection(folder: Path) -> Description:

@@ -3,39 +3,116 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from unimoe.errors import UnimoeError
+from unimoe.errors import UnimoeError, is_full_disk
+from unimoe.limits import harmless, shortened
 
-stdout = Console(highlight=False, markup=False)
-"""For results. Without markup, so that names with brackets print unchanged."""
 
-stderr = Console(stderr=True, highlight=False, markup=False)
+class _Console(Console):
+    """A console without markup, so that names with brackets print unchanged; no name or text can steer a terminal."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False, markup=False)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print as rich does."""
+        super().print(*map(self._harmless, objects), **options)
+
+    def out(self, *objects: Any, **options: Any) -> None:
+        """Print without wrapping, as rich does."""
+        super().out(*map(self._harmless, objects), **options)
+
+    def _harmless(self, shown: Any) -> Any:
+        """Return what may be shown; what a program reads from a pipe stays as it is."""
+        return harmless(shown) if isinstance(shown, str) and (self.stderr or self.is_terminal) else shown
+
+
+stdout = _Console()
+"""For results."""
+
+stderr = _Console(stderr=True)
 """For progress, warnings and errors."""
+
+LONGEST_MESSAGE = 4000
+"""Characters of an error message that are printed; the middle of a longer one is left out."""
+
+STOPPED = 130
+"""The exit code of a command that Ctrl-C or SIGTERM ended."""
+
+
+class _Stopped(SystemExit):
+    """A signal asked this process to end; temporary files are removed on the way out."""
 
 
 def run(app: typer.Typer) -> NoReturn:
     """Run a command line and exit with its code.
 
-    A ``UnimoeError`` becomes one line on stderr and its exit code; any other exception is a bug and keeps its
-    traceback.
+    A ``UnimoeError`` becomes one line on stderr and its exit code, and so does what the system refuses: a path that is
+    too long, a full disk, memory that is not there. Ctrl-C and SIGTERM end with a line too. Any other exception is a
+    bug and keeps its traceback.
     """
     app.pretty_exceptions_enable = False
     try:
-        app()
+        with _stopped_by_signals():
+            app()
     except UnimoeError as error:
         print_error(error)
         sys.exit(error.exit_code)
+    except _Stopped:
+        print_error(UnimoeError("stopped; run the same command again to go on from what is done"))
+        sys.exit(STOPPED)
+    except MemoryError as error:
+        print_error(UnimoeError(f"not enough memory ({error}); lower sizes or use a larger machine"))
+        sys.exit(UnimoeError.exit_code)
+    except OSError as error:
+        if error.filename is None or error.errno is None:
+            _exit_if_full(error)
+            raise
+        path = os.fsdecode(error.filename)
+        print_error(UnimoeError(f"{path}: {error.strerror}; check the path, its rights, and the room on its disk"))
+        sys.exit(UnimoeError.exit_code)
+    except Exception as error:
+        _exit_if_full(error)
+        raise
     sys.exit(0)
+
+
+def _exit_if_full(error: Exception) -> None:
+    """End with a line where a library could not write for want of room; each has errors of its own for that."""
+    if is_full_disk(error):
+        print_error(UnimoeError("no room is left on the disk of the output or of the cache; free some, and run again"))
+        sys.exit(UnimoeError.exit_code)
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """Turn Ctrl-C and SIGTERM into ``_Stopped`` while the block runs; only a main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> NoReturn:
+        raise _Stopped(STOPPED)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def be_quiet() -> None:
@@ -46,7 +123,7 @@ def be_quiet() -> None:
 
 def print_error(error: UnimoeError) -> None:
     """Print ``error: ...`` on stderr in one line without wrapping, so that paths can be copied."""
-    message = " ".join(str(error).split())
+    message = shortened(harmless(" ".join(str(error).split())), LONGEST_MESSAGE)
     stderr.quiet = False
     stderr.print(Text.assemble(("error:", "bold red"), " ", message), soft_wrap=True)
 

@@ -5,6 +5,8 @@ A message is one line that names the file, key or id and says what to do. A trac
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -79,3 +81,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def first_few(ids: Sequence[str]) -> str:
     """Return the first three ids for a message, with ``...`` where there are more."""
     return ", ".join(ids[:3]) + ", ..." * (len(ids) > 3)
+
+
+def is_full_disk(error: Exception) -> bool:
+    """Return whether an error says that a disk or a quota is full."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return os.strerror(errno.ENOSPC) in str(error)

@@ -23,6 +23,7 @@ from unimoe.config.base import Dtype
 from unimoe.config.experiment import FUSION
 from unimoe.console import Steps, stderr
 from unimoe.errors import DataError
+from unimoe.evaluation.beside import systems_beside
 from unimoe.evaluation.dev_eval import DevEvaluation
 from unimoe.evaluation.engines import ClusterEngine, Engine, LocalEngine
 from unimoe.evaluation.loading import load_reporting
@@ -84,6 +85,7 @@ class ExperimentRun:
         gates = matching_gates(experiment)
         refuse_missing_layers(experiment)
         self.loader = ModelLoader(experiment, device, pinned_dtype(experiment, device, self._engine))
+        self._beside = systems_beside(experiment, device, self.loader.dtype)
         if gates.gates and not register(gates, self._output_dir) and gates.path is not None:
             late = f"{self._output_dir} has results and no {REGISTERED}: too late to register {gates.path}"
             stderr.print(f"{late}; verdicts --gates still judges by it", soft_wrap=True)
@@ -136,7 +138,7 @@ class ExperimentRun:
             datasets = [load_reporting(dataset, self.loader.device) for dataset in chosen]
             recipe = zero_shot_recipe(self.experiment, self.loader.dtype)
             zero_shot = replace(zero_shot_system(self.experiment, self.loader), recipe=recipe)
-            baselines = [first_stage_system(self.experiment), zero_shot]
+            baselines = [first_stage_system(self.experiment), zero_shot, *self._beside]
         self._units = self._phases(baselines, datasets)
         self._steps = Steps(
             len(self._units), self._seconds_left if expected else None, bars=isinstance(self._engine, LocalEngine)
@@ -256,7 +258,7 @@ def matching_gates(experiment: Experiment) -> Registration:
         "embedding": {bundled.name, *filter(None, map(mteb_name, later))},
         "retrieval": {bundled.name},
     }
-    arms = [*experiment.arms, "bm25", "first_stage", ZERO_SHOT_ARM]
+    arms = [*experiment.arms, "bm25", "first_stage", ZERO_SHOT_ARM, *experiment.evaluation.systems]
     for lacking in unmet(gates, arms, experiment.seeds, datasets):
         if SMOKE_CAVEAT not in experiment.caveats:
             raise DataError(lacking)
@@ -309,6 +311,7 @@ def pinned_dtype(experiment: Experiment, device: torch.device, engine: Engine) -
     # Seeds and arms may be added later; each training has a fingerprint of its own. Gates do not change scores, and a
     # copy in the folder guards them.
     settings = experiment.model_dump(exclude={"output_dir", "seeds", "arms", "gates", "served"})
+    del settings["evaluation"]["systems"]  # which may be added later as well
     if experiment.evaluation.first_stage != FUSION:  # folders that were begun without the key go on
         del settings["evaluation"]["fusion"]
     with lock(path):

@@ -22,7 +22,7 @@ import filelock
 import platformdirs
 from pydantic import BaseModel, ValidationError
 
-from unimoe.errors import DataError, UsageError
+from unimoe.errors import DataError, UsageError, is_full_disk
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -65,12 +65,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
         _sync(temporary)
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise UsageError(
-            f"{path}: cannot be written ({error.strerror}); free room there, or choose another folder"
-        ) from None
+    except Exception as error:
+        _refuse_full_disk(path, error)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -98,9 +95,20 @@ def atomic_dir(path: Path) -> Iterator[Path]:
         if path.exists():
             path.replace(aside)
         temporary.replace(path)
+    except Exception as error:
+        _refuse_full_disk(path, error)
+        raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _refuse_full_disk(path: Path, error: Exception) -> None:
+    """Refuse to go on without room; libraries that write files have errors of their own for that."""
+    if is_full_disk(error):
+        raise UsageError(
+            f"{path}: cannot be written ({os.strerror(errno.ENOSPC)}); free room there, or choose another folder"
+        ) from None
 
 
 def write_text(path: Path, text: str) -> None:
@@ -128,12 +136,20 @@ def finite(value: Any) -> Any:
     return value
 
 
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text; raise ``ValueError`` if it is malformed or nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file; raise ``DataError`` with its name if it is absent or malformed."""
     try:
         with _named_errors(path):
-            return json.loads(path.read_text(encoding="utf-8-sig"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            return parse_json(path.read_text(encoding="utf-8-sig"))
+    except ValueError as error:
         raise DataError(
             f"{path}: not valid JSON ({error}); the file may be cut short, delete it and run again"
         ) from None
@@ -185,8 +201,12 @@ def append_jsonl(path: Path, record: dict[str, Any]) -> None:
     """Append one record as one line, in a single write."""
     ensure_dir(path.parent)
     line = json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
-    with path.open("a", encoding="utf-8", newline="\n") as file:
-        file.write(line)
+    try:
+        with path.open("a", encoding="utf-8", newline="\n") as file:
+            file.write(line)
+    except OSError as error:
+        _refuse_full_disk(path, error)
+        raise
 
 
 def hash_parts(parts: Iterable[str | bytes]) -> str:

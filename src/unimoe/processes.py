@@ -7,6 +7,7 @@ Each does its share; only the leader writes results. They exchange only numbers 
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -109,6 +110,9 @@ def joined_processes() -> Iterator[Processes]:
         return
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    # Its functions' defaults would keep the group that they find when a library imports them later: the group's threads
+    # would outlive it, and one that frees a tensor while Python exits aborts the process (pytorch#190489).
+    importlib.import_module("torch.distributed.nn.functional")
     try:
         store, rank, _ = next(iter(rendezvous("env://", timeout=_ARRIVAL)))
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=_PATIENCE)

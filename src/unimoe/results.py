@@ -13,11 +13,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import from_json
 
 from unimoe.errors import DataError
 from unimoe.io import find_files, read_bytes, write_json, write_text
+from unimoe.limits import HIGHEST_GRADE, MOST, name_problem, shortened
 
 SCHEMA_VERSION = 1
 
@@ -29,7 +30,13 @@ TASKS: tuple[Task, ...] = get_args(Task)
 TYPES_WITH_QUERIES = ("Retrieval", "Reranking")
 """MTEB's types of tasks whose results always hold scores by query."""
 
-Score = Annotated[float, Field(allow_inf_nan=False)]
+Score = Annotated[float, Field(allow_inf_nan=False, ge=-MOST, le=MOST)]
+
+
+def _named(name: str) -> str:
+    if problem := name_problem(name):
+        raise ValueError(f"the name {shortened(name)!r} {problem}")
+    return name
 
 
 class _Strict(BaseModel):
@@ -136,10 +143,10 @@ class EvalResult(_Strict):
     """
 
     schema_version: Literal[1] = 1
-    config_name: str
-    seed: int | None
+    config_name: Annotated[str, AfterValidator(_named)]
+    seed: Annotated[int, Field(ge=0, lt=2**31)] | None
     task: Task
-    dataset: str
+    dataset: Annotated[str, AfterValidator(_named)]
     task_type: Annotated[str, Field(min_length=1)] | None = None
     main_metric: str
     aggregate: dict[str, Score]
@@ -152,7 +159,7 @@ class EvalResult(_Strict):
     training: TrainingBudget | None
     config: dict[str, Any]
     provenance: Provenance
-    relevance_level: Annotated[int, Field(ge=1)] = 1
+    relevance_level: Annotated[int, Field(ge=1, le=HIGHEST_GRADE)] = 1
     truncated_queries: list[str] = []
 
     @model_validator(mode="after")
@@ -186,6 +193,12 @@ class EvalResult(_Strict):
     def key(self) -> str:
         """Task and dataset, ``reranking/scifact``."""
         return f"{self.task}/{self.dataset}"
+
+    @property
+    def beside_arms(self) -> bool:
+        """Whether it is of a model that its config names beside the arms (``evaluation.systems``)."""
+        evaluation = self.config.get("evaluation")
+        return isinstance(evaluation, dict) and self.config_name in (evaluation.get("systems") or {})
 
     def metric(self, name: str) -> dict[str, float]:
         """Return the per-query values of any metric that this result holds.
@@ -248,6 +261,16 @@ def result_files(output_dir: Path) -> list[Path]:
 def run_path(output_dir: Path, config_name: str, seed: int | None, task: str, dataset: str) -> Path:
     """Return the path of the TREC run of a result."""
     return arm_dir(output_dir, config_name, seed) / "runs" / task / f"{safe_name(dataset)}.trec"
+
+
+def run_beside(path: Path) -> Path:
+    """Return the path of the TREC run of a result file."""
+    return path.parents[2] / "runs" / path.parent.name / f"{path.stem}.trec"
+
+
+def qrels_path(output_dir: Path, dataset: str, split: str) -> Path:
+    """Return the path of a dataset's judgments in TREC layout."""
+    return output_dir / "qrels" / f"{safe_name(f'{dataset}-{split}')}.qrels"
 
 
 def drilldown_path(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""The training of an arm by a worker of a cluster: its state is in the store, where another worker goes on with it."""
+"""The training of an arm by a worker of a cluster."""
 
 from __future__ import annotations
 
@@ -6,29 +6,21 @@ import shutil
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 import torch
 
-from unimoe.checkpoint import folder_name, read_checkpoint, training_fingerprint, write_manifest
+from unimoe.checkpoint import training_fingerprint
 from unimoe.config import Experiment
-from unimoe.engine.cluster import Assignment, Cluster
-from unimoe.engine.mirror import Mirror
+from unimoe.engine.cluster import Cluster
+from unimoe.engine.folder_job import Tick, done_by_worker, folder_jobs
 from unimoe.engine.units import UnitStore
-from unimoe.engine.work import Compute, Part, Recipe, nowhere
+from unimoe.engine.work import Compute, Part, Recipe
 from unimoe.errors import DataError
 from unimoe.evaluation.dev_eval import DevEvaluation
-from unimoe.io import cache_dir
 from unimoe.models.loader import ModelLoader
-from unimoe.results import arm_dir
 from unimoe.training.checkpoint_manager import CheckpointManager
 from unimoe.training.examples import load_training_data
 from unimoe.training.trainer import StepReport, train_arm
-
-_CHECKPOINTS: tuple[Literal["last", "best"], ...] = ("last", "best")
-
-_FINAL = ("checkpoint", "logs")
-"""What the driver takes over from a finished training."""
 
 
 def train_by_worker(
@@ -51,27 +43,19 @@ def train_by_worker(
         UnimoeError: as ``train_arm``.
     """
     base, dtype = loader.identity, loader.dtype_name
-    if CheckpointManager(experiment, arm, seed, base=base, dtype=dtype, data=data).is_finished():
+    there = CheckpointManager(experiment, arm, seed, base=base, dtype=dtype, data=data)
+    if there.is_finished():
         return []
     key = training_fingerprint(experiment, arm, seed, base=base, dtype=dtype, data=data)
     settings = experiment.model_dump(mode="json", exclude={"output_dir"})
     recipe = {"maker": f"{__name__}:jobs_of", "experiment": settings, "dtype": dtype}
-    what = f"train {arm}, seed {seed}"
-    workers = cluster.workers(Assignment(what, "units/trainings", recipe, {"training": key}))
-    part = {"arm": arm, "seed": seed, "key": key, "data": data, "items": experiment.training.steps}
-    with cluster.board.noted(what, experiment.training.steps):
-        (losses,) = workers.compute("train", [part], nowhere)
-    folder = arm_dir(Path(experiment.output_dir), arm, seed)
-    (folder / "state.safetensors").unlink(missing_ok=True)  # of a training here that was killed
-    for name in _CHECKPOINTS:
-        shutil.rmtree(folder / folder_name(name), ignore_errors=True)
-    Mirror(folder, cluster.store, _scope(key)).fetch(*_FINAL)
-    for name in _CHECKPOINTS:
-        if (own := folder / folder_name(name)).exists():
-            checkpoint = read_checkpoint(own)
-            config = {**checkpoint.config, "output_dir": experiment.output_dir}  # the worker's was a folder of its own
-            write_manifest(own, checkpoint.model_copy(update={"config": config}))
-    return [float(loss) for loss in losses]
+    part = {"arm": arm, "seed": seed, "key": key, "data": data}
+    for left in (there.last, there.best):  # of a training in this process that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    (there.last.parent / "state.safetensors").unlink(missing_ok=True)
+    steps, folder = experiment.training.steps, Path(experiment.output_dir)
+    losses: list[float] = done_by_worker(cluster, f"train {arm}, seed {seed}", recipe, part, folder, items=steps)
+    return losses
 
 
 def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[str, Compute]:
@@ -80,23 +64,18 @@ def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[s
     loader = ModelLoader(experiment, device, getattr(torch, recipe["dtype"]))
     data = cache(lambda: load_training_data(experiment))
 
-    def train(part: Part) -> list[float]:
+    def train(part: Part, folder: Path, tick: Tick) -> list[float]:
         if data().content_hash != part["data"]:
             raise DataError(
                 f"{experiment.training.collection}: another content on this machine than on the driver's; give all "
                 "machines the same UNIMOE_DATA"
             )
-        root = cache_dir("trainings") / part["key"]
-        shutil.rmtree(root, ignore_errors=True)  # the store knows how far the training is
-        here = experiment.model_copy(update={"output_dir": str(root)})
-        mirror = Mirror(arm_dir(root, part["arm"], part["seed"]), store, _scope(part["key"]))
-        mirror.fetch()
+        here = experiment.model_copy(update={"output_dir": str(folder)})
         losses: list[float] = []
 
         def on_step(report: StepReport) -> None:
             losses.append(report.loss)
-            if (report.step - 1) % experiment.training.save_every == 0:  # the step before wrote a state
-                mirror.push()
+            tick()
 
         train_arm(
             here,
@@ -108,12 +87,6 @@ def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[s
             on_step=on_step,
             score_on_dev=DevEvaluation(here, part["arm"]),
         )
-        mirror.push()
-        shutil.rmtree(root, ignore_errors=True)
         return [losses[0], losses[-1]] if losses else []
 
-    return {"train": train}
-
-
-def _scope(key: str) -> str:
-    return f"trainings/{key}"
+    return folder_jobs(train, store)

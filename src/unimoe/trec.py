@@ -7,16 +7,27 @@ from __future__ import annotations
 
 import gzip
 import math
+import re
 import zlib
 from array import array
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from unimoe.errors import DataError
 from unimoe.io import atomic_path
+from unimoe.limits import HIGHEST_SCORE, id_problem, read_grade, read_score
 
 Run = dict[str, dict[str, float]]
 Qrels = dict[str, dict[str, int]]
+
+N = TypeVar("N", int, float)
+
+LONGEST_LINE = 2**26
+"""Characters that a line may not have: a small ``.gz`` can unpack to one line that no memory holds."""
+
+_CONTROL = re.compile(r"[\x00-\x08\n-\x1f\x7f-\x9f]")
 
 
 def ranked(scores: Mapping[str, float]) -> list[str]:
@@ -44,8 +55,8 @@ def write_run(path: Path, run: Mapping[str, Mapping[str, float]], tag: str) -> N
     A query without documents has no line.
 
     Raises:
-        DataError: an id or the tag is empty or holds white space, which the format cannot express, or a score is not
-            finite. The file keeps its old content.
+        DataError: an id or the tag is empty or holds white space or control characters, which the format cannot
+            express, or a score is not finite or beyond float32. The file keeps its old content.
     """
     _one_field_each([tag], path, "tag")
     _one_field_each(run, path, "query id")
@@ -53,8 +64,9 @@ def write_run(path: Path, run: Mapping[str, Mapping[str, float]], tag: str) -> N
         for query_id, scores in run.items():
             _one_field_each(scores, path, "document id")
             for document_id, score in scores.items():
-                if not math.isfinite(score):
-                    raise DataError(f"{path}: query {query_id!r}, document {document_id!r}: the score is not finite")
+                if not abs(score) <= HIGHEST_SCORE:
+                    state = "beyond float32" if math.isfinite(score) else "not finite"
+                    raise DataError(f"{path}: query {query_id!r}, document {document_id!r}: the score is {state}")
             lines = (
                 f"{query_id} Q0 {document_id} {rank} {float(scores[document_id])!r} {tag}\n"
                 for rank, document_id in enumerate(ranked(scores), start=1)
@@ -68,8 +80,8 @@ def write_qrels(path: Path, qrels: Mapping[str, Mapping[str, int]]) -> None:
     A query without judgments has no line.
 
     Raises:
-        DataError: an id is empty or holds white space, which the format cannot express, or a grade is no whole number.
-            The file keeps its old content.
+        DataError: an id is empty or holds white space or control characters, which the format cannot express, or a
+            grade is no whole number. The file keeps its old content.
     """
     _one_field_each(qrels, path, "query id")
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
@@ -87,10 +99,11 @@ def read_run(path: Path | str) -> Run:
     """Read a TREC run.
 
     Raises:
-        DataError: a line without six fields, a score that is no finite number, or a document listed twice for a query.
+        DataError: a line without six fields, a score that is no finite number of float32's range, or a document listed
+            twice for a query.
     """
     run: Run = {}
-    for number, line in text_lines(path):
+    for number, line in _fields_lines(path):
         fields = line.split()
         if len(fields) != 6:
             raise DataError(
@@ -100,7 +113,7 @@ def read_run(path: Path | str) -> Run:
         scores = run.setdefault(query_id, {})
         if document_id in scores:
             raise DataError(f"{path}:{number}: document {document_id!r} is listed twice for query {query_id!r}")
-        scores[document_id] = _number(text, path, number, "score")
+        scores[document_id] = _number(read_score, text, path, number, "score")
     return run
 
 
@@ -108,10 +121,11 @@ def read_qrels(path: Path | str) -> Qrels:
     """Read qrels in TREC layout (``qid 0 docid grade``) or BEIR layout (header, then ``qid docid grade``).
 
     Raises:
-        DataError: a line of another shape, a grade that is no whole number, or a document with two grades for a query.
+        DataError: a line of another shape, a grade that is no whole number or too high, or a document with two grades
+            for a query.
     """
     qrels: Qrels = {}
-    for number, line in text_lines(path):
+    for number, line in _fields_lines(path):
         fields = line.split("\t") if line.count("\t") == 2 else line.split()
         if number == 1 and _is_header(fields):
             continue
@@ -119,11 +133,9 @@ def read_qrels(path: Path | str) -> Qrels:
             raise DataError(
                 f"{path}:{number}: a qrels line has 3 fields (qid docid grade) or 4, this one {len(fields)}"
             )
-        query_id, document_id, grade = fields[0], fields[-2], fields[-1]
-        value = _number(grade, path, number, "grade")
-        if value != int(value):
-            raise DataError(f"{path}:{number}: grade {grade!r} is not a whole number")
-        if qrels.setdefault(query_id, {}).setdefault(document_id, int(value)) != value:
+        query_id, document_id = fields[0], fields[-2]
+        grade = _number(read_grade, fields[-1], path, number, "grade")
+        if qrels.setdefault(query_id, {}).setdefault(document_id, grade) != grade:
             raise DataError(f"{path}:{number}: document {document_id!r} has two grades for query {query_id!r}")
     return qrels
 
@@ -137,7 +149,9 @@ def text_lines(path: Path | str) -> Iterator[tuple[int, str]]:
     path = Path(path)
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="\n") as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(iter(partial(file.readline, LONGEST_LINE), ""), start=1):
+                if len(line) == LONGEST_LINE:
+                    raise DataError(f"{path}:{number}: a line of {len(line):,} characters; is it the right file?")
                 if line.strip():
                     yield number, line.rstrip("\r\n")
     except FileNotFoundError:
@@ -152,9 +166,10 @@ def text_lines(path: Path | str) -> Iterator[tuple[int, str]]:
 
 def _one_field_each(texts: Collection[str], path: Path, what: str) -> None:
     """Refuse the first text that is not exactly one field of a line."""
-    if " ".join(texts).split() != list(texts):
-        text = next(text for text in texts if text.split() != [text])
-        raise DataError(f"{path}: {what} {text!r} is empty or holds white space; a TREC file cannot hold it")
+    if " ".join(texts).split() != list(texts) or not all(map(str.isprintable, texts)):
+        for text in texts:
+            if problem := id_problem(text):
+                raise DataError(f"{path}: {what} {text!r} {problem}; rename it")
 
 
 def _is_header(fields: list[str]) -> bool:
@@ -162,11 +177,16 @@ def _is_header(fields: list[str]) -> bool:
     return fields[0] in {"query-id", "query_id", "qid"} and fields[-1].strip().isalpha()
 
 
-def _number(text: str, path: Path | str, number: int, what: str) -> float:
+def _fields_lines(path: Path | str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file of ids and numbers, as ``text_lines`` does, and refuse control characters but tabs."""
+    for number, line in text_lines(path):
+        if not line.isprintable() and (found := _CONTROL.search(line)):
+            raise DataError(f"{path}:{number}: holds the control character {found[0]!a}; remove it")
+        yield number, line
+
+
+def _number(read: Callable[[str], N], text: str, path: Path | str, number: int, what: str) -> N:
     try:
-        value = float(text)
-    except ValueError:
-        raise DataError(f"{path}:{number}: {what} {text.strip()!r} is not a number") from None
-    if not math.isfinite(value):
-        raise DataError(f"{path}:{number}: {what} {text.strip()!r} is not finite")
-    return value
+        return read(text)
+    except ValueError as error:
+        raise DataError(f"{path}:{number}: {what} {error}") from None

@@ -9,11 +9,12 @@ import pytrec_eval
 import torch
 from scipy.stats import norm
 
+from unimoe.losses.score_space import score_space_gradient
 from unimoe.metrics import score_run
 from unimoe.studies.heads.eggroll.ndcg import PoolMetric, ideal_dcg
 from unimoe.studies.heads.eggroll.noise import Kind, directions, factors, product_directions
 from unimoe.studies.heads.eggroll.products import Pools
-from unimoe.studies.heads.eggroll.score_space import score_space_gradient
+from unimoe.studies.heads.eggroll.score_space import score_noise
 from unimoe.studies.heads.eggroll.scoring import Scorer, base_scores
 from unimoe.studies.heads.eggroll.update import estimate
 
@@ -117,7 +118,7 @@ def test_the_score_space_gradient_is_the_smoothed_metrics() -> None:
     sigma, count = 0.4, 200_000
     scores = torch.tensor([[0.3, 0.1]])
     gradient, fitness = score_space_gradient(
-        scores, PoolMetric(torch.tensor([[1.0, 0.0]]), torch.ones(1), 10), sigma, seed=0, step=0, count=count
+        scores, PoolMetric(torch.tensor([[1.0, 0.0]]), torch.ones(1), 10), sigma, score_noise(0, 0, count, scores)
     )
     second, t = 1 / log2(3), 0.2 / (sqrt(2) * sigma)
     slope = (1 - second) * exp(-t * t / 2) / sqrt(2 * pi) / (sqrt(2) * sigma)
@@ -132,7 +133,7 @@ def test_score_space_sees_what_weight_space_hardly_does() -> None:
     weight = torch.randn(16, 32, generator=draw) / 6
     metric = PoolMetric(torch.eye(8, 20), torch.ones(8), 10)
     base = base_scores(weight, pools, "cosine")
-    many, _ = score_space_gradient(base, metric, 0.2, seed=9, step=0, count=20_000)
-    few = [score_space_gradient(base, metric, 0.2, seed=1, step=step, count=64)[0] for step in range(5)]
+    many, _ = score_space_gradient(base, metric, 0.2, score_noise(9, 0, 20_000, base))
+    few = [score_space_gradient(base, metric, 0.2, score_noise(1, step, 64, base))[0] for step in range(5)]
     cosines = [float(torch.cosine_similarity(one.flatten(), many.flatten(), dim=0)) for one in few]
     assert min(cosines) > 0.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any, cast
 
 import pytest
@@ -11,9 +12,11 @@ from sentence_transformers.cross_encoder import losses as theirs
 from torch import Tensor
 
 from unimoe.config.losses import LossConfig
-from unimoe.losses.from_sentence_transformers import GivenScores, PositionWeights
+from unimoe.errors import InputError
+from unimoe.losses.from_sentence_transformers import GivenScores
 from unimoe.losses.listwise import ListwiseLoss
 from unimoe.losses.pointwise import softmax_loss
+from unimoe.losses.position_weights import PositionWeights
 
 E = math.e
 
@@ -49,6 +52,7 @@ class TestByHand:
             ({"normalization_method": "temperature", "temperature": 0.5}, [9, 1, 0]),
             ({"normalization_method": "temperature", "temperature": 2.0}, [math.sqrt(3), 1, 0]),
             ({"normalization_method": "temperature", "temperature": 1.0}, [3, 1, 0]),
+            ({"rank_discount": "exponential_plus_1"}, [7, 3, 1]),
             ({"rank_discount": "identity"}, [1, 1, 1]),
             ({"rank_discount": "identity", "normalization_method": "minmax"}, [1, 1, 1]),
             ({"rank_discount": "reciprocal"}, [1, 1 / 2, 1 / 3]),
@@ -76,6 +80,12 @@ class TestByHand:
         first, second = math.log(1 + 1 / E), math.log(1 + E)  # scores 1 and 0
         expected = (E * first + second) / (E + 1)
         assert loss_of([1.0, 0.0], [1.0, 0.0], name="listnet") == pytest.approx(expected, rel=1e-6)
+
+    def test_listnet_with_sharper_labels(self) -> None:
+        """At a label temperature of .1 the target is e^10 : 1."""
+        share = math.exp(10) / (math.exp(10) + 1)
+        expected = share * math.log(1 + 1 / E) + (1 - share) * math.log(1 + E)
+        assert loss_of([1.0, 0.0], [1.0, 0.0], name="listnet", label_temperature=0.1) == pytest.approx(expected)
 
     def test_adrmse(self) -> None:
         """Approximate ranks 1 + sigmoid(-1) and 1 + sigmoid(1) against 1 and 2, discounts 1 and 1 / log2(3)."""
@@ -174,3 +184,47 @@ def test_weights_of_a_list_sum_to_one(length: int, method: Any) -> None:
         # The weight of a single document is 0 before the softmax and the minimum, so there is nothing to divide by.
         something = size > 1 or (size == 1 and method in ("softmax", "minmax"))
         assert float(row.sum()) == pytest.approx(1.0 if something else 0.0, abs=1e-5)
+
+
+def exact_weights(length: int, method: str, last: int) -> list[float]:
+    """The weights of a list in whole numbers and fractions, whatever their size."""
+    weights = [Fraction(2 ** (length - place + last) - 1) for place in range(1, length + 1)]
+    if method == "log":
+        return [(length - place + last) * math.log(2) for place in range(1, length + 1)]
+    if method == "minmax":
+        return [float((weight - weights[-1]) / (weights[0] - weights[-1])) for weight in weights]
+    if method == "temperature":
+        return [math.sqrt(float(weight / weights[0])) for weight in weights]
+    return [float(weight / weights[0]) for weight in weights]
+
+
+@pytest.mark.parametrize("length", [5, 126, 127, 128, 200, 1500])
+@pytest.mark.parametrize("method", ["sum", "minmax", "log", "temperature"])
+@pytest.mark.parametrize(("discount", "last"), [("exponential", 0), ("exponential_plus_1", 1)])
+def test_weights_of_long_lists_are_exact(length: int, method: Any, discount: Any, last: int) -> None:
+    options = LossConfig(rank_discount=discount, normalization_method=method, temperature=2.0)
+    found = PositionWeights(options)(torch.ones(1, length, dtype=torch.bool))[0]
+    expected = exact_weights(length, method, last)
+    assert found.tolist() == pytest.approx([weight / math.fsum(expected) for weight in expected], rel=1e-5, abs=1e-37)
+    if method == "log" and length == 200 and not last:
+        assert float(found[0]) == pytest.approx(0.0100, abs=1e-6)
+
+
+def test_the_softmax_of_long_lists_is_all_on_the_first_place() -> None:
+    found = PositionWeights(LossConfig(normalization_method="softmax"))(torch.ones(1, 1500, dtype=torch.bool))[0]
+    assert found[0] == 1
+    assert not found[1:].any()
+
+
+def test_weights_as_they_are_end_where_float32_does() -> None:
+    """Equal scores: the document at place i is one of n - i + 1."""
+
+    def loss(length: int) -> float:
+        labels = torch.linspace(1, 0, length).tolist()
+        return loss_of([0.0] * length, labels, normalization_method="none")
+
+    expected = math.fsum((2 ** (120 - place) - 1) * math.log(121 - place) for place in range(1, 121))
+    assert loss(120) == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(InputError, match=r"weights of 200 documents that are not normalised are beyond float32"):
+        loss(200)
+    assert loss_of([0.0] * 200, torch.linspace(1, 0, 200).tolist()) < 10

@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from support.tiny_encoders import save_tiny_encoder
 from support.tiny_models import save_tiny_model
 from support.tiny_rerankers import (
     PAIRS,
     save_tiny_cross_encoder,
+    save_tiny_dense_cross_encoder,
     save_tiny_score_adapter,
     save_tiny_score_head,
     save_tiny_t5,
@@ -20,9 +23,11 @@ from support.tiny_rerankers import (
 from support.yesno import assert_gaps_equal
 
 from unimoe.config import ModelConfig, PromptConfig
-from unimoe.evaluation.rerankers import CrossEncoderReranker, UnimodelReranker
+from unimoe.errors import DataError
+from unimoe.evaluation.rerankers import CrossEncoderReranker, PairModelReranker
 from unimoe.models.base import load_base
-from unimoe.models.rerankers.cross_encoder import load_cross_encoder
+from unimoe.models.rerankers.cross_encoder import load_cross_encoder, refuse_no_cross_encoder
+from unimoe.models.rerankers.files import model_identity
 from unimoe.models.rerankers.mono_t5 import MonoT5, load_mono_t5
 from unimoe.models.rerankers.score_head import ScoreHead, load_score_head
 from unimoe.models.unimodel import UnimodelForExp1
@@ -59,6 +64,31 @@ class TestCrossEncoder:
         assert ours.score(PAIRS) == pytest.approx(expected, abs=1e-5)
         whole = CrossEncoderReranker(load_cross_encoder(folder, CPU, FLOAT, 512), 4)
         assert ours.score(PAIRS) != pytest.approx(whole.score(PAIRS), abs=1e-3)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_a_dense_head_is_the_librarys(self, tmp_path: Path, dtype: torch.dtype) -> None:
+        """A pooled encoder and a linear layer, which sentence-transformers keeps in a folder of its own."""
+        from sentence_transformers import CrossEncoder, SentenceTransformer
+
+        folder = save_tiny_dense_cross_encoder(tmp_path / "dense", save_tiny_encoder(tmp_path / "bare"))
+        encoder = SentenceTransformer(modules=list(CrossEncoder(str(folder), device="cpu"))[:2], device="cpu")
+        head = load_file(folder / "2_Dense" / "model.safetensors")
+        expected = torch.from_numpy(encoder.encode(PAIRS)) @ head["linear.weight"][0] + head["linear.bias"]
+        found = CrossEncoderReranker(load_cross_encoder(folder, CPU, dtype, 512), 4).score(PAIRS)
+        assert np.ptp(expected.numpy()) > 0.1
+        assert found == pytest.approx(expected.tolist(), abs=1e-5 if dtype is FLOAT else 0.05)
+
+    def test_the_weights_of_a_dense_head_are_part_of_the_identity(self, tmp_path: Path) -> None:
+        folder = save_tiny_dense_cross_encoder(tmp_path / "dense", save_tiny_encoder(tmp_path / "bare"))
+        before = model_identity("cross-encoder", "dense", folder, None)
+        head = folder / "2_Dense" / "model.safetensors"
+        save_file({name: 2 * weight for name, weight in load_file(head).items()}, head)
+        assert model_identity("cross-encoder", "dense", folder, None) != before
+
+    def test_a_dense_head_of_several_scores_is_refused(self, tmp_path: Path) -> None:
+        folder = save_tiny_dense_cross_encoder(tmp_path / "dense", save_tiny_encoder(tmp_path / "bare"), labels=3)
+        with pytest.raises(DataError, match="dense: a model of 3 labels; ranking needs one score per pair"):
+            refuse_no_cross_encoder(folder)
 
     def test_logit_score_is_yes_minus_no_after_the_librarys_own_prompt(self, tmp_path: Path) -> None:
         """A causal language model in sentence-transformers is asked by the model's chat template."""
@@ -110,7 +140,7 @@ class TestMonoT5:
     @pytest.mark.parametrize("batching", [{}, {"batch_size": 1}, {"token_budget": 90}])
     def test_the_margin_has_the_published_score(self, folder: Path, answers: tuple[str, str], batching: Any) -> None:
         given: dict[str, Any] = {} if answers == ("true", "false") else {"yes": answers[0], "no": answers[1]}
-        ours = UnimodelReranker(self.load(folder, **given), **batching)
+        ours = PairModelReranker(self.load(folder, **given), **batching)
         margins = ours.score(ours.prepare(PAIRS))
         expected = self.reference(folder, *answers)
         assert np.ptp(expected) > 0.05
@@ -152,13 +182,13 @@ class TestRankLLaMA:
     @pytest.mark.parametrize("batching", [{}, {"batch_size": 1}, {"token_budget": 90}])
     def test_scores_are_those_of_its_card(self, folder: Path, batching: Any) -> None:
         expected = self.reference(*self.classifier(folder))
-        ours = UnimodelReranker(self.load(folder), **batching)
+        ours = PairModelReranker(self.load(folder), **batching)
         assert np.ptp(expected) > 0.1
         assert ours.score(ours.prepare(PAIRS)) == pytest.approx(expected, abs=1e-4)
 
     def test_what_is_too_long_loses_the_end_of_the_document(self, folder: Path) -> None:
         expected = self.reference(*self.classifier(folder), truncation="only_second", max_length=50)
-        ours = UnimodelReranker(self.load(folder, max_length=50))
+        ours = PairModelReranker(self.load(folder, max_length=50))
         assert ours.score(ours.prepare(PAIRS)) == pytest.approx(expected, abs=1e-4)
 
     def test_an_adapter_is_merged_into_its_base(self, tmp_path: Path) -> None:
@@ -171,7 +201,7 @@ class TestRankLLaMA:
         base = auto.from_pretrained(settings.base_model_name_or_path, num_labels=1)
         merged: Any = PeftModel.from_pretrained(base, str(folder)).merge_and_unload().eval()
         tokenizer = AutoTokenizer.from_pretrained(settings.base_model_name_or_path)
-        ours = UnimodelReranker(self.load(folder))
+        ours = PairModelReranker(self.load(folder))
         assert ours.score(ours.prepare(PAIRS)) == pytest.approx(self.reference(merged, tokenizer), abs=1e-4)
 
 

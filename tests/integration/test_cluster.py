@@ -78,7 +78,7 @@ def cluster(home: Path) -> Iterator[Any]:
     head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 * 2**20}
     found = Cluster(initialize_head=True, head_node_args=head)
     yield found
-    found.shutdown()  # type: ignore[no-untyped-call]
+    found.shutdown()
 
 
 def add_node(cluster: Any) -> Any:

@@ -9,12 +9,14 @@ import pytest
 from support.heads import topics_folder
 from support.scripts import assert_refused, call_script
 
+import unimoe
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.loading import load_all_results
 from unimoe.metrics import score_run
 from unimoe.results import read_drilldown, read_result, result_path
 from unimoe.trec import read_qrels, read_run
 
+UNIMOE = str(Path(unimoe.__file__).with_name("__main__.py"))
 METHODS = "zero_shot,infonce,eggroll,eggroll_soft_labels"
 SMALL = ("--set", "population_size=16", "--set", "eval_every=4", "--set", "batch_size=12", "--set", "pools.depth=20")
 FAST = ("--num_steps", "8", "--settings", "2", "--seeds", "2", "--device", "cpu", *SMALL)
@@ -152,6 +154,33 @@ def test_flatness(places: tuple[Path, Path, Path], compared: str) -> None:
     assert done.returncode == 0, done.stderr
     assert "train queries" in done.stdout
     assert "noise 0.3" in done.stdout
+
+
+def test_a_file_says_what_options_would(places: tuple[Path, Path, Path], compared: str, tmp_path: Path) -> None:
+    """The comparison of above as a file: nothing is trained again, and the tables are the same."""
+    keys = dict(text.split("=", 1) for text in SMALL[1::2])
+    base = {"task": source(places), "num_steps": 8, "device": "cpu", "output_dir": str(places[1])}
+    written = {"methods": METHODS.split(","), "settings": 2, "seeds": [0, 1], "tuning_seed": 102, "base": base}
+    file = tmp_path / "heads.yaml"
+    file.write_text(json.dumps(written), encoding="utf-8")  # JSON is YAML
+    overrides = [part for key, value in keys.items() for part in ("--set", f"base.{key}={value}")]
+    done = call_script("compare_methods.py", "--config", file, *overrides, UNIMOE_CACHE=str(places[2]))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == compared
+
+
+def test_a_head_is_trained_by_a_file(places: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    file = tmp_path / "head.yaml"
+    lines = ["method: pg_rank", f"task: {source(places)}", "num_steps: 300", f"output_dir: {tmp_path / 'out'}"]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    given = ("--config", file, "--num-steps", "3", "--device", "cpu", *SMALL)
+    done = call_script(UNIMOE, "train-head", *given, UNIMOE_CACHE=str(places[2]))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "pg_rank" / "seed_0" / "checkpoint").is_dir()
+    file.write_text("metod: eggroll", encoding="utf-8")
+    assert_refused(
+        call_script(UNIMOE, "train-head", "--config", file), 2, "head.yaml", "metod", "did you mean 'method'?"
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import torch
 from support.heads import topics_folder
 from support.tiny_encoders import save_tiny_encoder
 
+from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.loading import load_all_results
 from unimoe.config.encoder import BUNDLED_ENCODER
 from unimoe.config.files import config_root, load_config, parse_config
@@ -153,11 +154,20 @@ class TestTraining:
 
 
 class TestResumption:
-    def test_a_killed_training_ends_with_the_same_weights(self, places: tuple[Path, Path], tmp_path: Path) -> None:
-        shuffled = {"name": "listmle", "respect_input_order": False, "ties": "shuffle"}
-        whole = trained(config(places, tmp_path / "whole", loss=shuffled))
+    @pytest.mark.parametrize(
+        "loss",
+        [
+            {"name": "listmle", "respect_input_order": False, "ties": "shuffle"},
+            {"name": "score_es", "directions": 8, "sigma_end": 0.2},
+        ],
+        ids=["shuffled", "sampled"],
+    )
+    def test_a_killed_training_ends_with_the_same_weights(
+        self, places: tuple[Path, Path], tmp_path: Path, loss: dict[str, Any]
+    ) -> None:
+        whole = trained(config(places, tmp_path / "whole", loss=loss))
         expected = whole.fit()
-        killed = trained(config(places, tmp_path / "killed", loss=shuffled))
+        killed = trained(config(places, tmp_path / "killed", loss=loss))
 
         def kill(step: int, _: int) -> None:
             if step == 5:
@@ -267,10 +277,31 @@ def test_losses_are_compared(places: tuple[Path, Path], tmp_path: Path, capsys: 
     assert capsys.readouterr().out == printed
 
 
+def test_each_loss_gets_its_best_rate_on_dev_and_the_gates_come_first(
+    places: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = config(places, tmp_path, max_steps=2)
+    losses.compare_losses(base, ["softmax", "pg_rank"], [0, 1], CPU, rates=[1e-5, 3e-2])
+    printed = capsys.readouterr().out
+    assert "pg_rank-beats-softmax" in printed
+    for arm in ("softmax", "pg_rank"):
+        tried = json.loads((tmp_path / "tuning" / f"{arm}.json").read_text())
+        assert [one["learning_rate"] for one in tried] == [1e-5, 3e-2]
+        best = max(tried, key=lambda one: one["dev"])["learning_rate"]
+        manifest = read_manifest(tmp_path / arm / "seed_0" / "checkpoint")
+        assert manifest.config["learning_rate"] == best
+        seeds = {path.name for path in (tmp_path / "tuning" / f"{arm}-0" / arm).iterdir()}
+        assert seeds == {"seed_101"}  # none of those that are reported
+    gates = load_gates(tmp_path / "gates.yaml").gates
+    assert [*gates] == ["pg_rank-beats-softmax"]
+    with pytest.raises(DataError, match="registers another gate"):
+        losses.compare_losses(base, ["softmax", "pg_rank"], [0], CPU, rates=[1e-5, 3e-2])
+
+
 def test_every_compared_loss_is_a_configuration() -> None:
     base = load_config(CrossEncoderConfig, Path("cross_encoder/losses"))
     arms = losses.chosen_losses(None)
-    assert len(arms) == 1 + 7 * 3 + 1 + 2
+    assert len(arms) == 1 + 7 * 3 + 1 + 5
     assert len({losses.configured(base, arm, 0).loss for arm in arms}) == len(arms)
     with pytest.raises(UsageError, match="did you mean 'lambdaloss'"):
         losses.chosen_losses(["lambdalos"])

@@ -26,7 +26,7 @@ from unimoe.config.encoder import EncoderConfig
 from unimoe.errors import UsageError
 from unimoe.evaluation.engines import LocalEngine
 from unimoe.evaluation.evaluate import EvaluationRequest, run_evaluation
-from unimoe.evaluation.rerankers import UnimodelReranker
+from unimoe.evaluation.rerankers import PairModelReranker
 from unimoe.evaluation.retrieve import RetrievalRequest, run_retrieval
 from unimoe.models.served.probe import PROBE_PAIRS, PROBE_TEXTS
 from unimoe.processes import Processes
@@ -80,7 +80,7 @@ def test_a_result_has_the_scores_of_the_model_and_says_who_was_asked(
     assert done.returncode == 0, done.stderr
     found, run = result(folder, f"tiny.{api}"), run_of(folder, f"tiny.{api}")
     assert len(run) == 50
-    local = UnimodelReranker(server.model)
+    local = PairModelReranker(server.model)
     pairs = [(COLLECTION.queries[query], COLLECTION.corpus[document].full_text) for query, document in run]
     margins = local.score(local.prepare(pairs))
     assert list(run.values()) == pytest.approx([sigmoid(m) if api == "cohere" else m for m in margins], abs=1e-5)
@@ -98,7 +98,7 @@ def test_an_embedder_is_evaluated_on_embedding(server: ModelServer, folder: Path
     found = result(folder, "tiny.openai", "embedding")
     assert found["identity"]["base_model"].startswith("served:openai:")
     assert (found["provenance"]["device"], found["provenance"]["token_budget"]) == ("a server", None)
-    assert found["provenance"]["usage"]["requests"] == len(server.asked) - 2  # but for those about the probe texts
+    assert found["provenance"]["usage"]["requests"] == len(server.asked) - 2  # the first two ask about the probe texts
     assert server.pairs == len(PROBE_TEXTS) + len(COLLECTION.corpus) + len(COLLECTION.queries)
 
 

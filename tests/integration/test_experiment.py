@@ -15,7 +15,9 @@ from unittest.mock import patch
 
 import pytest
 from support.experiments import write_tiny_experiment
-from support.scripts import SCRIPTS, Done, call_script
+from support.scripts import SCRIPTS, Done, assert_refused, call_script
+from support.tiny_encoders import save_tiny_encoder
+from support.tiny_rerankers import save_tiny_cross_encoder
 
 from unimoe.results import drilldown_path, read_drilldown, read_result
 
@@ -166,6 +168,34 @@ class TestMainJob:
         assert more.returncode == 0, more.stderr
         assert (output_dir / "joint_r8" / "seed_7" / "results" / "embedding" / "apidocs.json").is_file()
         assert "left out, not registered: rank_only_r8 seed 7, joint_r8 seed 7" in " ".join(more.stdout.split())
+
+    def test_models_beside_the_arms_are_evaluated_and_shown_and_judge_nothing(
+        self, config: Path, finished: tuple[Path, Done], tmp_path: Path
+    ) -> None:
+        output_dir = shutil.copytree(finished[0], tmp_path / "outputs")
+        models = save_tiny_cross_encoder(tmp_path / "ce"), save_tiny_encoder(tmp_path / "mean")
+        names = dict(zip(("minilm", "mean"), (f"cross-encoder:{models[0]}", f"encoder:{models[1]}"), strict=True))
+        with_systems = ["--set", f"evaluation.systems={json.dumps(names)}"]
+        planned = run(config, output_dir, *with_systems, "--plan")
+        assert "beside the arms: minilm (cross-encoder:ce@" in planned.stdout
+        assert ", 24 pairs to rerank\n" in planned.stdout
+        done = run(config, output_dir, *with_systems)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("already done") == 20
+        assert (output_dir / "minilm/seed_none/results/reranking/apidocs.json").is_file()
+        assert (output_dir / "mean/seed_none/results/embedding/apidocs.json").is_file()
+        report = (output_dir / "analysis" / "report.md").read_text(encoding="utf-8")
+        assert all(re.search(rf"^\| *{name}\b", report, re.M) for name in names)
+        verdicts = re.findall(r"^[A-Z]+: (?:reranking|embedding)\..*", done.stdout, re.M)
+        assert verdicts == re.findall(r"^[A-Z]+: (?:reranking|embedding)\..*", finished[1].stdout, re.M)
+        assert len(verdicts) == 2
+
+    def test_a_model_beside_the_arms_that_is_not_there_ends_the_job_before_it_begins(
+        self, config: Path, tmp_path: Path
+    ) -> None:
+        done = run(config, tmp_path / "none", "--set", 'evaluation.systems={"other": "cross-encoder:./nowhere"}')
+        assert_refused(done, 3, "evaluation.systems.other: './nowhere': no such folder; check the path")
+        assert not [*(tmp_path / "none").glob("*/seed_*")]
 
     def test_other_settings_in_the_same_folder_are_refused(self, config: Path, finished: tuple[Path, Done]) -> None:
         output_dir, _ = finished

@@ -23,7 +23,7 @@ from unimoe.errors import DataError
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.run import evaluate_task
-from unimoe.evaluation.rerankers import UnimodelReranker
+from unimoe.evaluation.rerankers import PairModelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.models.unimodel import UnimodelForExp1
 
@@ -180,7 +180,7 @@ def test_the_same_task_twice_gives_the_same(model: UnimodelForExp1, kind: type[A
 class TestCrossEncoder:
     def test_it_agrees_with_our_own_reranker(self, model: UnimodelForExp1) -> None:
         theirs = evaluate_task(MTEBCrossEncoderWrapper(model), loaded(mteb_tasks.InventedReranking))
-        ours = rerank_collection(UnimodelReranker(model), RANKED, CANDIDATES, ordered=False)
+        ours = rerank_collection(PairModelReranker(model), RANKED, CANDIDATES, ordered=False)
         assert theirs.run.keys() == ours.run.keys()
         for query, gaps in ours.run.items():
             assert theirs.run[query] == pytest.approx(gaps, abs=1e-5, rel=1e-5)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +184,43 @@ class TestResume:
         assert log(resumed, "dev.jsonl") == log(whole, "dev.jsonl")
         for line, expected in zip(log(resumed), log(whole), strict=True):
             assert line | {"tokens_per_s": 0} == expected | {"tokens_per_s": 0}
+
+    def test_an_arm_may_have_a_loss_of_its_own(
+        self, experiment: Experiment, data: TrainingData, tmp_path: Path
+    ) -> None:
+        """It trains as it would if all arms shared that loss, and its card names it."""
+        options = ("training.steps=3", "training.ranking.loss=softmax")
+        shared = changed(experiment, tmp_path / "shared", "training.steps=3", "training.ranking.loss=plistmle")
+        own = changed(experiment, tmp_path / "own", *options, "arms.rank_only_r8.loss=plistmle")
+        found = train(own, data)
+        assert read_checkpoint(found).adapter_hash == read_checkpoint(train(shared, data)).adapter_hash
+        assert '"name": "plistmle"' in (found / "README.md").read_text(encoding="utf-8")
+        other = changed(experiment, tmp_path / "other", *options)
+        assert read_checkpoint(train(other, data)).adapter_hash != read_checkpoint(found).adapter_hash
+        sharp = "arms.rank_only_r8.loss_options.temperature=0.1"
+        with pytest.raises(UsageError, match="temperature: the loss softmax does not read it"):
+            changed(experiment, tmp_path / "no", "arms.rank_only_r8.loss=softmax", sharp)
+        with pytest.raises(UsageError, match="an emb_only arm does not rank"):
+            changed(experiment, tmp_path / "no", "arms.emb_only_r8.loss=softmax")
+        binary = copy.copy(data)
+        binary.ranking = lambda model: replace(data.ranking(model), labels=[[1.0, 0.0]] * 9)  # type: ignore[method-assign]
+        with pytest.raises(DataError, match="loss marginmse needs graded labels"):
+            train(changed(experiment, tmp_path / "no", "arms.rank_only_r8.loss=marginmse"), binary)
+
+    @pytest.mark.parametrize("loss", ["score_es", "pg_rank"])
+    def test_losses_that_sample_draw_by_seed_and_step(
+        self, experiment: Experiment, data: TrainingData, tmp_path: Path, loss: str
+    ) -> None:
+        options = [f"training.ranking.loss={loss}", "training.steps=4", "training.save_every=2"]
+        if loss == "score_es":
+            options.append("training.ranking.loss_options.sigma_end=0.1")
+        whole = train(changed(experiment, tmp_path / "whole", *options), data)
+        broken = changed(experiment, tmp_path / "broken", *options)
+        with pytest.raises(KilledError):
+            train(broken, data, die_after=3)
+        resumed = train(broken, data)
+        assert read_checkpoint(resumed).adapter_hash == read_checkpoint(whole).adapter_hash
+        assert [line["loss"] for line in log(resumed)] == [line["loss"] for line in log(whole)]
 
     @pytest.mark.parametrize(
         ("setting", "words"),

@@ -8,12 +8,13 @@ from tempfile import TemporaryDirectory
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unimoe.limits import HIGHEST_SCORE
 from unimoe.metrics import score_run
 from unimoe.trec import ranked, read_qrels, read_run, write_qrels, write_run
 
 # Any character but white space, lone surrogates, and the byte order mark, which is no part of the file's first id.
 ids = st.text(st.characters(exclude_categories=["Cs", "Zs", "Zl", "Zp", "Cc"], exclude_characters="\ufeff"), min_size=1)
-finite = st.floats(allow_nan=False, allow_infinity=False)
+finite = st.floats(-HIGHEST_SCORE, HIGHEST_SCORE)  # what float32 holds: others are refused
 runs = st.dictionaries(ids, st.dictionaries(ids, finite, min_size=1, max_size=8), max_size=4)
 
 

@@ -23,8 +23,11 @@ DATASETS = {"dl19": 24, "dl20": 30, "cran": 36}
 """Queries of each dataset of the systems."""
 
 
+MAIN = str(Path(unimoe.__file__).with_name("__main__.py"))
+
+
 def compare(*arguments: str | Path) -> Done:
-    return call_script(str(Path(unimoe.__file__).with_name("__main__.py")), "compare", *arguments)
+    return call_script(MAIN, "compare", *arguments)
 
 
 def compare_arms(arms: Arms, *more: str | Path) -> Done:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from support.tiny_models import tiny_base
 
 from unimoe.config import PromptConfig
@@ -73,8 +73,17 @@ class TeiRerank(_Request):
     truncation_direction: Literal["Right"]
 
 
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("the input is empty")
+    return text
+
+
+Input = Annotated[str, AfterValidator(_not_blank)]
+
+
 class TeiEmbed(_Request):
-    inputs: list[str] = Field(min_length=1, max_length=32)
+    inputs: list[Input] = Field(min_length=1, max_length=32)
     normalize: Literal[True]
     truncate: Literal[True]
     truncation_direction: Literal["Right"]
@@ -106,7 +115,7 @@ class MtebRerank(_Request):
 
 class OpenaiEmbed(_Request):
     model: str
-    input: list[str] = Field(min_length=1, max_length=2048)
+    input: list[Input] = Field(min_length=1, max_length=2048)
     encoding_format: Literal["float"]
 
 

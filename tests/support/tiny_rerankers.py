@@ -43,6 +43,27 @@ def save_tiny_cross_encoder(folder: Path, labels: int = 1, **settings: Any) -> P
     return folder
 
 
+def save_tiny_dense_cross_encoder(folder: Path, bare: Path, labels: int = 1) -> Path:
+    """Write a cross-encoder whose head is a module of sentence-transformers behind a pooled encoder, from ``bare``."""
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.cross_encoder.modules import Dense, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    transformer = Transformer(str(bare))
+    head: Any = _seeded(
+        lambda: Dense(
+            HIDDEN,
+            labels,
+            activation_function=torch.nn.Identity(),
+            module_input_name="sentence_embedding",
+            module_output_name="scores",
+        )
+    )
+    modules = [transformer, Pooling(HIDDEN, pooling_mode="mean"), head]
+    CrossEncoder(modules=modules, device="cpu").save_pretrained(str(folder))
+    return folder
+
+
 def save_tiny_t5(folder: Path) -> Path:
     """Write a random T5 whose tokenizer knows ``true`` and ``false`` as one token each."""
     from transformers import T5Config, T5ForConditionalGeneration

@@ -181,6 +181,16 @@ class TestFingerprint:
         assert not {"yes", "no"} & training_settings(experiment(), "rank_only_r8", 1)["prompt"].keys()
         assert fingerprint("prompt.yes", None) == fingerprint() != fingerprint("prompt.yes", "true")
 
+    def test_settings_of_an_aggregation_count_where_it_is_taken_alone(self) -> None:
+        """What no other reads is left out, or what it was by default when the oldest trainings were fingerprinted."""
+        own = training_settings(experiment(), "joint_r8", 1)["arms"]["joint_r8"]
+        assert "uncertainty_learning_rate" not in own
+        assert own["gradvac_beta"] == 0.01
+        for aggregation, key in (("uncertainty", "uncertainty_learning_rate"), ("gradvac", "gradvac_beta")):
+            arm = {**RAW["arms"]["joint_r8"], "aggregation": aggregation}
+            found = {fingerprint("arms.joint_r8", {**arm, key: value}, arm="joint_r8") for value in (0.2, 0.3)}
+            assert len(found) == 2
+
     def test_content_changes_it(self) -> None:
         others = {fingerprint(data="other"), fingerprint(base="other"), fingerprint(dtype="bfloat16")}
         assert len(others | {fingerprint()}) == 4

@@ -1,10 +1,18 @@
 from __future__ import annotations
 
+import errno
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import typer
 
-from unimoe.console import run
+from unimoe.console import print_error, run
 from unimoe.errors import DataError, MissingPartError, UnimoeError, UsageError
+from unimoe.io import atomic_path
 
 
 def command(error: BaseException | None) -> typer.Typer:
@@ -44,3 +52,53 @@ def test_success_is_0() -> None:
 def test_a_bug_keeps_its_traceback() -> None:
     with pytest.raises(ZeroDivisionError):
         run(command(ZeroDivisionError()))
+
+
+def ended(work: Callable[[], object], capsys: pytest.CaptureFixture[str]) -> tuple[object, str]:
+    """The exit code of a command that does this work, and what it says."""
+    app = typer.Typer()
+
+    @app.command()
+    def main() -> None:
+        work()
+
+    with pytest.raises(SystemExit) as left:
+        run(app)
+    return left.value.code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_a_line_and_cleans_up(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, number: signal.Signals
+) -> None:
+    handler = signal.getsignal(number)
+
+    def work() -> None:
+        with atomic_path(tmp_path / "some.json"):
+            os.kill(os.getpid(), number)
+            time.sleep(60)
+
+    assert ended(work, capsys) == (130, "error: stopped; run the same command again to go on from what is done\n")
+    assert not list(tmp_path.iterdir())
+    assert signal.getsignal(number) is handler
+
+
+def test_a_path_that_is_too_long_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = ended(lambda: Path("x" * 300).stat(), capsys)
+    assert code == 3
+    assert said == f"error: {'x' * 300}: File name too long; check the path, its rights, and the room on its disk\n"
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "x"), RuntimeError("I/O error: No space left on device")])
+def test_a_full_disk_is_one_line_whoever_says_it(capsys: pytest.CaptureFixture[str], error: Exception) -> None:
+    with pytest.raises(SystemExit) as left:
+        run(command(error))
+    assert left.value.code == 3
+    assert capsys.readouterr().err.startswith("error: no room is left on the disk")
+
+
+def test_a_long_message_loses_its_middle(capsys: pytest.CaptureFixture[str]) -> None:
+    print_error(UnimoeError("a" * 9000 + "end"))
+    said = capsys.readouterr().err
+    assert len(said) < 4100
+    assert said.endswith("end (9,003 characters)\n")

@@ -35,6 +35,23 @@ with joined_processes() as here:
 os.write(1, f"{found}\\n".encode())
 """
 
+# Libraries are imported while the processes work together, and may keep what they find of them.
+LEAVING = """
+import os
+from pathlib import Path
+from unimoe.processes import joined_processes
+
+def threads():
+    return sum("gloo" in (thread / "comm").read_text() for thread in Path("/proc/self/task").iterdir())
+
+os.environ["RANK"] = "1" if os.fork() == 0 else "0"
+with joined_processes() as here:
+    import peft, sentence_transformers, torch.distributed.nn.functional
+    here.gather(b"done")
+    before = threads()
+os.write(1, f"{before > 0} {threads()}\\n".encode())
+"""
+
 
 def announced(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """The environment that torchrun gives to the first of ``size`` processes."""
@@ -82,6 +99,12 @@ class TestJoined:
             [rank, 2, rank == 0, total, [True, False, True, "torch.bfloat16"], [True] * 3, said]
             for rank, said in enumerate([[["", b"ab".hex()], ["", ""]], [[], []]])
         ]
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="reads the threads of a process from /proc")
+    def test_no_thread_outlives_the_group(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        announced(monkeypatch, 2)
+        done = subprocess.run([sys.executable, "-c", LEAVING], capture_output=True, text=True, timeout=120, check=True)
+        assert done.stdout.splitlines() == ["True 0"] * 2
 
     def test_fewer_than_announced_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         announced(monkeypatch, 2)

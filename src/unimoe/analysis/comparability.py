@@ -39,15 +39,13 @@ class _Rule:
     none_agrees: bool = False
 
 
-_ONE_FOLDER = (
-    _Rule("experiment", attrgetter("identity.experiment")),
-    _Rule("base model", attrgetter("identity.base_model"), none_agrees=True),  # BM25 has none
-)
+_EXPERIMENT = _Rule("experiment", attrgetter("identity.experiment"))
+_BASE_MODEL = _Rule("base model", attrgetter("identity.base_model"), none_agrees=True)  # BM25 has none
 _PROMPT = _Rule("prompt", attrgetter("identity.prompt"), none_agrees=True)
+_METRIC = _Rule("main metric", attrgetter("main_metric"), "metrics")
 _ONE_DATASET = (
-    _PROMPT,
     _Rule("task type", attrgetter("task_type"), none_agrees=True),
-    _Rule("main metric", attrgetter("main_metric"), "metrics"),
+    _METRIC,
     _Rule("relevance level", attrgetter("relevance_level")),
     _Rule("split", attrgetter("identity.split"), "collections"),
     _Rule("pool", attrgetter("identity.pool"), "candidates"),
@@ -68,6 +66,8 @@ _CHECKPOINT = _Rule("checkpoint", attrgetter("identity.checkpoint"))
 def comparable(where: str, results: Sequence[EvalResult], allow: Collection[str] = ()) -> list[EvalResult]:
     """Return results as they may be compared: of one experiment, and per dataset on the same queries and metric.
 
+    Systems beside the arms have base models and prompts of their own.
+
     Args:
         where: what they were read from, for messages.
         results: at most one of each arm, seed, task and dataset.
@@ -82,10 +82,11 @@ def comparable(where: str, results: Sequence[EvalResult], allow: Collection[str]
         if name not in ALLOWANCES:
             hint = did_you_mean(name, ALLOWANCES)
             raise UsageError(f"--allow {name}: no such difference{hint}; known are {', '.join(ALLOWANCES)}")
-    for rule in _ONE_FOLDER:
-        _agrees(rule, where, results, allow)
+    of_base = [r for r in results if not r.beside_arms]
+    _agrees(_EXPERIMENT, where, results, allow)
+    _agrees(_BASE_MODEL, where, of_base, allow)
     for task in TASKS:  # MTEB's tasks have an instruction each: there the prompt agrees by dataset alone
-        _agrees(_PROMPT, f"{where}, {task}", [r for r in results if r.task == task and r.task_type is None], allow)
+        _agrees(_PROMPT, f"{where}, {task}", [r for r in of_base if r.task == task and r.task_type is None], allow)
     by_key: dict[str, list[EvalResult]] = {}
     for result in results:
         by_key.setdefault(result.key, []).append(result)
@@ -100,6 +101,7 @@ def name_of(result: EvalResult) -> str:
 def _on_one_dataset(key: str, results: list[EvalResult], allow: Collection[str]) -> list[EvalResult]:
     rules = (*_ONE_DATASET, *(_WHERE_RERANKED if results[0].task == "reranking" else ()))
     caveats = [_agrees(rule, key, results, allow) for rule in rules]
+    _agrees(_PROMPT, key, [r for r in results if not r.beside_arms], allow)
     trained = [r for r in results if r.identity.checkpoint != "none"]
     caveats += [_agrees(_CHECKPOINT, key, trained, allow), _repeated(key, results, allow)]
     results = _on_one_metric(key, results)
@@ -114,8 +116,18 @@ def _on_one_dataset(key: str, results: list[EvalResult], allow: Collection[str])
     return [r.model_copy(update={"caveats": list(dict.fromkeys([*r.caveats, *found]))}) for r in results]
 
 
-def _agrees(rule: _Rule, where: str, results: Iterable[EvalResult], allow: Collection[str]) -> str | None:
-    """Refuse results that differ; return the difference as a caveat where it is allowed."""
+def refuse_other_data(key: str, results: Sequence[EvalResult]) -> None:
+    """Refuse rerankings of several models that are not of the same queries, candidates and judgments.
+
+    Raises:
+        DataError: there are others; names the difference.
+    """
+    for rule in (*_ONE_DATASET, *_WHERE_RERANKED):
+        if rule != _METRIC and (difference := _difference(rule, results)):
+            raise DataError(f"{key}: {difference}; evaluate all of them on the same data, with the same settings")
+
+
+def _difference(rule: _Rule, results: Iterable[EvalResult]) -> str | None:
     holders: dict[Any, list[str]] = {}
     for result in results:
         value = rule.value_of(result)
@@ -123,7 +135,14 @@ def _agrees(rule: _Rule, where: str, results: Iterable[EvalResult], allow: Colle
             holders.setdefault(value, []).append(name_of(result))
     if len(holders) < 2:
         return None
-    difference = f"{rule.what} differs: " + "; ".join(f"{v!r} in {_some(names, 3)}" for v, names in holders.items())
+    return f"{rule.what} differs: " + "; ".join(f"{v!r} in {_some(names, 3)}" for v, names in holders.items())
+
+
+def _agrees(rule: _Rule, where: str, results: Iterable[EvalResult], allow: Collection[str]) -> str | None:
+    """Refuse results that differ; return the difference as a caveat where it is allowed."""
+    difference = _difference(rule, results)
+    if difference is None:
+        return None
     if rule.allowance in allow:
         return f"{where}: {difference} (allowed by name: {rule.allowance})"
     raise DataError(

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from unimoe.errors import DataError
 from unimoe.io import find_files
+from unimoe.limits import LONGEST_NAME, MOST, name_problem
 
 Log: TypeAlias = tuple[dict[str, Any], ...]
 """A training log: one record per line, with at least ``step`` and ``loss``."""
+
+Record = TypeVar("Record", bound=BaseModel)
+
+Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False, ge=-MOST, le=MOST)]
+Step: TypeAlias = Annotated[int, Field(ge=0, le=MOST)]
+
+
+class _Training(BaseModel):
+    """One line of ``train.jsonl``; it may have further keys."""
+
+    model_config = ConfigDict(extra="allow")
+
+    step: Step
+    loss: Number
+    task: str | None = None
+    ranking_loss: Number | None = None
+    embedding_loss: Number | None = None
 
 
 class Conflict(BaseModel):
@@ -30,17 +47,17 @@ class Conflict(BaseModel):
         magnitude_similarity: ``2 |a| |b| / (|a|^2 + |b|^2)``.
     """
 
-    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, frozen=True)
 
-    step: int
-    layer: int | str
-    cosine: float | None
-    cosine_self_rank: float | None
-    cosine_self_embed: float | None
-    cosine_corrected: float | None
-    norm_rank: float | None
-    norm_embed: float | None
-    magnitude_similarity: float | None
+    step: Step
+    layer: int | Annotated[str, Field(max_length=LONGEST_NAME)]
+    cosine: Number | None
+    cosine_self_rank: Number | None
+    cosine_self_embed: Number | None
+    cosine_corrected: Number | None
+    norm_rank: Number | None
+    norm_embed: Number | None
+    magnitude_similarity: Number | None
 
 
 ConflictLog: TypeAlias = Sequence[Conflict]
@@ -73,8 +90,11 @@ def _log_files(output_dir: Path, name: str) -> Iterator[tuple[tuple[str, int | N
     """Yield the logs of one name by arm and seed."""
     for path in find_files(output_dir, f"*/seed_*/logs/{name}") if output_dir.exists() else ():
         seed = path.parts[-3].removeprefix("seed_")
+        arm = path.parts[-4]
+        if problem := name_problem(arm, is_folder=True):
+            raise DataError(f"{path}: the name of its arm {problem}; rename the folder")
         if seed.isdecimal():
-            yield (path.parts[-4], int(seed)), path
+            yield (arm, int(seed)), path
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -90,12 +110,8 @@ def _training_log(path: Path) -> Log:
     """Return one record for each step and task; a resumed run's record replaces the earlier one."""
     records: dict[tuple[int, Any], dict[str, Any]] = {}
     for number, line in _lines(path):
-        try:
-            record = json.loads(line)
-            step, loss = int(record["step"]), float(record["loss"])
-            records[step, record.get("task")] = record | {"step": step, "loss": loss}
-        except (ValueError, TypeError, KeyError, AttributeError):
-            raise DataError(f"{path}:{number}: not a training record with step and loss; remove the line") from None
+        record = _record(_Training, line, f"{path}:{number}: not a training record with step and loss")
+        records[record.step, record.task] = record.model_dump(exclude_unset=True)
     return tuple(records[step] for step in sorted(records, key=lambda step: (step[0], str(step[1]))))
 
 
@@ -103,11 +119,15 @@ def _conflict_log(path: Path) -> ConflictLog:
     """Return one record for each step and layer; a resumed run's record replaces the earlier one."""
     records: dict[tuple[int, int | str], Conflict] = {}
     for number, line in _lines(path):
-        try:
-            record = Conflict.model_validate_json(line)
-        except ValidationError as error:
-            first = error.errors()[0]
-            what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first["loc"] else first["msg"]
-            raise DataError(f"{path}:{number}: not a record of gradient conflicts ({what}); remove the line") from None
+        record = _record(Conflict, line, f"{path}:{number}: not a record of gradient conflicts")
         records[record.step, record.layer] = record
     return tuple(records.values())
+
+
+def _record(kind: type[Record], line: str, mistake: str) -> Record:
+    try:
+        return kind.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors()[0]
+        what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first["loc"] else first["msg"]
+        raise DataError(f"{mistake} ({what}); remove the line") from None

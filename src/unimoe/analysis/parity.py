@@ -13,7 +13,7 @@ import numpy as np
 from unimoe.analysis.comparisons import difference
 from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.errors import DataError, UsageError, first_few
-from unimoe.results import SIDECARS, EvalResult, read_result
+from unimoe.results import SIDECARS, EvalResult, read_result, run_beside
 from unimoe.trec import Run, ranked, read_run
 
 TOP = 10
@@ -97,7 +97,7 @@ def read_scored(path: Path) -> Scored:
         DataError: one of them is missing or damaged; says what to run.
     """
     result = read_result(path)
-    run = path.parents[2] / "runs" / result.task / f"{path.stem}.trec"
+    run = run_beside(path)
     if not run.is_file():
         raise DataError(
             f"{path}: its run {run} is missing, and a result holds no scores of pairs; delete the result and run "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -10,10 +11,22 @@ from typing import Annotated, TypeAlias
 import typer
 from typer.core import TyperCommand
 
-from unimoe.cli.options import Depth, Iterations, RelevanceLevel, ResamplingSeed
+from unimoe.cli.models import ModelOptions
+from unimoe.cli.options import (
+    Depth,
+    Device,
+    Iterations,
+    MaxQueries,
+    Override,
+    RelevanceLevel,
+    ResamplingSeed,
+    Threads,
+)
 from unimoe.errors import UsageError
 
 Options: TypeAlias = Mapping[str, object]
+
+_OUTPUTS = Path("outputs", "compare")
 
 
 class SeveralValues(TyperCommand):
@@ -66,7 +79,7 @@ def compare(
         list[str] | None,
         typer.Option(
             help="Systems, each as [NAME=]PATTERN: the files that match are its seeds, {dataset} is the dataset's "
-            "name. With --results, names of arms."
+            "name. Also models as --model names them, and folders of results. With --results, names of arms."
         ),
     ] = None,
     baseline: Annotated[
@@ -77,7 +90,8 @@ def compare(
     dataset: Annotated[
         list[str] | None,
         typer.Option(
-            help="Datasets, each as [NAME=]QRELS; with --qrels what to call the one dataset, with --results names."
+            help="Datasets, each as [NAME=]QRELS; with --qrels what to call the one dataset, with --results names; "
+            "with models collections, such as scifact or path:DIR@dev."
         ),
     ] = None,
     metric: Annotated[
@@ -119,6 +133,14 @@ def compare(
         typer.Option(help="Keep the comparison as results, with tables, figures and a report in its analysis/."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace another comparison in --output-dir.")] = False,
+    config: Annotated[Path | None, typer.Option(help="Settings of the models and their evaluation.")] = None,
+    override: Override = None,
+    max_queries: MaxQueries = None,
+    models_dir: Annotated[
+        Path | None, typer.Option(help="Where models' results go, a folder each; by default outputs/compare.")
+    ] = None,
+    device: Device = None,
+    threads: Threads = None,
     iterations: Iterations = 10_000,
     seed: ResamplingSeed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of text.")] = False,
@@ -133,12 +155,15 @@ def compare(
 
     unimoe compare --results outputs/mine --baseline bm25
 
+    unimoe compare --baseline bm25 --systems cross-encoder:FOLDER https://HOST/v1 --dataset scifact --set ...
+
     Each file is one training seed, counted from 0; numbers of seeds may differ, and their order has no meaning unless
     --paired says so. Documents rank by score, equal scores by document id, descending, as in trec_eval; the ranks in
     the file are not used. Exits 0 whatever the verdict, 2 on wrong usage, 3 on wrong data; with --gates as verdicts
     does: 0 (all PASS), 10 (FAIL), 11 (MARGINAL), 12 (INCONCLUSIVE or advisory).
     """
     from unimoe.analysis.runs import forms
+    from unimoe.cli.compared import as_runs, names_models
 
     request = forms.Request(
         specialist=specialist or [],
@@ -165,6 +190,17 @@ def compare(
     of_table: Options = {"--systems": systems, "--baseline": baseline, "--results": results, "--pairs": pairs}
     of_verdict: Options = {"--gates": gates, "--specialist-name": specialist_name, "--joint-name": joint_name}
     of_runs: Options = {"--qrels": qrels, "--relevance-level": relevance_level, "--queries": queries, "--depth": depth}
+    of_models = ModelOptions(
+        models_dir or _OUTPUTS,
+        config=config,
+        override=override,
+        max_queries=max_queries,
+        device=device,
+        threads=threads,
+    )
+    models = results is None and not (specialist or joint) and names_models(baseline, systems or [])
+    if (given := of_models.given()) and not models:
+        raise UsageError(f"{given[0]} is for models by name, and there are none; leave it out")
     if overwrite and output_dir is None:
         raise UsageError("--overwrite replaces what --output-dir holds; give that too")
     if specialist or joint:
@@ -175,6 +211,10 @@ def compare(
         forms.tabulate_folder(request, results)
     elif systems or baseline:
         _refuse(of_verdict, "--systems asks for a table, and a gate judges with --specialist and --joint")
+        if models:
+            _refuse({"--qrels": qrels}, "models are evaluated on collections, which have their judgments")
+            runs = as_runs(baseline, systems or [], dataset or [], of_models)
+            request = replace(request, baseline=runs.baseline, systems=runs.systems, datasets=runs.datasets)
         forms.tabulate_runs(request)
     else:
         raise UsageError("nothing to compare; give --specialist and --joint, --systems, or --results")

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from unimoe.checkpoint import ADAPTER_FILE, folder_name
 from unimoe.config import Experiment
 from unimoe.config.training import ArmConfig
+from unimoe.evaluation.beside import planned_beside, systems_beside
 from unimoe.evaluation.gauges import spread
 from unimoe.evaluation.plan import prompt_tokens
+from unimoe.evaluation.planned import PlannedDataset
 from unimoe.evaluation.systems import ZERO_SHOT_ARM
 from unimoe.evaluation.tiers import LoadedDataset, tier_datasets
 from unimoe.experiment import ANALYZE, smoke_version
@@ -155,6 +157,9 @@ def planned(experiment: Experiment, device: torch.device, threads: int | None, s
     expected = estimate(experiment, loader, started)
     yield f"{in_words(expected.cost)} for {experiment.name}, {len(experiment.seeds)} seeds, on this device"
     yield from expected.shorter
+    if beside := systems_beside(experiment, device, loader.dtype):
+        (dataset,) = tier_datasets(experiment, "bundled")
+        yield from planned_beside(beside, PlannedDataset(dataset, device))
 
 
 def measure(loader: ModelLoader, experiment: Experiment, data: LoadedDataset, training: TrainingData) -> Speeds:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from glob import glob, has_magic
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated
 
 import typer
 
@@ -17,20 +17,17 @@ from unimoe.cli.engine import (
     WorkerCount,
     opened_engine,
 )
+from unimoe.cli.models import evaluation_request
 from unimoe.cli.options import (
     Device,
     MaxQueries,
     Override,
     Threads,
     chosen_device,
-    given_options,
     quiet_libraries,
     refuse_torchrun,
 )
 from unimoe.errors import UsageError, did_you_mean
-
-if TYPE_CHECKING:
-    from unimoe.results import Task
 
 
 def evaluate(
@@ -97,8 +94,7 @@ def evaluate(
     that are up to date, so you can restart a killed evaluation. Under torchrun the processes share
     all work of the model; with --engine ray the machines of a cluster share all work of all checkpoints.
     """
-    from unimoe.config.files import load_experiment
-    from unimoe.evaluation.evaluate import EvaluationRequest, plan_evaluation, run_evaluation
+    from unimoe.evaluation.evaluate import plan_evaluation, run_evaluation
     from unimoe.evaluation.mteb.names import split_names
 
     if sum((checkpoint is not None, zero_shot, model is not None)) != 1:
@@ -117,30 +113,19 @@ def evaluate(
         raise UsageError("--price-per-hour belongs to --plan; give both, or neither")
     quiet_libraries()
     settings = EngineSettings(engine, address, workers, store, allow, device, threads)
-    request = EvaluationRequest(
+    request = evaluation_request(
         checkpoints=_folders(checkpoint),
         model=model,
         name=name,
-        config=load_experiment(config, override or []) if config else None,
-        overrides=tuple(override or ()),
-        tier=eval_tier,
-        datasets=tuple(split_names(datasets or "")),
-        mteb=tuple(split_names(mteb or "")),
-        task=cast("Task | None", task),
+        config=config,
+        override=override,
+        eval_tier=eval_tier,
+        datasets=datasets,
+        mteb=mteb,
+        task=task,
         max_queries=max_queries,
         output_dir=output_dir,
         threads=threads,
-        given=given_options(
-            config,
-            override,
-            model=model,
-            name=name,
-            eval_tier=eval_tier,
-            datasets=datasets,
-            mteb=mteb,
-            task=task,
-            max_queries=max_queries,
-        ),
     )
     if plan:
         refuse_torchrun("a plan")

@@ -9,24 +9,15 @@ from typing import Annotated
 
 import typer
 
-from unimoe.cli.options import (
-    Device,
-    MaxQueries,
-    Override,
-    Threads,
-    chosen_device,
-    given_options,
-    quiet_libraries,
-    refuse_torchrun,
-)
+from unimoe.cli.models import ModelOptions, reranked
+from unimoe.cli.options import Device, MaxQueries, Override, Threads
 from unimoe.console import stderr, stdout
-from unimoe.errors import DataError, UsageError
+from unimoe.errors import UsageError
 
 NO_PARITY = 10
 """The exit code where scores differ by the tolerance or more."""
 
 _OUTPUTS = Path("outputs", "parity")
-_MODEL_FILES = ("config.json", "modules.json", "adapter_config.json")
 
 
 def parity(
@@ -63,26 +54,10 @@ def parity(
     if not math.isfinite(tolerance):
         raise UsageError(f"--tolerance {tolerance}: no finite number")
     sides = [(name, result_paths(Path(name))) for name in (first, second)]
-    options = {"datasets": datasets, "eval_tier": eval_tier, "config": config, "set": override}
-    given = [name for name, value in {**options, "max_queries": max_queries}.items() if value is not None]
-    if given and all(paths for _, paths in sides):
-        raise UsageError(f"--{given[0].replace('_', '-')} is for models, and both sides are results; leave it out")
-    found = []
-    for name, paths in sides:
-        found.append(
-            paths
-            or _evaluated(
-                name,
-                output_dir or _OUTPUTS,
-                tier=eval_tier or "bundled",
-                datasets=datasets,
-                config=config,
-                override=override,
-                max_queries=max_queries,
-                device=device,
-                threads=threads,
-            )
-        )
+    options = ModelOptions(output_dir or _OUTPUTS, eval_tier, datasets, config, override, max_queries, device, threads)
+    if (given := options.given()) and all(paths for _, paths in sides):
+        raise UsageError(f"{given[0]} is for models, and both sides are results; leave it out")
+    found = [paths or reranked(name, options, "parity") for name, paths in sides]
     comparisons = compare_scores(*found)
     if alone := sorted(found[0].keys() ^ found[1].keys()):
         stderr.print(f"not compared, since one side alone has it: {', '.join(alone)}", soft_wrap=True)
@@ -94,48 +69,3 @@ def parity(
         stdout.out(verdict_line(comparisons, tolerance))
     if max(comparison.largest for comparison in comparisons) >= tolerance:
         raise typer.Exit(NO_PARITY)
-
-
-def _evaluated(
-    name: str,
-    outputs: Path,
-    *,
-    tier: str,
-    datasets: str | None,
-    config: Path | None,
-    override: list[str] | None,
-    max_queries: int | None,
-    device: str | None,
-    threads: int | None,
-) -> dict[str, Path]:
-    """Evaluate a model by reranking, without printing its scores; return its results."""
-    from unimoe.config.files import load_experiment
-    from unimoe.evaluation.engines import LocalEngine
-    from unimoe.evaluation.evaluate import EvaluationRequest, run_evaluation
-    from unimoe.evaluation.mteb.names import split_names
-    from unimoe.results import safe_name
-
-    refuse_torchrun("parity")
-    if Path(name).is_dir() and not any(Path(name, file).is_file() for file in _MODEL_FILES):
-        raise DataError(f"{name}: holds neither reranking results nor a model; run `unimoe evaluate` first")
-    quiet_libraries()
-    request = EvaluationRequest(
-        checkpoints=(),
-        model=name,
-        name=None,
-        config=load_experiment(config, override or []) if config else None,
-        overrides=tuple(override or ()),
-        tier=tier,
-        datasets=tuple(split_names(datasets or "")),
-        mteb=(),
-        task="reranking",
-        max_queries=max_queries,
-        output_dir=outputs / safe_name(name),
-        threads=threads,
-        given=given_options(config, override, model=name, datasets=datasets, max_queries=max_queries),
-    )
-    stdout.quiet, before = True, stdout.quiet
-    try:
-        return run_evaluation(request, chosen_device(device), LocalEngine())
-    finally:
-        stdout.quiet = before

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from unimoe.errors import UsageError
+from unimoe.limits import LONGEST_NAME
 from unimoe.registry import Registry
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Width = Annotated[int, Field(ge=1, le=2**16)]
+"""Outputs of a layer, or the rank of a product."""
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=LONGEST_NAME)]
 
 
 def _metric_name(text: str) -> str:
@@ -42,6 +45,18 @@ def registered(registry: Registry[Any]) -> AfterValidator:
 
 
 class Section(BaseModel):
-    """A part of the config: unknown keys are refused, types are taken strictly, nothing changes after loading."""
+    """A part of the config: unknown keys are refused, types are taken strictly, nothing changes after loading.
+
+    Attributes:
+        later_keys: keys that were added after trainings had been fingerprinted. A dump leaves them out where they have
+            their defaults, so that those trainings stay what they were.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    later_keys: ClassVar[frozenset[str]] = frozenset()
+
+    @model_serializer(mode="wrap")
+    def _dumped(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = dump(self)
+        unchanged = {key for key in self.later_keys if getattr(self, key) == type(self).model_fields[key].default}
+        return {key: value for key, value in fields.items() if key not in unchanged}

@@ -16,6 +16,9 @@ from unimoe.registry import Registry
 FUSION = "fusion"
 """The first stage that fuses BM25 with an encoder's search."""
 
+_BASELINES, _ROLES = ("bm25", "first_stage", "zero_shot"), ("rank_only", "emb_only", "joint")
+"""Names, and beginnings of names, that say what an arm is compared with."""
+
 QWEN3_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 
 
@@ -91,7 +94,7 @@ class PromptConfig(Section):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All keys and values by which prompts are told apart: answers of their own, where they are set."""
+        """The keys and values that are set; one without a value, such as an answer of the model's own, is left out."""
         return {key: value for key, value in self.model_dump().items() if value is not None}
 
 
@@ -204,6 +207,9 @@ class EvaluationConfig(Section):
         batch_size: sequences of one forward pass, instead of ``token_budget``.
         merge_adapters: add a checkpoint's adapters to the weights before scoring, in float32. Scores get other last
             bits, so results are done again.
+        systems: models evaluated beside the arms of an experiment, by the name that results give them; each is named as
+            ``--model`` names one, such as ``cross-encoder:FOLDER``, and loaded by the ``prompt``, ``model.max_length``,
+            ``model.dtype`` and ``served`` of the experiment. They are in every table, and never specialist or joint.
         compile: let torch compile a language model's layers for scoring, which takes a minute, and a C++ compiler on a
             CPU. Scores get other last bits, so an unfinished evaluation begins anew.
     """
@@ -215,6 +221,7 @@ class EvaluationConfig(Section):
     batch_size: Count | None = None
     merge_adapters: bool = False
     compile: bool = False
+    systems: dict[Name, Annotated[str, Field(min_length=1)]] = Field(default={})
     bm25: BM25Config = BM25Config()
     fusion: FusionConfig = FusionConfig()
     mteb: MTEBConfig = MTEBConfig()
@@ -238,7 +245,8 @@ class Experiment(Section):
         caveats: why results are unfit for decisions; copied into every result.
         output_dir: folder of checkpoints, results and analysis; one experiment each.
         seeds: a training of every arm for each of them.
-        served: how a model behind a server is asked, when ``--model`` is its address; null without one.
+        served: how a model behind a server is asked, when ``--model`` or ``evaluation.systems`` has its address; null
+            without one.
     """
 
     name: Name
@@ -254,6 +262,16 @@ class Experiment(Section):
     gates: str | None = None
     served: ServedConfig | None = None
     caveats: list[str] = Field(default=[])
+
+    @model_validator(mode="after")
+    def _systems_are_no_arms(self) -> Experiment:
+        for name in self.evaluation.systems:
+            if name in self.arms or name in _BASELINES or name.startswith(_ROLES):
+                raise ValueError(
+                    f"evaluation.systems.{name}: this is the name of an arm or a baseline; choose one that is neither, "
+                    f"and does not begin with {', '.join(_ROLES)}"
+                )
+        return self
 
     @model_validator(mode="after")
     def _seeds_differ(self) -> Experiment:

@@ -6,17 +6,17 @@ Errors about unknown keys, wrong types and impossible values name the key's path
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from unimoe.config.base import Section
 from unimoe.config.experiment import Experiment
+from unimoe.config.yaml_text import MOST_CHARACTERS, YamlError, parse_yaml
 from unimoe.errors import UsageError, did_you_mean
+from unimoe.limits import shortened
 
 C = TypeVar("C", bound=Section)
 
@@ -84,62 +84,21 @@ def config_root() -> Path:
 
 
 def read_yaml(path: Path) -> Any:
-    """Read YAML, taking ``1e-3`` as a number and ``yes`` and ``no`` as words, and refusing repeated keys.
+    """Read a YAML file.
 
     Raises:
         UsageError: the file cannot be read or is not YAML; names file and line.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig") as file:
+            text = file.read(MOST_CHARACTERS + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read ({error})") from None
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
-    except (yaml.YAMLError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        said = [getattr(error, "context", None), getattr(error, "problem", None)]
-        problem = ", ".join(filter(None, said)) or " ".join(str(error).split())
-        raise UsageError(f"{where}: not valid YAML: {problem}") from None
-
-
-class _Loader(yaml.SafeLoader):
-    """Reads numbers and booleans as YAML 1.2 does, and refuses repeated keys.
-
-    ruamel.yaml would do that too, but is another dependency.
-    """
-
-    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                raise yaml.composer.ComposerError(None, None, "a key must be one word", key.start_mark)
-            if key.value in seen:
-                raise yaml.composer.ComposerError(
-                    None, None, f"key {key.value!r} is repeated; keep one of them", key.start_mark
-                )
-            seen.add(key.value)
-        return node
-
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        return int(self.construct_scalar(node))
-
-
-_SCALARS = {  # tag: pattern, first characters; all other scalars are text
-    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    "int": (r"[-+]?\d+", list("-+0123456789")),
-    "float": (
-        r"[-+]?(?:(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+|\.inf|\.Inf|\.INF)|\.nan|\.NaN|\.NAN",
-        list("-+.0123456789"),
-    ),
-    "merge": (r"<<", ["<"]),
-}
-_Loader.yaml_implicit_resolvers = {}
-for _tag, (_pattern, _first) in _SCALARS.items():
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
-_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+        return parse_yaml(text)
+    except YamlError as error:
+        where = f"{path}:{error.line}" if error.line else str(path)
+        raise UsageError(f"{where}: not valid YAML: {error}") from None
 
 
 def overridden(raw: Any, overrides: Sequence[str]) -> Any:
@@ -153,19 +112,20 @@ def overridden(raw: Any, overrides: Sequence[str]) -> Any:
 
 
 def _apply(raw: dict[str, Any], override: str) -> None:
+    shown = repr(shortened(override))
     key, separator, text = override.partition("=")
     *sections, last = key.strip().split(".")
     if not separator or not all([*sections, last]):
-        raise UsageError(f"--set {override!r}: write it as key.path=value, for example --set training.steps=50")
+        raise UsageError(f"--set {shown}: write it as key.path=value, for example --set training.steps=50")
     try:
-        value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
-    except (yaml.YAMLError, ValueError):
-        raise UsageError(f"--set {override!r}: the value is not valid YAML; put text in quotes") from None
+        value = parse_yaml(text)
+    except YamlError as error:
+        raise UsageError(f"--set {shown}: the value is not valid YAML ({error}); put text in quotes") from None
     node = raw
     for depth, section in enumerate(sections, start=1):
         inner = node.get(section)
         if not isinstance(inner, dict | None):
-            raise UsageError(f"--set {override!r}: {'.'.join(sections[:depth])} is not a section; set it as a whole")
+            raise UsageError(f"--set {shown}: {'.'.join(sections[:depth])} is not a section; set it as a whole")
         node[section] = dict(inner or {})  # a copy: YAML aliases share one object
         node = node[section]
     node[last] = value
@@ -184,6 +144,7 @@ _MENDS = {  # pydantic's error types, in words for someone who edits YAML
     "finite_number": "must be finite",
     "too_short": "must not be empty",
     "string_too_short": "must not be empty",
+    "string_too_long": "may have at most {max_length} characters",
     "string_pattern_mismatch": "may hold only letters, digits, '_', '.' and '-', and starts with a letter or digit",
     "invalid_key": "a key must be text; put it in quotes",
     "literal_error": "must be {expected}",

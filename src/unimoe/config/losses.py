@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from unimoe.config.base import Count, Positive, Section, registered
+from unimoe.config.base import Count, MetricName, Positive, Section, registered
 from unimoe.registry import Registry
 
 Normalization = Literal["none", "sum", "softmax", "minmax", "log", "temperature"]
-RankDiscount = Literal["exponential", "identity", "log1p", "log2", "reciprocal"]
+RankDiscount = Literal["exponential", "exponential_plus_1", "identity", "log1p", "log2", "reciprocal"]
 Activation = Literal["Identity", "Sigmoid", "Tanh"]
+Baseline = Literal["leave_one_out", "group", "none"]
 Weighting = Literal["ndcg_loss2pp", "ndcg_loss2", "ndcg_loss1", "lambdarank", "none"]
 
 
@@ -31,6 +32,7 @@ class Loss:
         takes_activation: whether an activation of the scores makes sense.
         in_order: whether it takes documents best first: they are sorted by label before it is called.
         is_mean_of_lists: whether the loss of a batch is the mean over its lists.
+        samples: whether it draws random numbers: ``function`` then takes a ``losses.sampling.Chance`` as well.
     """
 
     function: Callable[..., Any]
@@ -40,6 +42,7 @@ class Loss:
     takes_activation: bool = True
     in_order: bool = False
     is_mean_of_lists: bool = False
+    samples: bool = False
 
     @property
     def all_options(self) -> tuple[str, ...]:
@@ -63,18 +66,33 @@ class LossOptions(Section):
         ties: where the order is by label, documents of equal labels keep the order they came in, or are shuffled at
             every step, so that no order among them is taught.
         rank_discount: weight of place i in a list of n before normalisation: ``exponential`` 2^(n-i) - 1 (Lan et al.
-            2014), ``identity`` 1, ``log1p`` 1/ln(1+i), ``log2`` 1/log2(1+i) as in nDCG, ``reciprocal`` 1/i.
+            2014), ``exponential_plus_1`` 2^(n-i+1) - 1, which ends at 1 (the founding document's), ``identity`` 1,
+            ``log1p`` 1/ln(1+i), ``log2`` 1/log2(1+i) as in nDCG, ``reciprocal`` 1/i.
         normalize_weights: ``false`` leaves the weights as they are, so that long lists count far more than short ones.
         normalization_method: ``sum`` divides by the sum; ``softmax`` of the weights themselves, with exponential
             weights nearly all on the first place; ``minmax`` to 0..1, ``log`` ln(1+w), ``temperature``
             w^(1/temperature), each then divided by its sum; ``none`` is ``normalize_weights: false``.
         temperature: of PListMLE's normalisation ``temperature``: below 1 sharpens the weights, 1 equals ``sum``.
             ApproxNDCG divides score differences by it.
+        label_temperature: ListNet divides labels by it before their softmax, which is its target.
         weighting: how LambdaLoss weights pairs.
         k: pairs count where one of the two is among the first k by score; null for all pairs.
-        sigma: score differences are multiplied by it.
+        sigma: score differences are multiplied by it. For score_es: standard deviation of the noise on the scores,
+            relative to that of the scores in their lists.
+        sigma_end: score_es's sigma at the last step, reached by equal factors; null for no change.
         alpha: steepness of ADR-MSE's approximate ranks.
+        measure: what score_es and pg_rank raise: a measure of a list's ranking, such as ``ndcg@10``, ``mrr@10``,
+            ``ERR@20``; the list's own labels are its judgments.
+        directions: score_es's directions of noise, each with both signs; the rankings that pg_rank draws of each list.
+        baseline: what pg_rank subtracts from the measure of a ranking: the mean of the list's other rankings, or
+            ``none``. ``group``: the mean of all, and the rest is divided by their standard deviation, so that every
+            list counts alike (as in GRPO; not the gradient of the measure's mean). Pairs of score_es cancel any
+            baseline; ``group`` divides there too.
     """
+
+    later_keys: ClassVar[frozenset[str]] = frozenset(
+        {"label_temperature", "sigma_end", "measure", "directions", "baseline"}
+    )
 
     activation: Activation = "Identity"
     respect_input_order: bool = True
@@ -86,7 +104,12 @@ class LossOptions(Section):
     weighting: Weighting = "ndcg_loss2pp"
     k: Count | None = None
     sigma: Positive = 1.0
+    label_temperature: Positive = 1.0
+    sigma_end: Positive | None = None
     alpha: Positive = 1.0
+    measure: MetricName = "ndcg@10"
+    directions: Annotated[int, Field(ge=2)] = 64
+    baseline: Baseline = "leave_one_out"
 
     @model_validator(mode="after")
     def _one_order(self) -> LossOptions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -14,7 +14,7 @@ from unimoe.errors import UsageError
 ArmTask = Literal["rank_only", "emb_only", "joint"]
 Schedule = Literal["linear", "cosine", "constant", "onecycle"]
 Tracker = Literal["tensorboard", "wandb"]
-AggregationName = Literal["fixed", "uncertainty", "pcgrad", "cagrad", "gradvac"]
+AggregationName = Literal["fixed", "uncertainty", "pcgrad", "ortho_lora", "cagrad", "gradvac"]
 
 
 def _layer_or_share(value: Any) -> Any:
@@ -36,7 +36,7 @@ class LoraConfig(Section):
         target_modules: names of the linear layers that get an adapter.
     """
 
-    r: Count = 8
+    r: Annotated[int, Field(ge=1, le=4096)] = 8
     alpha: Count = 16
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     target_modules: list[str] = Field(
@@ -236,21 +236,33 @@ class ArmConfig(Section):
 
     Attributes:
         learning_rate: peak rate, to be chosen on the dev split.
+        loss: of the ranking batches, in place of ``training.ranking.loss``, to compare losses on the same examples.
+        loss_options: its options, which are then not those of ``training.ranking``.
         ranking_weight: weight of the ranking loss in a joint arm; the embedding loss has the rest.
         aggregation: combines the two weighted losses of a joint arm in one step. ``fixed`` adds them. ``uncertainty``
             starts there and learns the weights (Kendall et al. 2018). ``pcgrad`` (Yu et al. 2020), ``cagrad`` (Liu et
-            al. 2021) and ``gradvac`` (Wang et al. 2021) change the gradients where they conflict. Their baseline is
-            ``fixed`` with a ``ranking_weight`` chosen on dev (Kurin et al. 2022).
+            al. 2021) and ``gradvac`` (Wang et al. 2021) change the gradients where they conflict; ``ortho_lora`` (Yang
+            et al. 2026) does what PCGrad does in each adapter matrix by itself. Their baseline is ``fixed`` with a
+            ``ranking_weight`` chosen on dev (Kurin et al. 2022).
+        uncertainty_learning_rate: of the log-variances that ``uncertainty`` learns, a step of Adam: they go by about
+            this much in each. It has no schedule, and is far above the adapters' rate, because a log-variance has to go
+            by about 1.
         cagrad_c: distance of CAGrad's step from the sum of the gradients, as a share of its length; 0 is ``fixed``.
-        gradvac_beta: weight of the newest cosine in GradVac's running mean.
+        gradvac_beta: weight of the newest cosine in GradVac's running mean, which starts at 0 and so covers the last
+            ``1 / gradvac_beta`` steps. The paper's .01 needs some hundred steps to differ from PCGrad.
     """
 
     task: ArmTask
     learning_rate: Positive
+    later_keys: ClassVar[frozenset[str]] = frozenset({"loss", "loss_options"})
+
     ranking_weight: Annotated[float, Field(gt=0, lt=1)] | None = None
     aggregation: AggregationName = "fixed"
+    uncertainty_learning_rate: Positive = 0.05
     cagrad_c: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    gradvac_beta: Annotated[float, Field(gt=0, le=1)] = 0.01
+    gradvac_beta: Annotated[float, Field(gt=0, le=1)] = 0.1
+    loss: LossName | None = None
+    loss_options: LossOptions | None = None
 
     @model_validator(mode="after")
     def _weight_where_joint(self) -> ArmConfig:
@@ -261,3 +273,20 @@ class ArmConfig(Section):
         if self.task != "joint" and self.aggregation != "fixed":
             raise ValueError(f"aggregation {self.aggregation} belongs to joint arms, not to {self.task}; remove it")
         return self
+
+    @model_validator(mode="after")
+    def _loss_where_it_ranks(self) -> ArmConfig:
+        if self.task == "emb_only" and (self.loss or self.loss_options):
+            raise ValueError("loss is the ranking loss, and an emb_only arm does not rank; remove it")
+        if self.loss_options is not None and self.loss is None:
+            raise ValueError("loss_options are those of loss, which is not set; set it too")
+        if self.loss_options is not None:
+            self.loss_options.refuse_unused(str(self.loss))
+        return self
+
+    def ranking_loss(self, shared: RankingRecipe) -> LossConfig:
+        """Return name and options of the arm's ranking loss: its own, or the one that all arms share."""
+        if self.loss is None:
+            return shared.loss_config
+        options = self.loss_options or LossOptions()
+        return LossConfig(name=self.loss, **options.model_dump())

@@ -19,6 +19,7 @@ from unimoe.data.source import SOURCES, UnavailableError, find_source, listed
 from unimoe.data.sources.beir_sets import ALIASES, BEIR_NAMES, CQADUPSTACK, SHORT_NAMES, canonical_name, local_path
 from unimoe.data.sources.nanobeir import NANOBEIR
 from unimoe.errors import UsageError, did_you_mean
+from unimoe.limits import name_problem, shortened
 
 __all__ = [
     "ALIASES",
@@ -117,10 +118,17 @@ def result_name(name: str) -> str:
 
     Raises:
         DataError: ``collection.json`` is malformed.
+        UsageError: tables and file names cannot show the name.
     """
     word, separator, rest = name.partition(":")
     source = dict(SOURCES.items()).get(word) if separator else None
-    return (source.result_name(rest) if source is not None else None) or name
+    found = (source.result_name(rest) if source is not None else None) or name
+    if problem := name_problem(found):
+        raise UsageError(
+            f'collection {shortened(name)!r} is called {shortened(found)!r}, which {problem}; state another "name" in '
+            "its collection.json, or rename the folder"
+        )
+    return found
 
 
 def main_metric(name: str, split: str) -> str:

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, TypeVar, get_args
 
 from unimoe.errors import DataError, UsageError
 from unimoe.io import hash_parts
+from unimoe.limits import HIGHEST_GRADE, grade_problem, id_problem, shortened
 from unimoe.trec import Qrels
 
 T = TypeVar("T")
@@ -229,7 +230,8 @@ def assemble(
         relevance_level: the lowest grade that binary measures count as relevant; None where the source states none.
 
     Raises:
-        DataError: no judgment, a judged query without text, or an id that is empty or holds white space.
+        DataError: no judgment, a judged query without text, a grade that is too high, or an id that is empty or
+            holds white space or control characters.
     """
     problems = Problems()
     corpus = _first_of_each(documents, problems, "duplicate documents", "conflicting documents")
@@ -246,8 +248,10 @@ def assemble(
             problems.note("unjudged queries", key)
         if not text.strip():
             problems.note("empty queries", key)
-    for grades in qrels.values():
-        for document_id in grades:
+    for query_id, grades in qrels.items():
+        for document_id, grade in grades.items():
+            if abs(grade) > HIGHEST_GRADE:
+                raise DataError(f"{name}: query {query_id!r}, document {document_id!r}: grade {grade_problem(grade)}")
             if document_id not in corpus:
                 problems.note("judgments of unknown documents", document_id)
     return Collection(
@@ -291,8 +295,8 @@ def _check_judged(name: str, split: str, qrels: Qrels, texts: Mapping[str, str])
 def _check_ids(name: str, *groups: Iterable[str]) -> None:
     """Refuse ids that a TREC file, whose fields are parted by white space, cannot hold."""
     for key in chain.from_iterable(groups):
-        if len(key.split()) != 1 or key.strip() != key:
-            raise DataError(f"{name}: id {key!r} is empty or holds white space, which TREC files cannot; rename it")
+        if problem := id_problem(key):
+            raise DataError(f"{name}: id {shortened(key)!r} {problem}; rename it")
 
 
 def _first_by_hash(keys: Iterable[str], n: int, seed: int) -> list[str]:

@@ -10,6 +10,8 @@ from unimoe.errors import DataError
 from unimoe.io import atomic_path
 
 _LIST = "files.json"
+_HERE = "@FOLDER@"
+"""Stands in the copy for the folder's own path, which files in JSON may name."""
 
 
 class Mirror:
@@ -30,26 +32,34 @@ class Mirror:
         now = {str(path.relative_to(self._folder)): _stamp(path) for path in self._files()}
         for name, stamp in now.items():
             if self._sent.get(name) != stamp:
-                self._store.write(f"{self._scope}/files", _key(name), (self._folder / name).read_bytes())
+                self._store.write(f"{self._scope}/files", _key(name), self._translated(name, to_store=True))
         if now != self._sent:
             self._store.write_json(self._scope, _LIST, sorted(now))
             self._sent = now
 
-    def fetch(self, *prefixes: str) -> list[str]:
-        """Copy the listed files into the folder, by default all of them; return their names.
+    def fetch(self, *, but: str | None = None) -> None:
+        """Copy the listed files into the folder, except those whose names end with ``but``.
 
         Raises:
             DataError: one is missing or damaged.
         """
         listed: Any = self._store.read_json(self._scope, _LIST) or []
-        names = [name for name in listed if not prefixes or name.startswith(prefixes)]
-        for name in names:
+        for name in listed:
+            if but is not None and name.endswith(but):
+                continue
             content = self._store.read(f"{self._scope}/files", _key(name))
             if content is None:
                 raise DataError(f"{self._store.url}: {self._scope}, {name} is missing or damaged; delete this folder")
             with atomic_path(self._folder / name) as temporary:
-                temporary.write_bytes(content)
-        return names
+                temporary.write_bytes(self._translated(name, content))
+
+    def _translated(self, name: str, content: bytes | None = None, *, to_store: bool = False) -> bytes:
+        """Return a file's content with its folder's path in the store's words, or in this machine's."""
+        content = (self._folder / name).read_bytes() if content is None else content
+        if not name.endswith((".json", ".jsonl")):
+            return content
+        here = str(self._folder).encode()
+        return content.replace(here, _HERE.encode()) if to_store else content.replace(_HERE.encode(), here)
 
     def _files(self) -> list[Path]:
         if not self._folder.is_dir():

@@ -9,7 +9,7 @@ from unimoe.errors import DataError, UsageError
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.rerankers import UnimodelReranker
+from unimoe.evaluation.rerankers import PairModelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.tiers import Dataset, LoadedDataset
 from unimoe.models.unimodel import UnimodelForExp1
@@ -71,7 +71,7 @@ class DevEvaluation:
             raise type(error)(f"training.dev: {error}") from None
 
     def _reranking(self, model: UnimodelForExp1) -> float:
-        reranker = UnimodelReranker(model, **self._experiment.evaluation.batches)
+        reranker = PairModelReranker(model, **self._experiment.evaluation.batches)
         return rerank_collection(reranker, self._data.collection, self._data.candidates).aggregate[_METRIC]
 
     def _embedding(self, model: UnimodelForExp1) -> float:

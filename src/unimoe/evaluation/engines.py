@@ -15,6 +15,7 @@ from unimoe.config import Batches
 from unimoe.config.base import Dtype
 from unimoe.engine.cluster import Assignment, Cluster
 from unimoe.engine.torchrun import Torchrun, serve
+from unimoe.engine.work import ALONE as WORK_HERE
 from unimoe.engine.work import Workers
 from unimoe.errors import UsageError
 from unimoe.evaluation.cluster_model import ClusterModel
@@ -165,13 +166,9 @@ class ClusterEngine:
         self.cluster, self._run = cluster, uuid.uuid4().hex  # which names what no later run may find
 
     def held(self, source: ModelSource, purpose: Purpose, batches: Batches) -> Held:
-        """Return what stands for the model here; a worker loads it.
-
-        Raises:
-            UsageError: other processes cannot make it.
-        """
+        """Return what stands for the model here, and a worker loads it; one that asks a server asks from here."""
         if source.recipe is None:
-            raise UsageError(f"{source.name} is no model that workers of a cluster can load; leave --engine out")
+            return Held(source.model(), WORK_HERE)
         workers = self.cluster.workers(
             Assignment(
                 what=purpose.title,

@@ -13,7 +13,7 @@ from unimoe.console import stdout
 from unimoe.evaluation.gauges import ItemGauge, ServedGauge, gauge_of, probed_speed, spread
 from unimoe.evaluation.mteb.sizes import TaskSize, task_size
 from unimoe.evaluation.planned import PlannedDataset
-from unimoe.evaluation.rerankers import UnimodelReranker, reranker_of, truncation_note
+from unimoe.evaluation.rerankers import PairModelReranker, reranker_of, truncation_note
 from unimoe.evaluation.shards import Pair, cut_shards, prepare
 from unimoe.evaluation.spec import result_dataset
 from unimoe.evaluation.systems import System
@@ -209,7 +209,7 @@ def prompt_tokens(data: LoadedDataset, model: UnimodelForExp1, items: int) -> tu
     pairs: list[Pair] = [pair for shard in spread(shards, _SAMPLES) for pair in shard]
     if not pairs:
         return 0, []
-    sample = list(map(list, prepare(UnimodelReranker(model), collection, pairs)))
+    sample = list(map(list, prepare(PairModelReranker(model), collection, pairs)))
     return round(tree_tokens(sample) * items / len(pairs)), sample
 
 

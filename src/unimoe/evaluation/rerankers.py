@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
 
 _SHARD_BATCHES = 64
-"""Batches of a shard; a multiple of the 16 that ``score_pairs`` sorts at a time, so that shards change no batch."""
+"""Batches of a shard; a multiple of the 16 that ``score_pairs`` scores at a time, so that shards change no batch."""
 
 RERANKER_METHODS = ("cut", "prepare", "truncated_queries", "score")
 
@@ -46,7 +46,7 @@ PairScorer = Callable[[list[TextPair]], Sequence[float] | NDArray[np.floating]]
 """Takes the ``(query, document)`` texts of one query and returns a score for each, higher for more relevant."""
 
 
-class UnimodelReranker:
+class PairModelReranker:
     """Scores pairs by a model of token ids, such as the margin between the logits of yes and no.
 
     Args:
@@ -126,9 +126,10 @@ class FunctionReranker:
         """
         found: Any = self._function(list(prepared))
         try:
-            scores = np.asarray(
-                found.detach().cpu().double() if isinstance(found, torch.Tensor) else found, dtype=np.float64
-            )
+            given = np.asarray(found.detach().cpu().double() if isinstance(found, torch.Tensor) else found)
+            if any(isinstance(value, str | bytes) for value in given.flat):  # which numpy would read as numbers
+                raise TypeError
+            scores = given.astype(np.float64)
         except (TypeError, ValueError, RuntimeError):  # the last: a list of tensors that require a gradient
             raise DataError(f"the reranker returned {type(found).__name__}; return a number for each pair") from None
         if scores.ndim != 1:
@@ -205,7 +206,7 @@ def reranker_of(model: Any, *, instruction: str | None = None, **batches: Unpack
     A ``Reranker`` of its own kind sizes its batches itself and reads no instruction.
     """
     if callable(getattr(model, "rerank_ids", None)):
-        return UnimodelReranker(model, instruction=instruction, **batches)
+        return PairModelReranker(model, instruction=instruction, **batches)
     if isinstance(model, ClusterModel):
         return model.reranker(instruction=instruction, **batches)
     own: Reranker = model
@@ -243,7 +244,7 @@ def as_reranker(model: Any, tokenizer: Any, config: Experiment) -> Reranker:
             return own
         if callable(model):
             return FunctionReranker(model)
-    return UnimodelReranker(as_unimodel(model, tokenizer, config), **config.evaluation.batches)
+    return PairModelReranker(as_unimodel(model, tokenizer, config), **config.evaluation.batches)
 
 
 def as_unimodel(model: Any, tokenizer: Any, config: Experiment) -> UnimodelForExp1:

@@ -16,10 +16,10 @@ from unimoe.data.catalog import UnavailableError
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UnimoeError, UsageError
 from unimoe.evaluation.loading import failure_line
+from unimoe.evaluation.remote_shards import RemoteReranker, score_remote_shards
 from unimoe.evaluation.rerankers import as_reranker, truncation_note
 from unimoe.evaluation.shards import (
     Candidates,
-    RemoteReranker,
     Reranker,
     ShardScores,
     ShardWork,
@@ -184,7 +184,10 @@ def rerank_run(
     """Rerank as ``rerank_collection`` does, without measuring the new order; return the run, and scores and seconds."""
     _refuse_unknown(collection, candidates)
     shards = reranker.cut(collection, candidates)
-    found = score_shards(reranker, collection, shards, **work)
+    if isinstance(reranker, RemoteReranker):
+        found = score_remote_shards(reranker, collection, shards, **work)
+    else:
+        found = score_shards(reranker, collection, shards, **work)
     scores = dict(zip((pair for shard in shards for pair in shard), found.scores, strict=True))
     run: Run = {query: {} for query in collection.queries}
     for query, document in candidate_pairs(collection, candidates):

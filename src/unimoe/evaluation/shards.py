@@ -7,11 +7,9 @@ nothing outside it.
 from __future__ import annotations
 
 import math
-import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -98,33 +96,6 @@ class DelegatingReranker(Reranker, Protocol):
         """Score the pairs of shards that ``cut`` made, in their order."""
 
 
-class Answer(Protocol):
-    """What a ``RemoteReranker`` returns: the score of each pair, and what they cost by name, such as ``tokens``."""
-
-    @property
-    def scores(self) -> Sequence[float]:
-        """The score of each pair."""
-
-    @property
-    def usage(self) -> Mapping[str, float]:
-        """Amounts by name."""
-
-
-@runtime_checkable
-class RemoteReranker(Reranker, Protocol):
-    """A reranker that waits for a server, so that several shards are scored at a time, and counts what scores cost."""
-
-    @property
-    def shards_at_a_time(self) -> int:
-        """How many shards wait together."""
-
-    def ask(self, prepared: Sequence[Any]) -> Answer:
-        """Score as ``score`` does; called in several threads."""
-
-    def notes(self, run: Run, usage: Mapping[str, float]) -> list[str]:
-        """Return what to know before a run's scores are believed, in sentences."""
-
-
 @dataclass(frozen=True)
 class ShardScores:
     """The scores of one shard, or of all of them.
@@ -133,7 +104,7 @@ class ShardScores:
         scores: of each pair, in the order of the pairs.
         seconds: time of scoring, of all processes together.
         token_budget: tokens of one forward pass, the fewest of all processes; None where pairs are counted instead.
-        usage: what a ``RemoteReranker`` was paid for them, by name; that of stored shards included.
+        usage: what a server was paid for them, by name; that of stored shards included.
     """
 
     scores: list[float]
@@ -213,7 +184,7 @@ def pair_texts(collection: Collection, pairs: Sequence[Pair]) -> list[TextPair]:
 
 
 class ShardWork(TypedDict, total=False):
-    """How shards are scored, besides by what.
+    """Options of scoring shards.
 
     Attributes:
         store: keeps finished shards, so that a killed run can be resumed; by default none.
@@ -241,8 +212,6 @@ def score_shards(
         DataError: a pair cannot be scored, or its score is not finite; names query and document.
     """
     store, workers, advance = work.get("store"), work.get("workers", ALONE), work.get("advance")
-    if isinstance(reranker, RemoteReranker):
-        return _score_at_a_time(reranker, collection, shards, store, advance)
     if isinstance(reranker, DelegatingReranker):
         return reranker.score_shards(collection, shards, advance)
     if workers.size == 1 or not isinstance(reranker, SharedReranker):
@@ -282,8 +251,37 @@ def prepare(reranker: Reranker, collection: Collection, pairs: Sequence[Pair]) -
     Raises:
         DataError: a pair cannot be scored; names query and document.
     """
-    with named_inputs(lambda index: _pair_name(collection, pairs[index])):
+    with named_pairs(collection, pairs):
         return reranker.prepare(pair_texts(collection, pairs))
+
+
+def named_pairs(collection: Collection, pairs: Sequence[Pair]) -> AbstractContextManager[None]:
+    """Name the collection, query and document of a pair in the errors that carry its index."""
+
+    def name(index: int) -> str:
+        query, document = pairs[index]
+        return f"{collection.name}, query {query!r}, document {document!r}"
+
+    return named_inputs(name)
+
+
+def finite_scores(found: Sequence[float], pairs: Sequence[Pair]) -> list[float]:
+    """Return the scores of pairs as floats.
+
+    Raises:
+        DataError: there are more or fewer than pairs.
+        InputError: one is not finite; carries its index.
+    """
+    scores = list(map(float, found))
+    if len(scores) != len(pairs):
+        raise DataError(
+            f"query {pairs[0][0]!r}: the reranker returned {len(scores)} scores for {len(pairs)} pairs; "
+            "return one for each"
+        )
+    for index, score in enumerate(scores):
+        if not math.isfinite(score):
+            raise InputError(index, f"the score is {score}; a reranker returns finite numbers")
+    return scores
 
 
 def _part(
@@ -323,70 +321,6 @@ def _score_shards(
     return ShardScores(scores, seconds, reranker.token_budget)
 
 
-def _score_at_a_time(
-    reranker: RemoteReranker,
-    collection: Collection,
-    shards: Sequence[Sequence[Pair]],
-    store: ShardStore | None,
-    advance: Advance | None,
-) -> ShardScores:
-    """Score several shards at a time, each kept as soon as it is there; an error waits for those under way."""
-    clock, window = _Clock(), 2 * reranker.shards_at_a_time
-
-    def score(pairs: Sequence[Pair]) -> ShardScores:
-        prepared = prepare(reranker, collection, pairs)
-        file = store.file(pairs, prepared) if store else None
-        found = read_shard(file, pairs) if file else None
-        if found is None:
-            with named_inputs(lambda index: _pair_name(collection, pairs[index])):
-                answer = reranker.ask(prepared)
-                found = ShardScores(_finite(answer.scores, pairs), clock.lap(), usage=answer.usage)
-            if file:
-                write_shard(file, pairs, found)
-        return found
-
-    scored: list[ShardScores] = []
-    waiting: deque[Future[ShardScores]] = deque()
-
-    def collect(until: int) -> None:
-        while len(waiting) > until:
-            scored.append(waiting.popleft().result())
-            if advance:
-                advance(len(scored[-1].scores))
-
-    with ThreadPoolExecutor(reranker.shards_at_a_time) as threads:
-        try:
-            for pairs in shards:
-                waiting.append(threads.submit(score, pairs))
-                collect(window)
-            collect(0)
-        except BaseException:
-            threads.shutdown(cancel_futures=True)
-            raise
-    return _together(scored)
-
-
-def _together(parts: Sequence[ShardScores]) -> ShardScores:
-    usage: dict[str, float] = {}
-    for part in parts:
-        for name, amount in part.usage.items():
-            usage[name] = usage.get(name, 0.0) + amount
-    scores = [score for part in parts for score in part.scores]
-    return ShardScores(scores, math.fsum(part.seconds for part in parts), usage=usage)
-
-
-class _Clock:
-    """Divides time among shards under way together: each has the time since another one's end."""
-
-    def __init__(self) -> None:
-        self._lock, self._last = threading.Lock(), time.perf_counter()
-
-    def lap(self) -> float:
-        with self._lock:
-            before, self._last = self._last, time.perf_counter()
-            return self._last - before
-
-
 def _characters(collection: Collection, pairs: Sequence[Pair]) -> int:
     """Return the characters of a group; what its prompts share counts once."""
     queries, documents = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
@@ -402,23 +336,6 @@ def _score(
     advance: Advance | None,
 ) -> ShardScores:
     start = time.perf_counter()
-    with named_inputs(lambda index: _pair_name(collection, pairs[index])):
-        scores = _finite(reranker.score(prepared, advance), pairs)
+    with named_pairs(collection, pairs):
+        scores = finite_scores(reranker.score(prepared, advance), pairs)
     return ShardScores(scores, time.perf_counter() - start)
-
-
-def _finite(found: Sequence[float], pairs: Sequence[Pair]) -> list[float]:
-    scores = list(map(float, found))
-    if len(scores) != len(pairs):
-        raise DataError(
-            f"query {pairs[0][0]!r}: the reranker returned {len(scores)} scores for {len(pairs)} pairs; "
-            "return one for each"
-        )
-    for index, score in enumerate(scores):
-        if not math.isfinite(score):
-            raise InputError(index, f"the score is {score}; a reranker returns finite numbers")
-    return scores
-
-
-def _pair_name(collection: Collection, pair: Pair) -> str:
-    return f"{collection.name}, query {pair[0]!r}, document {pair[1]!r}"

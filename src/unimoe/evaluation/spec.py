@@ -20,6 +20,7 @@ from unimoe.io import hash_json
 from unimoe.metrics import Scores
 from unimoe.models.device import describe_device
 from unimoe.models.loader import weights_hash
+from unimoe.models.served.probe import is_served
 from unimoe.provenance import package_versions
 from unimoe.results import Identity, Task, TrainingBudget
 from unimoe.trec import Qrels, Run
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 MTEB_CANDIDATES = "mteb"
 """What results call the first stage of MTEB's reranking tasks, whose candidates are part of the task."""
+
+
+_OF_TRAINING = {"training", "lora", "arms", "seeds", "gates"}
+"""Sections that say nothing about a model that no arm trains."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,12 @@ class EvaluationSpec:
         return f"{self.task} {self.dataset}: {self.system}{seed}"
 
     def fingerprint(self, device: torch.device | str, token_budget: int | None, batch_size: int | None) -> str:
-        """Return the hash of all that a pair's score depends on besides its tokens, to the last bit."""
+        """Return the hash of all that a pair's score depends on besides its tokens, to the last bit.
+
+        Scores of a model behind a server depend on nothing of this machine.
+        """
+        if is_served(self.identity.base_model):
+            return hash_json([self.identity.base_model, self.identity.prompt])
         versions, evaluation = package_versions(), self.config.get("evaluation", {})
         return hash_json(
             [
@@ -251,7 +261,7 @@ def _system_spec(
             max_queries=max_queries,
         ),
         hashes=data_hashes | model_hashes(system.base_identity, prompt, trained, compiled=compiled),
-        config=experiment.model_dump(),
+        config=experiment.model_dump(exclude=_OF_TRAINING if system.by_name else None),
         main_metric=main_metric,
         dtype=system.dtype,
         caveats=[*experiment.caveats, *caveats],

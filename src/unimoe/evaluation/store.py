@@ -24,6 +24,7 @@ from unimoe.results import (
     QueryDetail,
     arm_dir,
     by_query_id,
+    qrels_path,
     read_result,
     refuse_other_identity,
     result_files,
@@ -84,6 +85,8 @@ class ResultStore:
         """
         for path in result_files(self.output_dir):
             result = read_result(path)
+            if result.beside_arms:
+                continue
             same_kind = result.task == "retrieval" and result.task_type is None
             own_prompt = prompt if same_kind else result.identity.prompt
             here = {"experiment": experiment, "base_model": base_model, "prompt": own_prompt}
@@ -173,7 +176,7 @@ class ResultStore:
 
     def _write_judgments(self, spec: EvaluationSpec, outcome: Outcome) -> None:
         """Write the judgments, so that any tool can score the runs, and from which grade on they were counted."""
-        path = self.output_dir / "qrels" / f"{safe_name(f'{spec.dataset}-{spec.identity.split}')}.qrels"
+        path = qrels_path(self.output_dir, spec.dataset, spec.identity.split)
         write_qrels(path, outcome.qrels)
         if outcome.relevance_level != 1:
             write_json(sidecar_path(path), {"relevance_level": outcome.relevance_level})

@@ -82,6 +82,11 @@ class System:
         return self.checkpoint.which if self.checkpoint else "none"
 
     @property
+    def by_name(self) -> bool:
+        """Whether it is a model that the experiment neither trains nor begins training with."""
+        return self.load is not None and self.checkpoint is None and self.name != ZERO_SHOT_ARM
+
+    @property
     def tasks(self) -> tuple[Task, ...]:
         """What the system is evaluated on; an arm that was trained to rank only is not evaluated on embedding."""
         if self.load is None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from unimoe.config.losses import LOSSES, LossConfig
 from unimoe.errors import DataError, InputError
+from unimoe.losses.sampling import Chance
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"Identity": nn.Identity, "Sigmoid": nn.Sigmoid, "Tanh": nn.Tanh}
 
@@ -25,7 +26,8 @@ class ListwiseLoss(nn.Module):
 
     Args:
         config: name and options; ``mini_batch_size`` is not read, since the scores exist already.
-        generator: shuffles equal labels; by default torch's, which trainers seed and restore.
+        generator: shuffles equal labels, and draws what a sampled loss needs; by default torch's, which trainers seed
+            and restore.
         discount: for PListMLE, weights by a function of ranks instead of by name.
     """
 
@@ -43,12 +45,13 @@ class ListwiseLoss(nn.Module):
         self._activation = _ACTIVATIONS[config.activation]()
         self._custom = discount is not None
 
-    def forward(self, scores: Sequence[Tensor], labels: Sequence[Tensor]) -> Tensor:
+    def forward(self, scores: Sequence[Tensor], labels: Sequence[Tensor], progress: float = 0.0) -> Tensor:
         """Return the loss, a scalar that depends on the scores whatever its value.
 
         Args:
             scores: logits, one tensor ``(n_i,)`` per list.
             labels: the same shapes, larger is better; for ``yes_no`` between 0 and 1.
+            progress: of the training, 0 at its first step and 1 at its last, for options that change with it.
 
         Raises:
             DataError: no list.
@@ -62,7 +65,8 @@ class ListwiseLoss(nn.Module):
             orders = [self._order(index, row) for index, row in enumerate(labels)]
             scores = [row[order] for row, order in zip(scores, orders, strict=True)]
             labels = [row[order] for row, order in zip(labels, orders, strict=True)]
-        found: Tensor = self._function([self._activation(row) for row in scores], labels, self.config)
+        chance = (Chance(self._generator, progress),) if self._loss.samples else ()
+        found: Tensor = self._function([self._activation(row) for row in scores], labels, self.config, *chance)
         # The added 0 keeps the loss in the graph where every list is of one document or in perfect order, and is NaN
         # where a score is not finite.
         return found + 0.0 * torch.cat(scores).sum()

@@ -20,6 +20,7 @@ from unimoe.metrics.names import canonical_metric, is_binary, metric_cutoff, reg
 from unimoe.metrics.scoring import (
     DEFAULT_METRICS,
     Scores,
+    checked_level,
     computable_metrics,
     dataset_group,
     from_grade,
@@ -33,6 +34,7 @@ __all__ = [
     "DEFAULT_METRICS",
     "Scores",
     "canonical_metric",
+    "checked_level",
     "computable_metrics",
     "dataset_group",
     "from_grade",

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from unimoe.errors import DataError, UsageError
+from unimoe.limits import HIGHEST_GRADE, HIGHEST_SCORE, grade_problem, text_problem
 from unimoe.metrics.names import (
     FunctionMetric,
     Metric,
@@ -52,7 +53,8 @@ def score_run(
         relevance_level: the lowest grade that counts as relevant, in binary metrics whose name fixes none.
 
     Raises:
-        DataError: a score is not finite, a grade no whole number, or no query of the run is judged.
+        DataError: a score is not finite, a grade no whole number or too high, an id holds NUL or half a surrogate
+            pair, or no query of the run is judged.
         UsageError: an unknown metric, one that cannot be computed here, or a level below 1.
     """
     wanted = _wanted(metrics, relevance_level)
@@ -165,9 +167,17 @@ def level_note(
     )
 
 
+def checked_level(level: int, name: str = "relevance level") -> int:
+    """Return a relevance level; raise ``UsageError``, which calls it ``name``, where no grade has it."""
+    if level < 1:
+        raise UsageError(f"{name} {level} makes every document relevant; use at least 1")
+    if level > HIGHEST_GRADE:
+        raise UsageError(f"{name} {level} is beyond {HIGHEST_GRADE:,}, the highest grade; lower it")
+    return level
+
+
 def _wanted(metrics: str | Sequence[str], relevance_level: int) -> list[Metric]:
-    if relevance_level < 1:
-        raise UsageError(f"relevance level {relevance_level} makes every document relevant; use at least 1")
+    checked_level(relevance_level)
     names = [metrics] if isinstance(metrics, str) else metrics
     wanted = list({metric.name: metric for metric in map(parse_metric, names)}.values())
     for metric in wanted:
@@ -208,13 +218,16 @@ def whole_grades(qrels: Mapping[str, Mapping[str, int]]) -> Qrels:
     """Return judgments with Python integers as grades, without the queries that have none.
 
     Raises:
-        DataError: a grade is no whole number; names query and document.
+        DataError: a grade is no whole number, or too high; names query and document. Or an id cannot be written.
     """
     for query_id, grades in qrels.items():
         for document_id, grade in grades.items():
-            if grade != int(grade):
-                raise DataError(f"query {query_id!r}, document {document_id!r}: grade {grade} is not a whole number")
+            if not (abs(grade) <= HIGHEST_GRADE and grade == int(grade)):
+                raise DataError(f"query {query_id!r}, document {document_id!r}: grade {grade} {grade_problem(grade)}")
+    _refuse_unwritable(qrels, "query")
     judged = {query_id: grades for query_id, grades in qrels.items() if grades}
+    for grades in judged.values():
+        _refuse_unwritable(grades, "document")
     return {query_id: {key: int(grade) for key, grade in grades.items()} for query_id, grades in judged.items()}
 
 
@@ -229,10 +242,19 @@ def _without_negative(qrels: Qrels) -> Qrels:
 def _plain(query_id: str, scores: Mapping[str, float]) -> dict[str, float]:
     """Return Python floats: pytrec_eval refuses numpy's and takes NaN in silence."""
     plain = dict(zip(scores, map(float, scores.values()), strict=True))
-    if not all(map(math.isfinite, plain.values())):
-        document_id, score = next((key, score) for key, score in plain.items() if not math.isfinite(score))
-        raise DataError(f"query {query_id!r}, document {document_id!r}: score {score} is not finite")
+    if not all(abs(score) <= HIGHEST_SCORE for score in plain.values()):
+        document_id, score = next((key, score) for key, score in plain.items() if not abs(score) <= HIGHEST_SCORE)
+        state = "beyond float32" if math.isfinite(score) else "not finite"
+        raise DataError(f"query {query_id!r}, document {document_id!r}: score {score} is {state}")
+    _refuse_unwritable(scores, "document")
     return plain
+
+
+def _refuse_unwritable(ids: Iterable[str], what: str) -> None:
+    """Refuse ids that trec_eval, whose texts end at NUL and are UTF-8, would take for others."""
+    if text_problem("".join(ids)):
+        found = next(identifier for identifier in ids if text_problem(identifier))
+        raise DataError(f"the id of a {what}, {found!a}, {text_problem(found)}; rename it")
 
 
 def _highest(qrels: Mapping[str, Mapping[str, int]]) -> int:

@@ -10,16 +10,19 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 import torch
+from torch import nn
 
 from unimoe.config.base import Dtype
 from unimoe.errors import UsageError
-from unimoe.models.matmul import matmul_nt
+from unimoe.models.matmul import matmul_nt, quicken
 from unimoe.provenance import processor_name
 
 DeviceName = Literal["cpu", "cuda", "mps"]
+
+Model = TypeVar("Model", bound=nn.Module)
 
 _WORTH_IT = 1.3
 """Speed-up from which bfloat16 is worth its lost digits. CPUs with bfloat16 units show 1.7 and more, at least 1.5 while
@@ -78,6 +81,14 @@ def probe_speed(device: str) -> dict[str, float]:
             product()
             taken[name].append(time.perf_counter() - begin)
     return {name: 2 * math.prod(_PROBE_SHAPE) / statistics.median(seconds) for name, seconds in taken.items()}
+
+
+def ready_to_score(model: Model, device: torch.device) -> Model:
+    """Return a model on its device in eval mode without gradients, with the faster products and kept memory."""
+    model.requires_grad_(False).eval().to(device)
+    quicken(model)
+    keep_freed_memory(device)
+    return model
 
 
 @cache

@@ -13,15 +13,16 @@ from torch import Tensor, nn
 from unimoe.config.encoder import EncoderConfig
 from unimoe.errors import DataError, InputError, UsageError
 from unimoe.io import hash_json
+from unimoe.limits import shortened
 from unimoe.models.batching import default_token_budget, plan_batches, to_device
 from unimoe.models.device import keep_freed_memory, release_memory
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.encoder_files import EncoderFiles, Pooling, read_encoder_files, read_settings
-from unimoe.models.encoder_forward import EncoderForward
+from unimoe.models.encoder_forward import EncoderForward, first_position
 from unimoe.models.matmul import quicken
 from unimoe.models.pipeline import Gathered
 from unimoe.models.prompts import well_formed
-from unimoe.models.quiet import first_line, load_pretrained
+from unimoe.models.quiet import first_line, load_pretrained, quiet_loading
 
 Head = Callable[[Tensor], Tensor]
 """A module that follows the pooling, on float32 vectors ``(N, D)``."""
@@ -52,7 +53,7 @@ def load_encoder(config: EncoderConfig, device: torch.device, dtype: torch.dtype
     keep_freed_memory(device)
     try:
         return SentenceEncoder(config, files, tokenizer, model.to(device), heads)
-    except RuntimeError as error:  # torch's, of matrices whose shapes do not match
+    except (RuntimeError, IndexError) as error:  # torch's, of matrices whose shapes do not match
         raise DataError(
             f"encoder.base {config.base!r}: its modules do not fit together ({first_line(error)})"
         ) from None
@@ -178,16 +179,44 @@ class SentenceEncoder:
         Raises:
             UsageError: the configured length is above the positions.
         """
-        stated = getattr(self._model.config, "max_position_embeddings", None)
-        positions = None if not stated or stated < 1 else stated - self._forward.first_position
+        positions = _positions(self._model)
         if config.max_length is not None:
-            if positions is not None and config.max_length > positions:
-                raise UsageError(
-                    f"encoder.max_length {config.max_length}: {config.base} has {positions} positions; lower it"
-                )
+            _refuse_longer(config, positions)
             return config.max_length
         own = files.max_length or self._tokenizer.model_max_length
+        if not isinstance(own, int | float) or own < 1:
+            raise DataError(f"{files.transformer}: model_max_length {own!r} is no length; set encoder.max_length")
         return int(own if positions is None else min(own, positions))
+
+
+def refuse_bad_length(config: EncoderConfig, files: EncoderFiles) -> None:
+    """Refuse, by the files alone, a length that ``load_encoder`` refuses once it has the weights.
+
+    Raises:
+        UsageError: ``max_length`` exceeds the model's positions.
+    """
+    if config.max_length is None:
+        return
+    from transformers import AutoConfig, AutoModel
+
+    trust, auto = {"trust_remote_code": config.trust_remote_code}, cast("Any", AutoModel)
+    try:
+        with quiet_loading(), torch.device("meta"):
+            model = auto.from_config(AutoConfig.from_pretrained(files.transformer, **trust), **trust)
+    except Exception:  # of many kinds; loading names what is damaged
+        return
+    _refuse_longer(config, _positions(model))
+
+
+def _positions(model: Any) -> int | None:
+    """Return the tokens of the longest text that a model has positions for; None where there is no end."""
+    stated: int | None = getattr(model.config, "max_position_embeddings", None)
+    return None if not stated or stated < 1 else stated - first_position(model)
+
+
+def _refuse_longer(config: EncoderConfig, positions: int | None) -> None:
+    if config.max_length is not None and positions is not None and config.max_length > positions:
+        raise UsageError(f"encoder.max_length {config.max_length}: {config.base} has {positions} positions; lower it")
 
 
 def _refuse_non_finite(batch: Sequence[int], vectors: Tensor) -> NoReturn:
@@ -243,10 +272,10 @@ def dense(folder: Path, device: torch.device) -> Head:
     name = str(settings.get("activation_function", "torch.nn.modules.activation.Tanh"))
     activation = _activation(name)
     if activation is None:
-        raise DataError(f"{path}: activation {name} is not supported; use another encoder")
+        raise DataError(f"{path}: activation {shortened(name)} is not supported; use another encoder")
     for key, known in _KNOWN.items():
         if settings.get(key) not in known:
-            raise DataError(f"{path}: {key} {settings[key]!r} is not supported; use another encoder")
+            raise DataError(f"{path}: {key} {shortened(repr(settings[key]))} is not supported; use another encoder")
     weights = {name: tensor.float().to(device) for name, tensor in _read_weights(folder / "model.safetensors").items()}
     if "linear.weight" not in weights or (settings.get("bias", True) and "linear.bias" not in weights):
         raise DataError(f"{folder / 'model.safetensors'}: no linear.weight or linear.bias; save the model anew")

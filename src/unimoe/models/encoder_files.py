@@ -15,7 +15,9 @@ from typing import Any, Literal, cast, get_args
 from unimoe.config.encoder import EncoderConfig
 from unimoe.errors import DataError
 from unimoe.io import hash_file, hash_parts, read_json
+from unimoe.limits import shortened
 from unimoe.models.bundled import bundled_encoder_folder, folder_named
+from unimoe.models.prompts.tokenizers import well_formed
 from unimoe.models.quiet import first_line
 
 Pooling = Literal["mean", "cls", "last"]
@@ -29,6 +31,9 @@ _LEGACY_POOLING = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+_LONGEST = 10**7
+"""Tokens of a text; more are a mistake."""
+
 _UNSUPPORTED = ("query_length", "document_length", "query_expansion")
 _TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
@@ -138,7 +143,14 @@ def _module(path: Path, entry: Any) -> tuple[str, str]:
         raise DataError(
             f"{path}: module {name} is not known; use an encoder of Transformer, Pooling, Dense and Normalize"
         )
-    return kind, place
+    return kind, inside(path, place)
+
+
+def inside(listed: Path, place: str) -> str:
+    """Return the place of a module within the folder of its list; raise ``DataError`` for one outside."""
+    if Path(place).is_absolute() or ".." in Path(place).parts or "\0" in place:
+        raise DataError(f"{listed}: module path {shortened(place)!r} leads out of the folder; save the model anew")
+    return place
 
 
 def _weights(folder: Path) -> Iterator[Path]:
@@ -159,14 +171,16 @@ def _read_transformer(path: Path) -> tuple[int | None, bool]:
     strange = [key for key in _UNSUPPORTED if settings.get(key) is not None]
     if settings.get("transformer_task", "feature-extraction") != "feature-extraction":
         strange.append("transformer_task")
-    if "message" in (settings.get("modality_config") or {}):  # texts would go through the chat template
+    if "message" in (setting(path, settings, "modality_config", dict) or {}):  # it would go through the chat template
         strange.append("modality_config")
     if strange:
-        raise DataError(f"{path}: {strange[0]} {settings[strange[0]]!r} is not supported; use another encoder")
-    length = settings.get("max_seq_length")
-    if length is not None and (not isinstance(length, int) or length < 1):
+        raise DataError(
+            f"{path}: {strange[0]} {shortened(repr(settings[strange[0]]))} is not supported; use another encoder"
+        )
+    length = setting(path, settings, "max_seq_length", int)
+    if length is not None and not 1 <= length <= _LONGEST:
         raise DataError(f"{path}: max_seq_length {length!r} is no length; set encoder.max_length and mend it")
-    return length, bool(settings.get("do_lower_case", False))
+    return length, bool(setting(path, settings, "do_lower_case", bool))
 
 
 def _pooling(config: EncoderConfig, stated: Path | None) -> Pooling:
@@ -175,13 +189,15 @@ def _pooling(config: EncoderConfig, stated: Path | None) -> Pooling:
     if stated is None:
         return "mean"
     settings = read_settings(stated)
-    modes = settings.get("pooling_mode") or [mode for key, mode in _LEGACY_POOLING.items() if settings.get(key)]
+    modes = setting(stated, settings, "pooling_mode", str, list) or [
+        mode for key, mode in _LEGACY_POOLING.items() if settings.get(key)
+    ]
     names = [modes] if isinstance(modes, str) else list(modes) or ["mean"]
-    if len(names) > 1 or names[0] not in _POOLINGS:
+    if len(names) > 1 or str(names[0]) not in _POOLINGS:
         raise DataError(f"{stated}: pooling {'+'.join(map(str, names))} is not known; known are {', '.join(_POOLINGS)}")
     if settings.get("include_prompt") is False:
         raise DataError(f"{stated}: include_prompt false is not supported; set encoder.pooling to pool prefixes too")
-    pooling = _POOLINGS[names[0]]
+    pooling = _POOLINGS[str(names[0])]
     assert pooling in get_args(Pooling)  # noqa: S101
     return cast(Pooling, pooling)
 
@@ -192,16 +208,17 @@ def _prefixes(config: EncoderConfig, path: Path) -> dict[str, str]:
     One difference: an empty ``document`` is replaced by ``passage``, which models older than ``encode_document`` have.
     """
     settings = read_settings(path)
-    prompts = settings.get("prompts") or {}
-    if not isinstance(prompts, dict):
+    prompts = setting(path, settings, "prompts", dict) or {}
+    if not all(isinstance(prompt, str) or prompt is None for prompt in prompts.values()):
         raise DataError(f"{path}: prompts must map names to texts; mend it, or set encoder.query_prefix")
+    default = setting(path, settings, "default_prompt_name", str)
     own = {
         "query": prompts.get("query"),
         "document": next(filter(None, (prompts.get(name) for name in ("document", "passage", "corpus"))), None),
-        "plain": prompts.get(settings.get("default_prompt_name")),
+        "plain": prompts.get(default),
     }
     set_by_hand = {"query": config.query_prefix, "document": config.document_prefix, "plain": None}
-    return {kind: (own[kind] or "") if prefix is None else prefix for kind, prefix in set_by_hand.items()}
+    return {kind: well_formed(own[kind] or "") if prefix is None else prefix for kind, prefix in set_by_hand.items()}
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -210,6 +227,24 @@ def read_settings(path: Path) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise DataError(f"{path}: must hold a JSON object; mend it, or save the model anew")
     return settings
+
+
+_KINDS = {str: "text", int: "a whole number", bool: "true or false", list: "a list", dict: "an object"}
+
+
+def setting(path: Path, settings: dict[str, Any], key: str, *kinds: type) -> Any:
+    """Return a key's value, None where it is absent or null.
+
+    Raises:
+        DataError: it is of another kind than these.
+    """
+    value = settings.get(key)
+    if value is not None and type(value) not in kinds:
+        wanted = " or ".join(_KINDS[kind] for kind in kinds)
+        raise DataError(
+            f"{path}: {key} must be {wanted}, and is {shortened(str(value))}; mend it, or save the model anew"
+        )
+    return value
 
 
 def _tokenizer_hash(folder: Path) -> str:

@@ -40,6 +40,9 @@ def load_pretrained(
 
     Returns:
         Tokenizer, model, and the names of the weights that are missing; transformers puts random ones in their place.
+
+    Raises:
+        ValueError: the tokenizer is that of another model; transformers raises errors of many kinds.
     """
     from transformers import AutoTokenizer
 
@@ -48,7 +51,22 @@ def load_pretrained(
         model, report = auto.from_pretrained(
             source, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
         )
+    _refuse_another_vocabulary(tokenizer, model)
     return tokenizer, model, sorted(report["missing_keys"])
+
+
+def _refuse_another_vocabulary(tokenizer: Any, model: Any) -> None:
+    """Refuse a tokenizer without tokens, or with some that the model has no embedding for.
+
+    Tokens added to it do not count: many a model has one for padding without a row of its own.
+    """
+    added = tokenizer.get_added_vocab()
+    ids = [index for token, index in tokenizer.get_vocab().items() if token not in added]
+    rows = model.get_input_embeddings().weight.shape[0]
+    if not ids:
+        raise ValueError("its tokenizer has no vocabulary")
+    if max(ids) >= rows:
+        raise ValueError(f"its tokenizer has a token {max(ids):,}, and its embedding {rows:,} rows: of another model?")
 
 
 def first_line(error: Exception) -> str:

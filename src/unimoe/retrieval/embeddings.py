@@ -14,6 +14,7 @@ from unimoe.errors import DataError
 from unimoe.io import cache_dir, hash_json, hash_parts
 from unimoe.models.device import describe_device
 from unimoe.models.embedder import Embedder, TextKind
+from unimoe.models.served.probe import is_served
 from unimoe.provenance import package_versions
 from unimoe.retrieval.vector_store import encode_corpus
 
@@ -82,13 +83,9 @@ def cached_embeddings(
 
 def embedding_fingerprint(embedder: Embedder, kind: TextKind, max_length: int | None = None) -> str:
     """Return the hash of everything that vectors depend on besides the texts."""
+    own = [embedder.base_identity, embedder.prompt_name, str(embedder.dtype), kind, max_length]
+    if is_served(embedder.base_identity):
+        return hash_json(own)
     versions = package_versions()
-    return hash_json(
-        [
-            [embedder.base_identity, embedder.prompt_name, str(embedder.dtype), kind, max_length],
-            [
-                describe_device(getattr(embedder, "place", embedder.device)),
-                *(versions[name] for name in ("unimoe", "torch", "transformers")),
-            ],
-        ]
-    )
+    place = describe_device(getattr(embedder, "place", embedder.device))
+    return hash_json([own, [place, *(versions[name] for name in ("unimoe", "torch", "transformers"))]])

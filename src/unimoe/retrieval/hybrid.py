@@ -19,7 +19,7 @@ from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UsageError
 from unimoe.io import cache_dir, hash_json
 from unimoe.models.device import choose_device, choose_dtype, release_memory
-from unimoe.models.encoder import SentenceEncoder, load_encoder
+from unimoe.models.encoder import SentenceEncoder, load_encoder, refuse_bad_length
 from unimoe.models.encoder_files import read_encoder_files
 from unimoe.provenance import package_versions
 from unimoe.retrieval.bm25 import cached_bm25_run, first_stage_name
@@ -99,6 +99,7 @@ class Hybrid:
         config = self.config.encoder
         with _named_errors():
             files = read_encoder_files(config)
+            refuse_bad_length(config, files)
         settings = [files.prefixes, files.pooling, files.max_length, files.lower_case, files.tokenizer_hash]
         content = hash_json([files.identity, *settings, config.max_length])
         return f"{files.identity.rpartition('@')[0]}@{content},{str(self._dtype).removeprefix('torch.')}"

@@ -4,8 +4,8 @@ Every method starts from the losses weighted by ``ranking_weight`` and keeps the
 its step is that of ``fixed``. So the learning rate means the same in all of them. The baseline is ``fixed`` with a
 weight chosen on dev: Kurin et al. 2022 found that such tuned weights match surgery.
 
-Surgery computes two coefficients from the Gramian of the two gradients over all adapters. UPGrad (Quinton & Rey 2024)
-is left out: for two tasks its steps are PCGrad's.
+Surgery computes two coefficients from the Gramian of the two gradients, over all adapters or in each matrix. UPGrad
+(Quinton & Rey 2024) is left out: for two tasks its steps are PCGrad's.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Aggregation:
         """Weights of the losses in the next step."""
         return {"ranking": self._ranking_weight, "embedding": 1 - self._ranking_weight}
 
-    def learn(self, losses: Mapping[Task, float], learning_rate: float) -> None:
-        """Learn from a step's unweighted losses, at its learning rate."""
+    def learn(self, losses: Mapping[Task, float]) -> None:
+        """Learn from a step's unweighted losses."""
 
     def state(self) -> dict[str, Tensor]:
         """Return what a resumed training needs, as plain tensors."""
@@ -58,27 +58,30 @@ class Aggregation:
 class Uncertainty(Aggregation):
     """Learns the weights with the model: ``exp(-s) * loss + s / 2`` for each task, where ``s`` is its log-variance.
 
-    The weights start as those of ``fixed``; the log-variances follow Adam at the step's learning rate.
+    The weights start as those of ``fixed``; the log-variances follow Adam.
 
     Source: Kendall, Gal & Cipolla 2018, equation 10, for two cross-entropies.
+
+    Args:
+        ranking_weight: of the ranking loss at the start; the embedding loss has the rest.
+        learning_rate: of the log-variances.
     """
 
-    def __init__(self, ranking_weight: float) -> None:
+    def __init__(self, ranking_weight: float, learning_rate: float) -> None:
         super().__init__(ranking_weight)
         start = [-math.log(weight) for weight in super().weights.values()]
         self._log_variances = torch.tensor(start, dtype=torch.float64, requires_grad=True)
-        self._adam = torch.optim.Adam([self._log_variances], lr=0.0)
+        self._adam = torch.optim.Adam([self._log_variances], lr=learning_rate)
 
     @property
     def weights(self) -> dict[Task, float]:
         """Weights of the losses in the next step."""
         return dict(zip(TASKS, (-self._log_variances.detach()).exp().tolist(), strict=True))
 
-    def learn(self, losses: Mapping[Task, float], learning_rate: float) -> None:
+    def learn(self, losses: Mapping[Task, float]) -> None:
         """Move the log-variances down the gradient of ``exp(-s) * loss + s / 2``."""
         loss = torch.tensor([losses[task] for task in TASKS], dtype=torch.float64)
         self._log_variances.grad = 0.5 - (-self._log_variances.detach()).exp() * loss
-        self._adam.param_groups[0]["lr"] = learning_rate
         self._adam.step()
 
     def state(self) -> dict[str, Tensor]:
@@ -93,7 +96,13 @@ class Uncertainty(Aggregation):
 
 
 class Surgery(Aggregation, ABC):
-    """Combines the two weighted gradients with a coefficient for each."""
+    """Combines the two weighted gradients with a coefficient for each.
+
+    Attributes:
+        by_matrix: every adapter matrix has coefficients of its own; else all have the same.
+    """
+
+    by_matrix = False
 
     def coefficients(self, gramian: Tensor) -> tuple[float, float]:
         """Return the coefficients of the weighted gradients of ranking and embedding.
@@ -117,6 +126,16 @@ class PCGrad(Surgery):
 
     def _coefficients(self, gramian: Tensor) -> Tensor:
         return _weighted(PCGradWeighting(), gramian)
+
+
+class OrthoLora(PCGrad):
+    """Projects conflicting gradients in each matrix of the adapters, A and B apart (Yang et al. 2026, Ortho-LoRA).
+
+    Matrices that conflict do not hide behind others that agree. With two tasks the order of projections, which the
+    paper draws at random, does not matter.
+    """
+
+    by_matrix = True
 
 
 class GradVac(Surgery):
@@ -199,9 +218,11 @@ def make_aggregation(arm: ArmConfig) -> Aggregation:
     assert weight is not None  # noqa: S101 - the config refuses a joint arm without it
     match arm.aggregation:
         case "uncertainty":
-            return Uncertainty(weight)
+            return Uncertainty(weight, arm.uncertainty_learning_rate)
         case "pcgrad":
             return PCGrad(weight)
+        case "ortho_lora":
+            return OrthoLora(weight)
         case "gradvac":
             return GradVac(weight, arm.gradvac_beta)
         case "cagrad":

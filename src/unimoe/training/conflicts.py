@@ -74,9 +74,13 @@ class FlatGradients:
             ]
         )
 
+    def matrices(self, flat: Tensor) -> Sequence[Tensor]:
+        """Return the parts of a vector of ``take`` that belong to each trainable matrix."""
+        return torch.split(flat, [weight.numel() for weight in self._weights])
+
     def put(self, flat: Tensor) -> None:
         """Replace the accumulated gradients by a vector of ``take``."""
-        for weight, part in zip(self._weights, torch.split(flat, [w.numel() for w in self._weights]), strict=True):
+        for weight, part in zip(self._weights, self.matrices(flat), strict=True):
             weight.grad = part.view_as(weight).to(weight.dtype)
 
     def clear(self) -> None:
@@ -153,8 +157,7 @@ class JointGradients:
             embedding -= ranking
         ranking, embedding = self._total(ranking), self._total(embedding)
         if isinstance(self.aggregation, Surgery):
-            share = self.aggregation.coefficients(self._gramian(ranking, embedding))
-            self._flat.put(share[0] * ranking + share[1] * embedding)
+            self._flat.put(self._combined(self.aggregation, ranking, embedding))
         if self._is_measured(step):
             weights = self.aggregation.weights
             wholes: dict[Task, Tensor] = {
@@ -169,6 +172,17 @@ class JointGradients:
 
     def _is_measured(self, step: int) -> bool:
         return self._log_path is not None and step % self._interval == 0
+
+    def _combined(self, surgery: Surgery, ranking: Tensor, embedding: Tensor) -> Tensor:
+        if not surgery.by_matrix:
+            share = surgery.coefficients(self._gramian(ranking, embedding))
+            return share[0] * ranking + share[1] * embedding
+        combined = []
+        for first, second in zip(self._flat.matrices(ranking), self._flat.matrices(embedding), strict=True):
+            rows = torch.stack([first, second]).double()
+            share = surgery.coefficients(rows @ rows.T)
+            combined.append(share[0] * first + share[1] * second)
+        return torch.cat(combined)
 
     def _gramian(self, ranking: Tensor, embedding: Tensor) -> Tensor:
         product = self._flat.dots(ranking, embedding).sum()

@@ -18,7 +18,6 @@ from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError
 from unimoe.io import hash_parts
-from unimoe.losses.labels import refuse_binary
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.retrieval.bm25 import cached_bm25_run
 from unimoe.trec import Run, ranked
@@ -218,9 +217,7 @@ class TrainingData:
                 f"the training set has {len(triples)} queries, a group takes {recipe.group}; lower "
                 "training.ranking.neighbours, or add data"
             )
-        examples = ranking_set(model, self._collection, triples, batched)
-        refuse_binary(recipe.loss, (label for labels in examples.labels for label in labels))
-        return examples
+        return ranking_set(model, self._collection, triples, batched)
 
     def embedding(self, model: UnimodelForExp1) -> EmbeddingSet:
         """Return the embedding examples in a model's token ids."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from unimoe.config import Experiment
 from unimoe.config.training import ArmConfig
+from unimoe.losses.labels import refuse_binary
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import TrainingBudget
 from unimoe.training.aggregation import Task, make_aggregation
@@ -122,6 +123,9 @@ class ArmGradients:
     ) -> None:
         self._experiment, self._model, self._weights, self._budget = experiment, model, weights, budget
         self._ranking, self._embedding = ranking, embedding
+        self._loss = arm.ranking_loss(experiment.training.ranking)
+        if ranking:
+            refuse_binary(self._loss.name, (label for labels in ranking.data.labels for label in labels))
         conflicts = experiment.training.conflicts
         path = conflict_log if conflicts.measure else None
         self._joint = (
@@ -139,7 +143,7 @@ class ArmGradients:
         weights: dict[Task, float] = self._joint.aggregation.weights if self._joint else {"ranking": 1, "embedding": 1}
         tokens, summed = 0, False
         if self._ranking:
-            losses["ranking"], seen = self._rank(self._ranking, self._ranking.steps[step], weights["ranking"])
+            losses["ranking"], seen = self._rank(step, self._ranking.steps[step], weights["ranking"])
             tokens += seen
         if self._joint:
             self._joint.ranking_done(step)
@@ -153,10 +157,10 @@ class ArmGradients:
             sum_gradients(self._weights.values(), self._budget.processes)
         return found
 
-    def learn(self, losses: Mapping[Task, float], learning_rate: float) -> None:
+    def learn(self, losses: Mapping[Task, float]) -> None:
         """Adapt the loss weights of a joint arm to the losses of the last step."""
         if self._joint:
-            self._joint.aggregation.learn(losses, learning_rate)
+            self._joint.aggregation.learn(losses)
 
     def query_ids(self, step: int, tasks: Sequence[Task]) -> list[str]:
         """Return the ids of the queries in a step's batches of some tasks, each once."""
@@ -174,9 +178,13 @@ class ArmGradients:
         if self._joint:
             self._joint.aggregation.load_state(tensors)
 
-    def _rank(self, batches: RankingBatches, rows: Sequence[int], weight: float) -> tuple[float, int]:
-        loss = self._experiment.training.ranking.loss_config
-        return ranking_backward(self._model, batches.data, batches.texts, rows, weight, loss, self._budget)
+    def _rank(self, step: int, rows: Sequence[int], weight: float) -> tuple[float, int]:
+        training, batches = self._experiment.training, self._ranking
+        assert batches is not None  # noqa: S101 - for the type checker: the arm ranks
+        return ranking_backward(
+            self._model, batches.data, batches.texts, rows, weight, self._loss, self._budget,
+            progress=step / max(1, training.steps - 1),
+        )  # fmt: skip
 
     def _embed(self, batches: EmbeddingBatches, rows: Sequence[int], weight: float) -> tuple[float, int]:
         recipe = self._experiment.training.embedding
@@ -189,9 +197,9 @@ class ArmGradients:
         ranking, embedding = self._ranking, self._embedding
         assert ranking is not None  # noqa: S101 - for the type checker: the arm is joint
         assert embedding is not None  # noqa: S101
-        additive = is_additive(self._experiment.training.ranking.loss_config, self._experiment.lora.dropout)
+        additive = is_additive(self._loss, self._experiment.lora.dropout)
         return {
-            "ranking": TaskBatch(ranking.steps[step], lambda rows: self._rank(ranking, rows, 1.0), additive),
+            "ranking": TaskBatch(ranking.steps[step], lambda rows: self._rank(step, rows, 1.0), additive),
             "embedding": TaskBatch(
                 embedding.steps[step], lambda rows: self._embed(embedding, rows, 1.0), additive=False
             ),

@@ -107,7 +107,7 @@ def model_card(checkpoint: Checkpoint, model: UnimodelForExp1) -> str:
     """
     experiment = checkpoint.experiment
     ranks, embeds = checkpoint.ranks, checkpoint.embeds
-    losses = _losses(experiment, ranks, embeds)
+    losses = _losses(experiment, checkpoint.arm, ranks, embeds)
     sections = [
         f"# {plain(checkpoint.arm)}, seed {checkpoint.seed}",
         f"A LoRA adapter on `{plain(checkpoint.base_model)}` that {_purpose(ranks, embeds)}, trained by unimoe in the "
@@ -176,13 +176,13 @@ def _training(checkpoint: Checkpoint, model: UnimodelForExp1) -> Mapping[str, ob
     }
 
 
-def _losses(experiment: Experiment, ranks: bool, embeds: bool) -> list[tuple[str, dict[str, Any], str]]:
+def _losses(experiment: Experiment, arm: str, ranks: bool, embeds: bool) -> list[tuple[str, dict[str, Any], str]]:
     """Return name, configuration and citation of each loss."""
     from unimoe.losses.listwise import loss_card
 
     losses: list[tuple[str, dict[str, Any], str]] = []
     if ranks:
-        card = loss_card(experiment.training.ranking.loss_config)
+        card = loss_card(experiment.arm(arm).ranking_loss(experiment.training.ranking))
         losses.append(("Ranking", card["config"], card["citation"]))
     if embeds:
         losses.append(

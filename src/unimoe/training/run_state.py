@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from unimoe.checkpoint import first_difference
 from unimoe.errors import DataError
-from unimoe.io import append_jsonl, atomic_path, write_text
+from unimoe.io import append_jsonl, atomic_path, lock, parse_json, read_bytes, write_text
 
 Progress = TypeVar("Progress")
 Parts = dict[str, dict[str, Tensor]]
@@ -46,6 +47,10 @@ class RunState(Generic[Progress]):
         self.path, self._logs, self._progress = folder / "state.safetensors", folder / "logs", progress
         self.log_path = self._logs / "train.jsonl"
 
+    def alone(self) -> AbstractContextManager[None]:
+        """Return a lock: of several processes that run the same training one trains, and the others find it done."""
+        return lock(self.path)
+
     def save(self, progress: Progress, **parts: Mapping[str, Tensor]) -> None:
         """Write the state atomically: the progress, and the tensors that the trainer keeps between steps."""
         fields = vars(progress)
@@ -71,7 +76,7 @@ class RunState(Generic[Progress]):
         parts: Parts = {}
         try:
             with safetensors.safe_open(self.path, "pt", device=str(device)) as file:
-                about = {name: json.loads(value) for name, value in (file.metadata() or {}).items()}
+                about = {name: parse_json(value) for name, value in (file.metadata() or {}).items()}
                 for key in file.keys():  # noqa: SIM118 - not a mapping
                     part, _, name = key.partition(":")
                     parts.setdefault(part, {})[name] = file.get_tensor(key)
@@ -123,10 +128,10 @@ class RunState(Generic[Progress]):
 
 def _cut_log(path: Path, step: int) -> None:
     kept = []
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1]  # a killed run may leave a line without an end
+    lines = read_bytes(path).decode("utf-8", "replace").split("\n")[:-1]  # a killed run may leave a line without an end
     for number, line in enumerate(lines, start=1):
         try:
-            if json.loads(line)["step"] <= step:
+            if parse_json(line)["step"] <= step:
                 kept.append(f"{line}\n")
         except (ValueError, TypeError, KeyError):
             raise DataError(f"{path}:{number}: not a record of a step; remove the line") from None

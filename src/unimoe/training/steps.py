@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from unimoe.config.losses import LossConfig
+from unimoe.config.losses import LOSSES, LossConfig
 from unimoe.losses.contrastive import info_nce
 from unimoe.losses.pointwise import softmax_loss, yes_no_loss
 from unimoe.models.batching import default_token_budget
@@ -70,6 +70,7 @@ def ranking_backward(
     weight: float,
     loss: LossConfig,
     budget: Budget,
+    progress: float = 0.0,
 ) -> tuple[float, int]:
     """Add the gradient of ``weight`` x the ranking loss over the batch's prompts.
 
@@ -81,6 +82,7 @@ def ranking_backward(
         weight: of this loss in the step.
         loss: name and options; all losses except ``yes_no`` see a query's documents together.
         budget: of one forward pass.
+        progress: of the training, 0 at its first step and 1 at its last.
 
     Returns:
         The unweighted loss, and the tokens seen.
@@ -90,11 +92,12 @@ def ranking_backward(
         labels = torch.tensor([float(place == 0) for group in batch for place in range(len(data.groups[group]))])
         return _pointwise_backward(model, chosen, labels, weight, budget), chosen.tokens
 
-    return _joint_backward(model, chosen, _loss_of_lists(model, data, batch, loss), weight, budget), chosen.tokens
+    loss_of = _loss_of_lists(model, data, batch, loss, progress)
+    return _joint_backward(model, chosen, loss_of, weight, budget), chosen.tokens
 
 
 def _loss_of_lists(
-    model: UnimodelForExp1, data: RankingSet, batch: Sequence[int], loss: LossConfig
+    model: UnimodelForExp1, data: RankingSet, batch: Sequence[int], loss: LossConfig, progress: float
 ) -> Callable[[Tensor], Tensor]:
     """Return a loss of the states of a batch's prompts that sees each query's documents together."""
     sizes = [len(data.groups[group]) for group in batch]
@@ -103,13 +106,16 @@ def _loss_of_lists(
     from unimoe.losses.listwise import ListwiseLoss  # sentence-transformers takes seconds to import
 
     generator = None
-    if loss.ties == "shuffle":  # equal in all processes, whose random numbers differ after the forward passes
+    if (
+        loss.ties == "shuffle" or LOSSES[loss.name].samples
+    ):  # equal in all processes, whose random numbers differ after the forward passes
         generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
     of_scores = ListwiseLoss(loss, generator=generator)
     labels = [torch.tensor(data.labels[group]) for group in batch]
 
     def loss_of(states: Tensor) -> Tensor:
-        found: Tensor = of_scores(model.margins(states).split(sizes), labels)  # type: ignore[no-untyped-call]
+        margins = model.margins(states).split(sizes)  # type: ignore[no-untyped-call]
+        found: Tensor = of_scores(margins, labels, progress)
         return found
 
     return loss_of

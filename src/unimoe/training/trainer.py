@@ -189,7 +189,7 @@ class ArmTraining:
         norm = self._optimizer.step(rate, training.max_grad_norm)
         if not math.isfinite(norm):
             self._stop(step, f"the gradient's norm is {norm}", list(found.losses))
-        self._gradients.learn(found.losses, rate)
+        self._gradients.learn(found.losses)
         self.progress.step, self.progress.tokens = step + 1, self.progress.tokens + found.tokens
         return StepReport(
             step=self.progress.step,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,20 @@ def test_refuses_arms_that_were_measured_differently(tmp_path: Path, change: dic
     write_result(tmp_path, make_result("joint_r8", 0, SCORES))
     write_result(tmp_path, make_result("rank_only_r8", 0, SCORES, identity=change))
     assert words in refusal(tmp_path)
+
+
+def test_models_beside_the_arms_have_base_and_prompt_of_their_own(tmp_path: Path) -> None:
+    write_result(tmp_path, make_result("joint_r8", 0, SCORES))
+    other = make_result("minilm", None, SCORES, identity={"base_model": "ce@1", "prompt": "ce@2", "checkpoint": "none"})
+    write_result(tmp_path, other)
+    assert "base model differs" in refusal(tmp_path)
+    named = other.model_copy(update={"config": {"evaluation": {"systems": {"minilm": "cross-encoder:ce"}}}})
+    write_result(tmp_path, named)
+    assert set(load_all_results(tmp_path)) == {"joint_r8", "minilm"}
+    elsewhere = named.model_copy(update={"identity": named.identity.model_copy(update={"depth": 3})})
+    shutil.rmtree(tmp_path / "minilm")
+    write_result(tmp_path, elsewhere)
+    assert "depth differs" in refusal(tmp_path)
 
 
 def test_arms_without_a_model_have_no_prompt_to_disagree_with(tmp_path: Path) -> None:

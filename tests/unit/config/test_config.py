@@ -103,7 +103,7 @@ class TestYaml:
             ("a: 1\n---\nb: 2", 2, "another document"),
             ("a: [1", 1, "not valid YAML"),
             ("\ta: 1", 1, "cannot start any token"),
-            ("a: !!python/object:os.system x", 1, "could not determine a constructor"),
+            ("a: !!python/object:os.system x", 1, "the tag !!python/object:os.system has no meaning here"),
         ],
     )
     def test_what_is_refused_names_file_and_line(self, tmp_path: Path, text: str, where: int, problem: str) -> None:
@@ -116,7 +116,7 @@ class TestYaml:
     def test_bytes_that_are_no_yaml_are_one_line(self, tmp_path: Path, content: bytes) -> None:
         path = tmp_path / "some.yaml"
         path.write_bytes(content)
-        with pytest.raises(UsageError, match=r"some\.yaml: .*") as caught:
+        with pytest.raises(UsageError, match=r"some\.yaml:(1:)? .*") as caught:
             read_yaml(path)
         assert "\n" not in str(caught.value)
 
@@ -206,7 +206,9 @@ class TestOverrides:
     @pytest.mark.parametrize("text", ["[", "*x", "a: b: c", "!!int x", "@x"])
     def test_a_bad_value(self, config: Path, text: str) -> None:
         override = f"training.steps={text}"
-        assert mistake(config, override) == f"--set {override!r}: the value is not valid YAML; put text in quotes"
+        said = mistake(config, override)
+        assert said.startswith(f"--set {override!r}: the value is not valid YAML (")
+        assert said.endswith("); put text in quotes")
 
     def test_a_key_below_a_value_names_the_value(self, config: Path) -> None:
         message = "is not a section; set it as a whole"
@@ -245,7 +247,7 @@ class TestMistakes:
             ("evaluation.bm25.b=3", "evaluation.bm25.b: must be at most 1.0 (it is 3)"),
             ("model.trust_remote_code=yes", 'model.trust_remote_code: must be true or false (it is "yes")'),
             ("model.revision=1e5", "model.revision: must be text, in quotes where it looks like something else"),
-            ("model.base=!!timestamp 2026-01-01", "model.base: must be text, in quotes where it looks like something"),
+            ("model.base=20260101", "model.base: must be text, in quotes where it looks like something"),
             ("model=abc", 'model: must be a section, keys with values (it is "abc")'),
             ("arms=[a]", "arms: must be a section, keys with values (it is a list)"),
             ("arms.joint_r8=null", "arms.joint_r8: must be a section, keys with values (it is null)"),
@@ -254,6 +256,11 @@ class TestMistakes:
             ("seeds=3", "seeds: must be a list, as in [a, b] (it is 3)"),
             ("seeds=[0, a]", 'seeds[1]: must be a whole number (it is "a")'),
             ("seeds=[1, 1]", "seeds: a seed is listed twice"),
+            (
+                "evaluation.systems={joint_minilm: cross-encoder:ce}",
+                "evaluation.systems.joint_minilm: this is the name of an arm or a baseline; choose one that is neither",
+            ),
+            ("evaluation.systems={bm25: cross-encoder:ce}", "evaluation.systems.bm25: this is the name of an arm"),
             (
                 "prompt.template=qwen",
                 "prompt.template: there is no prompt template 'qwen' (did you mean 'qwen3'?); use chat, plain, qwen3",

@@ -19,7 +19,7 @@ from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UsageError
 from unimoe.evaluation import rerankers
 from unimoe.evaluation.embedding_eval import evaluate_mteb
-from unimoe.evaluation.rerankers import FunctionReranker, UnimodelReranker, as_reranker
+from unimoe.evaluation.rerankers import FunctionReranker, PairModelReranker, as_reranker
 from unimoe.evaluation.reranking_eval import evaluate_beir, evaluate_reranking_suite, rerank_collection
 from unimoe.evaluation.shards import ShardStore, cut_shards
 from unimoe.metrics import score_run
@@ -94,9 +94,9 @@ class TestFunction:
 def test_shards_are_sized_by_the_device_and_by_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rerankers, "SHARD_CHARACTERS", 1)
     unimodel = UnimodelForExp1(tiny_base(), PromptConfig(order="query_first"), 256)
-    assert len(UnimodelReranker(unimodel).cut(COLLECTION, CANDIDATES)) == len(CANDIDATES)
+    assert len(PairModelReranker(unimodel).cut(COLLECTION, CANDIDATES)) == len(CANDIDATES)
     monkeypatch.setattr(UnimodelForExp1, "device", torch.device("cuda"))
-    assert len(UnimodelReranker(unimodel).cut(COLLECTION, CANDIDATES)) == 1
+    assert len(PairModelReranker(unimodel).cut(COLLECTION, CANDIDATES)) == 1
 
 
 class CountingReranker:

@@ -15,7 +15,7 @@ from torch import nn
 
 from unimoe.config import Experiment
 from unimoe.errors import DataError, UsageError
-from unimoe.evaluation.rerankers import UnimodelReranker, as_unimodel
+from unimoe.evaluation.rerankers import PairModelReranker, as_unimodel
 from unimoe.evaluation.reranking_eval import evaluate_beir, rerank_collection
 from unimoe.evaluation.spec import Outcome
 from unimoe.metrics import score_run
@@ -126,7 +126,7 @@ class TestOutcome:
     def test_a_query_without_candidates_counts_zero(self, base: BaseModel, config: Experiment) -> None:
         model, (first, *others) = as_unimodel(base.model, base.tokenizer, config), COLLECTION.qrels
         relevant: Run = {query_id: dict.fromkeys(COLLECTION.qrels[query_id], 1.0) for query_id in others}
-        found = rerank_collection(UnimodelReranker(model), COLLECTION, {**relevant, first: {}})
+        found = rerank_collection(PairModelReranker(model), COLLECTION, {**relevant, first: {}})
         assert found.run[first] == {}
         assert found.scores.aggregate["recall@100"] == len(others) / 4
         assert found.items == 2 * len(others)
@@ -141,7 +141,7 @@ class TestOutcome:
     def test_a_candidate_that_is_no_document_is_refused(self, base: BaseModel, config: Experiment) -> None:
         model = as_unimodel(base.model, base.tokenizer, config)
         with pytest.raises(DataError, match="candidate 'x9' of query 'q1' is no document of invented"):
-            rerank_collection(UnimodelReranker(model), COLLECTION, {"q0": {"d00": 1.0}, "q1": {"x9": 1.0}})
+            rerank_collection(PairModelReranker(model), COLLECTION, {"q0": {"d00": 1.0}, "q1": {"x9": 1.0}})
 
     def test_twelve_collections_are_a_suite(self, base: BaseModel, config: Experiment) -> None:
         with pytest.raises(UsageError, match="cqadupstack is 12 collections; use evaluate_reranking_suite"):

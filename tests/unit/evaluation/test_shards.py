@@ -19,7 +19,7 @@ from unimoe.config import PromptConfig
 from unimoe.data.collection import Collection, Document
 from unimoe.engine.torchrun import serve
 from unimoe.errors import DataError
-from unimoe.evaluation.rerankers import UnimodelReranker
+from unimoe.evaluation.rerankers import PairModelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.shards import (
     Pair,
@@ -166,16 +166,16 @@ class TestScore:
     def test_gaps_are_those_of_the_pairs_in_the_order_of_the_shards(self, order: str) -> None:
         model, shards = tiny_unimodel(order), cut_shards(COLLECTION, CANDIDATES, order, SMALL)
         texts = [(COLLECTION.queries[q], COLLECTION.corpus[d].full_text) for shard in shards for q, d in shard]
-        found = score_shards(UnimodelReranker(model), COLLECTION, shards)
+        found = score_shards(PairModelReranker(model), COLLECTION, shards)
         np.testing.assert_allclose(found.scores, model.rerank(texts, output="gap"), atol=1e-4)
         assert found.seconds > 0
-        assert score_shards(UnimodelReranker(model), COLLECTION, []).scores == []
+        assert score_shards(PairModelReranker(model), COLLECTION, []).scores == []
 
     def test_an_interrupted_run_goes_on_where_it_was_and_ends_the_same(
         self, model: UnimodelForExp1, scored: list[int], tmp_path: Path
     ) -> None:
         shards = cut_shards(COLLECTION, CANDIDATES, "document_first", SMALL)
-        undisturbed = score_shards(UnimodelReranker(model), COLLECTION, shards)
+        undisturbed = score_shards(PairModelReranker(model), COLLECTION, shards)
         store, done = ShardStore(tmp_path, "one"), list[int]()
 
         def interrupted(pairs: int) -> None:
@@ -184,47 +184,47 @@ class TestScore:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            score_shards(UnimodelReranker(model), COLLECTION, shards, store=store, advance=interrupted)
+            score_shards(PairModelReranker(model), COLLECTION, shards, store=store, advance=interrupted)
         scored.clear()
         done.clear()
-        resumed = score_shards(UnimodelReranker(model), COLLECTION, shards, store=store, advance=done.append)
+        resumed = score_shards(PairModelReranker(model), COLLECTION, shards, store=store, advance=done.append)
         assert scored == [len(shard) for shard in shards[2:]]  # the third was under way
         assert resumed.scores == undisturbed.scores
         assert sum(done) == len(PAIRS)
-        assert score_shards(UnimodelReranker(model), COLLECTION, shards, store=store) == resumed
+        assert score_shards(PairModelReranker(model), COLLECTION, shards, store=store) == resumed
 
     def test_a_damaged_shard_alone_is_computed_again(
         self, model: UnimodelForExp1, scored: list[int], tmp_path: Path
     ) -> None:
         shards, store = cut_shards(COLLECTION, CANDIDATES, "document_first", SMALL), ShardStore(tmp_path, "one")
-        first = score_shards(UnimodelReranker(model), COLLECTION, shards, store=store)
+        first = score_shards(PairModelReranker(model), COLLECTION, shards, store=store)
         scored.clear()
         damaged = min(tmp_path.iterdir())
         damaged.write_text(damaged.read_text(encoding="utf-8")[:-9], encoding="utf-8")
-        assert score_shards(UnimodelReranker(model), COLLECTION, shards, store=store).scores == first.scores
+        assert score_shards(PairModelReranker(model), COLLECTION, shards, store=store).scores == first.scores
         assert len(scored) == 1
 
     def test_a_changed_text_meets_no_old_shard(self, model: UnimodelForExp1, scored: list[int], tmp_path: Path) -> None:
         shards, store = cut_shards(COLLECTION, CANDIDATES, "document_first", SMALL), ShardStore(tmp_path, "one")
-        score_shards(UnimodelReranker(model), COLLECTION, shards, store=store)
+        score_shards(PairModelReranker(model), COLLECTION, shards, store=store)
         scored.clear()
         corpus = {**COLLECTION.corpus, "d00": Document("", "another text")}
         changed = Collection("changed", "test", corpus, COLLECTION.queries, COLLECTION.qrels)
-        found = score_shards(UnimodelReranker(model), changed, shards, store=store)
+        found = score_shards(PairModelReranker(model), changed, shards, store=store)
         assert scored == [len(shards[0])]
-        assert found.scores == score_shards(UnimodelReranker(model), changed, shards).scores
+        assert found.scores == score_shards(PairModelReranker(model), changed, shards).scores
         scored.clear()
-        score_shards(UnimodelReranker(model), COLLECTION, shards, store=ShardStore(tmp_path, "another"))
+        score_shards(PairModelReranker(model), COLLECTION, shards, store=ShardStore(tmp_path, "another"))
         assert scored == [len(shard) for shard in shards]
 
     def test_two_processes_score_each_shard_once_and_together_all(
         self, model: UnimodelForExp1, scored: list[int]
     ) -> None:
         shards = cut_shards(COLLECTION, CANDIDATES, "document_first", SMALL)
-        alone = score_shards(UnimodelReranker(model), COLLECTION, shards)
+        alone = score_shards(PairModelReranker(model), COLLECTION, shards)
         scored.clear()
-        with threads(2, lambda own: serve(own, {"rerank": partial(score_part, UnimodelReranker(model))})) as workers:
-            together = score_shards(UnimodelReranker(model), COLLECTION, shards, workers=workers)
+        with threads(2, lambda own: serve(own, {"rerank": partial(score_part, PairModelReranker(model))})) as workers:
+            together = score_shards(PairModelReranker(model), COLLECTION, shards, workers=workers)
         assert sorted(scored) == sorted(len(shard) for shard in shards)
         assert together.scores == alone.scores
 
@@ -241,13 +241,13 @@ class TestErrors:
         spoilt = Collection("spoilt", "test", corpus, COLLECTION.queries, COLLECTION.qrels)
         shards = cut_shards(spoilt, CANDIDATES, model.pair_ids.order)
         with pytest.raises(DataError, match=r"query 'q\d', document 'd05': the score is not finite"):
-            score_shards(UnimodelReranker(model), spoilt, shards)
+            score_shards(PairModelReranker(model), spoilt, shards)
 
     def test_a_query_that_leaves_no_room_is_named_in_the_outcome(self, model: UnimodelForExp1) -> None:
         queries = {**COLLECTION.queries, "q2": "word " * 200}
         wordy = Collection("wordy", "test", COLLECTION.corpus, queries, COLLECTION.qrels)
-        outcome = rerank_collection(UnimodelReranker(model), wordy, CANDIDATES)
-        plain = rerank_collection(UnimodelReranker(model), COLLECTION, CANDIDATES)
+        outcome = rerank_collection(PairModelReranker(model), wordy, CANDIDATES)
+        plain = rerank_collection(PairModelReranker(model), COLLECTION, CANDIDATES)
         assert (outcome.truncated_queries, plain.truncated_queries) == (["q2"], [])
         (note,) = outcome.notes
         assert re.search(r"^wordy: queries that fill the whole prompt, .* 1 \(q2\); raise model.max_length", note)

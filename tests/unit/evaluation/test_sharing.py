@@ -29,7 +29,7 @@ from unimoe.evaluation import sharing
 from unimoe.evaluation.jobs import model_jobs
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.run import evaluate_task
-from unimoe.evaluation.rerankers import UnimodelReranker
+from unimoe.evaluation.rerankers import PairModelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.shards import ShardStore
 from unimoe.evaluation.sharing import Progress, encode_texts, shared
@@ -305,7 +305,7 @@ class TestReranking:
 
     @pytest.mark.parametrize("size", SIZES)
     def test_run_and_counts_are_those_of_one_process(self, model: UnimodelForExp1, tmp_path: Path, size: int) -> None:
-        reranker, done = UnimodelReranker(model, token_budget=500), list[int]()
+        reranker, done = PairModelReranker(model, token_budget=500), list[int]()
         store = ShardStore(tmp_path, "one")
         alone = rerank_collection(reranker, COLLECTION, CANDIDATES)
         with threads(size, serve_tiny_model) as workers:
@@ -323,22 +323,22 @@ class TestReranking:
     def test_a_pair_that_cannot_be_scored_is_named(
         self, model: UnimodelForExp1, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        prepare = UnimodelReranker.prepare
+        prepare = PairModelReranker.prepare
 
-        def refusing(reranker: UnimodelReranker, pairs: Sequence[tuple[str, str]]) -> list[list[int]]:
+        def refusing(reranker: PairModelReranker, pairs: Sequence[tuple[str, str]]) -> list[list[int]]:
             for index, (query, _) in enumerate(pairs):
                 if query.startswith("word"):
                     raise InputError(index, "query 'word' is refused")
             return prepare(reranker, pairs)
 
-        monkeypatch.setattr(UnimodelReranker, "prepare", refusing)
+        monkeypatch.setattr(PairModelReranker, "prepare", refusing)
         queries = {**COLLECTION.queries, "q2": "word " * 900}
         wordy = type(COLLECTION)("wordy", "test", COLLECTION.corpus, queries, COLLECTION.qrels)
         with threads(2, serve_tiny_model) as workers:
             with pytest.raises(DataError, match=r"^wordy, query 'q2', document 'd\d\d': query 'word"):
-                rerank_collection(UnimodelReranker(model), wordy, CANDIDATES, workers=workers)
-            again = rerank_collection(UnimodelReranker(model), COLLECTION, CANDIDATES, workers=workers)
-        assert again.run == rerank_collection(UnimodelReranker(model), COLLECTION, CANDIDATES).run
+                rerank_collection(PairModelReranker(model), wordy, CANDIDATES, workers=workers)
+            again = rerank_collection(PairModelReranker(model), COLLECTION, CANDIDATES, workers=workers)
+        assert again.run == rerank_collection(PairModelReranker(model), COLLECTION, CANDIDATES).run
 
 
 class TestMTEB:

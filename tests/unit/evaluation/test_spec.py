@@ -46,6 +46,23 @@ def fingerprint(folder: Path, dtype: torch.dtype = torch.float32, adapter: str |
     return found.fingerprint(torch.device("cpu"), experiment.evaluation.token_budget, experiment.evaluation.batch_size)
 
 
+def test_paid_shards_of_a_server_do_not_depend_on_libraries_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = parse_experiment(tiny_experiment_dict(folder), source="tiny")
+    (dataset,) = chosen_datasets(experiment, [f"path:{folder / 'toy'}"])
+    data = LoadedDataset(dataset)
+
+    def fingerprints() -> list[str]:
+        names = ("served:tei:host:a:1@0123", "served:tei:host:b:1@4567", "cross-encoder:a@0123")
+        systems = [System("mine", experiment, None, name, "server@89ab") for name in names]
+        return [collection_spec(one, "reranking", data).fingerprint("a server", None, None) for one in systems]
+
+    before = fingerprints()
+    monkeypatch.setattr(spec, "package_versions", lambda: package_versions() | {"torch": "9", "transformers": "9"})
+    after = fingerprints()
+    assert len(set(before)) == 3
+    assert [one == other for one, other in zip(before, after, strict=True)] == [True, True, False]
+
+
 def checkpoint(adapter_hash: str) -> Checkpoint:
     budget = TrainingBudget(steps=1, ranking_examples=1, embedding_examples=1, tokens=1)
     return Checkpoint(

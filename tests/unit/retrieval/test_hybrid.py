@@ -14,7 +14,7 @@ from support.tiny_encoders import save_tiny_encoder
 from unimoe.config import BM25Config
 from unimoe.config.experiment import FusionConfig, FusionEncoder
 from unimoe.data.collection import Document, assemble
-from unimoe.errors import DataError
+from unimoe.errors import DataError, UsageError
 from unimoe.io import cache_dir
 from unimoe.retrieval.first_stage import FirstStage
 from unimoe.retrieval.hybrid import Hybrid
@@ -54,6 +54,18 @@ class TestName:
         ]
         assert len(set(names)) == len(names)
         assert hybrid(folder).name(100) == names[0], "the depth of the rankings counts, not that of the cut"
+
+    @pytest.mark.parametrize(("kind", "positions"), [("bert", 64), ("xlm-roberta", 63)])
+    def test_a_length_beyond_the_positions_is_refused_before_any_work(
+        self, tmp_path: Path, kind: str, positions: int
+    ) -> None:
+        base = save_tiny_encoder(tmp_path / kind, kind)
+        encoder = FusionEncoder(base=str(base), max_length=positions + 1)
+        stage = FirstStage("fusion", "toy", 10, BM25Config(), fusion=FusionConfig(encoder=encoder))
+        with pytest.raises(UsageError, match=rf"^evaluation\.fusion: encoder\.max_length .* {positions} positions"):
+            stage.refuse_impossible(invented())
+        assert not [*cache_dir("bm25").rglob("*.trec")]
+        hybrid(base, max_length=positions).name(10)
 
     def test_an_encoder_that_is_not_there_is_refused_before_any_work(self, tmp_path: Path) -> None:
         stage = FirstStage(

@@ -196,7 +196,7 @@ class TestHalves:
 
 
 class TestNoEffect:
-    @pytest.mark.parametrize("aggregation", ["fixed", "uncertainty", "pcgrad", "cagrad", "gradvac"])
+    @pytest.mark.parametrize("aggregation", ["fixed", "uncertainty", "pcgrad", "ortho_lora", "cagrad", "gradvac"])
     def test_gradients_and_random_numbers_are_those_of_a_step_without(self, aggregation: str, tmp_path: Path) -> None:
         found = []
         for log in (tmp_path / "log.jsonl", None):
@@ -224,6 +224,15 @@ class TestSurgery:
         expected -= product / ranking.square().sum() * ranking
         found = problem.take_step(JointGradients(problem.weights, problem.aggregation, None, 1), 0)
         torch.testing.assert_close(found, expected)
+
+    def test_ortho_lora_is_pcgrad_in_each_matrix(self) -> None:
+        """Of three matrices one conflicts: its gradients lose their parts against each other, the others are added."""
+        problem = Problem(aggregation="ortho_lora")
+        ranking = torch.tensor([1.0, 2.0, 1.0, 0.0, 3.0, 1.0])
+        embedding = torch.tensor([1.0, 1.0, -1.0, 1.0, 2.0, 5.0])  # over all matrices the two agree
+        problem.ranking, problem.embedding = (rows.expand(4, -1) for rows in (ranking / 0.25, embedding / 0.75))
+        found = problem.take_step(JointGradients(problem.weights, problem.aggregation, None, 1), 0)
+        torch.testing.assert_close(found, torch.tensor([2.0, 3.0, 0.5, 1.5, 5.0, 6.0]))
 
     def test_the_log_says_the_same_as_under_fixed(self, tmp_path: Path) -> None:
         lines = [measured(Problem(aggregation=name), tmp_path / name) for name in ("fixed", "cagrad")]

@@ -25,7 +25,7 @@ SMALL_BUDGETS = [LITTLE, Budget(tokens=1), Budget(tokens=1, sequences=2)]
 TEMPERATURE = 0.1
 
 Gradients = dict[str, Tensor]
-RANKING_LOSSES: tuple[str, ...] = ("yes_no", "softmax", "plistmle", "lambdaloss")
+RANKING_LOSSES: tuple[str, ...] = ("yes_no", "softmax", "plistmle", "lambdaloss", "score_es", "pg_rank")
 
 
 class Bench(NamedTuple):
@@ -39,6 +39,7 @@ class Bench(NamedTuple):
 
     def rank(self, batch: list[int], budget: Budget, weight: float = 1.0, loss: str = "yes_no") -> tuple[float, int]:
         texts = self.texts(self.ranking.sequences)
+        torch.manual_seed(0)  # as the trainer does before every step
         return ranking_backward(self.model, self.ranking, texts, batch, weight, LossConfig(name=loss), budget)
 
     def embed(

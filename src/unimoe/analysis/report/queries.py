@@ -13,8 +13,8 @@ from unimoe.analysis.drilldown import QueryCase
 from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment
-from unimoe.analysis.tables.cells import visible
 from unimoe.analysis.tables.gates import column_heads
+from unimoe.limits import visible
 
 MOST_CHARACTERS = 280
 MOST_DOCUMENTS = 5

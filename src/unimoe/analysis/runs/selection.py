@@ -13,7 +13,8 @@ from unimoe.analysis.tables.cells import natural_key
 from unimoe.collection_card import describe_qrels
 from unimoe.errors import DataError, UsageError
 from unimoe.io import hash_file, hash_json
-from unimoe.metrics import whole_grades
+from unimoe.limits import name_problem, shortened
+from unimoe.metrics import checked_level, whole_grades
 from unimoe.trec import Qrels, read_qrels, text_lines
 
 RunContent: TypeAlias = Path | Mapping[str, Mapping[str, float]]
@@ -121,8 +122,8 @@ def judgments(content: QrelsContent, dataset: str | None = None, level: int | No
         UsageError: a level below 1.
         DataError: the file is missing, malformed or empty.
     """
-    if level is not None and level < 1:
-        raise UsageError(f"--relevance-level {level} makes every document relevant; use at least 1")
+    if level is not None:
+        checked_level(level, "--relevance-level")
     if isinstance(content, Path):
         described = describe_qrels(content)
         qrels, name, content_hash = read_qrels(content), str(content), hash_file(content)
@@ -133,6 +134,8 @@ def judgments(content: QrelsContent, dataset: str | None = None, level: int | No
         name, content_hash = f"qrels of {dataset or 'the dataset'}", hash_json(qrels)
     if not qrels:
         raise DataError(f"{name}: no line in it; there is nothing to score")
+    if problem := name_problem(dataset or "dataset"):
+        raise UsageError(f"a dataset cannot be named {shortened(str(dataset))!r}, which {problem}; give --dataset NAME")
     return Judgments(dataset or "dataset", name, qrels, content_hash, level or 1, level)
 
 
@@ -221,8 +224,9 @@ def name_systems(patterns: Sequence[Pattern]) -> dict[str, list[Pattern]]:
 
 def refuse_unusable(name: str) -> None:
     """Refuse a system's name that its folder cannot have: empty, hidden, with a separator, or the analysis's own."""
-    if not name.strip() or name.startswith(".") or re.search(r"[/\\\x00-\x1f]", name) or name == "analysis":
-        raise UsageError(f"a system cannot be named {name!r}; choose a name that a folder can have")
+    problem = name_problem(name, is_folder=True) or ("is the analysis's own" if name == "analysis" else None)
+    if problem:
+        raise UsageError(f"a system cannot be named {shortened(name)!r}, which {problem}; choose another name")
 
 
 def _without_seed(part: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, TypeVar
@@ -24,8 +23,6 @@ NAME_WIDTH = 32
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
-
-_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -82,15 +79,6 @@ def natural_key(name: object) -> list[tuple[int, str]]:
 def row_groups(rows: Iterable[tuple[str, Row]]) -> tuple[RowGroup, ...]:
     """Return rows below their headings; rows of one heading together, no group without rows."""
     return tuple(RowGroup(heading, tuple(of_group)) for heading, of_group in gathered(rows).items())
-
-
-def visible(text: str) -> str:
-    """Return one line in which every character can be seen and written.
-
-    White space becomes single spaces. Control characters become their pictures (U+2400 to U+2421); lone surrogates,
-    which UTF-8 cannot hold, and the marks that turn the direction of the text around them become U+FFFD.
-    """
-    return _UNSEEN.sub(_picture, " ".join(unicodedata.normalize("NFC", text).split()))
 
 
 def mean_cell(values: Sequence[float]) -> Cell:
@@ -170,11 +158,6 @@ def _cut(name: str, width: int, *, at_start: bool) -> str:
         return f"…{name[1 - width :]}"
     head = (width - 1) // 2
     return f"{name[:head]}…{name[head + 1 - width :]}"
-
-
-def _picture(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return chr(0x2400 + code) if code < 0x20 else "\u2421" if code == 0x7F else "\ufffd"
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from unimoe.analysis.tables import latex
-from unimoe.analysis.tables.cells import ABSENT, Cell, Content, RowGroup, visible
+from unimoe.analysis.tables.cells import ABSENT, Cell, Content, RowGroup
 from unimoe.io import write_text
+from unimoe.limits import visible
 
 _STYLES = {"best": "bold", "second": "underline", None: ""}
 _HTML_MARKS = {"best": '<strong class="best">{}</strong>', "second": '<span class="second">{}</span>', None: "{}"}
@@ -53,11 +54,12 @@ class Table(Content):
     def to_csv(self) -> str:
         """Return full precision, one line per row, the group in the first column; notes as trailing ``#`` lines.
 
-        Names are whole; ``{name} std`` and ``{name} symbols`` follow where a column has them.
+        Names are whole; ``{name} std`` and ``{name} symbols`` follow where a column has them. What looks
+        like a formula has an apostrophe before it.
         """
-        lines = [["group", *(visible(group.heading) for group in self.groups for _ in group.rows)]]
+        lines = [["group", *(escape_csv(group.heading) for group in self.groups for _ in group.rows)]]
         for column, cells in zip(self.columns, self.by_column or [()] * len(self.columns), strict=True):
-            name = visible(column)
+            name = escape_csv(column)
             lines.append([name, *map(_csv_text, cells)])
             if any(cell.spread for cell in cells):
                 spreads = (cell.spread_value for cell in cells)
@@ -124,6 +126,15 @@ def escape_markdown(text: str) -> str:
     text = re.sub(r"([\\`*\[\]~#$])", r"\\\1", text)
     text = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", text)  # within a word an underscore is no emphasis
     return text.replace("|", "&#124;")
+
+
+_NUMBERS = re.compile(r"[-+0-9.,%±()\[\] ]*(to [-+0-9.,%± ]*)?")
+
+
+def escape_csv(text: str) -> str:
+    """Return plain text that no spreadsheet takes for a formula: one that looks like it begins with an apostrophe."""
+    text = visible(text)
+    return f"'{text}" if text[:1] in set("=+-@") and not _NUMBERS.fullmatch(text) else text
 
 
 def _parts(widths: Sequence[int], room: int) -> list[list[int]]:
@@ -222,4 +233,4 @@ def _html_cell(cell: Cell, suffixed: bool) -> str:
 def _csv_text(cell: Cell) -> str:
     if cell.value is not None:
         return repr(cell.value)
-    return "" if cell.text == ABSENT else visible(cell.full or cell.text)
+    return "" if cell.text == ABSENT else escape_csv(cell.full or cell.text)

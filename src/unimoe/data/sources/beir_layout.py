@@ -18,7 +18,7 @@ from typing import Any, TextIO
 from unimoe.collection_card import COLLECTION_FILE, describe_collection, describe_qrels
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.errors import DataError, UsageError, did_you_mean
-from unimoe.io import atomic_dir, ensure_dir, write_json
+from unimoe.io import atomic_dir, ensure_dir, parse_json, write_json
 from unimoe.trec import Qrels, read_qrels, text_lines
 
 LAYOUT = "corpus.jsonl, queries.jsonl and qrels/<split>.tsv (each may end in .gz)"
@@ -135,7 +135,7 @@ def _queries(path: Path) -> Iterator[tuple[str, str]]:
 def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in text_lines(path):
         try:
-            record = json.loads(line)
+            record = parse_json(line)
         except ValueError as error:
             raise DataError(f"{path}:{number}: not a line of JSON ({error}); mend or remove it") from None
         if not isinstance(record, dict):

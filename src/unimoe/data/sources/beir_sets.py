@@ -19,6 +19,7 @@ from unimoe.data.sources.beir_layout import is_beir_folder, read_beir
 from unimoe.data.sources.msmarco import is_msmarco_folder, msmarco_files, read_msmarco
 from unimoe.errors import DataError, UsageError
 from unimoe.io import atomic_dir, cache_dir, hash_json, lock
+from unimoe.limits import shortened
 
 BEIR_NAMES = (
     "arguana",
@@ -145,6 +146,7 @@ def _unpacked(archive: Path) -> Path:
     """Unpack a zip once into the cache, in a folder named after its content, and return the folder."""
     try:
         with zipfile.ZipFile(archive) as packed:
+            _refuse_attack(archive, packed)
             content = hash_json([[member.filename, member.CRC, member.file_size] for member in packed.infolist()])
             folder = cache_dir("collections", "zips") / f"{archive.stem}-{content}"
             with lock(folder):
@@ -158,6 +160,23 @@ def _unpacked(archive: Path) -> Path:
             f"{archive}: cannot be unpacked into {cache_dir()} ({error.strerror}); UNIMOE_CACHE moves the cache"
         ) from None
     return folder
+
+
+def _refuse_attack(archive: Path, packed: zipfile.ZipFile) -> None:
+    """Refuse a zip with files outside its folder, or that would unpack to far more than texts do."""
+    for member in packed.infolist():
+        if member.filename.startswith(("/", "\\")) or ".." in re.split(r"[/\\]", member.filename):
+            raise DataError(f"{archive}: {shortened(member.filename)!r} leads out of the folder; fetch the zip again")
+    unpacked = sum(member.file_size for member in packed.infolist())
+    if unpacked > _MOST_UNPACKED * archive.stat().st_size:
+        raise DataError(
+            f"{archive}: would unpack to {unpacked:,} bytes, more than {_MOST_UNPACKED} times its size, which texts do "
+            "not; fetch the zip again"
+        )
+
+
+_MOST_UNPACKED = 50
+"""Bytes from a byte; a zip of texts unpacks to about three times its size."""
 
 
 def _download(name: str) -> Path:

@@ -20,6 +20,7 @@ from unimoe.evaluation.shards import Candidates, ShardStore
 from unimoe.evaluation.sharing import ENCODED_CHARACTERS, Progress, shared
 from unimoe.io import hash_json
 from unimoe.models.device import describe_device
+from unimoe.models.served.probe import is_served
 from unimoe.provenance import package_versions
 from unimoe.results import safe_name
 from unimoe.retrieval.dense import UNIT_LENGTH, search, search_among
@@ -215,12 +216,15 @@ class CandidateReranking(_SearchModel[MTEBCrossEncoderWrapper]):
 
 def _fingerprint(model: MTEBWrapper[Any], options: Mapping[str, Any]) -> str:
     """Return the hash of everything that vectors and scores depend on besides the texts, to the last bit."""
-    scorer, versions = model.model, package_versions()
+    scorer, revision = model.model, model.mteb_model_meta.revision  # a hash of identity, prompt and settings
+    if is_served(getattr(scorer, "base_identity", getattr(scorer, "identity", None))):
+        return hash_json([revision, dict(options)])
+    versions = package_versions()
     if hasattr(scorer, "base_identity"):
         own = embedding_fingerprint(scorer, options.get("kind", "plain"))
-    else:  # of a reranker without weights of its own, the revision holds the identity
+    else:
         own = hash_json([describe_device(device_of(scorer)), versions["unimoe"]])
-    return hash_json([own, model.mteb_model_meta.revision, versions["peft"], dict(options)])
+    return hash_json([own, revision, versions["peft"], dict(options)])
 
 
 def _of(corpus: Mapping[str, Document], candidates: Mapping[str, Iterable[str]]) -> dict[str, Document]:

@@ -43,7 +43,7 @@ _SETTINGS = "experiments/bundled"
 
 @dataclass(frozen=True)
 class Naming:
-    """What a name becomes a system with.
+    """The settings by which a name becomes a system.
 
     Attributes:
         experiment: its model, prompt and evaluation sections are used; the name, if it is no
@@ -89,7 +89,7 @@ class Naming:
 
 
 MODELS: Registry[Callable[[str, Naming], System]] = Registry("kind of model", "unimoe.evaluation.named")
-"""What makes systems, by the text before the colon."""
+"""The makers of systems, by the text before the colon."""
 
 register_model = MODELS.add
 

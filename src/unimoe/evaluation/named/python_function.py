@@ -20,7 +20,7 @@ from unimoe.io import hash_file, hash_json
 KIND = "python"
 
 _OPTIONAL = {"token_budget": None, "device": "as the function chooses"}
-"""What a user's reranker may lack, and what it has then."""
+"""Attributes that a user's reranker may lack, with what counts instead."""
 
 
 def python_system(name: str, naming: Naming) -> System:
@@ -50,7 +50,7 @@ def python_system(name: str, naming: Naming) -> System:
 
 
 class PythonReranker:
-    """A user's reranker with the attributes that a system needs; what its methods raise is told in one line.
+    """Gives a user's reranker the attributes that a system needs, and makes one line of any error that it raises.
 
     Args:
         reranker: the user's, or that of a function.
@@ -67,17 +67,17 @@ class PythonReranker:
         if name in _OPTIONAL:
             return getattr(self._reranker, name, _OPTIONAL[name])
         found = getattr(self._reranker, name)
-        return _told_in_a_line(found, self.identity.rpartition("@")[0]) if name in RERANKER_METHODS else found
+        return _raising_one_line(found, self.identity.rpartition("@")[0]) if name in RERANKER_METHODS else found
 
 
-def _told_in_a_line(method: Callable[..., Any], where: str) -> Callable[..., Any]:
+def _raising_one_line(method: Callable[..., Any], where: str) -> Callable[..., Any]:
     def call(*arguments: Any, **named: Any) -> Any:
         try:
             return method(*arguments, **named)
         except UnimoeError:
             raise
         except (Exception, SystemExit) as error:  # anything that a user's code raises
-            raise DataError(f"{where} raised {_told(error)}; mend it") from error
+            raise DataError(f"{where} raised {_described(error)}; mend it") from error
 
     return call
 
@@ -91,9 +91,9 @@ def _imported(text: str, name: str) -> ModuleType:
                 raise UsageError(
                     f"{OPTION} {text}: no module {error.name!r}; run the command in its folder, or install it"
                 ) from None
-            raise DataError(f"{OPTION} {text}: importing it raised {_told(error)}; mend it") from error
+            raise DataError(f"{OPTION} {text}: importing it raised {_described(error)}; mend it") from error
         except (Exception, SystemExit) as error:  # anything that a user's module raises
-            raise DataError(f"{OPTION} {text}: importing it raised {_told(error)}; mend it") from error
+            raise DataError(f"{OPTION} {text}: importing it raised {_described(error)}; mend it") from error
 
 
 def _attribute(text: str, module: ModuleType, name: str) -> Any:
@@ -128,7 +128,7 @@ def _source_hash(module: ModuleType) -> str:
     return hash_file(Path(file)) if file else "unknown"
 
 
-def _told(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     """Return kind, message and place of an error in one line."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""

@@ -57,8 +57,9 @@ def margin_mse(scores: Sequence[Tensor], labels: Sequence[Tensor], options: Loss
 def infonce(scores: Sequence[Tensor], labels: Sequence[Tensor], options: LossOptions) -> Tensor:
     """Return InfoNCE of every positive (label above 0) against the negatives, the mean over lists that have one."""
     from unimoe.losses.contrastive import nt_xent
+    from unimoe.losses.padding import padded
 
-    found, grades, valid = _padded(scores, labels)
+    found, grades, valid = padded(scores, labels)
     positive = (grades > 0) & valid
     return _mean_over_lists(nt_xent(found, positive, valid), positive)
 
@@ -66,8 +67,9 @@ def infonce(scores: Sequence[Tensor], labels: Sequence[Tensor], options: LossOpt
 def supcon(scores: Sequence[Tensor], labels: Sequence[Tensor], options: LossOptions) -> Tensor:
     """Return InfoNCE with several positives (labels above 0) in one softmax, the mean over lists that have one."""
     from unimoe.losses.contrastive import info_nce
+    from unimoe.losses.padding import padded
 
-    found, grades, valid = _padded(scores, labels)
+    found, grades, valid = padded(scores, labels)
     has = ((grades > 0) & valid).any(1)
     if not bool(has.any()):
         return 0.0 * found.sum()
@@ -81,7 +83,9 @@ def approx_ndcg(scores: Sequence[Tensor], labels: Sequence[Tensor], options: Los
     """
     import torch
 
-    found, grades, valid = _padded(scores, labels)
+    from unimoe.losses.padding import padded
+
+    found, grades, valid = padded(scores, labels)
     differences = (found.unsqueeze(1) - found.unsqueeze(2)) / options.temperature  # [b, i, j]: s_j - s_i
     pairs = differences.sigmoid() * valid.unsqueeze(1)
     ranks = 1 + pairs.sum(2) - 0.5  # without the document itself, whose sigmoid is a half
@@ -91,15 +95,6 @@ def approx_ndcg(scores: Sequence[Tensor], labels: Sequence[Tensor], options: Los
     places = torch.arange(2, best.shape[1] + 2, device=gains.device, dtype=gains.dtype)
     ideal = (best / torch.log2(places)).sum(1)
     return _mean_over_lists(1 - value / ideal.clamp(min=1e-9), gains > 0)
-
-
-def _padded(scores: Sequence[Tensor], labels: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return scores and labels ``(B, P)``, and which places hold a document."""
-    import torch
-    from torch.nn.utils.rnn import pad_sequence
-
-    valid = pad_sequence([torch.ones_like(row, dtype=torch.bool) for row in scores], batch_first=True)
-    return pad_sequence(list(scores), batch_first=True), pad_sequence(list(labels), batch_first=True), valid
 
 
 def _mean_over_lists(losses: Tensor, positive: Tensor) -> Tensor:

@@ -17,6 +17,12 @@ def _plistmle(scores: Sequence[Tensor], labels: Sequence[Tensor], options: LossO
     return plistmle(scores, labels, options, **custom)
 
 
+def _listnet(scores: Sequence[Tensor], labels: Sequence[Tensor], options: LossOptions) -> Tensor:
+    from unimoe.losses.from_sentence_transformers import upstream_loss
+
+    return upstream_loss("ListNetLoss", scores, [row / options.label_temperature for row in labels], options)
+
+
 def _computed_by(name: str, *arguments: str) -> Callable[..., Tensor]:
     """Return a loss that a class of theirs computes, which takes some of the options as arguments."""
 
@@ -56,6 +62,6 @@ LOSSES.add(
     ),
 )
 _add("lambdaloss", "LambdaLoss", "k", "sigma", more=("weighting",))
-_add("listnet", "ListNetLoss", is_mean_of_lists=True)
+LOSSES.add("listnet", Loss(_listnet, ("label_temperature",), cited("ListNetLoss"), is_mean_of_lists=True))
 _add("ranknet", "RankNetLoss", "k", "sigma")
 _add("adrmse", "ADRMSELoss", "alpha")

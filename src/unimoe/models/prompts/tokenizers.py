@@ -186,7 +186,7 @@ def _answer_id(tokenizer: Any, answer: Answer) -> int:
 def first_token(tokenizer: Any) -> list[int]:
     """Return the token that the tokenizer puts before every text, such as Llama's ``<|begin_of_text|>``; else none."""
     ids: list[int] = tokenizer("a", verbose=False)["input_ids"]
-    return ids[:1] if ids[0] == tokenizer.bos_token_id else []
+    return ids[:1] if ids[:1] == [tokenizer.bos_token_id] else []
 
 
 def tokenize(tokenizer: Any, texts: list[str]) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""Cross-encoders of sentence-transformers, which loads and runs them: encoders with one output, and ``LogitScore``."""
+"""Cross-encoders of sentence-transformers, which loads and runs them: with one output, ``Dense`` or ``LogitScore``."""
 
 from __future__ import annotations
 
@@ -10,16 +10,24 @@ import torch
 
 from unimoe.errors import DataError, InputError
 from unimoe.io import hash_json
-from unimoe.models.matmul import quicken
+from unimoe.models.batching import batches
+from unimoe.models.device import ready_to_score
 from unimoe.models.pair_model import TextPair
 from unimoe.models.quiet import first_line, quiet_loading
-from unimoe.models.rerankers.files import architecture, label_count, settings_hash, transformer_folder, weight_files
+from unimoe.models.rerankers.files import (
+    architecture,
+    dense_labels,
+    label_count,
+    settings_hash,
+    transformer_folder,
+    weight_files,
+)
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
 
 _CHUNK = 16
-"""Batches between two reports of progress."""
+"""Batches between two reports of progress, among which sentence-transformers sorts the pairs by length."""
 
 
 def load_cross_encoder(
@@ -59,11 +67,13 @@ def load_cross_encoder(
     if model.num_labels != 1:
         raise DataError(f"{folder}: a model of {model.num_labels} labels; ranking needs one score per pair")
     _refuse_untrained_head(folder, model)
+    if dtype is not None:
+        for module in list(model)[1:]:  # the library gives it to the transformer alone
+            module.to(dtype)
     own = model.max_seq_length
     if max_length is not None and (own is None or own > max_length):
         model.max_seq_length = max_length
-    quicken(model)
-    return model
+    return ready_to_score(model, device)
 
 
 def refuse_no_cross_encoder(folder: Path) -> None:
@@ -72,14 +82,16 @@ def refuse_no_cross_encoder(folder: Path) -> None:
     Raises:
         DataError: it is one.
     """
-    inner = transformer_folder(folder)
+    inner, labels = transformer_folder(folder), dense_labels(folder)
     name = architecture(inner)
-    if not name.endswith(("ForSequenceClassification", "ForCausalLM")):
+    if labels is None and not name.endswith(("ForSequenceClassification", "ForCausalLM")):
         raise DataError(
             f"{folder}: a {name or 'model of no known architecture'}, which has no head that scores pairs; give a "
             "cross-encoder, or train one on it with `unimoe train-cross-encoder`"
         )
-    if name.endswith("ForSequenceClassification") and (labels := label_count(inner)) not in (None, 1):
+    if labels is None and name.endswith("ForSequenceClassification"):
+        labels = label_count(inner)
+    if labels not in (None, 1):
         raise DataError(f"{folder}: a model of {labels} labels; ranking needs one score per pair")
 
 
@@ -96,27 +108,26 @@ def score_pairs(
     Args:
         model: the cross-encoder.
         pairs: query and document.
-        batch_size: pairs of one forward pass, which have similar lengths.
+        batch_size: pairs of one forward pass.
         advance: called with the number of pairs done.
 
     Raises:
         InputError: a logit is not finite.
     """
-    order = sorted(range(len(pairs)), key=lambda index: -sum(map(len, pairs[index])))
-    scores = [0.0] * len(pairs)
-    for begin in range(0, len(order), _CHUNK * batch_size):
-        chosen = order[begin : begin + _CHUNK * batch_size]
+    scores: list[float] = []
+    for chosen in batches(pairs, _CHUNK * batch_size):
         found = model.predict(
-            [pairs[index] for index in chosen],
+            list(chosen),
             batch_size=batch_size,
             show_progress_bar=False,
             activation_fn=torch.nn.Identity(),
             convert_to_tensor=True,
         )
-        for index, score in zip(chosen, found.float().tolist(), strict=True):
-            if not torch.tensor(score).isfinite():
-                raise InputError(index, "its score is not finite; the weights are damaged, or the training diverged")
-            scores[index] = score
+        spoilt = found.isfinite().logical_not().nonzero().flatten().tolist()
+        if spoilt:
+            reason = "its score is not finite; the weights are damaged, or the training diverged"
+            raise InputError(len(scores) + spoilt[0], reason)
+        scores += found.float().tolist()
         if advance is not None:
             advance(len(chosen))
     return scores

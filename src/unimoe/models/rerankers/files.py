@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from unimoe.errors import DataError
 from unimoe.io import hash_file, hash_parts, read_json
 from unimoe.models.bundled import folder_named
-from unimoe.models.encoder_files import NOT_FROM_HUB
+from unimoe.models.encoder_files import NOT_FROM_HUB, inside, read_settings, setting
 from unimoe.models.quiet import first_line
 
 _FROM_HUB = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model.bin")
 _SETTINGS = ("*.json", "*.txt", "*.model", "*.jinja")
 _OTHERS = ("unimoe.json", "trainer_state.json")
 """Files of a training, which change no score."""
@@ -53,20 +55,38 @@ def find_model(
     return folder, folder.name[:16]
 
 
-def transformer_folder(root: Path) -> Path:
-    """Return the folder of the transformers model inside one of sentence-transformers, or the folder itself.
+def module_folders(root: Path) -> list[Path]:
+    """Return the folders of a sentence-transformers model's modules, in order; the folder itself where it lists none.
 
     Raises:
         DataError: the list of modules is damaged.
     """
     listed = root / "modules.json"
     if not listed.is_file():
-        return root
+        return [root]
     modules = read_json(listed)
     try:
-        return root / str(modules[0]["path"])
-    except (IndexError, KeyError, TypeError):
-        raise DataError(f"{listed}: lists no modules with a path; save the model with save_pretrained()") from None
+        folders = [inside(listed, str(module["path"])) for module in modules]
+    except (KeyError, TypeError):
+        folders = []
+    if not folders:
+        raise DataError(f"{listed}: lists no modules with a path; save the model with save_pretrained()")
+    return [root / folder for folder in folders]
+
+
+def transformer_folder(root: Path) -> Path:
+    """Return the folder of the transformers model inside one of sentence-transformers, or the folder itself."""
+    return module_folders(root)[0]
+
+
+def dense_labels(root: Path) -> int | None:
+    """Return the scores that a Dense module behind the transformer gives for a pair; None where there is none."""
+    for folder in module_folders(root)[1:]:
+        file = folder / "config.json"
+        settings: Any = read_json(file) if file.is_file() else {}
+        if settings.get("module_output_name") == "scores":
+            return int(settings.get("out_features", 0))
+    return None
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -75,8 +95,7 @@ def weight_files(folder: Path) -> list[Path]:
     Raises:
         DataError: there are none.
     """
-    patterns = ("*.safetensors", "pytorch_model*.bin", "adapter_model.bin")
-    files = next(filter(None, (sorted(folder.glob(pattern)) for pattern in patterns)), None)
+    files = next(filter(None, (sorted(folder.glob(pattern)) for pattern in _WEIGHTS)), None)
     if files is None:
         raise DataError(f"{folder}: neither *.safetensors nor pytorch_model.bin; save the model with save_pretrained()")
     return files
@@ -88,7 +107,11 @@ def weights_hash(folder: Path) -> str:
     Raises:
         DataError: there are none.
     """
-    return hash_parts(hash_file(file) for file in weight_files(folder))
+    return _hash_of([folder])
+
+
+def _hash_of(folders: Iterable[Path]) -> str:
+    return hash_parts(hash_file(file) for folder in folders for file in weight_files(folder))
 
 
 def settings_hash(root: Path) -> str:
@@ -100,7 +123,12 @@ def settings_hash(root: Path) -> str:
 def model_identity(kind: str, base: str, root: Path, commit: str | None) -> str:
     """Return how results know a reranker: its family, its name, and the hub's commit or the hash of its weights."""
     name = base if commit else root.resolve().name
-    return f"{kind}:{name}@{commit or weights_hash(transformer_folder(root))}"
+    transformer, *others = module_folders(root)
+    return f"{kind}:{name}@{commit or _hash_of([transformer, *(part for part in others if _has_weights(part))])}"
+
+
+def _has_weights(folder: Path) -> bool:
+    return any(any(folder.glob(pattern)) for pattern in _WEIGHTS)
 
 
 def architecture(folder: Path) -> str:
@@ -112,12 +140,12 @@ def architecture(folder: Path) -> str:
     file = folder / "config.json"
     if not file.is_file():
         raise DataError(f"{folder}: no config.json; give the folder of a model that save_pretrained() has written")
-    settings: Any = read_json(file)
-    names = settings.get("architectures") if isinstance(settings, dict) else None
+    names = setting(file, read_settings(file), "architectures", list)
     return str(names[0]) if names else ""
 
 
 def label_count(folder: Path) -> int | None:
     """Return the labels of a classifier by its ``config.json``; None where they are not named."""
-    labels = read_json(folder / "config.json").get("id2label")
+    file = folder / "config.json"
+    labels = setting(file, read_settings(file), "id2label", dict)
     return None if labels is None else len(labels)

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from unimoe.config import PromptConfig
-from unimoe.errors import DataError, InputError
+from unimoe.errors import DataError
 from unimoe.io import hash_json
 from unimoe.models.batching import default_token_budget, pad_ids, plan_batches
-from unimoe.models.device import keep_freed_memory, release_memory
-from unimoe.models.embedder import Advance, Vectors
-from unimoe.models.matmul import quicken
+from unimoe.models.device import ready_to_score, release_memory
 from unimoe.models.pair_model import QueryFirstIds, TextPair
-from unimoe.models.pipeline import Gathered
 from unimoe.models.prompts import well_formed, yes_no_ids
 from unimoe.models.prompts.tokenizers import tokenize
 from unimoe.models.quiet import first_line, load_pretrained
 from unimoe.models.rerankers.files import architecture, settings_hash
+from unimoe.models.rerankers.token_scores import TokenReranker
 
 _TRUE, _FALSE = "true", "false"
 
@@ -60,15 +58,12 @@ def load_mono_t5(
         ) from None
     if missing:
         raise DataError(f"{folder}: no weights for {missing[0]}; give a T5 that is saved with its output layer")
-    quicken(model)
-    keep_freed_memory(device)
-    name = mono_t5_prompt(folder, prompt, max_length)
     return MonoT5(
-        model.requires_grad_(False).eval().to(device),
+        ready_to_score(model, device),
         PairsOfT5(tokenizer, max_length, tokenize_end(tokenizer)),
-        yes_no_ids(tokenizer, *prompt.answers(_TRUE, _FALSE)),
         identity,
-        name,
+        mono_t5_prompt(folder, prompt, max_length),
+        yes_no_ids(tokenizer, *prompt.answers(_TRUE, _FALSE)),
     )
 
 
@@ -96,7 +91,7 @@ def tokenize_end(tokenizer: Any) -> list[int]:
     return ids
 
 
-class MonoT5:
+class MonoT5(TokenReranker):
     """Scores pairs by the logit of ``true`` minus that of ``false`` in the first token of a T5's answer.
 
     The order is that of the published score, the logarithm of P(true) of the two.
@@ -104,51 +99,24 @@ class MonoT5:
     Args:
         model: a T5 of transformers, in eval mode on its device.
         pair_ids: makes the token ids of pairs.
-        answers: token ids of true and false.
         base_identity: as results know it.
         prompt_name: name and content hash of all settings that change a pair's tokens or score.
+        answers: token ids of true and false.
     """
 
-    reduced_budget = None
-
     def __init__(
-        self, model: Any, pair_ids: PairsOfT5, answers: tuple[int, int], base_identity: str, prompt_name: str
+        self, model: Any, pair_ids: PairsOfT5, base_identity: str, prompt_name: str, answers: tuple[int, int]
     ) -> None:
-        self._model, self.pair_ids, self._answers = model, pair_ids, answers
-        self.base_identity, self.prompt_name = base_identity, prompt_name
+        super().__init__(model, pair_ids, base_identity, prompt_name)
+        self._answers = answers
 
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        device: torch.device = self._model.device
-        return device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the computation; scores are float32."""
-        dtype: torch.dtype = self._model.dtype
-        return dtype
-
-    def rerank_ids(
-        self,
-        sequences: Sequence[list[int]],
-        *,
-        token_budget: int | None = None,
-        batch_size: int | None = None,
-        advance: Advance | None = None,
-    ) -> Vectors:
-        """Score pairs given as token ids; arguments, result and errors as in ``PairModel``."""
-        gathered = Gathered(len(sequences), _refuse_non_finite)
+    def _scores(
+        self, sequences: Sequence[list[int]], token_budget: int | None, batch_size: int | None
+    ) -> Iterator[tuple[list[int], Tensor]]:
         budget = token_budget or default_token_budget(self.device)
         for batch in plan_batches([len(ids) for ids in sequences], budget, batch_size):
-            gathered.add(batch, self._margins([sequences[index] for index in batch]))
-            if advance:
-                advance(len(batch))
-        found = gathered.values()
-        margins: Vectors = (torch.empty(0) if found is None else found).numpy()
-        return margins
+            yield batch, self._margins([sequences[index] for index in batch])
 
-    @torch.inference_mode()
     def _margins(self, sequences: Sequence[list[int]]) -> Tensor:
         """Return the margins of one batch on the device; it is halved if it does not fit in memory."""
         try:
@@ -166,8 +134,8 @@ class MonoT5:
     def _forward(self, sequences: Sequence[list[int]]) -> Tensor:
         lengths = torch.tensor([len(ids) for ids in sequences], device=self.device)
         ids = pad_ids(sequences, self.device)
-        begin = torch.full((len(sequences), 1), self._model.config.decoder_start_token_id, device=self.device)
-        logits = self._model(
+        begin = torch.full((len(sequences), 1), self.model.config.decoder_start_token_id, device=self.device)
+        logits = self.model(
             input_ids=ids,
             attention_mask=(torch.arange(ids.shape[1], device=self.device) < lengths[:, None]).long(),
             decoder_input_ids=begin,
@@ -176,8 +144,3 @@ class MonoT5:
         true, false = self._answers
         margins: Tensor = logits[:, true].float() - logits[:, false].float()
         return margins
-
-
-def _refuse_non_finite(batch: Sequence[int], margins: Tensor) -> NoReturn:
-    first = int(margins.isfinite().logical_not().nonzero()[0])
-    raise InputError(batch[first], "the score is not finite; try model.dtype float32")

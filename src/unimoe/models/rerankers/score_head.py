@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from unimoe.errors import DataError, InputError
-from unimoe.io import hash_json, read_json
+from unimoe.errors import DataError
+from unimoe.io import hash_json
 from unimoe.models.base import attention_for
 from unimoe.models.batched import BatchedDecoder
-from unimoe.models.device import keep_freed_memory
-from unimoe.models.embedder import Advance, Vectors
-from unimoe.models.matmul import quicken
+from unimoe.models.device import ready_to_score
+from unimoe.models.encoder_files import read_settings
 from unimoe.models.pair_model import QueryFirstIds, TextPair
-from unimoe.models.pipeline import Gathered
 from unimoe.models.prompts import well_formed
 from unimoe.models.quiet import first_line, load_pretrained, quiet_loading
 from unimoe.models.rerankers.files import find_model, model_identity, settings_hash, weights_hash
+from unimoe.models.rerankers.token_scores import TokenReranker
 
 KIND = "rankllama"
 _ADAPTER = "adapter_config.json"
@@ -72,10 +71,7 @@ def load_score_head(
         )
     if model.config.num_labels != 1:
         raise DataError(f"{folder}: a model of {model.config.num_labels} labels; ranking needs one score per pair")
-    model.requires_grad_(False).eval().to(device)
-    quicken(model)
-    keep_freed_memory(device)
-    model.set_attn_implementation(attention_for(device, max_length))
+    ready_to_score(model, device).set_attn_implementation(attention_for(device, max_length))
     pairs = LlamaPairs(tokenizer, max_length, _end(tokenizer))
     return ScoreHead(model, pairs, identity, score_head_prompt(folder, max_length))
 
@@ -94,7 +90,7 @@ class LlamaPairs(QueryFirstIds):
         return [ids[: len(ids) - len(self.suffix)] for ids in found]
 
 
-class ScoreHead:
+class ScoreHead(TokenReranker):
     """Scores pairs by a head on the last token's final state; what pairs share at their beginning is computed once.
 
     Args:
@@ -102,14 +98,10 @@ class ScoreHead:
         pair_ids: makes the token ids of pairs.
         base_identity: as results know it.
         prompt_name: name and content hash of all settings that change a pair's tokens or score.
-
-    Attributes:
-        model: as given.
     """
 
     def __init__(self, model: Any, pair_ids: LlamaPairs, base_identity: str, prompt_name: str) -> None:
-        self.model, self.pair_ids = model, pair_ids
-        self.base_identity, self.prompt_name = base_identity, prompt_name
+        super().__init__(model, pair_ids, base_identity, prompt_name)
         self._batched = BatchedDecoder(model)
         self._weight = model.score.weight[0].float()
         self._bias = 0.0 if model.score.bias is None else float(model.score.bias[0])
@@ -119,36 +111,11 @@ class ScoreHead:
         """Tokens of a batch after memory ran out; None before."""
         return self._batched.reduced_budget
 
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        device: torch.device = self._weight.device
-        return device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the decoder; scores are float32."""
-        dtype: torch.dtype = self.model.dtype
-        return dtype
-
-    @torch.inference_mode()
-    def rerank_ids(
-        self,
-        sequences: Sequence[list[int]],
-        *,
-        token_budget: int | None = None,
-        batch_size: int | None = None,
-        advance: Advance | None = None,
-    ) -> Vectors:
-        """Score pairs given as token ids; arguments, result and errors as in ``PairModel``."""
-        gathered = Gathered(len(sequences), _refuse_non_finite)
+    def _scores(
+        self, sequences: Sequence[list[int]], token_budget: int | None, batch_size: int | None
+    ) -> Iterator[tuple[list[int], Tensor]]:
         for batch, states in self._batched.states(sequences, token_budget, batch_size):
-            gathered.add(batch, states.float() @ self._weight + self._bias)
-            if advance:
-                advance(len(batch))
-        found = gathered.values()
-        scores: Vectors = (torch.empty(0) if found is None else found).numpy()
-        return scores
+            yield batch, states.float() @ self._weight + self._bias
 
 
 def _load(folder: Path, dtype: torch.dtype, key: str) -> tuple[Any, Any, list[str]]:
@@ -170,7 +137,7 @@ def _load(folder: Path, dtype: torch.dtype, key: str) -> tuple[Any, Any, list[st
 
 
 def _adapted_base(key: str, folder: Path) -> tuple[Path, str | None]:
-    settings: Any = read_json(folder / _ADAPTER)
+    settings = read_settings(folder / _ADAPTER)
     base = settings.get("base_model_name_or_path")
     if settings.get("task_type") != "SEQ_CLS" or not base:
         raise DataError(
@@ -184,8 +151,3 @@ def _end(tokenizer: Any) -> list[int]:
     """Return the token that the tokenizer puts after every text, where it does so."""
     ids: list[int] = tokenizer("a", "a", verbose=False)["input_ids"]
     return ids[-1:] if ids[-1] == tokenizer.eos_token_id else []
-
-
-def _refuse_non_finite(batch: Sequence[int], scores: Tensor) -> NoReturn:
-    first = int(scores.isfinite().logical_not().nonzero()[0])
-    raise InputError(batch[first], "the score is not finite; try model.dtype float32")

@@ -1,4 +1,4 @@
-"""What an API is: the body of a request, and where an answer has its rows.
+"""An API: the body of a request, and where an answer has its rows.
 
 An API of your own is registered under a name, which ``served.api`` may then be::
 
@@ -10,7 +10,7 @@ An API of your own is registered under a name, which ``served.api`` may then be:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +82,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class API:
-    """What a server does: one of these.
+    """The endpoints of a server, of which it has one at least.
 
     Attributes:
         rerank: ``body(settings, query, documents)``, scores of texts.
@@ -93,6 +93,14 @@ class API:
     rerank: Endpoint | None = None
     prompts: Endpoint | None = None
     embed: Endpoint | None = None
+
+
+def not_blank(texts: Sequence[str]) -> list[str]:
+    """Return texts to embed, a full stop in place of each blank one: servers refuse those, and all beside them.
+
+    See https://github.com/openai/openai-python/issues/576.
+    """
+    return [text if text.strip() else "." for text in texts]
 
 
 def number(value: Any, index: int) -> float:

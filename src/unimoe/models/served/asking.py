@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from concurrent.futures import Future, as_completed
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from unimoe.config.served import ServedConfig
 from unimoe.errors import InputError, UsageError
@@ -12,6 +14,14 @@ from unimoe.models.served.client import Client, ServerError
 from unimoe.models.served.usage import Usage, usage_of
 
 Value = TypeVar("Value")
+
+
+class Request(NamedTuple):
+    """A request about some items of a list: the index of the first, how many they are, and the body."""
+
+    begin: int
+    items: int
+    body: dict[str, Any]
 
 
 class Asker(Generic[Value]):
@@ -38,31 +48,44 @@ class Asker(Generic[Value]):
         if largest is not None and self.batch > largest:
             raise UsageError(f"served.batch {self.batch}: {settings.api} takes {largest} at most; lower it")
 
-    def ask(self, requests: Sequence[tuple[int, dict[str, Any]]]) -> Iterator[tuple[list[Value], Usage]]:
-        """Send requests at once and yield the values and the cost of each, in their order.
+    def ask(self, requests: Sequence[Request]) -> Iterator[tuple[int, list[Value], Usage]]:
+        """Send requests at once; yield number, values and cost of each as soon as it is answered.
 
-        Args:
-            requests: number of items and body of each.
+        After an error no more are sent, and those under way are yielded before it is raised: they are paid for.
 
         Raises:
             InputError: the server does not answer, or not with a value for each item; carries the item's index.
         """
-        endpoint, begin = self._endpoint, 0
-        futures = [self._client.ask(endpoint.path, body, from_root=endpoint.from_root) for _, body in requests]
+        path, from_root, stopped = self._endpoint.path, self._endpoint.from_root, threading.Event()
+        futures = {
+            self._client.ask(path, request.body, from_root=from_root, unwanted=stopped.is_set): number
+            for number, request in enumerate(requests)
+        }
+        errors: list[InputError] = []
         try:
-            for (count, _), future in zip(requests, futures, strict=True):
+            for future in as_completed(futures):
+                number = futures[future]
                 try:
-                    answer = future.result()
-                    rows = endpoint.rows.values(answer, count)
-                    values = [self._read(row, index) for index, row in enumerate(rows)]
-                except ServerError as error:
-                    raise InputError(begin, str(error)) from None
+                    if not future.cancelled():
+                        yield number, *self._values(future, requests[number])
                 except InputError as error:
-                    said = "answered with the key" if self._client.told_key(answer) else error.reason
-                    line = self._client.error(f"{said}; check served.api, and the server's log")
-                    raise InputError(begin + error.index, str(line)) from None
-                yield values, usage_of(answer, self._settings)
-                begin += count
+                    stopped.set()
+                    errors.append(error)
         finally:
-            for future in futures:  # after an error: what is not sent yet costs nothing
+            for future in futures:  # of a caller that left
                 future.cancel()
+        if errors:
+            raise min(errors, key=lambda error: error.index)
+
+    def _values(self, future: Future[Any], request: Request) -> tuple[list[Value], Usage]:
+        try:
+            answer = future.result()
+            rows = self._endpoint.rows.values(answer, request.items)
+            values = [self._read(row, index) for index, row in enumerate(rows)]
+        except ServerError as error:
+            raise InputError(request.begin, str(error)) from None
+        except InputError as error:
+            said = "answered with the key" if self._client.repeats_key(answer) else error.reason
+            line = self._client.error(f"{said}; check served.api, and the server's log")
+            raise InputError(request.begin + error.index, str(line)) from None
+        return values, usage_of(answer, self._settings)

@@ -50,33 +50,36 @@ class Client:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="unimoe-client", daemon=True).start()
 
-    def ask(self, path: str, body: dict[str, Any], *, from_root: bool = False) -> Future[Any]:
+    def ask(
+        self, path: str, body: dict[str, Any], *, from_root: bool = False, unwanted: Callable[[], bool] = lambda: False
+    ) -> Future[Any]:
         """Send a request; the future has the answer as JSON values.
 
         Args:
             path: after the server's address.
             body: the request, as JSON values.
             from_root: leave out the version that ends the address, such as ``/v1``.
+            unwanted: called when the request's turn comes; where it returns true, the future is cancelled instead.
 
         Raises:
             ServerError: from the future: the server cannot be reached, or refuses.
         """
         base = re.sub(r"/v\d+$", "", self.url) if from_root else self.url
-        return asyncio.run_coroutine_threadsafe(self._answer(base + path, body), self._loop)
+        return asyncio.run_coroutine_threadsafe(self._answer(base + path, body, unwanted), self._loop)
 
     def error(self, reason: str) -> ServerError:
         """Return an error that names the server."""
         return ServerError(f"{self.url} ({self._settings.model}): {' '.join(reason.split())}")
 
-    def told_key(self, answer: Any) -> bool:
+    def repeats_key(self, answer: Any) -> bool:
         """Return whether an answer repeats the key, so that no part of it may be shown."""
         return bool(self._key) and str(self._key) in str(answer)
 
-    async def _answer(self, url: str, body: dict[str, Any]) -> Any:
+    async def _answer(self, url: str, body: dict[str, Any], unwanted: Callable[[], bool]) -> Any:
         import openai
 
         try:
-            return await self._post(url, body)
+            return await self._post(url, body, unwanted)
         except openai.APITimeoutError:
             tries, seconds = self._settings.retries + 1, self._settings.timeout
             raise self.error(
@@ -171,8 +174,10 @@ def _post_function(url: str, key: str | None, settings: ServedConfig) -> Callabl
     in_flight = asyncio.Semaphore(settings.requests_in_flight)
     headers: Any = {"Authorization": f"Bearer {key}" if key else openai.Omit()}
 
-    async def post(address: str, body: dict[str, Any]) -> Any:
+    async def post(address: str, body: dict[str, Any], unwanted: Callable[[], bool]) -> Any:
         async with in_flight:
+            if unwanted():
+                raise asyncio.CancelledError
             return await client.post(address, cast_to=object, body=body, options={"headers": headers})
 
     return post

@@ -12,12 +12,13 @@ import torch
 
 from unimoe.config.served import APIS, ServedConfig
 from unimoe.errors import DataError, InputError, UsageError
-from unimoe.io import hash_json
+from unimoe.io import cache_dir, hash_json
 from unimoe.models.batching import batches
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.prompts import well_formed
+from unimoe.models.served.answers import KeptVectors
 from unimoe.models.served.api import API, vector
-from unimoe.models.served.asking import Asker
+from unimoe.models.served.asking import Asker, Request
 from unimoe.models.served.client import Client
 from unimoe.models.served.probe import PROBE_TEXTS, fingerprint, identity, record_file, served_name
 from unimoe.models.served.usage import CHARACTERS_PER_TOKEN, Estimate, estimate, summed
@@ -61,6 +62,7 @@ class ServedEmbedder:
         self.name = served_name(settings)
         self.prompt_name = f"server@{hash_json(self._prefixes)}"
         self.usage: dict[str, float] = {}
+        self._kept: KeptVectors | None = None  # until it is known which model answers
 
     @cached_property
     def base_identity(self) -> str:
@@ -74,7 +76,9 @@ class ServedEmbedder:
         except InputError as error:
             raise DataError(error.reason) from None
         values = found.ravel().tolist()
-        return identity(self._client, self._settings, fingerprint(self._client, self._settings, values, self._record))
+        known = identity(self._client, self._settings, fingerprint(self._client, self._settings, values, self._record))
+        self._kept = KeptVectors(cache_dir("served", "vectors", hash_json([known, self._settings.max_length])))
+        return known
 
     @property
     def device(self) -> torch.device:
@@ -117,21 +121,48 @@ class ServedEmbedder:
             )
         before = self._prefixes.get(kind, "") if prefix is None else prefix
         prepared = [well_formed(before + text) for text in texts]
-        parts = list(batches(prepared, min(self._asker.batch, batch_size or self._asker.batch)))
-        rows: list[list[float]] = []
-        for vectors, usage in self._asker.ask([(len(part), self._body(self._settings, part)) for part in parts]):
+        size = min(self._asker.batch, batch_size or self._asker.batch)
+        parts = list(batches(prepared, size))
+        kept = [self._kept.read(part) if self._kept else None for part in parts]
+        found = {number: vectors for number, vectors in enumerate(kept) if vectors is not None}
+        if advance and found:
+            advance(sum(map(len, found.values())))
+        asked = [number for number in range(len(parts)) if number not in found]
+        requests = [
+            Request(number * size, len(parts[number]), self._body(self._settings, parts[number])) for number in asked
+        ]
+        for answered, rows, usage in self._asker.ask(requests):
+            number = asked[answered]
             self.usage = summed([self.usage, usage])
-            rows += vectors
+            found[number] = _of_unit_length(rows, number * size)
+            if self._kept:
+                self._kept.write(parts[number], found[number])
             if advance:
-                advance(len(vectors))
-        return _of_unit_length(rows)
+                advance(len(rows))
+        return _joined([found[number] for number in range(len(parts))])
 
 
-def _of_unit_length(rows: Sequence[Sequence[float]]) -> Vectors:
+def _of_unit_length(rows: Sequence[Sequence[float]], begin: int) -> Vectors:
+    """Return the vectors of a request as rows of unit length; ``begin`` is the index of its first text."""
     for index, row in enumerate(rows):
-        if len(row) != len(rows[0]):
-            raise InputError(index, f"the server answered a vector of {len(row)} numbers after one of {len(rows[0])}")
-    vectors = np.array(rows, dtype=np.float64).reshape(len(rows), -1 if rows else 0)
-    refuse_zero_vectors(vectors.astype(np.float32))
+        _refuse_other_length(begin + index, len(row), len(rows[0]))
+    vectors = np.array(rows, dtype=np.float64)
+    try:
+        refuse_zero_vectors(vectors.astype(np.float32))
+    except InputError as error:
+        raise InputError(begin + error.index, error.reason) from None
     normalised: Vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
     return normalised
+
+
+def _joined(parts: Sequence[Vectors]) -> Vectors:
+    begin = 0
+    for part in parts:
+        _refuse_other_length(begin, part.shape[1], parts[0].shape[1])
+        begin += len(part)
+    return np.concatenate(parts) if parts else np.empty((0, 0), dtype=np.float32)
+
+
+def _refuse_other_length(index: int, length: int, first: int) -> None:
+    if length != first:
+        raise InputError(index, f"the server answered a vector of {length} numbers after one of {first}")

@@ -18,6 +18,9 @@ from unimoe.io import cache_dir, hash_json, read_json, write_json
 from unimoe.models.served.client import Client
 from unimoe.results import safe_name
 
+_SERVED = "served:"
+"""The beginning of the identity of every model behind a server."""
+
 _QUERY = "How do plants turn sunlight into energy?"
 PROBE_PAIRS = [
     (_QUERY, text)
@@ -40,8 +43,8 @@ def record_file(client: Client, settings: ServedConfig, kind: str, asked: Sequen
 
     ``asked`` is what else they depend on.
     """
-    told = [kind, client.host, settings.api, settings.model, settings.revision, *asked]
-    return cache_dir("served") / f"{hash_json(told)}.json"
+    known = [kind, client.host, settings.api, settings.model, settings.revision, *asked]
+    return cache_dir("served") / f"{hash_json(known)}.json"
 
 
 def fingerprint(client: Client, settings: ServedConfig, found: Sequence[float], record: Path) -> str:
@@ -83,7 +86,12 @@ def _first_answers(record: Path) -> list[float]:
 def identity(client: Client, settings: ServedConfig, probe: str) -> str:
     """Return what results store for the base model, ``id@hash``: API, server, model, revision, and the fingerprint."""
     revision = settings.revision or "revision-not-given"
-    return f"served:{settings.api}:{client.host}:{settings.model}:{revision}@{probe}"
+    return f"{_SERVED}{settings.api}:{client.host}:{settings.model}:{revision}@{probe}"
+
+
+def is_served(identity: str | None) -> bool:
+    """Return whether an identity is that of a model behind a server, which no library here changes."""
+    return identity is not None and identity.startswith(_SERVED)
 
 
 def served_name(settings: ServedConfig) -> str:

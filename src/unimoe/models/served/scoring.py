@@ -20,7 +20,7 @@ from unimoe.models.batching import batches
 from unimoe.models.pair_model import TextPair
 from unimoe.models.prompts import PairTokenizer, prompt_name, well_formed, yes_no_ids
 from unimoe.models.served.api import API, number
-from unimoe.models.served.asking import Asker
+from unimoe.models.served.asking import Asker, Request
 from unimoe.models.served.client import Client
 from unimoe.models.served.probe import PROBE_PAIRS, fingerprint, identity, record_file, served_name
 from unimoe.models.served.usage import Usage, summed
@@ -117,18 +117,18 @@ class PairScores:
         Raises:
             InputError: the server does not answer, or not with a finite number for each pair; carries the index.
         """
-        answers = list(self._asker.ask(list(self._requests(prepared))))
-        return Answer([score for scores, _ in answers for score in scores], summed(usage for _, usage in answers))
+        answers = sorted(self._asker.ask(list(self._requests(prepared))), key=itemgetter(0))
+        return Answer([score for _, scores, _ in answers for score in scores], summed(usage for *_, usage in answers))
 
-    def _requests(self, prepared: Sequence[Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield number of pairs and body of each request; one about texts has a single query."""
-        if self.pair_ids:
-            for items in batches(prepared, self.batch):
-                yield len(items), self._body(self._settings, items, self._yes_no)
-            return
-        for query, pairs in groupby(prepared, itemgetter(0)):
-            for items in batches([document for _, document in pairs], self.batch):
-                yield len(items), self._body(self._settings, query, items)
+    def _requests(self, prepared: Sequence[Any]) -> Iterator[Request]:
+        """Yield the requests about pairs; one about texts has a single query."""
+        by_query = [(None, prepared)] if self.pair_ids else groupby(prepared, itemgetter(0))
+        begin = 0
+        for query, pairs in by_query:
+            for items in batches(list(pairs), self.batch):
+                asked = (items, self._yes_no) if query is None else (query, [document for _, document in items])
+                yield Request(begin, len(items), self._body(self._settings, *asked))
+                begin += len(items)
 
 
 def _margin(value: Any, index: int) -> float:

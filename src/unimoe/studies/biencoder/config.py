@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from unimoe.config.base import Count, Fraction, MetricName, Name, Positive, Section
+from unimoe.config.base import Count, Fraction, MetricName, Name, Positive, Section, Width
 from unimoe.config.encoder import EncoderConfig
 from unimoe.config.experiment import BM25Config, PromptConfig
 from unimoe.config.training import Schedule
@@ -122,7 +122,7 @@ class BiEncoderConfig(Section):
     relevance_threshold: Count = 1
     train_queries: Count | None = None
     encoder: EncoderConfig = EncoderConfig(base="microsoft/deberta-v3-small")
-    out_dim: Count | None = 256
+    out_dim: Width | None = 256
     head_init: Literal["orthogonal", "uniform"] = "orthogonal"
     freeze_base: bool = False
     frozen_layers: Whole = 0

@@ -49,6 +49,9 @@ def compare_losses(
     config: Annotated[Path, typer.Option(help="A YAML file, or the name of a shipped one.")] = DEFAULT_LOSSES,
     losses: Annotated[str | None, typer.Option(help="Losses, separated by commas; by default all.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Trainings of each loss.")] = 3,
+    rates: Annotated[
+        str | None, typer.Option(help="Learning rates, separated by commas: each loss gets its best on dev.")
+    ] = None,
     override: Override = None,
     output_dir: Annotated[Path | None, typer.Option(help="By default the config's output_dir.")] = None,
     device: Device = None,
@@ -68,8 +71,25 @@ def compare_losses(
     if output_dir is not None:
         read = read.model_copy(update={"output_dir": str(output_dir)})
     names = comma_separated(losses)
-    given = [f"--config {config}", f"--seeds {seeds}", *(f"--set {change}" for change in override or ())]
-    compared.compare_losses(read, names, range(seeds), choose_device(device), given)
+    tried = [_rate(text) for text in comma_separated(rates) or ()]
+    options = {"--config": config, "--seeds": seeds, "--rates": rates}
+    given = [
+        *(f"{name} {value}" for name, value in options.items() if value is not None),
+        *(f"--set {change}" for change in override or ()),
+    ]
+    compared.compare_losses(read, names, range(seeds), choose_device(device), given, tried)
+
+
+def _rate(text: str) -> float:
+    from unimoe.errors import UsageError
+
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < 1:
+        raise UsageError(f"--rates {text}: a learning rate lies between 0 and 1, such as 3e-5")
+    return rate
 
 
 COMMANDS = {"train-cross-encoder": train_cross_encoder}

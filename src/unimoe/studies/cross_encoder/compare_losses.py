@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.arms import FIRST_STAGE
 from unimoe.analysis.loading import Results, load_all_results
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
@@ -20,9 +21,11 @@ from unimoe.config.losses import Activation, LossConfig
 from unimoe.console import Steps, stderr, stdout
 from unimoe.errors import UsageError, did_you_mean
 from unimoe.studies.common.progress import fit_with_progress
+from unimoe.studies.common.registered_gates import register_gates, verdict
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 from unimoe.studies.cross_encoder.evaluation import report
 from unimoe.studies.cross_encoder.jobs import training_of
+from unimoe.studies.cross_encoder.rates import chosen_rates
 from unimoe.studies.cross_encoder.training.data import CrossEncoderData, load_cross_encoder_data
 from unimoe.studies.cross_encoder.training.lists import fit_for
 
@@ -54,11 +57,17 @@ def _losses() -> dict[str, dict[str, Any]]:
         "plistmle_log1p": {"name": "plistmle", "rank_discount": "log1p"},
         "listnet": {"name": "listnet"},
         "lambdaloss": {"name": "lambdaloss"},
+        "softmax": {"name": "softmax"},
+        "score_es": {"name": "score_es"},
+        "pg_rank": {"name": "pg_rank"},
     }
 
 
 LOSSES: dict[str, dict[str, Any]] = _losses()
 """The losses to compare, by the name of their arm."""
+
+OF_THE_MEASURE, STAND_INS = ("score_es", "pg_rank"), ("softmax", "lambdaloss", REFERENCE)
+"""The losses that raise nDCG itself, and those that the registered gates want them to beat."""
 
 
 def chosen_losses(names: Sequence[str] | None) -> list[str]:
@@ -86,8 +95,18 @@ def compare_losses(
     seeds: Sequence[int],
     device: torch.device,
     given: Sequence[str] = (),
+    rates: Sequence[float] = (),
 ) -> None:
-    """Train every loss with every seed, rerank the test sets, print a table per set; finished parts are skipped."""
+    """Train every loss with every seed, rerank the test sets, print a table per set; finished parts are skipped.
+
+    Args:
+        base: shared by all losses.
+        names: of the losses; None for all.
+        seeds: of the reported trainings.
+        device: of trainings and reranking.
+        given: command-line options, for provenance.
+        rates: learning rates, of which each loss gets its best on dev; empty for the base's.
+    """
     arms = chosen_losses(names)
     with Steps(1).step(f"{base.lists.source}: lists made", None) as step:
         data = load_cross_encoder_data(base)
@@ -96,11 +115,18 @@ def compare_losses(
         stderr.print(f"note: {note}", soft_wrap=True)
     if not data.test:
         raise UsageError("evaluation.test is empty, and the lists' source has no test split; name a collection")
+    gates = wanted_gates(arms, seeds, [one.dataset for one in data.test])
+    if gates:
+        register_gates(gates, Path(base.output_dir))
+    tuning_seed = max(seeds) + 100
+    own = chosen_rates(arms, rates, lambda arm: configured(base, arm, tuning_seed), data, device) if rates else {}
     alike = _trained_alike(base, arms, data)
     steps = Steps(len(seeds) * len(arms))
     for seed in seeds:  # a killed comparison has whole seeds to show
         for arm in arms:
-            training = training_of(configured(base, arm, seed), data, device)
+            config = configured(base, arm, seed)
+            config = config.model_copy(update={"learning_rate": own.get(arm, config.learning_rate)})
+            training = training_of(config, data, device)
             size = training.steps + sum(one.pairs for one in data.test)
             with steps.step(f"{arm}, seed {seed}", size) as step:
                 manifest = fit_with_progress(training.fit, training.steps, step)
@@ -112,7 +138,29 @@ def compare_losses(
         table = losses_table(results, f"reranking/{one.dataset}", arms)
         table.write(results.output_dir / "analysis")
         stdout.print(table.to_rich(), crop=False)
+    analysis = Analysis(results)
+    if analysis.registration is not None:
+        stdout.print(f"\n{verdict(analysis)}", soft_wrap=True)
     stdout.print(f"\nTables: {results.output_dir / 'analysis'}", soft_wrap=True)
+
+
+def wanted_gates(arms: Sequence[str], seeds: Sequence[int], datasets: Sequence[str]) -> dict[str, dict[str, object]]:
+    """Return a gate for each loss of the measure and each loss that stands in for it, of those that are compared."""
+    return {
+        f"{system}-beats-{baseline}": {
+            "kind": "superiority",
+            "task": "reranking",
+            "datasets": [*datasets],
+            "metric": _TESTED_METRIC,
+            "system": system,
+            "baseline": baseline,
+            "margin": 0.0,
+            "seeds": sorted(seeds),
+        }
+        for system in OF_THE_MEASURE
+        for baseline in STAND_INS
+        if {system, baseline} <= {*arms}
+    }
 
 
 def losses_table(results: Results, key: str, arms: Sequence[str]) -> Table:

@@ -13,11 +13,10 @@ import torch
 
 from unimoe.config.encoder import BUNDLED_ENCODER
 from unimoe.errors import DataError
-from unimoe.io import read_json
 from unimoe.models.bundled import bundled_encoder_folder, folder_named
 from unimoe.models.matmul import quicken
 from unimoe.models.quiet import first_line, quiet_loading
-from unimoe.models.rerankers.files import find_model, transformer_folder, weights_hash
+from unimoe.models.rerankers.files import architecture, find_model, label_count, transformer_folder, weights_hash
 from unimoe.studies.cross_encoder.config import CrossEncoderModelConfig
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def find_cross_encoder(config: CrossEncoderModelConfig) -> CrossEncoderFiles:
         root, commit = find_model("model.base", config.base, config.revision, trust_remote_code=trust, mend=mend)
         name = config.base
     folder = transformer_folder(root)
-    _refuse_several_labels(config.base, read_json(folder / "config.json"))
+    _refuse_several_labels(config.base, folder)
     return CrossEncoderFiles(folder, f"{name}@{commit or weights_hash(folder)}")
 
 
@@ -93,12 +92,11 @@ def new_cross_encoder(
     return model
 
 
-def _refuse_several_labels(base: str, settings: dict[str, Any]) -> None:
-    names = settings.get("architectures") or [""]
-    labels = settings.get("id2label")
-    if str(names[0]).endswith("ForSequenceClassification") and labels is not None and len(labels) != 1:
+def _refuse_several_labels(base: str, folder: Path) -> None:
+    labels = label_count(folder) if architecture(folder).endswith("ForSequenceClassification") else None
+    if labels not in (None, 1):
         raise DataError(
-            f"model.base {base!r} has {len(labels)} labels, a ranking loss needs one score per pair; "
+            f"model.base {base!r} has {labels} labels, a ranking loss needs one score per pair; "
             "take the encoder it was made from"
         )
 

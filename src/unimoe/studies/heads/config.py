@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from unimoe.config.base import Count, Fraction, Positive, Section
+from unimoe.config.base import Count, Fraction, Positive, Section, Width
 from unimoe.config.encoder import BUNDLED_ENCODER, EncoderConfig
 from unimoe.config.experiment import BM25Config
 from unimoe.config.losses import LOSSES
@@ -17,8 +17,11 @@ EVOLUTION = ("eggroll", "score_es", "genetic", "hybrid")
 
 
 def gradient_methods() -> tuple[str, ...]:
-    """Return the losses that take whole grades, 0 and 1 among them: each is a method of its name."""
-    return tuple(name for name, loss in LOSSES.items() if loss.labels == "any")
+    """Return the losses that take whole grades, 0 and 1 among them: each is a method of its name.
+
+    Not ``score_es``, which is a method with settings of its own.
+    """
+    return tuple(name for name, loss in LOSSES.items() if loss.labels == "any" and name not in EVOLUTION)
 
 
 def is_gradient_method(name: str) -> bool:
@@ -67,7 +70,8 @@ class SoftLabelConfig(Section):
     """Votes of several rankers on unjudged candidates: those that enough of them rank high are half relevant.
 
     Attributes:
-        voters: ``bm25``, encoders as in ``encoder.base``, or ``lm:`` and a causal language model as in ``model.base``.
+        voters: ``bm25``, encoders as in ``encoder.base``, ``lm:`` and a causal language model as in ``model.base``, or
+            ``reranker:`` and any reranker that ``evaluate --model`` takes, such as ``reranker:cross-encoder:NAME``.
         top_k: the lowest rank that gets a ranker's vote.
         votes: the number of votes that a candidate needs.
         grade: the label of a candidate with enough votes.
@@ -96,7 +100,7 @@ class GeneticConfig(Section):
         mutation: standard deviation of the rank-1 mutation, relative to the weights.
     """
 
-    individuals: Annotated[int, Field(ge=4)] = 32
+    individuals: Annotated[int, Field(ge=4, le=2**20)] = 32
     elites: Count = 2
     tournament: Annotated[int, Field(ge=2)] = 3
     crossover: Fraction = 0.5
@@ -136,6 +140,8 @@ class TrainConfig(Section):
         max_norm: gradients are clipped to this norm; null for no clipping.
         weight_decay: per step, relative to the learning rate.
         seed_scale: leave 1/sigma out of the gradient estimate, as the original does.
+        label_temperature: ListNet divides grades by it before their softmax: below 1, its target has more mass on the
+            relevant documents.
         temperature: gradient losses divide cosines or dot products by it.
         ndcg_k: cutoff of the nDCG in training, choice and report.
         gain: the gain of a grade in nDCG; equality with trec_eval holds for ``linear``.
@@ -152,29 +158,32 @@ class TrainConfig(Section):
         output_dir: the folder of checkpoints, logs and results.
     """
 
+    later_keys: ClassVar[frozenset[str]] = frozenset({"label_temperature"})
+
     task: str = "NanoMSMARCO"
     splits: SplitConfig | None = None
     encoder: EncoderConfig = EncoderConfig()
     pools: PoolConfig = PoolConfig()
-    head_output_size: Count = 128
+    head_output_size: Width = 128
     scoring: Scoring = "cosine"
     init: Literal["pca", "orthogonal", "normal"] = "pca"
     method: Method = "eggroll"
     num_steps: Count = 300
     batch_size: Count = 32
-    population_size: Annotated[int, Field(ge=2)] = 256
+    population_size: Annotated[int, Field(ge=2, le=2**20)] = 256
     sigma: Positive = 0.05
     sigma_is: Literal["relative", "absolute"] = "relative"
     learning_rate: Positive = 1e-3
     optimizer: Literal["adam", "sgd"] = "adam"
     adaptive_sigma: bool = False
     shaping_method: Literal["rank", "zscore", "combined", "none"] = "zscore"
-    noise_rank: Count = 1
+    noise_rank: Width = 1
     grid: bool = False
     max_norm: Positive | None = None
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     seed_scale: bool = False
     temperature: Positive = 0.05
+    label_temperature: Positive = 1.0
     ndcg_k: Count = 10
     gain: Literal["linear", "exp2"] = "linear"
     precision: Literal["float32", "bfloat16", "fp4"] = "float32"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, replace
 from datetime import date
@@ -13,7 +12,7 @@ import torch
 from unimoe.data.catalog import available
 from unimoe.data.sources.beir_sets import folder_of
 from unimoe.errors import DataError, first_few
-from unimoe.io import hash_json, hash_parts
+from unimoe.io import hash_json, hash_parts, parse_json
 from unimoe.models.embedder import Advance, Embedder
 from unimoe.retrieval.bm25 import first_stage_name
 from unimoe.retrieval.embeddings import Embedded, cached_embeddings
@@ -154,7 +153,7 @@ def _corpus_file(name: str) -> Path | None:
 def _read_dates(corpus: Path) -> dict[str, date]:
     dates: dict[str, date] = {}
     for number, line in text_lines(corpus):
-        record = json.loads(line)
+        record = parse_json(line)
         metadata = record.get("metadata")
         text = metadata.get("date") if isinstance(metadata, dict) else None
         if text not in (None, ""):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.loading import Results, load_all_results
 from unimoe.analysis.tables import Table
-from unimoe.config.files import overridden, parse_config
+from unimoe.config.files import find_config, overridden, parse_config, read_yaml
 from unimoe.console import Steps, stderr, stdout
 from unimoe.data.catalog import available
+from unimoe.errors import UsageError
+from unimoe.results import safe_name
 from unimoe.studies.common.registered_gates import verdict
 from unimoe.studies.heads.compare import Part
 from unimoe.studies.heads.compare.arms import Comparison
@@ -34,24 +37,56 @@ def default_task() -> str:
     return "scifact" if available("scifact") else "apidocs"
 
 
-def head_config(keys: Mapping[str, Any], overrides: Sequence[str]) -> TrainConfig:
-    """Make a training's configuration from keys, without those that are None, and ``key=value`` overrides.
+def head_config(path: Path, options: Mapping[str, Any], overrides: Sequence[str]) -> TrainConfig:
+    """Read a training's configuration, and change it by options that are given and ``key=value`` overrides.
 
     Raises:
-        UsageError: an unknown key or an impossible value; names it.
+        UsageError: no such file, an unknown key or an impossible value; names it.
     """
-    given = {key: value for key, value in keys.items() if value is not None}
-    return parse_config(TrainConfig, overridden(given, overrides), source="heads")
+    file = find_config(path)
+    raw = _section(read_yaml(file), file)
+    return parse_config(TrainConfig, overridden(_with_task(raw | _given(options)), overrides), source=str(file))
 
 
-def comparison(base: TrainConfig, *, methods: list[str] | None, seeds: int, **facts: Any) -> Comparison:
-    """Make a comparison over seeds 0, 1, ...
+def comparison(
+    path: Path, base: Mapping[str, Any], options: Mapping[str, Any], seeds: int | None, overrides: Sequence[str]
+) -> Comparison:
+    """Read a comparison, and change it by options that are given and ``key=value`` overrides.
+
+    Args:
+        path: of its file.
+        base: options of the trainings, for the section ``base``.
+        options: of the comparison.
+        seeds: how many seeds, from 0; None for those of the file.
+        overrides: a key that is none of a comparison's is one of its base.
 
     Raises:
-        UsageError: an unknown method, or an impossible value.
+        UsageError: no such file, an unknown key, method or task, or an impossible value.
     """
-    raw = {"base": base.model_dump(), "seeds": [*range(seeds)], "tuning_seed": seeds + 100, **facts}
-    return parse_config(Comparison, raw | ({"methods": methods} if methods else {}), source="compare-heads")
+    file = find_config(path)
+    raw = _section(read_yaml(file), file) | _given(options)
+    if seeds is not None:
+        raw |= {"seeds": [*range(seeds)], "tuning_seed": seeds + 100}
+    raw["base"] = _with_task(_section(raw.get("base"), file) | _given(base))
+    own = {*Comparison.model_fields}
+    keys = [text if re.split(r"[.=]", text)[0] in own else f"base.{text}" for text in overrides]
+    raw = overridden(raw, keys)
+    raw["base"].setdefault("output_dir", f"outputs/heads-{safe_name(str(raw['base']['task']))}")
+    return parse_config(Comparison, raw, source=str(file))
+
+
+def _section(raw: Any, file: Path) -> dict[str, Any]:
+    if not isinstance(raw, dict | None):
+        raise UsageError(f"{file}: holds no keys; write key: value lines")
+    return dict(raw or {})
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if value is not None}
+
+
+def _with_task(raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {"task": default_task(), **raw}
 
 
 def train_one(config: TrainConfig) -> None:

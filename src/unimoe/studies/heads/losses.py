@@ -11,7 +11,14 @@ from unimoe.config.losses import LOSSES, LossConfig
 
 
 def head_loss(
-    name: str, scores: Tensor, grades: Tensor, valid: Tensor, temperature: float, k: int, ties: torch.Generator
+    name: str,
+    scores: Tensor,
+    grades: Tensor,
+    valid: Tensor,
+    temperature: float,
+    k: int,
+    ties: torch.Generator,
+    label_temperature: float = 1.0,
 ) -> Tensor:
     """Compute a loss of the registry over pools. Queries without a relevant document in their pool add nothing.
 
@@ -21,8 +28,10 @@ def head_loss(
         grades: their grades, ``(B, P)``.
         valid: which places hold a document, ``(B, P)``.
         temperature: scores are divided by it.
-        k: the cutoff of nDCG, for LambdaLoss.
-        ties: shuffles documents of equal grade, where the loss needs an order: that of a pool means nothing.
+        k: the cutoff of nDCG, for LambdaLoss and ``pg_rank``.
+        ties: shuffles documents of equal grade, where the loss needs an order: that of a pool means nothing. Draws the
+            rankings of ``pg_rank``.
+        label_temperature: ListNet divides grades by it.
 
     Returns:
         A scalar.
@@ -35,6 +44,10 @@ def head_loss(
     options: dict[str, Any] = {"respect_input_order": False, "ties": "shuffle"} if LOSSES[name].in_order else {}
     if name == "lambdaloss":
         options["k"] = k
+    if name == "listnet":
+        options["label_temperature"] = label_temperature
+    if name == "pg_rank":
+        options["measure"] = f"ndcg@{k}"
     if name == "approxndcg":  # divides differences of scores, not the scores
         options["temperature"], temperature = temperature, 1.0
     loss = ListwiseLoss(LossConfig.model_validate({"name": name, **options}), generator=ties)

@@ -70,7 +70,10 @@ class GradientMethod:
     def _loss(self, scores: Tensor, batch: Batch, step: int) -> Tensor:
         config = self._config
         ties = torch.Generator().manual_seed(int(generator("ties", config.seed, step).integers(2**31)))
-        return head_loss(self._name, scores, batch.grades, batch.valid, config.temperature, config.ndcg_k, ties)
+        return head_loss(
+            self._name, scores, batch.grades, batch.valid, config.temperature, config.ndcg_k, ties,
+            config.label_temperature,
+        )  # fmt: skip
 
     def state(self) -> dict[str, Tensor]:
         """Return the optimizer's moments."""

@@ -130,8 +130,9 @@ class HeadTrainer:
         Raises:
             DataError: as in ``train``.
         """
-        if not self.is_finished():
-            self._take_steps(on_step)
+        with self.state.alone():
+            if not self.is_finished():
+                self._take_steps(on_step)
         _, metadata = self.head()
         facts: dict[str, float] = json.loads(metadata["facts"])
         return facts

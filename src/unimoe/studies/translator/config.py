@@ -6,7 +6,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from unimoe.config.base import Count, Fraction, Positive, Section
+from unimoe.config.base import Count, Fraction, Positive, Section, Width
 
 Model = Literal["linear", "mlp1", "mlp2", "ridge", "cca", "geometry", "bigjump", "ridge_adapter"]
 MODELS: tuple[Model, ...] = get_args(Model)
@@ -63,7 +63,7 @@ class BankConfig(Section):
     """
 
     kind: Literal["full", "queue", "batch"] = "full"
-    queue: Count = 65_536
+    queue: Annotated[int, Field(ge=1, le=2**24)] = 65_536
     warmup_epochs: Annotated[int, Field(ge=0)] = 2
     recent: Annotated[list[Count], Field(min_length=1)] = [16_000, 32_000, 65_536]  # noqa: RUF012 - pydantic copies it
     hardest: Annotated[int, Field(ge=0)] = 0
@@ -86,7 +86,7 @@ class PositivesConfig(Section):
     """
 
     per_image: Annotated[int, Field(ge=0)] = 4
-    held: Count = 32_000
+    held: Annotated[int, Field(ge=1, le=2**24)] = 32_000
 
 
 class DebiasConfig(Section):
@@ -192,7 +192,7 @@ class TranslatorConfig(Section):
     """
 
     model: Model = "bigjump"
-    hidden: Count = 1024
+    hidden: Width = 1024
     centre: bool = True
     ridge: RidgeConfig = RidgeConfig()
     cca: CCAConfig = CCAConfig()

@@ -24,9 +24,10 @@ from unimoe.errors import DataError
 from unimoe.studies.heads.compare import search
 from unimoe.studies.heads.compare.arms import ARMS, LARGEST_GRID, Comparison, changed
 from unimoe.studies.heads.compare.flatness import disturbed, flatness_table, robustness
+from unimoe.studies.heads.compare.front import chosen_on_front, mean_diversity
 from unimoe.studies.heads.compare.memory import step_peak_bytes
 from unimoe.studies.heads.compare.methods import Chosen, MethodComparison, register_gate, shares_seeds
-from unimoe.studies.heads.compare.pareto import mean_diversity, pareto
+from unimoe.studies.heads.compare.pareto import pareto
 from unimoe.studies.heads.compare.table import known_queries, method_table, overlap_table
 from unimoe.studies.heads.config import TrainConfig, original_recipe
 from unimoe.studies.heads.data import HeadData
@@ -307,6 +308,18 @@ class TestPareto:
             cosines = (documents[order] @ documents[order].T)[torch.triu(torch.ones(10, 10), 1) > 0]
             values.append(float(1 - cosines.mean()))
         assert mean_diversity(weight, dev, base) == pytest.approx(np.mean(values), abs=1e-5)
+
+    def test_the_most_diverse_that_gives_up_little_is_chosen(self) -> None:
+        points = [(0.50, 0.1), (0.495, 0.3), (0.494, 0.2), (0.40, 0.9), (0.495, 0.3)]
+        assert chosen_on_front(points, 0.01) == 1  # the third is behind it, the fourth too far down
+        assert chosen_on_front(points, 0.0) == 0
+        assert chosen_on_front(points, 1.0) == 3
+
+    def test_an_arm_with_diversity_is_chosen_on_the_front(self, finished: Finished) -> None:
+        tried = finished[1]["eggroll_objectives"].tried
+        points = [(one["val"], one["dev_diversity"]) for one in tried]
+        chosen = tried[chosen_on_front(points, finished[0].comparison.give_up)]
+        assert all(chosen[key] == value for key, value in finished[1]["eggroll_objectives"].setting.items())
 
     def test_table_and_figure(self, finished: Finished) -> None:
         table, figure = pareto(finished[0], ["eggroll", "eggroll_objectives"])

@@ -29,6 +29,7 @@ from unimoe.studies.translator.config import (
     TranslatorConfig,
 )
 from unimoe.studies.translator.data.sources import generated_pairs
+from unimoe.studies.translator.models.files import save_translator
 from unimoe.studies.translator.models.networks import NetworkTranslator, Scales, make_network, network_from
 from unimoe.studies.translator.training import epochs
 from unimoe.studies.translator.training.checkpoints import evaluate, load_translator
@@ -240,6 +241,31 @@ class TestTraining:
         assert logs[0] == logs[1]
         assert len(logs[0]) == 5
         assert {**whole.fit(), "seconds": 0} == {**facts, "seconds": 0}
+
+    @pytest.mark.parametrize("written", [0, 1])
+    def test_a_kill_while_the_checkpoints_are_written_loses_neither(
+        self, tmp_path: Path, written: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        whole = trainer(small_config(tmp_path / "whole"))
+        whole.fit()
+        killed, save, done = trainer(small_config(tmp_path / "killed")), save_translator, list[Path]()
+
+        def save_or_die(folder: Path, *args: Any) -> None:
+            if len(done) == written:
+                raise KilledError
+            save(folder, *args)
+            done.append(folder)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(epochs, "save_translator", save_or_die)
+            with pytest.raises(KilledError):
+                killed.fit()
+        again = trainer(small_config(tmp_path / "killed"))
+        again.fit()
+        for folder, other in ((whole.checkpoint, again.checkpoint), (whole.last, again.last)):
+            ours, theirs = tensors(folder), tensors(other)
+            assert ours.keys() == theirs.keys()
+            assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
 
     def test_the_epoch_that_is_kept_is_the_best_on_validation_images(self, tmp_path: Path) -> None:
         done = trainer(small_config(tmp_path, model="mlp1", epochs=8, learning_rate=0.02))

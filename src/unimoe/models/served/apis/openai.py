@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from unimoe.config.served import ServedConfig
-from unimoe.models.served.api import API, Endpoint, Rows, register_api
+from unimoe.models.served.api import API, Endpoint, Rows, not_blank, register_api
 
 
 def embed(settings: ServedConfig, texts: Sequence[str]) -> dict[str, Any]:
     """Return a request for vectors."""
-    return {"model": settings.model, "input": list(texts), "encoding_format": "float"}
+    return {"model": settings.model, "input": not_blank(texts), "encoding_format": "float"}
 
 
 register_api("openai", API(embed=Endpoint("/embeddings", embed, Rows("data", "embedding"), largest_batch=2048)))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from unimoe.config.served import ServedConfig
-from unimoe.models.served.api import API, Endpoint, Rows, register_api
+from unimoe.models.served.api import API, Endpoint, Rows, not_blank, register_api
 
 _LARGEST_BATCH = 32
 
@@ -25,7 +25,7 @@ def rerank(settings: ServedConfig, query: str, documents: Sequence[str]) -> dict
 
 def embed(settings: ServedConfig, texts: Sequence[str]) -> dict[str, Any]:
     """Return a request for vectors of unit length."""
-    return {"inputs": list(texts), "normalize": True, "truncate": True, "truncation_direction": "Right"}
+    return {"inputs": not_blank(texts), "normalize": True, "truncate": True, "truncation_direction": "Right"}
 
 
 register_api("tei", API(rerank=Endpoint("/rerank", rerank, Rows(None, "score"), largest_batch=_LARGEST_BATCH)))

@@ -127,11 +127,27 @@ def _freeze(transformer: Any, config: BiEncoderConfig) -> None:
                 "or set freeze_base"
             )
         transformer.requires_grad_(False)
-        for layer in list(layers)[config.frozen_layers :]:
-            layer.requires_grad_(True)
+        for part in (*list(layers)[config.frozen_layers :], *_after(transformer, layers)):
+            part.requires_grad_(True)
     for name, module in transformer.named_modules():
         if name.rpartition(".")[2] == "pooler":
             module.requires_grad_(False)
+
+
+def _after(transformer: Any, layers: Any) -> list[nn.Module]:
+    """Return the modules that compute after the last layer alone, such as a final norm, by a pass of two tokens."""
+    inside = {module for layer in layers for module in layer.modules()}
+    called: list[nn.Module] = []
+    watched = [module for module in transformer.modules() if module not in inside and not list(module.children())]
+    hooks = [module.register_forward_hook(lambda part, *_: called.append(part)) for module in [*watched, layers[-1]]]
+    try:
+        with torch.no_grad():
+            transformer(input_ids=torch.zeros(1, 2, dtype=torch.long, device=transformer.device))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    last = len(called) - called[::-1].index(layers[-1])
+    return [part for part in called[last:] if part not in called[:last]]
 
 
 def _pooled(states: Tensor, mask: Tensor, lengths: Tensor, pooling: str) -> Tensor:

@@ -151,8 +151,9 @@ class BiEncoderTrainer:
         Raises:
             DataError: a state or checkpoint in the folder is of another training; the loss is not finite.
         """
-        if not self.is_finished():
-            self._train(on_step, advance)
+        with self.state.alone():
+            if not self.is_finished():
+                self._train(on_step, advance)
         return read_biencoder(self.best_dir).facts
 
     def _train(self, on_step: OnStep | None, advance: Advance | None) -> None:

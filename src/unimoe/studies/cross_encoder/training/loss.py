@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from unimoe.config.losses import LossConfig
 from unimoe.errors import DataError, InputError, UsageError
 from unimoe.losses.listwise import ListwiseLoss
+from unimoe.losses.sampling import generator_of
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
@@ -22,20 +23,26 @@ class CrossEncoderListLoss(nn.Module):
     Args:
         model: a cross-encoder of one label.
         config: the loss; ``mini_batch_size`` pairs go through the model at once.
+        seed: of the training, for losses that draw random numbers.
 
     Raises:
         UsageError: the model has more than one label.
     """
 
-    def __init__(self, model: CrossEncoder, config: LossConfig) -> None:
+    def __init__(self, model: CrossEncoder, config: LossConfig, seed: int = 0) -> None:
         super().__init__()
         if model.num_labels != 1:
             raise UsageError(f"loss {config.name}: the model has {model.num_labels} labels; it needs exactly one")
         self.model = model
-        self._config = config
-        self._loss = ListwiseLoss(config)
+        self._config, self._seed = config, seed
+        self.begin_step(0, 1)
         self.tokens = 0
         """Tokens of the batches trained on, padding not counted."""
+
+    def begin_step(self, step: int, steps: int) -> None:
+        """Say which step, counted from 0, comes next: its random numbers depend on seed and step alone."""
+        self._loss = ListwiseLoss(self._config, generator=generator_of(self._seed, step))
+        self._progress = step / max(1, steps - 1)
 
     def forward(
         self, inputs: Sequence[Sequence[Any]], labels: Sequence[Tensor], prompt: str | None = None, task: Any = None
@@ -58,7 +65,8 @@ class CrossEncoderListLoss(nn.Module):
             raise DataError(f"queries {_named(query_ids)}: no documents; leave them out")
         scores = self._scores(pairs, len(queries), prompt, task)
         try:
-            loss: Tensor = self._loss(scores.split(sizes), labels)  # type: ignore[no-untyped-call]
+            lists = scores.split(sizes)  # type: ignore[no-untyped-call]
+            loss: Tensor = self._loss(lists, labels, self._progress)
         except InputError as error:
             raise DataError(f"query {query_ids[error.index]!r}: {error.reason}") from None
         if not loss.isfinite():

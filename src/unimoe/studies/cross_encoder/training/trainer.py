@@ -100,9 +100,10 @@ class CrossEncoderTraining:
         Raises:
             DataError: a saved state is of another training, a list cannot be used, or the loss is not finite.
         """
-        done = self.finished()
-        if done is not None:
-            return done
+        with self._state.alone():
+            return self.finished() or self._train(on_step)
+
+    def _train(self, on_step: OnStep | None) -> CrossEncoderManifest:
         self._claim_folder()
         start = time.perf_counter()
         model = new_cross_encoder(self.config.model, self._base, self.config.seed, self.device)
@@ -156,7 +157,7 @@ class CrossEncoderTraining:
             disable_tqdm=True,
             dataloader_pin_memory=self.device.type == "cuda",
         )
-        loss = CrossEncoderListLoss(model, config.loss)
+        loss = CrossEncoderListLoss(model, config.loss, config.seed)
         trainer = CrossEncoderTrainer(
             model=model,
             args=arguments,
@@ -243,6 +244,9 @@ class _Watch(TrainerCallback):
         self._loss.tokens = state.num_input_tokens_seen
         if self._on_step and state.global_step:
             self._on_step(state.global_step, state.max_steps)
+
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._loss.begin_step(state.global_step, state.max_steps)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         state.num_input_tokens_seen = self._loss.tokens

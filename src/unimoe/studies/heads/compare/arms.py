@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field, model_validator
 
-from unimoe.config.base import Name, Positive, Section
+from unimoe.config.base import Fraction, Name, Positive, Section
 from unimoe.errors import did_you_mean
 from unimoe.studies.heads.config import TrainConfig, original_recipe
 
@@ -55,15 +55,25 @@ _NOISE: Grid = {**_STEPS, "sigma": (0.05, 0.15, 0.5)}
 ARMS: dict[str, Arm] = {
     "zero_shot": Arm({"method": "zero_shot"}, description="the frozen encoder, no head"),
     "infonce": Arm({"method": "infonce"}, _LOSS, "gradients of InfoNCE"),
-    "listnet": Arm({"method": "listnet"}, _LOSS, "gradients of ListNet"),
+    "listnet": Arm(
+        {"method": "listnet"},
+        {**_STEPS, "label_temperature": (0.1, 0.3, 1.0)},  # at 1 the one positive of 100 has 2.7 % of the target
+        "gradients of ListNet",
+    ),
     "lambdaloss": Arm({"method": "lambdaloss"}, _LOSS, "gradients of LambdaLoss (NDCG-Loss2++)"),
     "approxndcg": Arm({"method": "approxndcg"}, _LOSS, "gradients of ApproxNDCG"),
+    "pg_rank": Arm({"method": "pg_rank"}, _LOSS, "policy gradients of nDCG"),
     "seed_recipe": Arm(
         {"method": "eggroll", **original_recipe().model_dump(include=set(_RECIPE_KEYS))},
         {"learning_rate": (0.01, 0.05, 0.2), "sigma": (0.01, 0.02, 0.05)},
         "the original's recipe: no 1/sigma, plain SGD, clipping, dot products, random first weights",
     ),
     "eggroll": Arm({"method": "eggroll"}, _NOISE, "evolution in the space of weights, Adam"),
+    "eggroll_products": Arm(
+        {"method": "eggroll", "grid": True, "population_size": 4096},
+        _NOISE,
+        "evolution in the space of weights, 2,048 product directions",
+    ),
     "score_es": Arm(
         {"method": "score_es"},
         {**_STEPS, "sigma": (0.15, 0.5, 1.0)},
@@ -78,6 +88,11 @@ ARMS: dict[str, Arm] = {
         {"method": "genetic"},
         {"genetic.crossover": (0.0, 0.5, 0.9), "genetic.mutation": (0.02, 0.05, 0.15)},
         "a genetic algorithm: tournament, crossover, rank-1 mutation, elites",
+    ),
+    "genetic_fp4": Arm(
+        {"method": "genetic", "precision": "fp4"},
+        {"genetic.crossover": (0.0, 0.5, 0.9), "genetic.mutation": (0.02, 0.05, 0.15)},
+        "the genetic algorithm, a population in four bits",
     ),
     "eggroll_fp4": Arm(
         {"method": "eggroll", "precision": "fp4"},
@@ -113,6 +128,10 @@ class Comparison(Section):
         settings: tried on dev for each arm, up to nine.
         seeds: of the reported trainings.
         tuning_seed: of the trainings that choose a setting.
+        give_up: nDCG on dev that an arm with diversity may lose against its best setting: of those on the front of
+            both, the most diverse within this much is chosen.
+        voters: of ``eggroll_soft_labels``, as in ``base.soft_labels.voters``; null for BM25 and the head's own encoder,
+            which made the pool: add one that did not, such as ``reranker:cross-encoder:NAME``.
         margin: evolution must beat InfoNCE by this much for the gate to pass.
         caveats: reasons why results are unfit for decisions, copied into every result.
     """
@@ -123,6 +142,10 @@ class Comparison(Section):
     settings: Annotated[int, Field(ge=1, le=LARGEST_GRID)] = LARGEST_GRID
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)] = [0, 1, 2, 3, 4]  # noqa: RUF012
     tuning_seed: Annotated[int, Field(ge=0, lt=2**31)] = 100
+    later_keys: ClassVar[frozenset[str]] = frozenset({"give_up", "voters"})
+
+    give_up: Fraction = 0.01
+    voters: list[str] | None = None
     margin: Positive = 0.01
     caveats: list[str] = []  # noqa: RUF012
 

@@ -22,6 +22,7 @@ from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.common.progress import fit_with_progress
 from unimoe.studies.common.registered_gates import register_gates
 from unimoe.studies.heads.compare.arms import ARMS, Comparison, in_words
+from unimoe.studies.heads.compare.front import chosen_on_front, mean_diversity
 from unimoe.studies.heads.compare.memory import step_peak_bytes
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.data import HeadData, with_soft_labels
@@ -86,10 +87,17 @@ class MethodComparison:
         """Return the trainings that choose an arm's setting, each with its keys and values."""
         base = self.comparison.base.model_copy(update={"seed": self.comparison.tuning_seed})
         trainers = []
-        for place, (setting, config) in enumerate(ARMS[name].settings(base, self.comparison.settings)):
+        for place, (setting, chosen) in enumerate(ARMS[name].settings(base, self.comparison.settings)):
+            config = self._with_voters(chosen)
             folder = {"output_dir": str(self.output_dir / "tuning" / f"{name}-{place}")}
             trainers.append((setting, HeadTrainer(config.model_copy(update=folder), self._data_of(config), name)))
         return trainers
+
+    def _with_voters(self, config: TrainConfig) -> TrainConfig:
+        voters = self.comparison.voters
+        if voters is None or config.soft_labels is None:
+            return config
+        return config.model_copy(update={"soft_labels": config.soft_labels.model_copy(update={"voters": voters})})
 
     def _tune(self, name: str, steps: Steps) -> Chosen:
         trainings = self.tuned(name)
@@ -100,12 +108,25 @@ class MethodComparison:
         size = len(trainings) * self.comparison.base.num_steps
         with steps.step(f"{name}: {len(trainings)} settings on dev", size) as step:
             for setting, trainer in trainings:
-                tried.append({**setting, **_fit(trainer, step)})
-            best = max(range(len(tried)), key=lambda i: (tried[i]["val"], -i))
+                tried.append({**setting, **_fit(trainer, step), **self._second_objective(trainer)})
+            best = self._best(tried)
             setting, trainer = trainings[best]
             step.outcome = f"best {100 * tried[best]['val']:.2f} with {in_words(setting)}"
         write_json(self.output_dir / "tuning" / f"{name}.json", tried)
         return Chosen(setting, self._reported(trainer.config), tried)
+
+    def _second_objective(self, trainer: HeadTrainer) -> dict[str, float]:
+        if "diversity" not in trainer.config.objectives:
+            return {}
+        weight, _ = trainer.head()
+        return {"dev_diversity": mean_diversity(weight, self.data.dev, trainer.config)}
+
+    def _best(self, tried: Sequence[dict[str, Any]]) -> int:
+        """Return the index of the best setting on dev: by relevance, or on the front of relevance and diversity."""
+        if all("dev_diversity" in one for one in tried):
+            points = [(one["val"], one["dev_diversity"]) for one in tried]
+            return chosen_on_front(points, self.comparison.give_up)
+        return max(range(len(tried)), key=lambda i: (tried[i]["val"], -i))
 
     def _reported(self, config: TrainConfig) -> TrainConfig:
         """Return the configuration of a setting's reported trainings, except their seed."""

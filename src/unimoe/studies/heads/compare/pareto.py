@@ -7,20 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib as mpl
-import torch
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from unimoe.analysis.figures.files import save
 from unimoe.analysis.figures.style import NEUTRAL, STYLE, panels
 from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.data.catalog import result_name
 from unimoe.studies.heads.compare.arms import in_words
+from unimoe.studies.heads.compare.front import mean_diversity
 from unimoe.studies.heads.compare.methods import MethodComparison
-from unimoe.studies.heads.config import TrainConfig
-from unimoe.studies.heads.eggroll.objectives import diversity, first_documents, pareto_front
-from unimoe.studies.heads.model import chosen_by, pool_scores
-from unimoe.studies.heads.pools import PoolSet
+from unimoe.studies.heads.eggroll.objectives import pareto_front
+from unimoe.studies.heads.model import chosen_by
 
 
 @dataclass(frozen=True)
@@ -31,13 +28,6 @@ class Point:
     setting: str
     relevance: float
     diversity: float
-
-
-def mean_diversity(weight: Tensor, pools: PoolSet, config: TrainConfig) -> float:
-    """Return the mean diversity of each query's first documents, in a head's order."""
-    scores = pool_scores(weight, pools, config).masked_fill(~pools.valid, -torch.inf).unsqueeze(2)
-    top = first_documents(scores, pools.valid, config.ndcg_k)
-    return float(diversity(top, pools.documents[pools.rows]).mean())
 
 
 def pareto(compared: MethodComparison, methods: Sequence[str]) -> tuple[Table, Path]:

@@ -10,6 +10,7 @@ from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.eggroll.chance import generator
 from unimoe.studies.heads.eggroll.noise import directions
 from unimoe.studies.heads.eggroll.objectives import Objectives
+from unimoe.studies.heads.eggroll.population import Population
 from unimoe.studies.heads.eggroll.products import Pools
 from unimoe.studies.heads.eggroll.scoring import base_scores
 from unimoe.studies.heads.pools import Batch
@@ -27,29 +28,30 @@ class Genetic:
     the batch, the less. The next step ignores it, for the population holds it already.
 
     Args:
-        config: ``genetic``, ``scoring`` and the seed are used.
+        config: ``genetic``, ``scoring``, ``precision`` and the seed are used.
         objectives: their weighted sum is the fitness.
     """
 
     def __init__(self, config: TrainConfig, objectives: Objectives) -> None:
         self._config, self._objectives = config, objectives
-        self._population: Tensor | None = None
+        self._population = Population(four_bits=config.precision == "fp4", seed=config.seed)
 
     @torch.no_grad()
     def step(self, weight: Tensor, batch: Batch, step: int) -> tuple[Tensor, dict[str, float]]:
         """Breed one generation; see ``Method``."""
-        if self._population is None:
+        population = self._population.heads
+        if population is None:
             count = self._config.genetic.individuals
             copies = weight.expand(count - 1, *weight.shape)
             mutated = self._mutated(copies, step, first=count)
-            self._population = torch.cat([weight.unsqueeze(0), mutated])
-        population = self._population
+            population = self._population.fill(torch.cat([weight.unsqueeze(0), mutated]))
         values = self._values(population, batch)
         fitness = self._objectives.total(values)
         # Stable: of equals the first is the better, so that an elite gives way only to an individual that beats it.
         order = fitness.argsort(descending=True, stable=True)
         best = population[order[0]].clone()
-        self._population = self._next(population, fitness, order, step)
+        elites = order[: self._config.genetic.elites]
+        self._population.replace(elites, self._children(population, fitness, step), step)
         facts = {
             "fitness": float(fitness[order[0]]),
             "fitness_mean": float(fitness.mean()),
@@ -57,17 +59,18 @@ class Genetic:
             "best_individual": float(order[0]),
             "update_norm": float(torch.linalg.vector_norm(best - weight)),
         }
+        facts |= self._population.facts()
         if len(values) > 1:
             facts |= {name: float(value[order[0]]) for name, value in values.items()}
         return best, facts
 
     def state(self) -> dict[str, Tensor]:
-        """Return the population, elites first, ``(individuals, D_out, D)``."""
-        return {} if self._population is None else {"population": self._population}
+        """Return the population, elites first."""
+        return self._population.state()
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what ``state`` returned."""
-        self._population = state.get("population")
+        self._population.load_state(state)
 
     def _values(self, population: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Return each objective's mean over the queries, for every individual."""
@@ -76,7 +79,7 @@ class Genetic:
         values = self._objectives.of(batch).values(scores, slice(0, len(batch.queries)))
         return {name: value / len(batch.queries) for name, value in values.items()}
 
-    def _next(self, population: Tensor, fitness: Tensor, order: Tensor, step: int) -> Tensor:
+    def _children(self, population: Tensor, fitness: Tensor, step: int) -> Tensor:
         settings = self._config.genetic
         chance = generator("breeding", self._config.seed, step)
         children = len(population) - settings.elites
@@ -86,7 +89,7 @@ class Genetic:
         shares = np.where(chance.random(children) < settings.crossover, chance.random(children), 1.0)
         share = torch.from_numpy(shares).to(population.device, population.dtype).view(-1, 1, 1)
         bred = share * population[winners[:, 0]] + (1 - share) * population[winners[:, 1]]
-        return torch.cat([population[order[: settings.elites]], self._mutated(bred, step)])
+        return self._mutated(bred, step)
 
     def _mutated(self, heads: Tensor, step: int, first: int = 0) -> Tensor:
         """Add a different rank-1 matrix to each of the heads ``(n, D_out, D)``."""

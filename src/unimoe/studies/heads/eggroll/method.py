@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from unimoe.errors import DataError, UsageError
+from unimoe.losses.sampling import spread_of
+from unimoe.losses.score_space import score_space_gradient
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.eggroll.fp4 import FourBit
 from unimoe.studies.heads.eggroll.genetic import Genetic
@@ -20,7 +22,7 @@ from unimoe.studies.heads.eggroll.noise import directions, product_directions
 from unimoe.studies.heads.eggroll.objectives import Objectives
 from unimoe.studies.heads.eggroll.perturbations import Perturbations
 from unimoe.studies.heads.eggroll.products import Pools
-from unimoe.studies.heads.eggroll.score_space import score_space_gradient, through_head
+from unimoe.studies.heads.eggroll.score_space import score_noise, through_head
 from unimoe.studies.heads.eggroll.scoring import Scorer, base_scores
 from unimoe.studies.heads.eggroll.update import Ascent, Sigma, estimate, relative_sigma, shape, sigma_for
 from unimoe.studies.heads.methods import GradientMethod, Method
@@ -64,7 +66,8 @@ def evolution(
         method = Hybrid(WeightEvolution(config, weight, objectives), gradient, config.handoff)
     else:
         raise UsageError(f"method {config.method!r} is no evolution; use eggroll, score_es, genetic or hybrid")
-    return FourBit(method, config.seed) if config.precision == "fp4" else method
+    wraps = config.precision == "fp4" and config.method != "genetic"  # whose population is in four bits already
+    return FourBit(method, config.seed) if wraps else method
 
 
 class WeightEvolution:
@@ -166,10 +169,11 @@ class ScoreEvolution:
         """Take a step; see ``Method``."""
         config, pools = self._config, Pools(batch.queries, batch.documents, batch.valid)
         scores = base_scores(weight, pools, config.scoring)
-        spread = _pool_spread(scores, batch.valid)
+        spread = spread_of(scores, batch.valid)
         sigma = _absolute_sigma(config, spread)
         metric, count = self._objectives.relevance(batch), config.population_size // 2
-        slopes, found = score_space_gradient(scores, metric, sigma, seed=config.seed, step=step, count=count)
+        noise = score_noise(config.seed, step, count, scores)
+        slopes, found = score_space_gradient(scores, metric, sigma, noise)
         gradient = through_head(slopes, weight, pools, config.scoring)
         moved, facts = _climb(self._optimizer, weight, gradient, informed=bool(slopes.any()))
         facts |= {
@@ -230,8 +234,6 @@ def _refuse_clashes(config: TrainConfig) -> None:
     """Refuse settings that a method would ignore: its results would name settings that had no effect."""
     if config.precision == "bfloat16" and config.method not in ("eggroll", "hybrid"):
         raise UsageError(f"precision bfloat16 is for eggroll and hybrid; {config.method} computes in float32")
-    if config.precision == "fp4" and config.method == "genetic":
-        raise UsageError("precision fp4: a population is kept in float32; use eggroll, score_es or hybrid")
     if config.adaptive_sigma and config.method == "score_es":
         raise UsageError("adaptive_sigma: score_es has a relative sigma that follows the scores; leave it out")
     if config.grid and config.noise_rank > 1:
@@ -266,11 +268,3 @@ def _tied(fitness: Tensor) -> float:
     """Return the share of directions whose two perturbations have equal fitness ``(2M, ...)``."""
     plus, minus = fitness.chunk(2)
     return float((plus == minus).double().mean())
-
-
-def _pool_spread(scores: Tensor, valid: Tensor) -> float:
-    """Return the standard deviation of the scores in a pool, averaged over the pools as variances are."""
-    count = valid.sum(1, keepdim=True).clamp(min=1)
-    inside = scores.masked_fill(~valid, 0)
-    apart = (inside - inside.sum(1, keepdim=True) / count).masked_fill(~valid, 0)
-    return math.sqrt(float((apart.square().sum(1, keepdim=True) / count).mean()))

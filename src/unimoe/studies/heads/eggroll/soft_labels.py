@@ -7,7 +7,7 @@ collection's judgments.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -30,9 +30,13 @@ from unimoe.studies.heads.config import SoftLabelConfig, TrainConfig
 from unimoe.studies.heads.pools import PoolSet
 from unimoe.trec import Run, ranked
 
-LM_PREFIX = "lm:"
+LM_PREFIX, RERANKER_PREFIX = "lm:", "reranker:"
 _LM_LENGTH = 256  # tokens of one prompt
-_LM_QUERIES = 8  # judged between two writes to the cache: a killed run loses at most these
+_QUERIES = 8  # judged between two writes to the cache: a killed run loses at most these
+
+Asked = tuple[str, str]
+Scoring = Callable[[Sequence[Asked], Sequence[tuple[str, str]]], Sequence[float]]
+"""From pairs of ids, query first, and their texts to scores."""
 
 
 def soften(train: PoolSet, splits: Splits, config: TrainConfig) -> tuple[PoolSet, int]:
@@ -89,9 +93,12 @@ def _ranking(voter: str, train: PoolSet, collection: Collection, config: TrainCo
         return {query_id: found[query_id] for query_id in train.query_ids}
     if voter == config.encoder.base:  # its embeddings are those of the pools
         return _similarities(train, train.queries, train.documents)
-    if voter.startswith(LM_PREFIX):
-        return _margins_by_model(voter.removeprefix(LM_PREFIX), train, collection, config)
-    return _embedded_by(voter, train, collection, config)
+    for prefix, score in ((LM_PREFIX, _margins_by_model), (RERANKER_PREFIX, _scores_by_reranker), ("", _embedded_by)):
+        if voter.startswith(prefix):
+            found = score(voter.removeprefix(prefix), train, collection, config)
+            break
+    release_memory()  # the model is not held any more
+    return found
 
 
 def _embedded_by(voter: str, train: PoolSet, collection: Collection, config: TrainConfig) -> Run:
@@ -102,8 +109,6 @@ def _embedded_by(voter: str, train: PoolSet, collection: Collection, config: Tra
     ids = _ids_by_row(train)
     documents = cached_embeddings(embedder, {key: collection.corpus[key].full_text for key in ids}, "document")
     queries = cached_embeddings(embedder, {key: collection.queries[key] for key in train.query_ids}, "query")
-    del embedder
-    release_memory()
     return _similarities(train, torch.from_numpy(queries.of(train.query_ids)), torch.from_numpy(documents.of(ids)))
 
 
@@ -122,6 +127,32 @@ def _ids_by_row(train: PoolSet) -> list[str]:
     return [ids[row] for row in sorted(ids)]
 
 
+def _scores_by_reranker(name: str, train: PoolSet, collection: Collection, config: TrainConfig) -> Run:
+    """Score by a reranker of any kind, kept in the user's cache where its identity tells it from every other."""
+    from unimoe.evaluation.named import Naming, default_experiment, named_system
+    from unimoe.evaluation.rerankers import reranker_of
+    from unimoe.evaluation.reranking_eval import rerank_run
+
+    if not name:
+        raise UsageError(f"soft_labels.voters: {RERANKER_PREFIX!r} names no model; append one as in evaluate --model")
+    device = choose_device(config.device)
+    dtype = choose_dtype(device)
+    system = named_system(name, Naming(default_experiment(name), device, dtype))
+    if "reranking" not in system.tasks:
+        raise UsageError(f"soft_labels.voters: {name} embeds and does not rerank; name it without {RERANKER_PREFIX}")
+    reranker = reranker_of(system.model())
+    identity = [str(system.base_identity), str(system.prompt), str(dtype), describe_device(device), version("torch")]
+
+    def score(asked: Sequence[Asked], texts: Sequence[tuple[str, str]]) -> list[float]:
+        candidates: Run = {}
+        for query_id, document_id in asked:
+            candidates.setdefault(query_id, {})[document_id] = 0.0
+        found, _ = rerank_run(reranker, collection, candidates)
+        return [found[query_id][document_id] for query_id, document_id in asked]
+
+    return _kept_scores(train, collection, identity if system.reusable else None, score)
+
+
 def _margins_by_model(name: str, train: PoolSet, collection: Collection, config: TrainConfig) -> Run:
     """Score by the yes/no margin of a causal language model, kept in the user's cache a few queries at a time."""
     if not name:
@@ -131,34 +162,38 @@ def _margins_by_model(name: str, train: PoolSet, collection: Collection, config:
     # Instruct models answer in their own template; Qwen3's rerankers were trained on theirs.
     prompt = PromptConfig(template="qwen3" if "qwen3-reranker" in name.lower() else "chat")
     model = UnimodelForExp1(base, prompt, _LM_LENGTH)
-    run: Run = {}
+    identity = [model.base_identity, model.prompt_name, str(model.dtype), describe_device(device), version("torch")]
+
+    def score(asked: Sequence[Asked], texts: Sequence[tuple[str, str]]) -> list[float]:
+        try:
+            margins: list[float] = model.rerank(texts, output="gap").tolist()
+        except InputError as error:
+            query_id, document_id = asked[error.index]
+            raise DataError(f"query {query_id!r}, document {document_id!r}: {error.reason}") from None
+        return margins
+
+    return _kept_scores(train, collection, identity, score)
+
+
+def _kept_scores(train: PoolSet, collection: Collection, identity: Sequence[str] | None, score: Scoring) -> Run:
+    """Score the candidates of a few queries at a time, each part once for one identity; always where it is None."""
+    run: Run = {query_id: {} for query_id in train.query_ids}
     pools = list(zip(train.query_ids, train.document_ids, strict=True))
-    for begin in range(0, len(pools), _LM_QUERIES):
-        run |= _margins(model, collection, pools[begin : begin + _LM_QUERIES])
-    del model, base
-    release_memory()
-    return run
-
-
-def _margins(model: UnimodelForExp1, collection: Collection, pools: list[tuple[str, list[str]]]) -> Run:
-    """Return a few queries' margins, from the cache if it holds them."""
-    asked = [(query_id, document_id) for query_id, pool in pools for document_id in pool]
-    texts = [(collection.queries[query], collection.corpus[document].full_text) for query, document in asked]
-    device, dtype = describe_device(model.device), str(model.dtype)
-    identity = [model.base_identity, model.prompt_name, dtype, device, version("torch")]
-    path = cache_dir("votes") / f"{hash_parts([*identity, *(part for pair in [*asked, *texts] for part in pair)])}.json"
-    with lock(path):
-        values = _read_values(path, len(asked))
-        if values is None:
-            try:
-                values = model.rerank(texts, output="gap").tolist()
-            except InputError as error:
-                query_id, document_id = asked[error.index]
-                raise DataError(f"query {query_id!r}, document {document_id!r}: {error.reason}") from None
-            write_json(path, {"gaps": values})
-    run: Run = {query_id: {} for query_id, _ in pools}
-    for (query_id, document_id), value in zip(asked, values, strict=True):
-        run[query_id][document_id] = value
+    for begin in range(0, len(pools), _QUERIES):
+        part = pools[begin : begin + _QUERIES]
+        asked = [(query_id, document_id) for query_id, pool in part for document_id in pool]
+        texts = [(collection.queries[query], collection.corpus[document].full_text) for query, document in asked]
+        if identity is None:
+            values: Sequence[float] = score(asked, texts)
+        else:
+            key = hash_parts([*identity, *(text for pair in [*asked, *texts] for text in pair)])
+            path = cache_dir("votes") / f"{key}.json"
+            with lock(path):
+                kept = _read_values(path, len(asked))
+                values = score(asked, texts) if kept is None else kept
+                write_json(path, {"gaps": list(values)})
+        for (query_id, document_id), value in zip(asked, values, strict=True):
+            run[query_id][document_id] = value
     return run
 
 

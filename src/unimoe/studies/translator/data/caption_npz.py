@@ -211,7 +211,7 @@ def _check_dimensions(arrays: NpzFile, key: str, side: str, wanted: int | None =
     if len(shape) != 2:
         raise DataError(f"{source} has shape {shape}; it must be a matrix with a row for each of the {side}")
     metadata = f"metadata/embedding_dim_{'text' if side == 'captions' else 'image'}"
-    stated = int(arrays.read(metadata).reshape(-1)[0]) if metadata in arrays.keys else None
+    stated = arrays.whole_number(metadata) if metadata in arrays.keys else None
     for expected, by in ((stated, metadata), (wanted, "the captions the translator is trained on")):
         if expected is not None and expected != shape[1]:
             raise DataError(

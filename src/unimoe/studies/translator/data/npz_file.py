@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,14 +29,22 @@ class NpzFile:
                 self.keys = {name.removesuffix(".npy") for name in file.namelist() if name.endswith(".npy")}
         except FileNotFoundError:
             raise DataError(f"{path}: no such file") from None
-        except (OSError, zipfile.BadZipFile) as error:
+        except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError) as error:
             raise DataError(f"{path}: no NPZ file ({error}); write it with numpy.savez") from None
 
     def read(self, key: str) -> NDArray[Any]:
         """Read a whole array."""
+        self.shape(key)
         with self._named_errors(key), np.load(self.path, allow_pickle=False) as file:
             array: NDArray[Any] = file[key]
         return array
+
+    def whole_number(self, key: str) -> int:
+        """Read an array of one whole number."""
+        array = self.read(key)
+        if array.size != 1 or array.dtype.kind not in "iuf" or not float(array.item()).is_integer():
+            raise DataError(f"{self.path}: {key} must be one whole number; save it again")
+        return int(array.item())
 
     def texts(self, key: str) -> list[str]:
         """Read an array of ids; numbers become text."""
@@ -51,13 +59,16 @@ class NpzFile:
         return [str(value) for value in array.tolist()]
 
     def shape(self, key: str) -> tuple[int, ...]:
-        """Read the shape of an array without its content."""
-        with self._opened(key) as stream:
-            return _header(stream)[0]
+        """Read the shape of an array without its content; the header must state as many bytes as the file holds."""
+        with self._opened(key) as (stream, size):
+            shape, _, dtype = _header(stream)
+            if not dtype.hasobject and math.prod(shape) * dtype.itemsize != size - stream.tell():
+                raise ValueError(f"its header states the shape {shape}, and it has another size")
+            return shape
 
     def column_of_one(self, key: str) -> NDArray[np.int64]:
         """Return the column of the one in each row of a one-hot matrix, -1 for a row with none or several."""
-        with self._opened(key) as stream:
+        with self._opened(key) as (stream, _):
             (rows, columns), fortran, dtype = _header(stream)
             if fortran or dtype.hasobject:
                 return _column_of_one(self.read(key))
@@ -72,15 +83,18 @@ class NpzFile:
         return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
     @contextmanager
-    def _opened(self, key: str) -> Iterator[IO[bytes]]:
+    def _opened(self, key: str) -> Iterator[tuple[IO[bytes], int]]:
+        """Open an array, and return the bytes that it has with its header."""
         with self._named_errors(key), zipfile.ZipFile(self.path) as file, file.open(f"{key}.npy") as stream:
-            yield stream
+            yield stream, file.getinfo(f"{key}.npy").file_size
 
     @contextmanager
     def _named_errors(self, key: str) -> Iterator[None]:
         try:
             yield
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        except DataError:
+            raise
+        except Exception as error:  # zipfile and numpy raise errors of many kinds: encrypted, unknown, bad headers
             if "allow_pickle" in str(error):
                 raise DataError(
                     f"{self.path}: {key} is an array of Python objects, which only unpickling could read; "

@@ -39,11 +39,9 @@ class TranslatorTrainer(TranslatorTraining):
             DataError: the folder holds another training; or the loss is not finite, and then the best epoch so far is
                 kept.
         """
-        if not self.is_finished():
-            if self.config.model in CLOSED_FORMS:
-                self._compute()
-            else:
-                train_epochs(self, on_batch)
+        with self.state.alone():
+            if not self.is_finished():
+                self._compute() if self.config.model in CLOSED_FORMS else train_epochs(self, on_batch)
         facts: dict[str, Any] = read_translator(self.checkpoint).settings["facts"]
         return facts
 

@@ -36,6 +36,25 @@ def test_on_one_batch_the_best_is_never_lost_and_gets_better() -> None:
     assert found[-1] > found[0] + 0.05
 
 
+def test_four_bits_keep_the_elites_and_round_the_children() -> None:
+    """What lives on is the same to the bit, all heads have codes of four bits, and the best is never lost."""
+    config = TrainConfig(method="genetic", head_output_size=8, genetic=GeneticConfig(individuals=16), precision="fp4")
+    method, weight, found = Genetic(config, Objectives(config, POOLS)), random_head(), []
+    for step in range(30):
+        before = method._population.heads
+        weight, facts = method.step(weight, EVERY, step)
+        after = method._population.heads
+        assert after is not None
+        assert torch.equal(after[0], weight)
+        if before is not None:
+            assert any(torch.equal(weight, head) for head in before)
+        assert all(len(block.unique()) <= 15 for row in after.flatten(0, 1) for block in row.split(16))
+        found.append(facts["fitness"])
+    assert found == sorted(found)
+    assert found[-1] > found[0]
+    assert facts["method_bytes"] == 16 * facts["weight_bytes"] < 16 * weight.numel()
+
+
 def test_the_fitness_is_the_evaluators() -> None:
     weight, facts = genetic(individuals=6).step(random_head(), EVERY, 0)
     measured = evaluate_head(weight, POOLS, TrainConfig()).aggregate["ndcg@10"]

@@ -152,6 +152,7 @@ RESUMABLE: list[dict[str, Any]] = [
     {"precision": "fp4", "method": "hybrid", "handoff": 4},
     {"method": "score_es"},
     {"method": "genetic", "genetic": {"individuals": 8}},
+    {"method": "genetic", "genetic": {"individuals": 8}, "precision": "fp4"},
     {"method": "hybrid", "handoff": 2},
     {"method": "hybrid", "handoff": 5},
 ]
@@ -198,7 +199,6 @@ class TestRefusals:
         ("settings", "message"),
         [
             ({"precision": "bfloat16", "method": "score_es"}, "precision bfloat16"),
-            ({"precision": "fp4", "method": "genetic"}, "precision fp4"),
             ({"adaptive_sigma": True, "method": "score_es"}, "adaptive_sigma"),
             ({"grid": True, "noise_rank": 2}, "noise_rank is 2"),
             ({"method": "infonce"}, "no evolution"),

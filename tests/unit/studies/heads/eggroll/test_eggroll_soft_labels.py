@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
+from sentence_transformers import CrossEncoder
 from support.heads import topics_folder, toy_config, toy_data
 from support.tiny_encoders import save_tiny_encoder
 from support.tiny_models import save_tiny_model
+from support.tiny_rerankers import save_tiny_cross_encoder
 from support.toy_pools import random_head, toy_pools
 
 from unimoe.errors import DataError, UsageError
@@ -164,6 +166,25 @@ class TestVoters:
         turned, _ = soften(data.train, data.splits, chosen)
         assert not torch.equal(first.grades, turned.grades)
 
+    def test_any_reranker_votes_and_its_answers_are_kept(
+        self, topics: tuple[TrainConfig, HeadData], tmp_path: Path, tmp_cache: Path
+    ) -> None:
+        config, data = topics
+        folder = save_tiny_cross_encoder(tmp_path / "ce")
+        chosen = voting(config, config.encoder.base, f"reranker:cross-encoder:{folder}")
+        softened, _ = soften(data.train, data.splits, chosen)
+        assert len(list((tmp_cache / "votes").glob("*.json"))) == -(-len(data.train) // 8)
+        place, train = 3, data.train
+        query_id, pool = train.query_ids[place], train.document_ids[place]
+        own = (train.documents[train.rows[place, : len(pool)]] @ train.queries[place]).tolist()
+        texts = [(data.splits.train.queries[query_id], data.splits.train.corpus[key].full_text) for key in pool]
+        theirs = CrossEncoder(str(folder), device="cpu").predict(texts)
+        top = [set(ranked(dict(zip(pool, map(float, scores), strict=True)))[:5]) for scores in (own, theirs)]
+        soft = {pool[number] for number in (softened.grades[place] == 0.5).nonzero().flatten().tolist()}
+        assert soft == (top[0] & top[1]) - train.qrels[query_id].keys()
+        again, _ = soften(data.train, data.splits, chosen)
+        assert torch.equal(softened.grades, again.grades)
+
 
 class TestRefusals:
     def test_nobody_votes(self, topics: tuple[TrainConfig, HeadData]) -> None:
@@ -176,10 +197,14 @@ class TestRefusals:
         with pytest.raises(UsageError, match="'bm25' twice"):
             soften(data.train, data.splits, voting(config, "bm25", "bm25"))
 
-    @pytest.mark.parametrize("voter", ["lm:", "lm:bundled:nothing", "bundled:nothing"])
+    @pytest.mark.parametrize(
+        "voter", ["lm:", "reranker:", "lm:bundled:nothing", "bundled:nothing", "reranker:bundled:nothing"]
+    )
     def test_a_model_that_cannot_be_had(self, voter: str, topics: tuple[TrainConfig, HeadData]) -> None:
         config, data = topics
-        with pytest.raises((UsageError, DataError), match=voter.removeprefix("lm:") or "names no model"):
+        with pytest.raises(
+            (UsageError, DataError), match=voter.removeprefix("lm:").removeprefix("reranker:") or "names no model"
+        ):
             soften(data.train, data.splits, voting(config, "bm25", voter))
 
     def test_more_votes_than_voters(self) -> None:

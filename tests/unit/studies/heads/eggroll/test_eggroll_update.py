@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from unimoe.errors import DataError, UsageError
-from unimoe.studies.heads.eggroll import score_space
+from unimoe.losses import score_space
+from unimoe.losses.score_space import score_space_gradient
 from unimoe.studies.heads.eggroll.ndcg import PoolMetric
 from unimoe.studies.heads.eggroll.noise import directions, product_directions
 from unimoe.studies.heads.eggroll.products import Pools
-from unimoe.studies.heads.eggroll.score_space import score_space_gradient, through_head
+from unimoe.studies.heads.eggroll.score_space import score_noise, through_head
 from unimoe.studies.heads.eggroll.scoring import Similarity, base_scores
 from unimoe.studies.heads.eggroll.update import (
     Ascent,
@@ -191,19 +192,19 @@ class TestScoreSpace:
     def test_blocks_change_nothing_and_seed_and_step_are_not_summed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         scores = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
         metric = PoolMetric(torch.eye(4, 6), torch.ones(4), 5)
-        whole, fitness = score_space_gradient(scores, metric, 0.5, seed=1, step=2, count=8)
-        monkeypatch.setattr(score_space, "_BLOCK", 1)
-        gradient, again = score_space_gradient(scores, metric, 0.5, seed=1, step=2, count=8)
+        whole, fitness = score_space_gradient(scores, metric, 0.5, score_noise(1, 2, 8, scores))
+        monkeypatch.setattr(score_space, "BLOCK", 1)
+        gradient, again = score_space_gradient(scores, metric, 0.5, score_noise(1, 2, 8, scores))
         torch.testing.assert_close(gradient, whole)
         assert torch.equal(again, fitness)
-        other, _ = score_space_gradient(scores, metric, 0.5, seed=2, step=1, count=8)
+        other, _ = score_space_gradient(scores, metric, 0.5, score_noise(2, 1, 8, scores))
         assert not torch.equal(other, whole)
 
     def test_padding_and_hopeless_queries_get_no_gradient(self) -> None:
         valid = torch.tensor([[True, True, False], [True, True, True]])
         scores = torch.tensor([[0.0, 0.1, -torch.inf], [5.0, 6.0, 7.0]])
         metric = PoolMetric(torch.tensor([[1.0, 0, 0], [0, 0, 0]]), torch.tensor([1.0, 0]), 5, valid=valid)
-        gradient, fitness = score_space_gradient(scores, metric, 0.5, seed=0, step=0, count=200)
+        gradient, fitness = score_space_gradient(scores, metric, 0.5, score_noise(0, 0, 200, scores))
         assert gradient[0, 2] == 0
         assert gradient[0, 0] > 0 > gradient[0, 1]
         assert gradient[1].tolist() == [0, 0, 0]

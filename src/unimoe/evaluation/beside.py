@@ -1,0 +1,64 @@
+"""The systems that an experiment names to be evaluated beside its arms (``evaluation.systems``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+
+from unimoe.config import Experiment
+from unimoe.errors import DataError, UnimoeError, UsageError
+from unimoe.evaluation.named import ADDRESSES, OPTION, Naming, named_system
+from unimoe.evaluation.recipes import named_recipe
+from unimoe.evaluation.served import ServedReranker
+from unimoe.evaluation.systems import System
+from unimoe.evaluation.tiers import LoadedDataset
+from unimoe.models.served.embedder import ServedEmbedder
+
+_OF_THE_BASE = {"revision": None, "layers": None}
+"""What an experiment says of its base model, and of no other."""
+
+
+def systems_beside(experiment: Experiment, device: torch.device, dtype: torch.dtype) -> list[System]:
+    """Return the systems that an experiment names, each known to be there; their models are loaded when needed.
+
+    Raises:
+        UnimoeError: a name means no model, or a server does not answer; names the key.
+    """
+    other = experiment.model_copy(update={"model": experiment.model.model_copy(update=_OF_THE_BASE)})
+    systems = []
+    for arm, name in experiment.evaluation.systems.items():
+        settings = experiment if name.partition(":")[0] in ADDRESSES else other  # a server reads the base's token ids
+        with _naming_key(arm):
+            system = named_system(name, Naming(settings, device, dtype, arm))
+            served = name.partition(":")[0] in ADDRESSES
+            systems.append(system if served else replace(system, recipe=named_recipe(settings, name, arm, dtype)))
+    return systems
+
+
+def planned_beside(systems: Sequence[System], data: LoadedDataset) -> Iterator[str]:
+    """Yield a line for each system: what it is evaluated on, and the requests and price of one behind a server."""
+    texts = [document.full_text for document in data.pooled.corpus.values()] + list(data.pooled.queries.values())
+    for system in systems:
+        work = []
+        if "reranking" in system.tasks:
+            work.append(f"{sum(map(len, data.candidates.values())):,} pairs to rerank")
+        if "embedding" in system.tasks:
+            work.append(f"{len(texts):,} texts to embed")
+        model = system.model() if system.dtype is None else None  # without weights to load
+        if isinstance(model, ServedReranker):
+            work.append(str(model.estimate(data.collection, data.candidates)))
+        if isinstance(model, ServedEmbedder):
+            work.append(str(model.estimate(texts)))
+        yield f"beside the arms: {system.name} ({system.base_identity}), {', '.join(work)}"
+
+
+@contextmanager
+def _naming_key(arm: str) -> Iterator[None]:
+    try:
+        yield
+    except UnimoeError as error:
+        kind = UsageError if isinstance(error, UsageError) else DataError
+        raise kind(f"evaluation.systems.{arm}: {str(error).removeprefix(OPTION).lstrip()}") from None

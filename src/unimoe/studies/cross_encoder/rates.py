@@ -1,0 +1,65 @@
+"""A learning rate for each loss, chosen on dev with as many tries for one as for another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from unimoe.console import Steps
+from unimoe.errors import UsageError
+from unimoe.io import write_json
+from unimoe.studies.common.progress import fit_with_progress
+from unimoe.studies.cross_encoder.config import CrossEncoderConfig
+from unimoe.studies.cross_encoder.jobs import training_of
+from unimoe.studies.cross_encoder.training.data import CrossEncoderData
+
+TUNING = "tuning"
+"""Folder of the trainings that choose a rate, in the comparison's."""
+
+
+def chosen_rates(
+    arms: Sequence[str],
+    rates: Sequence[float],
+    configured: Callable[[str], CrossEncoderConfig],
+    data: CrossEncoderData,
+    device: torch.device,
+) -> dict[str, float]:
+    """Train every arm at every rate with a seed that is not reported, and return the best rate of each on dev.
+
+    Finished trainings are skipped. Of equal rates the first wins.
+
+    Args:
+        arms: the losses.
+        rates: to try.
+        configured: gives the configuration of an arm with the seed of these trainings.
+        data: of the comparison.
+        device: of the trainings.
+
+    Raises:
+        UsageError: there are no dev queries to choose by.
+    """
+    if not data.dev:
+        raise UsageError("--rates: there are no dev queries to choose by; name evaluation.dev")
+    found: dict[str, float] = {}
+    steps = Steps(len(arms))
+    for arm in arms:
+        config, tried = configured(arm), []
+        folder = Path(config.output_dir) / TUNING
+        trainings = [
+            training_of(
+                config.model_copy(update={"learning_rate": rate, "output_dir": str(folder / f"{arm}-{place}")}),
+                data,
+                device,
+            )
+            for place, rate in enumerate(rates)
+        ]
+        with steps.step(f"{arm}: {len(rates)} rates on dev", sum(one.steps for one in trainings)) as step:
+            for rate, training in zip(rates, trainings, strict=True):
+                manifest = fit_with_progress(training.fit, training.steps, step)
+                tried.append({"learning_rate": rate, "dev": manifest.dev})
+            found[arm] = max(tried, key=lambda one: one["dev"] or 0.0)["learning_rate"] or rates[0]
+            step.outcome = f"best {found[arm]:g}"
+        write_json(folder / f"{arm}.json", tried)
+    return found

@@ -1,0 +1,126 @@
+"""``evaluate --model``: any reranker or embedder by name, planned before it is evaluated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from support.named_models import evaluate, result_of
+from support.reranking import written
+from support.scripts import assert_refused, call_script
+
+from unimoe.data.catalog import load_collection
+from unimoe.trec import read_run
+
+
+class TestKinds:
+    @pytest.mark.parametrize(
+        ("name", "arm", "identity", "prompt"),
+        [
+            ("cross-encoder:ce", "ce", "cross-encoder:ce@", "cross_encoder(max_length=512)@"),
+            ("cross-encoder:causal", "causal", "cross-encoder:causal@", "cross_encoder(max_length=512)@"),
+            ("monot5:t5", "t5", "monot5:t5@", "monot5(max_length=512)@"),
+            ("rankllama:llama", "llama", "rankllama:llama@", "rankllama(max_length=512)@"),
+            ("rankllama:adapter", "adapter", "rankllama:adapter@", "rankllama(max_length=512)@"),
+            ("causal", "causal", "causal@", "qwen3/query_first@"),
+            ("yes-no:./causal", "causal", "causal@", "qwen3/query_first@"),
+        ],
+    )
+    def test_a_result_says_what_was_evaluated(
+        self, data: Path, tmp_path: Path, name: str, arm: str, identity: str, prompt: str
+    ) -> None:
+        done = evaluate(data, name, tmp_path, "--task", "reranking")
+        assert done.returncode == 0, done.stderr
+        result = result_of(tmp_path, arm)
+        assert str(result.identity.base_model).startswith(identity)
+        assert str(result.identity.prompt).startswith(prompt)
+        assert (result.seed, result.identity.checkpoint, result.provenance.dtype) == (None, "none", "float32")
+        assert result.first_stage is not None
+        assert result.config.keys().isdisjoint({"training", "lora", "arms", "seeds", "gates"})
+        assert {"base_model", "prompt", "candidates", "collection"} <= result.provenance.hashes.keys()
+        before = written(tmp_path)
+        again = evaluate(data, name, tmp_path, "--task", "reranking")
+        assert (again.returncode, again.stdout) == (0, done.stdout)
+        assert written(tmp_path) == before
+
+    def test_the_run_of_a_cross_encoder_has_the_librarys_scores(self, data: Path, tmp_path: Path) -> None:
+        from sentence_transformers import CrossEncoder
+
+        assert evaluate(data, "cross-encoder:ce", tmp_path).returncode == 0
+        run = read_run(tmp_path / "ce/seed_none/runs/reranking/toy.trec")
+        collection = load_collection(f"path:{data / 'toy'}", "test")
+        theirs = CrossEncoder("ce", device="cpu", activation_fn=torch.nn.Identity())
+        assert run.keys() == collection.queries.keys()
+        for query, scores in run.items():
+            for document, score in scores.items():
+                pair = (collection.queries[query], collection.corpus[document].full_text)
+                assert score == pytest.approx(float(theirs.predict([pair])[0]), abs=1e-5)
+
+    def test_a_causal_model_by_name_scores_as_the_base_of_a_config(self, data: Path, tmp_path: Path) -> None:
+        options = ["--config", "tiny.yaml", "--datasets", "toy"]
+        zero = call_script(
+            "evaluate.py", "--zero-shot", *options, "--output-dir", tmp_path / "zero", UNIMOE_DATA=str(data)
+        )
+        assert zero.returncode == 0, zero.stderr
+        named = evaluate(data, "tiny-model", tmp_path / "named", *options, "--name", "mine")
+        assert named.returncode == 0, named.stderr
+        for task in ("reranking", "embedding"):
+            one, other = result_of(tmp_path / "zero", "zero_shot", task), result_of(tmp_path / "named", "mine", task)
+            assert (one.per_query, one.identity) == (other.per_query, other.identity)
+        runs = [
+            place / "seed_none/runs/reranking/toy.trec"
+            for place in (tmp_path / "zero/zero_shot", tmp_path / "named/mine")
+        ]
+        assert read_run(runs[0]) == read_run(runs[1])
+
+    def test_an_encoder_embeds_and_does_not_rerank(self, data: Path, tmp_path: Path) -> None:
+        done = evaluate(data, "encoder:encoder", tmp_path)
+        assert done.returncode == 0, done.stderr
+        result = result_of(tmp_path, "encoder", "embedding")
+        assert str(result.identity.base_model).startswith("encoder@")
+        assert str(result.identity.prompt).startswith("mean@")
+        assert not (tmp_path / "encoder/seed_none/results/reranking").exists()
+        refused = evaluate(data, "encoder:encoder", tmp_path, "--task", "reranking")
+        assert_refused(refused, 2, "--task reranking: encoder does embedding only")
+
+    def test_without_a_place_results_have_a_folder_for_each_model(
+        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert evaluate(data, f"cross-encoder:{data / 'ce'}", None, "--name", "mine").returncode == 0
+        assert result_of(tmp_path / "outputs/models/mine", "mine").config_name == "mine"
+
+    def test_other_answers_are_other_scores_and_another_identity(self, data: Path, tmp_path: Path) -> None:
+        for place, more in (("one", []), ("other", ["--set", "prompt.yes=yes", "--set", "prompt.no=no"])):
+            assert evaluate(data, "monot5:t5", tmp_path / place, *more).returncode == 0
+        one, other = (read_run(tmp_path / place / "t5/seed_none/runs/reranking/toy.trec") for place in ("one", "other"))
+        assert one != other
+        assert result_of(tmp_path / "one", "t5").identity.prompt != result_of(tmp_path / "other", "t5").identity.prompt
+
+    def test_a_task_of_mteb_is_planned(self, data: Path, tmp_path: Path) -> None:
+        done = evaluate(data, "cross-encoder:ce", tmp_path, "--mteb", "AskUbuntuDupQuestions", "--plan")
+        assert done.returncode == 0, done.stderr
+        assert "AskUbuntuDupQuestions" in done.stdout
+
+
+class TestPlan:
+    def test_pairs_are_counted_and_timed_and_nothing_is_written(self, data: Path, tmp_path: Path) -> None:
+        done = evaluate(data, "cross-encoder:ce", tmp_path / "outputs", "--plan", "--price-per-hour", "2")
+        assert done.returncode == 0, done.stderr
+        header, line, total = done.stdout.splitlines()
+        assert header.split() == ["task", "dataset", "queries", "pairs/texts", "tokens", "disk"]
+        task, dataset, queries, pairs, tokens, *_ = line.split()
+        assert (task, dataset, queries, tokens) == ("reranking", "toy", "3", "-")
+        assert total.startswith(f"total: {pairs} pairs, ")
+        assert "0.00 at 2 an hour (probe: " in total
+        assert total.endswith(" pairs a second)")
+        assert not (tmp_path / "outputs").exists()
+
+    @pytest.mark.parametrize(
+        ("name", "unit"), [("monot5:t5", "tokens"), ("rankllama:llama", "tokens"), ("encoder:encoder", "texts")]
+    )
+    def test_what_is_counted_is_what_the_model_reads(self, data: Path, tmp_path: Path, name: str, unit: str) -> None:
+        done = evaluate(data, name, tmp_path, "--plan")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1].endswith(f" {unit} a second)")

@@ -1,0 +1,164 @@
+"""Names, texts, archives and models of others stay data: nothing in them is run, and nothing leaves its folder.
+
+The report in a real browser is in test_report_browser.py, LaTeX in test_latex.py, Markdown in test_tables.py.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from support.results import make_result
+from support.scripts import assert_refused, call_script
+from support.tiny_encoders import save_tiny_encoder
+
+import unimoe
+from unimoe import console
+from unimoe.analysis.tables.cells import Cell, RowGroup
+from unimoe.analysis.tables.table import Table
+from unimoe.config.encoder import EncoderConfig
+from unimoe.data.catalog import load_collection
+from unimoe.errors import DataError, UnimoeError
+from unimoe.models.encoder import load_encoder
+from unimoe.results import write_result
+from unimoe.trec import read_run
+
+MAIN = str(Path(unimoe.__file__).with_name("__main__.py"))
+FORMULAS = ["=cmd|'/C calc'!A0", "+SUM(1)", "-1+cmd|'/C calc'!A0", "@SUM(1)", "=1+1"]
+ESCAPES = ["\x1b[31mred", "\x1b]0;title\x07", "\x9b31m", "a\rb", "\u202eabc", "\x08\x08"]
+
+
+class TestSpreadsheets:
+    @pytest.mark.parametrize("text", FORMULAS)
+    def test_no_cell_is_a_formula(self, text: str) -> None:
+        row = (Cell(text), Cell("0.50", value=0.5), Cell("-0.25", value=-0.25))
+        table = Table("x", "X", ("Name", text, "Δ"), (RowGroup(text, (row,)),), (text,))
+        head, first, note = csv.reader(io.StringIO(table.to_csv()))
+        assert [head[2], first[0], first[1]] == [f"'{text}"] * 3
+        assert first[2:] == ["0.5", "-0.25"]
+        assert note == [f"# {text}"]
+
+    def test_numbers_in_words_stay_as_they_are(self) -> None:
+        table = Table(
+            "x", "X", ("Name", "Interval"), (RowGroup("", ((Cell("-38.4 to +66.3"), Cell("-0.1 (-0.2, +0.3)")),)),)
+        )
+        assert table.to_csv().splitlines()[1] == ',-38.4 to +66.3,"-0.1 (-0.2, +0.3)"'
+
+
+class TestTerminals:
+    @pytest.mark.parametrize("text", ESCAPES)
+    def test_an_error_steers_none(self, text: str) -> None:
+        done = call_script(MAIN, "evaluate-run", f"{text}.trec", "q.qrels")
+        assert done.returncode == 3
+        assert not set(done.stderr) & set("\x1b\x9b\x07\x08\r\u202e")
+
+    @pytest.mark.parametrize("text", ESCAPES)
+    def test_a_message_or_table_steers_none(self, text: str) -> None:
+        with console.stderr.capture() as captured:
+            console.stderr.print(f"done: {text}\nnext\tline")
+            console.stderr.out(text)
+        shown = io.StringIO(captured.get())
+        shown.seek(0, io.SEEK_END)
+        plain = Console(file=shown, color_system=None)
+        plain.print(Table("x", text, (text, text), (RowGroup(text, ((Cell(text), Cell(text)),)),), (text,)).to_rich())
+        assert not set(shown.getvalue()) & set("\x1b\x9b\x07\x08\r\u202e")
+        assert "\nnext" in shown.getvalue()
+
+    def test_what_goes_into_a_pipe_is_not_changed(self, capsys: pytest.CaptureFixture[str]) -> None:
+        console.stdout.out("\x9b31m")
+        assert capsys.readouterr().out == "\x9b31m\n"
+
+
+class TestPaths:
+    @pytest.mark.parametrize("name", ["../outside", "a/../../outside", "..\\outside", ".."])
+    def test_no_result_is_written_outside_its_folder(self, tmp_path: Path, name: str) -> None:
+        with pytest.raises(ValueError, match="leads out of its folder"):
+            write_result(tmp_path / "here", make_result(name, 0, [0.5]))
+        with pytest.raises(ValueError, match="leads out of its folder"):
+            write_result(tmp_path / "here", make_result("joint_r8", 0, [0.5], dataset=name))
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize("name", ["../x", "/etc", "a/../b", ".."])
+    def test_no_short_name_is_a_path(self, name: str) -> None:
+        with pytest.raises(UnimoeError, match="is no short name"):
+            load_collection(name, "test")
+
+
+def zipped(folder: Path, *members: tuple[str, bytes]) -> Path:
+    archive = folder / "scifact.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, content in members:
+            packed.writestr(name, content)
+    return archive
+
+
+@pytest.mark.usefixtures("tmp_cache")
+class TestArchives:
+    @pytest.mark.parametrize("name", ["../evil.txt", "/evil.txt", "scifact/../../evil.txt", "..\\evil.txt"])
+    def test_a_zip_writes_nothing_outside(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        (tmp_path / "data").mkdir()
+        archive = zipped(tmp_path / "data", (name, b"x"))
+        monkeypatch.setenv("UNIMOE_DATA", str(archive.parent))
+        with pytest.raises(DataError, match=r"scifact\.zip: .* leads out of the folder"):
+            load_collection("scifact", "test")
+        assert not list(tmp_path.rglob("*evil*"))
+
+    def test_a_bomb_is_not_unpacked(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        archive = zipped(tmp_path, ("scifact/corpus.jsonl", bytes(50_000_000)))
+        monkeypatch.setenv("UNIMOE_DATA", str(archive.parent))
+        with pytest.raises(DataError, match=r"scifact\.zip: would unpack to 50,000,000 bytes"):
+            load_collection("scifact", "test")
+        assert not list(tmp_path.rglob("corpus.jsonl"))
+
+    def test_a_line_that_no_memory_holds_is_refused(self, tmp_path: Path) -> None:
+        with gzip.open(tmp_path / "run.gz", "wb") as packed:
+            for _ in range(70):
+                packed.write(b"x" * 2**20)
+        with pytest.raises(DataError, match=r"run\.gz:1: a line of 67,108,864 characters"):
+            read_run(tmp_path / "run.gz")
+
+
+def with_own_code(folder: Path, marker: Path) -> None:
+    own = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model", "AutoTokenizer": ["evil.Tokenizer", None]}
+    for name in ("config.json", "tokenizer_config.json"):
+        settings = json.loads((folder / name).read_text()) | {"auto_map": own, "model_type": "evil"}
+        (folder / name).write_text(json.dumps(settings))
+    (folder / "evil.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
+
+
+def with_pickle(folder: Path, marker: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[Callable[..., object], tuple[str, str]]:
+            return open, (str(marker), "w")
+
+    (folder / "model.safetensors").unlink()
+    torch.save({"weight": Evil()}, folder / "pytorch_model.bin")
+
+
+class TestModels:
+    @pytest.mark.parametrize("spoil", [with_own_code, with_pickle])
+    def test_code_in_a_model_s_folder_is_not_run(self, tmp_path: Path, spoil: Callable[[Path, Path], None]) -> None:
+        folder, marker = save_tiny_encoder(tmp_path / "encoder"), tmp_path / "it-ran"
+        spoil(folder, marker)
+        with pytest.raises(DataError):
+            load_encoder(EncoderConfig(base=str(folder)), torch.device("cpu"), torch.float32)
+        assert not marker.exists()
+
+    def test_objects_in_an_archive_are_not_unpickled(self, tmp_path: Path) -> None:
+        class Evil:
+            def __reduce__(self) -> tuple[Callable[..., object], tuple[str, str]]:
+                return open, (str(tmp_path / "it-ran"), "w")
+
+        np.savez(tmp_path / "pairs.npz", captions=np.array([Evil()], dtype=object))
+        done = call_script(MAIN, "train-translator", "--train", tmp_path / "pairs.npz", "--output-dir", tmp_path / "o")
+        assert_refused(done, 3, "pairs.npz")
+        assert not (tmp_path / "it-ran").exists()

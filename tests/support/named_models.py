@@ -1,0 +1,100 @@
+"""A folder with a model of each kind and functions that score, and ``evaluate --model`` on its collections."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.scripts import Done, call_script
+
+import unimoe
+from unimoe.results import EvalResult, read_result
+
+FUNCTIONS = """
+def longest(pairs):
+    return [float(len(document)) for query, document in pairs]
+
+def named(pairs):
+    return longest(pairs)
+named.identity = "longest, version 1"
+
+def raising(pairs):
+    return pairs[0][2]
+
+def wide(pairs):
+    return [[1.0, 2.0] for pair in pairs]
+
+def short(pairs):
+    return [1.0]
+
+def words(pairs):
+    return ["a"] * len(pairs)
+
+def digits(pairs):
+    return ["1.5"] * len(pairs)
+
+def nan(pairs):
+    return [float("nan")] * len(pairs)
+
+def leaving(pairs):
+    raise SystemExit(0)
+
+def of_one_query(pairs):
+    assert len({query for query, _ in pairs}) == 1
+    return longest(pairs)
+
+def unnamed(pairs):
+    return longest(pairs)
+unnamed.identity = 7
+
+class Own:
+    # It lacks all but the methods.
+
+    def cut(self, collection, candidates):
+        return [[(query, document) for document in found] for query, found in candidates.items()]
+
+    def prepare(self, pairs):
+        return pairs
+
+    def truncated_queries(self, queries):
+        return []
+
+    def score(self, prepared, advance=None):
+        return longest(prepared)
+
+class Broken(Own):
+    def score(self, prepared, advance=None):
+        raise RuntimeError("no such luck")
+
+class Losing(Own):
+    def cut(self, collection, candidates):
+        return super().cut(collection, candidates)[1:]
+
+own, broken, losing = Own(), Broken(), Losing()
+number = 3
+"""
+
+
+def evaluate(data: Path, model: str, output_dir: Path | None, *more: str) -> Done:
+    chosen = [] if "--datasets" in more else ["--datasets", "toy"]
+    place = [] if output_dir is None else ["--output-dir", str(output_dir)]
+    exact = ["--set", "model.dtype=float32"] if "--config" not in more else []
+    return call_script(
+        "evaluate.py", "--model", model, *chosen, *place, *exact, *more,
+        UNIMOE_DATA=str(data), UNIMOE_CACHE=str(data / "cache"),
+    )  # fmt: skip
+
+
+def result_of(output_dir: Path, arm: str, task: str = "reranking") -> EvalResult:
+    return read_result(output_dir / arm / "seed_none" / "results" / task / "toy.json")
+
+
+def many_shards(output_dir: Path, model: str = "cross-encoder:ce", dataset: str = "wide") -> list[str]:
+    """The options of a reranking in shards: of 64 pairs by cross-encoders, and by models of token ids of long texts."""
+    exact = ["--set", "model.dtype=float32", "--set", "model.max_length=64", "--set", "evaluation.batch_size=1"]
+    return ["--model", model, "--datasets", dataset, *exact, "--output-dir", str(output_dir)]
+
+
+def environment(data: Path) -> dict[str, str]:
+    source = str(Path(unimoe.__file__).parents[1])  # wherever the process starts
+    own = {"UNIMOE_DATA": str(data), "UNIMOE_CACHE": str(data / "cache")}
+    return own | {"OMP_NUM_THREADS": "1", "PYTHONPATH": source}

@@ -1,0 +1,75 @@
+"""Models that an experiment names beside its arms: what they become, and what a plan says of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.experiments import tiny_experiment_dict
+from support.model_server import serve
+from support.reranking import invented, write_invented
+from support.tiny_rerankers import save_tiny_cross_encoder
+
+from unimoe.config import Experiment
+from unimoe.config.files import parse_experiment
+from unimoe.errors import DataError, UsageError
+from unimoe.evaluation.beside import planned_beside, systems_beside
+from unimoe.evaluation.tiers import LoadedDataset, chosen_datasets
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNIMOE_CACHE", str(tmp_path / "cache"))
+
+
+def experiment(folder: Path, systems: dict[str, str], **sections: Any) -> Experiment:
+    config = tiny_experiment_dict(folder) | sections
+    config["evaluation"] = config["evaluation"] | {"systems": systems}
+    return parse_experiment(config, source="tiny")
+
+
+def test_a_model_behind_a_server_is_asked_about_the_probe_alone_and_planned_with_its_price(tmp_path: Path) -> None:
+    write_invented(tmp_path / "toy", invented(documents=20, queries=5))
+    save_tiny_cross_encoder(tmp_path / "ce")
+    asked = {"api": "tei", "model": "org/tiny", "batch": 8, "price_per_million_tokens": 2.0}
+    with serve() as server:
+        names = {"remote": server.base("tei"), "local": f"cross-encoder:{tmp_path / 'ce'}"}
+        found = experiment(tmp_path, names, served=asked)
+        systems = systems_beside(found, CPU, torch.float32)
+        probed = server.pairs
+        (dataset,) = chosen_datasets(found, [f"path:{tmp_path / 'toy'}"])
+        data = LoadedDataset(dataset)
+        remote, local = planned_beside(systems, data)
+        assert server.pairs == probed > 0
+    pairs = sum(map(len, data.candidates.values()))
+    assert remote.startswith("beside the arms: remote (served:tei:")
+    assert f", {pairs} pairs to rerank, " in remote
+    assert ", price about " in remote
+    assert local.endswith(f"), {pairs} pairs to rerank")
+    assert [system.name for system in systems] == ["remote", "local"]
+
+
+def test_a_server_reads_the_tokens_of_the_experiments_base(tmp_path: Path) -> None:
+    with serve() as server:
+        found = experiment(tmp_path, {"remote": server.base("vllm")}, served={"api": "vllm", "model": "org/tiny"})
+        (system,) = systems_beside(found, CPU, torch.float32)
+        base, prompt = system.experiment.model.base, system.prompt
+    assert base == found.model.base
+    assert str(prompt).startswith("chat/document_first@")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("crossencoder:ce", UsageError, r"^evaluation\.systems\.other: crossencoder:ce: no kind of model"),
+        ("cross-encoder:./nowhere", DataError, r"^evaluation\.systems\.other: '\./nowhere': no such folder"),
+        ("http://127.0.0.1:9", UsageError, r"^evaluation\.systems\.other: http://127\.0\.0\.1:9: say what it speaks"),
+    ],
+)
+def test_what_is_no_model_is_named_with_its_key(tmp_path: Path, name: str, kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        systems_beside(experiment(tmp_path, {"other": name}), CPU, torch.float32)

@@ -1,0 +1,101 @@
+"""Vectors that a server was paid for are kept, and blank texts are embedded."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.model_server import ModelServer, serve
+from support.served import COLLECTION, embedder
+
+from unimoe.errors import InputError
+from unimoe.models.served.embedder import ServedEmbedder
+from unimoe.retrieval.embeddings import embedding_fingerprint
+
+TEXTS = [document.full_text for document in COLLECTION.corpus.values()]
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with serve() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("UNIMOE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def known(server: ModelServer, tmp_path: Path, **others: Any) -> ServedEmbedder:
+    """An embedder whose model has answered about the probe texts, as in every evaluation."""
+    found = embedder(server, tmp_path, batch=3, **others)
+    assert found.base_identity
+    server.asked.clear()
+    return found
+
+
+def asked(server: ModelServer) -> list[str]:
+    return [text for _, body in server.asked for text in body["input"]]
+
+
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_a_stopped_embedding_pays_for_no_text_twice(server: ModelServer, tmp_path: Path, in_flight: int) -> None:
+    expected = embedder(server, tmp_path, batch=3).encode(TEXTS)
+    first = known(server, tmp_path, requests_in_flight=in_flight)
+    server.fails = lambda body: "NaN" if TEXTS[7] in body else None
+    with pytest.raises(InputError) as refused:
+        first.encode(TEXTS)
+    assert 6 <= refused.value.index <= 8
+    paid = asked(server)
+    assert len(paid) >= 6
+    server.fails = lambda body: None
+    done: list[int] = []
+    again = known(server, tmp_path)
+    found = again.encode(TEXTS, advance=done.append)
+    assert sorted(paid + asked(server)) == sorted(TEXTS)
+    assert sum(done) == len(TEXTS)
+    assert again.usage["requests"] == 3 + len(server.asked)  # three about the probe texts
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_another_model_or_a_damaged_file_is_asked_again(server: ModelServer, tmp_path: Path, cache: Path) -> None:
+    known(server, tmp_path).encode(TEXTS)
+    files = [*cache.glob("served/vectors/*/*.npy")]
+    assert len(files) == 4
+    files[0].write_bytes(files[0].read_bytes()[:-9])
+    known(server, tmp_path).encode(TEXTS)
+    assert len(server.asked) == 1
+    server.change_model()
+    (tmp_path / "openai-embed.json").unlink()
+    known(server, tmp_path).encode(TEXTS)
+    assert len(server.asked) == 4
+
+
+def test_vectors_are_kept_for_two_weeks(server: ModelServer, tmp_path: Path, cache: Path) -> None:
+    known(server, tmp_path).encode(TEXTS)
+    old, *_ = files = [*cache.glob("served/vectors/*/*.npy")]
+    os.utime(old, (time.time() - 15 * 24 * 3600,) * 2)
+    known(server, tmp_path)
+    assert [*cache.glob("served/vectors/*/*.npy")] == [file for file in files if file != old]
+
+
+@pytest.mark.parametrize("api", ["openai", "tei-embed"])
+def test_a_blank_text_is_embedded_as_a_full_stop(api: str, server: ModelServer, tmp_path: Path) -> None:
+    vectors = embedder(server, tmp_path, api).encode(["", " \n", ".", "a"])
+    np.testing.assert_array_equal(vectors[:2], vectors[[2, 2]])
+    assert (vectors[3] != vectors[2]).any()
+
+
+def test_libraries_of_this_machine_change_no_vectors_of_a_server(
+    server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = known(server, tmp_path)
+    query, plain = embedding_fingerprint(model, "query"), embedding_fingerprint(model, "plain")
+    monkeypatch.setattr("unimoe.retrieval.embeddings.package_versions", lambda: {"torch": "9"})
+    assert embedding_fingerprint(model, "query") == query != plain
