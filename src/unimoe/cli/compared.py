@@ -10,6 +10,7 @@ from pathlib import Path
 from unimoe.analysis.comparability import refuse_other_data
 from unimoe.analysis.parity import result_paths
 from unimoe.analysis.runs.selection import PLACE, Pattern
+from unimoe.analysis.runs.systems import in_order
 from unimoe.cli.models import ModelOptions, reranked
 from unimoe.errors import DataError, UsageError
 from unimoe.results import arm_dir, qrels_path, read_result, run_beside
@@ -63,6 +64,9 @@ def as_runs(baseline: str | None, systems: Sequence[str], datasets: Sequence[str
             )
     given = [Pattern.parse("--baseline", baseline)] if baseline else []
     given += [Pattern.parse("--systems", text) for text in systems]
+    in_order([pattern.path for pattern in given], None)  # refuses one alone before it is evaluated
+    for pattern in given:
+        _refuse_missing(pattern)
     options = replace(options, datasets=",".join(datasets) or None)
     scored = {
         index: result_paths(Path(pattern.path)) or reranked(pattern.path, options, "compare")
@@ -75,7 +79,7 @@ def as_runs(baseline: str | None, systems: Sequence[str], datasets: Sequence[str
     for index, pattern in enumerate(given):
         if index in scored:
             patterns.append(_pattern(pattern, [scored[index][key] for key in results]))
-        elif pattern.path in _FIRST_STAGE and not Path(pattern.path).exists():
+        elif _is_first_stage(pattern.path):
             patterns.append(_pattern(pattern, [_first_stage(first[key], pattern.path) for key in results]))
         else:
             patterns.append(f"{pattern.name}={pattern.path}" if pattern.name else pattern.path)
@@ -90,6 +94,19 @@ def _is_scored(path: str) -> bool:
     if _WILDCARD.search(path) or PLACE in path:
         return False
     return Path(path).is_dir() or _KIND.match(path) is not None
+
+
+def _is_first_stage(path: str) -> bool:
+    return path in _FIRST_STAGE and not Path(path).exists()
+
+
+def _refuse_missing(pattern: Pattern) -> None:
+    path = pattern.path
+    known = _is_scored(path) or _is_first_stage(path) or _WILDCARD.search(path) or PLACE in path
+    if not known and not Path(path).is_file():
+        raise DataError(
+            f"{pattern.option} {path}: no such run file or folder; write yes-no:{path} if it is a model of the hub"
+        )
 
 
 def _shared(scored: Sequence[Mapping[str, Path]], names: Sequence[str]) -> list[str]:

@@ -18,7 +18,7 @@ from unimoe.models.batching import default_token_budget, plan_batches, to_device
 from unimoe.models.device import keep_freed_memory, release_memory
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.encoder_files import EncoderFiles, Pooling, read_encoder_files, read_settings
-from unimoe.models.encoder_forward import EncoderForward, first_position
+from unimoe.models.encoder_forward import EncoderForward, text_positions
 from unimoe.models.matmul import quicken
 from unimoe.models.pipeline import Gathered
 from unimoe.models.prompts import well_formed
@@ -179,7 +179,7 @@ class SentenceEncoder:
         Raises:
             UsageError: the configured length is above the positions.
         """
-        positions = _positions(self._model)
+        positions = text_positions(self._model)
         if config.max_length is not None:
             _refuse_longer(config, positions)
             return config.max_length
@@ -205,13 +205,7 @@ def refuse_bad_length(config: EncoderConfig, files: EncoderFiles) -> None:
             model = auto.from_config(AutoConfig.from_pretrained(files.transformer, **trust), **trust)
     except Exception:  # of many kinds; loading names what is damaged
         return
-    _refuse_longer(config, _positions(model))
-
-
-def _positions(model: Any) -> int | None:
-    """Return the tokens of the longest text that a model has positions for; None where there is no end."""
-    stated: int | None = getattr(model.config, "max_position_embeddings", None)
-    return None if not stated or stated < 1 else stated - first_position(model)
+    _refuse_longer(config, text_positions(model))
 
 
 def _refuse_longer(config: EncoderConfig, positions: int | None) -> None:

@@ -71,7 +71,7 @@ class EncoderForward:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self.first_position = first_position(model)
+        self.first_position = _first_position(model)
         self.packs = _can_pack(model) and self._packs_faithfully(at_once=False)
         self._at_once = self.packs and self._packs_faithfully(at_once=True)
 
@@ -198,7 +198,13 @@ def _can_pack(model: Any) -> bool:
     return bool(getattr(model, "_supports_attention_backend", False)) and kinds == {"full_attention"}
 
 
-def first_position(model: Any) -> int:
+def text_positions(model: Any) -> int | None:
+    """Return the tokens of the longest text that a model has positions for; None where there is no end."""
+    stated: int | None = getattr(model.config, "max_position_embeddings", None)
+    return None if not stated or stated < 1 else stated - _first_position(model)
+
+
+def _first_position(model: Any) -> int:
     """Return the first position: RoBERTa and its relatives count from the padding's id plus one."""
     for module in model.modules():
         padding = getattr(module, "padding_idx", None)

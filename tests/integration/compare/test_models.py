@@ -89,10 +89,11 @@ def test_a_model_is_compared_with_a_run_file_and_with_results(data: Path, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["python:my_compared:lengths"], 2, "only lengths to compare; give two systems or more"),
+        (["python:my_compared:lengths"], 2, "only python:my_compared:lengths to compare; give two systems or more"),
         (["python:my_compared:lengths", "empty"], 3, "empty: holds neither reranking results nor a model"),
         (["python:my_compared:lengths", "crossencoder:ce"], 2, "no kind of model 'crossencoder'"),
         (["python:my_compared:lengths", "python:my_compared:lengths"], 2, "two systems are named 'lengths'"),
+        (["python:my_compared:short", "a/b"], 3, "--systems a/b: no such run file or folder; write yes-no:a/b if it"),
         (["python:my_compared:lengths", "first_stage"], 3, "first_stage: no results at "),
         (["python:my_compared:lengths", "ce", "--qrels", "q.tsv"], 2, "models are evaluated on collections"),
     ],
