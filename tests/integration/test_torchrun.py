@@ -156,6 +156,11 @@ def test_killed_and_resumed_with_another_number(
             ["training.ranking.loss=softmax", "training.token_budget=300", "arms.joint_r8.aggregation=pcgrad"],
             id="accelerate",
         ),
+        pytest.param(
+            TORCHRUN,
+            ["training.ranking.loss=score_es", "arms.joint_r8.aggregation=ortho_lora"],
+            id="sampled loss",
+        ),
     ],
 )
 @pytest.mark.slow
