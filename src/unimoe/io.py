@@ -224,6 +224,24 @@ def hash_json(value: Any) -> str:
     return hash_parts([json.dumps(value, sort_keys=True, ensure_ascii=False)])
 
 
+_CHECKSUM = "checksum"
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON object with a checksum of its own, by which ``unsealed`` knows that nothing in it has changed."""
+    return {**content, _CHECKSUM: hash_json(content)}
+
+
+def unsealed(content: Any) -> dict[str, Any]:
+    """Return a sealed object without its checksum; raise ``ValueError`` where it is none, or something has changed."""
+    if not isinstance(content, dict) or _CHECKSUM not in content:
+        raise ValueError("no object with a checksum")
+    found = {key: value for key, value in content.items() if key != _CHECKSUM}
+    if hash_json(found) != content[_CHECKSUM]:
+        raise ValueError("its checksum does not fit")
+    return found
+
+
 def hash_file(path: Path) -> str:
     """Return the content hash of a file; raise ``DataError`` with its name if it cannot be read."""
     with _named_errors(path), path.open("rb") as file:
