@@ -426,7 +426,7 @@ class Chaos:
         place = self.place(command)
         place.named = "/sys/unimoe"  # the superuser may write into folders that others may not
         ending = place.run()
-        if ending.code not in (2, 3) or "Traceback" in ending.said or "/sys/unimoe" not in ending.last:
+        if ending.code not in (2, 3) or "Traceback" in ending.said or "/sys/" not in ending.last:
             self.tally.complain(f"{command.name}, read-only folder: ends with {ending.code}: {ending.last}")
         shutil.rmtree(place.folder)
 

@@ -6,10 +6,12 @@ The writes are our own because the library for them, atomicwrites, is no longer 
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import math
 import os
+import platform
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -55,7 +57,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
         raise UsageError(f"{path}: this is a folder, and a file is to be written here; choose another path")
     ensure_dir(path.parent)
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        _remove_abandoned(path)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{_writer(os.getpid())}.", suffix=".tmp")
     except OSError as error:
         raise UsageError(f"{path.parent}: cannot write here ({error.strerror}); choose another folder") from None
     os.close(handle)
@@ -82,7 +85,9 @@ def atomic_dir(path: Path) -> Iterator[Path]:
         raise UsageError(f"{path}: this is a file, and a folder is to be written here; choose another path")
     ensure_dir(path.parent)
     try:
-        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
+        _remove_abandoned(path)
+        prefix = f".{path.name}.{_writer(os.getpid())}."
+        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=prefix, suffix=".tmp"))
     except OSError as error:
         raise UsageError(f"{path.parent}: cannot write here ({error.strerror}); choose another folder") from None
     aside = temporary.with_suffix(".old")
@@ -101,6 +106,29 @@ def atomic_dir(path: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _writer(process: int) -> str:
+    """Return the part of a temporary name that says who writes: the machine and the process."""
+    return f"{hash_parts([platform.node()])[:6]}-{process}"
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove what killed processes of this machine left when they wrote ``path``."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.{_writer(0).removesuffix('0')}*.tmp"):
+        process = left.name.removeprefix(f".{path.name}.").partition(".")[0].rpartition("-")[2]
+        if process.isdecimal() and not _runs(int(process)):
+            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        return True
+    return True
 
 
 def _refuse_full_disk(path: Path, error: Exception) -> None:
@@ -222,6 +250,24 @@ def hash_parts(parts: Iterable[str | bytes]) -> str:
 def hash_json(value: Any) -> str:
     """Return the content hash of a JSON value, whatever the order of its keys."""
     return hash_parts([json.dumps(value, sort_keys=True, ensure_ascii=False)])
+
+
+_CHECKSUM = "checksum"
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON object with a checksum of its own, by which ``unsealed`` knows that nothing in it has changed."""
+    return {**content, _CHECKSUM: hash_json(content)}
+
+
+def unsealed(content: Any) -> dict[str, Any]:
+    """Return a sealed object without its checksum; raise ``ValueError`` where it is none, or something has changed."""
+    if not isinstance(content, dict) or _CHECKSUM not in content:
+        raise ValueError("no object with a checksum")
+    found = {key: value for key, value in content.items() if key != _CHECKSUM}
+    if hash_json(found) != content[_CHECKSUM]:
+        raise ValueError("its checksum does not fit")
+    return found
 
 
 def hash_file(path: Path) -> str:

@@ -220,3 +220,19 @@ def test_the_cache_can_be_moved(tmp_cache: Path) -> None:
 def test_what_json_lacks_becomes_null_at_any_depth() -> None:
     value = {"a": [1.5, float("inf"), {"b": (float("nan"), None, "x", 3)}], "c": True}
     assert io.finite(value) == {"a": [1.5, None, {"b": [None, None, "x", 3]}], "c": True}
+
+
+def test_what_a_killed_process_left_goes_with_the_next_write(tmp_path: Path) -> None:
+    code = (
+        "import os, sys, pathlib\nfrom unimoe.io import atomic_dir, atomic_path\n"
+        "path = pathlib.Path(sys.argv[1])\n"
+        "with atomic_path(path / 'a.json'), atomic_dir(path / 'b'):\n    os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=False)
+    assert len(list(tmp_path.iterdir())) == 2
+    with io.atomic_path(tmp_path / "a.json") as own:  # not that of a process that runs
+        io.write_text(tmp_path / "a.json", "whole")
+        assert own.exists()
+    with io.atomic_dir(tmp_path / "b"):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b"]

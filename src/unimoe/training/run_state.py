@@ -19,13 +19,14 @@ from torch import Tensor
 
 from unimoe.checkpoint import first_difference
 from unimoe.errors import DataError
-from unimoe.io import append_jsonl, atomic_path, lock, parse_json, read_bytes, write_text
+from unimoe.io import append_jsonl, atomic_path, hash_parts, lock, parse_json, read_bytes, write_text
 
 Progress = TypeVar("Progress")
 Parts = dict[str, dict[str, Tensor]]
 """Tensors by the part they belong to, such as the optimizer, and by name."""
 
 _OF_PROGRESS = "progress"
+_CHECKSUM = "checksum"
 
 
 class RunState(Generic[Progress]):
@@ -58,12 +59,10 @@ class RunState(Generic[Progress]):
         tensors = {f"{part}:{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
         numbers = {name: value for name, value in fields.items() if not isinstance(value, Tensor)}
         about = {"fingerprint": self.fingerprint, "settings": self.settings, "progress": numbers}
+        kept = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+        texts = {name: json.dumps(value) for name, value in about.items()}
         with atomic_path(self.path) as temporary:
-            safetensors.torch.save_file(
-                {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()},
-                temporary,
-                {name: json.dumps(value) for name, value in about.items()},
-            )
+            safetensors.torch.save_file(kept, temporary, {**texts, _CHECKSUM: _checksum(texts, kept)})
 
     def load(self, device: torch.device | str = "cpu") -> tuple[Progress, Parts] | None:
         """Read the saved state, with its tensors on a device; None where there is none.
@@ -76,10 +75,15 @@ class RunState(Generic[Progress]):
         parts: Parts = {}
         try:
             with safetensors.safe_open(self.path, "pt", device=str(device)) as file:
-                about = {name: parse_json(value) for name, value in (file.metadata() or {}).items()}
-                for key in file.keys():  # noqa: SIM118 - not a mapping
-                    part, _, name = key.partition(":")
-                    parts.setdefault(part, {})[name] = file.get_tensor(key)
+                texts = dict(file.metadata() or {})
+                kept = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
+            stated = texts.pop(_CHECKSUM, None)
+            if stated is not None and stated != _checksum(texts, kept):
+                raise ValueError("its checksum does not fit")
+            about = {name: parse_json(value) for name, value in texts.items()}
+            for key, tensor in kept.items():
+                part, _, name = key.partition(":")
+                parts.setdefault(part, {})[name] = tensor
             self.refuse_other(self.path, about["fingerprint"], about["settings"])
             return self._progress(**about["progress"], **parts.pop(_OF_PROGRESS, {})), parts
         except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
@@ -124,6 +128,15 @@ class RunState(Generic[Progress]):
         raise DataError(
             f"{path} is of another training: {reason}; choose another output_dir, or delete it to start over"
         )
+
+
+def _checksum(texts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """Return the content hash of a state; that of safetensors ends with the names and shapes."""
+    parts: list[str | bytes] = [part for name in sorted(texts) for part in (name, texts[name])]
+    for name in sorted(tensors):
+        flat = tensors[name].cpu().reshape(-1).view(torch.uint8)
+        parts += [name, flat.numpy().tobytes()]
+    return hash_parts(parts)
 
 
 def _cut_log(path: Path, step: int) -> None:

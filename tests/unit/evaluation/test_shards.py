@@ -145,11 +145,22 @@ class TestStore:
             lambda text: "\x00" * len(text),
             lambda text: text.replace('"d2"', '"d3"'),
             lambda text: text.replace("-1e-45", '"x"'),
+            lambda text: text.replace("0.30000000000000004", "0.31"),
             lambda text: text.replace('"seconds"', '"second"'),
             lambda text: "[]",
             lambda text: '{"run": null, "seconds": 1}',
         ],
-        ids=["cut", "empty", "zeros", "other ids", "no number", "other key", "a list", "null"],
+        ids=[
+            "cut",
+            "empty",
+            "zeros",
+            "other ids",
+            "no number",
+            "another number",
+            "other key",
+            "a list",
+            "null",
+        ],
     )
     def test_a_damaged_file_is_as_good_as_none(
         self, store: ShardStore, tmp_path: Path, damage: Callable[[str], str]

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from unimoe.errors import DataError
 from unimoe.io import hash_json
@@ -91,6 +93,26 @@ class TestState:
         state.refuse_other(tmp_path, state.fingerprint, {"seed": 1})
         with pytest.raises(DataError, match="is of another training: its data or base model is another one"):
             state.refuse_other(tmp_path, "another", {"seed": 0})
+
+    @pytest.mark.parametrize("place", [-1, -6, 200])
+    def test_one_with_a_changed_byte_is_damaged(self, tmp_path: Path, place: int) -> None:
+        state = state_in(tmp_path, SETTINGS)
+        state.save(
+            Progress(step=3), model={"w": torch.tensor([1 / 3, 2 / 3], dtype=torch.bfloat16), "n": torch.tensor(7)}
+        )
+        content = bytearray(state.path.read_bytes())
+        content[place] ^= 1
+        state.path.write_bytes(content)
+        with pytest.raises(DataError, match="damaged training state"):
+            state.load()
+
+    def test_one_of_an_older_version_has_no_checksum(self, tmp_path: Path) -> None:
+        state = state_in(tmp_path, SETTINGS)
+        state.save(Progress(step=3), model={"w": torch.ones(2)})
+        with safe_open(state.path, "pt") as file:
+            texts = {name: text for name, text in file.metadata().items() if name != "checksum"}
+        save_file({"model:w": torch.ones(2)}, state.path, texts)
+        assert state.load() is not None
 
     def test_one_without_its_facts_is_damaged(self, tmp_path: Path) -> None:
         import safetensors.torch

@@ -16,7 +16,7 @@ from unimoe.data.collection import Collection
 from unimoe.data.sources.beir_layout import write_parts
 from unimoe.errors import DataError, UsageError
 from unimoe.evaluation.engines import Engine, LocalEngine
-from unimoe.io import atomic_dir, hash_json, hash_parts, read_json, write_json
+from unimoe.io import atomic_dir, hash_json, hash_parts, read_json, sealed, unsealed, write_json
 from unimoe.models.embedder import Advance
 from unimoe.retrieval.bm25 import cached_bm25_run
 from unimoe.studies.biencoder.config import LabelConfig
@@ -143,7 +143,7 @@ def probabilities(
         if scores is None:
             asked = replace(collection, queries={query_id: queries[query_id] for query_id in shard})
             scores = grader.probabilities(asked, run)
-            write_json(path, scores, indent=None)
+            write_json(path, sealed({"scores": scores}), indent=None)
         found[begin] = scores
         if advance:
             advance(len(pairs))
@@ -224,10 +224,10 @@ def _write_labels(
 def _kept(path: Path, shard: Sequence[str], run: Run) -> Run | None:
     """Read the scores of a finished shard; None where it is missing or its file is damaged."""
     try:
-        kept: Run = read_json(path)
-    except DataError:
+        kept: Run = unsealed(read_json(path))["scores"]
+    except (DataError, ValueError, KeyError):
         return None
-    whole = isinstance(kept, dict) and all(kept.get(key, {}).keys() == run[key].keys() for key in shard)
+    whole = all(kept.get(key, {}).keys() == run[key].keys() for key in shard)
     return kept if whole else None
 
 
