@@ -15,6 +15,7 @@ from unimoe.results import TrainingBudget
 
 CHECKPOINT_VERSION = 1
 ADAPTER_FILE = "adapter_model.safetensors"
+ADAPTER_SETTINGS = "adapter_config.json"
 
 _MANIFEST = "unimoe.json"
 
@@ -28,6 +29,7 @@ class Checkpoint(BaseModel):
     Attributes:
         fingerprint: content hash of all that determines the weights; equal fingerprints, equal trainings.
         adapter_hash: content hash of the adapter's weights.
+        settings_hash: content hash of the adapter's settings; None in checkpoints that were written without it.
         dtype: of the training; evaluation uses the same unless the config sets another.
     """
 
@@ -41,6 +43,7 @@ class Checkpoint(BaseModel):
     dtype: str
     fingerprint: str
     adapter_hash: str
+    settings_hash: str | None = None
     training: TrainingBudget
     config: dict[str, Any]
 
@@ -122,6 +125,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         missing = manifest.name if not manifest.is_file() else adapter.name
         raise DataError(f"{folder}: not a whole checkpoint, {missing} is missing; train the arm again")
     checkpoint = read_model(manifest, Checkpoint, "train the arm again with this unimoe")
-    if hash_file(adapter) != checkpoint.adapter_hash:
-        raise DataError(f"{adapter}: content differs from its manifest (damaged or replaced); train the arm again")
+    expected = {adapter: checkpoint.adapter_hash, folder / ADAPTER_SETTINGS: checkpoint.settings_hash}
+    for path, content in expected.items():
+        if content is not None and hash_file(path) != content:
+            raise DataError(f"{path}: content differs from its manifest (damaged or replaced); train the arm again")
     return checkpoint

@@ -8,6 +8,7 @@ import pytest
 
 from unimoe.checkpoint import (
     ADAPTER_FILE,
+    ADAPTER_SETTINGS,
     Checkpoint,
     read_checkpoint,
     training_fingerprint,
@@ -55,6 +56,7 @@ def fingerprint(
 def folder(tmp_path: Path) -> Path:
     """A whole checkpoint."""
     (tmp_path / ADAPTER_FILE).write_bytes(b"weights")
+    (tmp_path / ADAPTER_SETTINGS).write_text("{}")
     write_manifest(tmp_path, manifest(tmp_path))
     return tmp_path
 
@@ -68,6 +70,7 @@ def manifest(folder: Path) -> Checkpoint:
         dtype="bfloat16",
         fingerprint=fingerprint(),
         adapter_hash=hash_file(folder / ADAPTER_FILE),
+        settings_hash=hash_file(folder / ADAPTER_SETTINGS),
         training=TrainingBudget(steps=10, ranking_examples=80, embedding_examples=0, tokens=1234),
         config=experiment().model_dump(),
     )
@@ -94,6 +97,15 @@ def refusal(folder: Path) -> str:
 class TestReading:
     def test_what_was_written_comes_back(self, folder: Path) -> None:
         assert read_checkpoint(folder) == manifest(folder)
+
+    @pytest.mark.parametrize("name", [ADAPTER_FILE, ADAPTER_SETTINGS])
+    def test_a_changed_file_is_refused(self, folder: Path, name: str) -> None:
+        (folder / name).write_text("{ }")
+        assert f"{name}: content differs from its manifest" in refusal(folder)
+
+    def test_a_checkpoint_of_before_names_no_hash_of_its_settings(self, folder: Path) -> None:
+        edit(folder, settings_hash=None)
+        assert read_checkpoint(folder).settings_hash is None
 
     def test_the_experiment_comes_back(self, folder: Path) -> None:
         assert read_checkpoint(folder).experiment == experiment()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from unimoe.checkpoint import (
     ADAPTER_FILE,
+    ADAPTER_SETTINGS,
     Checkpoint,
     folder_name,
     read_checkpoint,
@@ -167,6 +168,7 @@ class CheckpointManager:
             # Without False, "auto" would ask the hub whether embedding layers belong to the adapter.
             peft.save_pretrained(temporary, save_embedding_layers=False)
             _write_masters(temporary / ADAPTER_FILE, masters)
+            _rewrite_settings(temporary / ADAPTER_SETTINGS, base_on_hub(self._experiment))
             checkpoint = Checkpoint(
                 arm=self._arm,
                 seed=self._seed,
@@ -175,10 +177,10 @@ class CheckpointManager:
                 dtype=self._dtype,
                 fingerprint=self._state.fingerprint,
                 adapter_hash=hash_file(temporary / ADAPTER_FILE),
+                settings_hash=hash_file(temporary / ADAPTER_SETTINGS),
                 training=seen,
                 config=self._experiment.model_dump(),
             )
-            _name_base(temporary / "adapter_config.json", base_on_hub(self._experiment))
             write_text(temporary / "README.md", model_card(checkpoint, model))
             write_manifest(temporary, checkpoint)
         if which == "last":
@@ -216,7 +218,9 @@ def _write_masters(path: Path, masters: Mapping[str, Tensor]) -> None:
     safetensors.torch.save_file(weights, path, {"format": "pt"})
 
 
-def _name_base(path: Path, base: str) -> None:
-    """Name the base model as others know it, not by its path on this machine."""
+def _rewrite_settings(path: Path, base: str) -> None:
+    """Name the base model as others know it, not by its path on this machine, and sort what PEFT keeps as a set."""
     config = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(config.get("target_modules"), list):
+        config["target_modules"].sort()
     write_text(path, json.dumps(config | {"base_model_name_or_path": base}, indent=2) + "\n")
