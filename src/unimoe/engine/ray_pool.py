@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import time
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,9 @@ _ANSWER = 10.0
 
 _LOOK = 1.0
 """Seconds between two looks at the machines of the cluster."""
+
+_TOKENS = 1024
+"""Units whose token ids stay in the cluster's memory."""
 
 _DOUBT = 10.0
 """Seconds in which a lost machine shows in Ray's list; a worker whose machine is still there after them crashed."""
@@ -70,6 +74,8 @@ class RayPool:
         self._actor = self._ray.remote(max_restarts=0, max_task_retries=0)(_actor_class())
         self._coming: dict[Any, Any] = {}  # reference of its facts -> actor
         self._working: dict[Any, tuple[Seat, Unit]] = {}
+        self._made: dict[Any, Any] = {}  # reference of a reply -> that of token ids, which stay where they were made
+        self._tokens: OrderedDict[str, Any] = OrderedDict()
         self._doubts: list[_Doubt] = []
         self._looked, self._alive = 0.0, set[str]()
         self._actors = 0
@@ -77,7 +83,13 @@ class RayPool:
     def start(self, seat: Seat, unit: Unit) -> None:
         """Let a worker compute a unit."""
         shared = [unit.shared] if unit.shared is not None else []  # in a list: the worker fetches it when it must
-        self._working[seat.handle.compute.remote(unit.order, shared)] = (seat, unit)
+        known = self._tokens.get(unit.order["part"].get("tokens"))
+        reply, made = seat.handle.compute.options(num_returns=2).remote(
+            unit.order, shared, [] if known is None else [known]
+        )
+        self._working[reply] = (seat, unit)
+        if known is None:
+            self._made[reply] = made
 
     def share(self, value: Any) -> Any:
         """Put a value into the cluster's memory, whence it travels once to each machine; return its handle."""
@@ -137,8 +149,11 @@ class RayPool:
 
     def _replied(self, reference: Any) -> list[Event]:
         seat, unit = self._working.pop(reference)
+        made = self._made.pop(reference, None)
         try:
-            return [Replied(seat, unit, self._ray.get(reference))]
+            reply = self._ray.get(reference)
+            self._keep(unit.order["part"].get("tokens"), made)
+            return [Replied(seat, unit, reply)]
         except self._ray.exceptions.RayError as error:
             self._actors -= 1
             reason = _last_line(error)
@@ -146,6 +161,13 @@ class RayPool:
                 return [Lost(seat, unit, False, reason)]
             self._doubts.append(_Doubt(seat, unit, reason, time.monotonic() + _DOUBT))
             return []
+
+    def _keep(self, tokens: str | None, made: Any) -> None:
+        """Keep token ids in the cluster's memory, for other checkpoints with the same tokenizer and prompt."""
+        if tokens is not None and made is not None:
+            self._tokens[tokens] = made
+            if len(self._tokens) > _TOKENS:
+                self._tokens.popitem(last=False)
 
     def _settled(self) -> list[Event]:
         """Return the lost workers of which it is known by now whether their machine is lost."""
@@ -199,6 +221,7 @@ def _no_cluster(address: str | None, error: Exception) -> UsageError:
 
 def _actor_class() -> type:
     """Return the class of the actors; the worker is imported where it runs."""
+    import ray
 
     class Actor:
         def __init__(self, store: str, device: str | None, threads: int) -> None:
@@ -207,14 +230,17 @@ def _actor_class() -> type:
             self._worker = Worker(store, device, threads)
 
         def facts(self) -> dict[str, Any]:
-            import ray
-
             return {**self._worker.facts(), "node": ray.get_runtime_context().get_node_id()}
 
-        def compute(self, order: Mapping[str, Any], shared: list[Any]) -> bytes:
-            import ray
+        def compute(self, order: Mapping[str, Any], shared: list[Any], tokens: list[Any]) -> tuple[bytes, Any]:
+            def fetched() -> Any:
+                try:
+                    return ray.get(tokens[0])
+                except ray.exceptions.RayError:  # the machine that made them is lost
+                    return None
 
-            return self._worker.compute(order, (lambda: ray.get(shared[0])) if shared else None)
+            texts = (lambda: ray.get(shared[0])) if shared else None
+            return self._worker.compute(order, texts, fetched if tokens else None)
 
     return Actor
 

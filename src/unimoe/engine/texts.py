@@ -1,10 +1,11 @@
-"""Texts by id as two arrays, which processes of one machine read from shared memory without a copy of each."""
+"""Texts and token ids as arrays, which processes of one machine read from shared memory without a copy of each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,3 +66,26 @@ class PairTexts:
     def content(self) -> str:
         """The content hash."""
         return hash_parts([self.queries.content, self.documents.content])
+
+
+@dataclass(frozen=True)
+class TokenTable:
+    """The token ids of N prompts.
+
+    Attributes:
+        ids: of all prompts one after the other, ``(tokens,)`` int32.
+        ends: where each prompt ends, ``(N,)``.
+    """
+
+    ids: NDArray[np.int32]
+    ends: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, prompts: Sequence[Sequence[int]]) -> TokenTable:
+        """Make a table of token ids."""
+        ends = np.cumsum([len(ids) for ids in prompts], dtype=np.int64)
+        return cls(np.fromiter(chain.from_iterable(prompts), dtype=np.int32, count=int(ends[-1])), ends)
+
+    def prompts(self) -> list[list[int]]:
+        """Return the token ids of each prompt."""
+        return [ids.tolist() for ids in np.split(self.ids, self.ends[:-1])]

@@ -52,25 +52,33 @@ class Worker:
             "sees_store": self._store.read(PROBE, PROBE) is not None,
         }
 
-    def compute(self, order: Mapping[str, Any], shared: Callable[[], Any] | None = None) -> bytes:
-        """Compute a unit and return what was made of it, or the error, as bytes.
+    def compute(
+        self,
+        order: Mapping[str, Any],
+        shared: Callable[[], Any] | None = None,
+        tokens: Callable[[], Any] | None = None,
+    ) -> tuple[bytes, Any]:
+        """Compute a unit and return what was made of it, or the error, as bytes; and token ids that others can use.
 
         Args:
             order: ``recipe`` of the model, ``job`` and ``part``; ``unit`` is its place in the store, and ``shared`` the
                 hash of the texts that it reads, or None.
             shared: fetches these texts.
+            tokens: fetches the token ids of the part, if another worker has made them; returns None if they are lost.
         """
         try:
             part = dict(order["part"])
             if shared:
                 part["shared"] = self._at_hand(order["shared"], shared)
+            if tokens:
+                part["prepared"] = tokens()
             reply = packed(self._jobs_of(order["recipe"])[order["job"]](part))
             if order["unit"]:
                 scope, key = order["unit"]
                 self._store.write(scope, key, reply)
-            return reply
+            return reply, part.get("made")
         except Exception as error:  # of whatever kind, the driver waits for the reply
-            return packed_error(error, platform.node())
+            return packed_error(error, platform.node()), None
 
     def _jobs_of(self, recipe: Mapping[str, Any]) -> Mapping[str, Compute]:
         """Return the jobs of a recipe; the model of the one before is let go first."""

@@ -13,7 +13,7 @@ from unimoe.engine.cluster import ClusterWorkers, Handle
 from unimoe.engine.texts import PairTexts, TextTable
 from unimoe.engine.work import nowhere
 from unimoe.evaluation.shards import Candidates, Pair, ShardScores, candidate_pairs
-from unimoe.io import hash_parts
+from unimoe.io import hash_json, hash_parts
 from unimoe.models.embedder import Advance, Vectors
 
 
@@ -31,6 +31,8 @@ class ClusterModel:
         self.workers, self.place = workers, facts["place"]
         self.budget: int | None = facts["token_budget"]
         self.logits: bool = facts["logits"]
+        self.tokens: str | None = facts.get("tokens")
+        """Tells token ids of pairs from those that another tokenizer or prompt makes; None where there are none."""
         for name in ("base_identity", "prompt_name"):
             if name in facts:
                 setattr(self, name, facts[name])
@@ -91,7 +93,7 @@ class ClusterReranker:
             self._part(
                 collection,
                 shards=[list(map(list, shard))],
-                content=_content(collection, shard),
+                **self._named(_content(collection, shard)),
                 items=len(shard),
             )
             for shard in shards
@@ -105,6 +107,11 @@ class ClusterReranker:
             times.append(seconds)
             budgets.append(int(budget))
         return ShardScores(scores, math.fsum(times), min(filter(None, budgets), default=None))
+
+    def _named(self, content: str) -> dict[str, str]:
+        """Return the hash of a shard's texts, and that of its token ids."""
+        tokens = self._model.tokens
+        return {"content": content} | ({"tokens": hash_json([tokens, content, self.options])} if tokens else {})
 
     def _part(self, collection: Collection, **content: Any) -> dict[str, Any]:
         return {"name": collection.name, "options": self.options, "shared": self._texts, **content}

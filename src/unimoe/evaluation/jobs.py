@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unimoe.data.collection import Collection, Document
-from unimoe.engine.texts import PairTexts
+from unimoe.engine.texts import PairTexts, TokenTable
 from unimoe.engine.work import Compute, Part
 from unimoe.evaluation.mteb.remote import task_job
 from unimoe.evaluation.rerankers import device_of, reranker_of, returns_logits, used_budget
-from unimoe.evaluation.shards import score_part
+from unimoe.evaluation.shards import prepared_part, score_part
+from unimoe.io import hash_json
 from unimoe.models.device import describe_device
 from unimoe.models.embedder import Vectors
 
@@ -31,7 +32,13 @@ def model_jobs(load: Callable[[], Any]) -> Mapping[str, Compute]:
         return vectors
 
     def rerank(part: Part) -> NDArray[np.float64]:
-        return score_part(reranker_of(model(), **part["options"]), _with_texts(part))
+        reranker, whole = reranker_of(model(), **part["options"]), _with_texts(part)
+        if "tokens" not in part:
+            return score_part(reranker, whole)
+        tokens: TokenTable | None = part.get("prepared")
+        if tokens is None:
+            tokens = part["made"] = TokenTable.of(prepared_part(reranker, whole))
+        return score_part(reranker, whole, prepared=tokens.prompts())
 
     def cut(part: Part) -> list[list[tuple[str, str]]]:
         texts: PairTexts = part["shared"]
@@ -64,6 +71,8 @@ def model_jobs(load: Callable[[], Any]) -> Mapping[str, Compute]:
 def model_facts(model: Any, batches: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a driver that does not hold a model must know of it, as JSON values."""
     described = {name: str(getattr(model, name)) for name in ("base_identity", "prompt_name") if hasattr(model, name)}
+    if len(described) == 2 and callable(getattr(model, "rerank_ids", None)):
+        described["tokens"] = hash_json(described)
     if hasattr(model, "dtype"):
         described["dtype"] = str(model.dtype).removeprefix("torch.")
     return {

@@ -234,15 +234,36 @@ def score_shards(
     return ShardScores(scores, math.fsum(times), min(filter(None, budgets), default=None))
 
 
-def score_part(reranker: Reranker, part: Part, advance: Advance | None = None) -> NDArray[np.float64]:
-    """Score some shards that another process cut: the scores of their pairs, then seconds and token budget."""
-    corpus = {key: Document("", text) for key, text in part["corpus"].items()}
-    collection = Collection(part["name"], "", corpus, part["queries"], {})
-    shards = [[(query, document) for query, document in shard] for shard in part["shards"]]
+def score_part(
+    reranker: Reranker,
+    part: Part,
+    advance: Advance | None = None,
+    prepared: Sequence[Sequence[Any]] | None = None,
+) -> NDArray[np.float64]:
+    """Score some shards that another process cut: the scores of their pairs, then seconds and token budget.
+
+    ``prepared`` is what ``prepared_part`` made of a part of one shard, here or elsewhere.
+    """
+    collection, shards = _part_content(part)
+    if prepared is not None:
+        found = _score(reranker, collection, shards[0], prepared, advance)
+        return np.array([*found.scores, found.seconds, reranker.token_budget or 0])
     folder, fingerprint = part["store"] or (None, "")
     store = ShardStore(Path(folder), fingerprint) if folder else None
     found = _score_shards(reranker, collection, shards, store, advance)
     return np.array([*found.scores, found.seconds, found.token_budget or 0])
+
+
+def prepared_part(reranker: Reranker, part: Part) -> Sequence[Sequence[Any]]:
+    """Return what a reranker prepares of a part of one shard."""
+    collection, (shard,) = _part_content(part)
+    return prepare(reranker, collection, shard)
+
+
+def _part_content(part: Part) -> tuple[Collection, list[list[Pair]]]:
+    corpus = {key: Document("", text) for key, text in part["corpus"].items()}
+    shards = [[(query, document) for query, document in shard] for shard in part["shards"]]
+    return Collection(part["name"], "", corpus, part["queries"], {}), shards
 
 
 def prepare(reranker: Reranker, collection: Collection, pairs: Sequence[Pair]) -> Sequence[Sequence[Any]]:
