@@ -24,7 +24,7 @@ import filelock
 import platformdirs
 from pydantic import BaseModel, ValidationError
 
-from unimoe.errors import DataError, UsageError, is_full_disk
+from unimoe.errors import DataError, UnimoeError, UsageError, is_full_disk
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -133,7 +133,7 @@ def _runs(process: int) -> bool:
 
 def _refuse_full_disk(path: Path, error: Exception) -> None:
     """Refuse to go on without room; libraries that write files have errors of their own for that."""
-    if is_full_disk(error):
+    if is_full_disk(error) and not isinstance(error, UnimoeError):
         raise UsageError(
             f"{path}: cannot be written ({os.strerror(errno.ENOSPC)}); free room there, or choose another folder"
         ) from None

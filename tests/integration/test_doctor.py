@@ -40,6 +40,6 @@ def test_findings(tmp_path: Path) -> None:
 def test_every_command_is_registered() -> None:
     assert {command.name for command in app.registered_commands} == {
         "demo", "train", "evaluate", "evaluate-run", "export-mteb", "analyze", "compare", "doctor", "parity",
-        "retrieve", "train-head", "compare-heads", "train-cross-encoder", "train-biencoder", "label-pairs",
+        "retrieve", "status", "train-head", "compare-heads", "train-cross-encoder", "train-biencoder", "label-pairs",
         "train-translator", "compare-translators",
     }  # fmt: skip

@@ -14,7 +14,7 @@ from support.sources import SMALL, FakeBeir, content, write_msmarco, write_zip
 from unimoe.data.catalog import CQADUPSTACK, UnavailableError, available, load_collection
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.sources.beir_layout import write_beir
-from unimoe.errors import DataError
+from unimoe.errors import DataError, UsageError
 
 OTHER = assemble("other", "test", [("d1", Document("T", "one"))], [("q1", "first")], {"q1": {"d1": 2}})
 
@@ -111,7 +111,7 @@ class TestZipByHand:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(zipfile.ZipFile, "extractall", full)
-        with pytest.raises(DataError, match=r"fiqa\.zip: cannot be unpacked into .* \(No space left on device\)"):
+        with pytest.raises(UsageError, match=r"zips.fiqa-\w+: cannot be written \(No space left on device\)"):
             load_collection("fiqa", "test")
 
 
