@@ -186,9 +186,10 @@ def test_a_unit_that_kills_its_worker_is_set_aside_and_the_rest_is_done(cluster:
     driver = start(*arguments(home, deadly, wrong, fine), *on(cluster, home))
     _, stderr = driver.communicate(timeout=400)
     assert driver.returncode == 4, stderr
-    assert "failed: reranking deadly: score, deadly: set aside, 3 worker processes died under it" in stderr
+    assert "failed: deadly: reranking deadly: score, shard 4 of 12 (query 'q3', document " in stderr
+    assert "and on): set aside, 3 worker processes died under it" in stderr
     assert "ValueError: no score for this one" in stderr
-    assert "done, without 2 collections (deadly, wrong)" in stderr
+    assert "error: done, without 2 collections (" in stderr
     asked_in_deadly = [query for query in asked(home) if query]
     assert len(asked_in_deadly) >= QUERIES - 1 + QUERIES  # the others of the collection, and all of the last one
     assert (home / "together" / "score" / "seed_none" / "results" / "reranking" / "fine.json").exists()

@@ -23,6 +23,9 @@ from unimoe.provenance import package_versions
 _AHEAD = 4
 """Parts for each worker that are made ahead where their texts travel with them."""
 
+_OF_THE_DRIVER = ("shared", "items", "label")
+"""Keys of a part that a worker does not get."""
+
 _READERS = 16
 """Objects read from the store at a time."""
 
@@ -183,7 +186,8 @@ class ClusterWorkers:
         """Yield what a job makes of each part, in order; what the store has is read.
 
         A part names what makes it by ``content`` where it has ``shared`` texts, and the number of its items by
-        ``items``. Where a part is set aside, the others are computed before the error is raised.
+        ``items``; messages call it by its ``label``. Where a part is set aside, the others are computed before
+        the error is raised.
         """
         waiting: deque[tuple[Part, Future[bytes]]] = deque()
         aside: list[str] = []
@@ -215,7 +219,7 @@ class ClusterWorkers:
         """Return the reply of a part, from the store where it is finished."""
         if self._finished is None:
             self._finished = self._cluster.store.keys(self._assignment.scope)
-        known = {name: value for name, value in part.items() if name not in ("shared", "items")}
+        known = {name: value for name, value in part.items() if name not in _OF_THE_DRIVER}
         key, items = hash_json([self._identity, job, known]), part.get("items", 1)
         if key in self._finished:
             return self._cluster.readers.submit(self._read, job, part, key, items)
@@ -245,10 +249,10 @@ class ClusterWorkers:
         order = {
             "recipe": self._assignment.recipe,
             "job": job,
-            "part": {name: value for name, value in part.items() if name not in ("shared", "items")},
+            "part": {name: value for name, value in part.items() if name not in _OF_THE_DRIVER},
             "unit": unit,
             "shared": handle and handle.content,
         }
-        asked = Unit(self._system, self._assignment.what, part.get("name", job), order, handle and handle.reference)
+        asked = Unit(self._system, self._assignment.what, part.get("label", job), order, handle and handle.reference)
         self._dispatcher.submit(asked)
         return asked.reply

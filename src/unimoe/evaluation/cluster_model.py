@@ -95,8 +95,9 @@ class ClusterReranker:
                 shards=[list(map(list, shard))],
                 **self._named(_content(collection, shard)),
                 items=len(shard),
+                label=f"shard {number} of {len(shards)} (query {shard[0][0]!r}, document {shard[0][1]!r}, and on)",
             )
-            for shard in shards
+            for number, shard in enumerate(shards, start=1)
         ]
         scores: list[float] = []
         times, budgets = [0.0], [self.token_budget or 0]

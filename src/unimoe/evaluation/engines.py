@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -20,6 +21,7 @@ from unimoe.engine.work import Workers
 from unimoe.errors import UsageError
 from unimoe.evaluation.cluster_model import ClusterModel
 from unimoe.evaluation.jobs import model_jobs
+from unimoe.evaluation.mteb.names import random_state_kept
 from unimoe.evaluation.spec import EvaluationSpec
 from unimoe.evaluation.systems import RecipeMaker
 from unimoe.models.device import choose_dtype
@@ -197,6 +199,9 @@ class ClusterEngine:
 
     def run(self, jobs: Iterable[Callable[[], None]], at_once: int) -> None:
         """Run jobs in threads; the next one starts when one ends."""
+        with random_state_kept():  # now: while one thread imports transformers, another finds half of it
+            importlib.import_module("unimoe.evaluation.mteb.tasks")
+            _ = importlib.import_module("transformers").PreTrainedTokenizerBase
         under_way: set[Future[None]] = set()
         over: list[Future[None]] = []
         threads = ThreadPoolExecutor(at_once)
