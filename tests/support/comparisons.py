@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from unimoe.analysis.loading import load_all_results
 
-_TIMES = {"s", "peak MB", "ms/query", "ms"}
+_TIMES = {"s", "peak MB", "µs/query"}
 """Columns of tables that differ between two runs."""
 
 
@@ -33,8 +33,8 @@ def assert_same_comparison(here: Path, there: Path) -> None:
         elif path.parts[0] == "tuning" and len(path.parts) == 2:
             assert _choices(there / path) == _choices(here / path), path
     assert _scores(there) == _scores(here)
-    for path in there.rglob("*.json*"):
-        assert "folders" not in path.read_text(), f"{path} names a worker's folder"
+    for path in (*there.rglob("*.json*"), *there.rglob("*.md")):
+        assert "/folders/" not in path.read_text(), f"{path} names a worker's folder"
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
