@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from support.comparisons import assert_same_comparison
+from support.engine import ThreadPool
 from support.heads import topics_folder
-from support.scripts import assert_refused, call_script
+from support.scripts import Done, assert_refused, call_script
 
 import unimoe
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.loading import load_all_results
 from unimoe.metrics import score_run
 from unimoe.results import read_drilldown, read_result, result_path
+from unimoe.studies.heads.compare import search
 from unimoe.trec import read_qrels, read_run
 
 UNIMOE = str(Path(unimoe.__file__).with_name("__main__.py"))
@@ -181,6 +185,53 @@ def test_a_head_is_trained_by_a_file(places: tuple[Path, Path, Path], tmp_path: 
     assert_refused(
         call_script(UNIMOE, "train-head", "--config", file), 2, "head.yaml", "metod", "did you mean 'method'?"
     )
+
+
+class TestCluster:
+    """Workers of a cluster do the trainings."""
+
+    @pytest.fixture(autouse=True)
+    def _workers(self, one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("unimoe.engine.ray_pool.RayPool", lambda address, hire: ThreadPool(hire.store, 2))
+
+    def both(self, places: tuple[Path, Path, Path], folder: Path, *arguments: str) -> tuple[Done, Done]:
+        """Compare in this process and by workers."""
+        cluster = ("--engine", "ray", "--store", str(folder / "store"))
+        given = (*arguments, "--task", source(places), *FAST, "--threads", "1")
+        alone, together = (
+            call_script(
+                "compare_methods.py", *given, "--output-dir", folder / name, *more, UNIMOE_CACHE=str(places[2])
+            )
+            for name, more in (("alone", ()), ("together", cluster))
+        )  # fmt: skip
+        assert alone.returncode == 0, alone.stderr
+        assert together.returncode == 0, together.stderr
+        return alone, together
+
+    def test_methods_are_compared_the_same(self, places: tuple[Path, Path, Path], tmp_path: Path) -> None:
+        methods = ("--methods", f"{METHODS},genetic,eggroll_objectives")
+        _, done = self.both(places, tmp_path, "methods", *methods)
+        assert "10 trainings by workers" in done.stderr
+        assert "11 trainings by workers" in done.stderr
+        assert_same_comparison(tmp_path / "alone", tmp_path / "together")
+        (tmp_path / "together" / "infonce" / "seed_1" / "training.json").unlink()
+        alone, again = self.both(places, tmp_path, "methods", *methods)
+        assert again.stderr.count("by workers") == 1
+        assert "1 trainings by workers" in again.stderr, "what is there is not done again"
+        assert again.stdout.count("eggroll-beats-infonce") == alone.stdout.count("eggroll-beats-infonce") == 1
+
+    def test_a_grid_and_a_front_are_the_same(
+        self, places: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name, values in {"SIGMAS": (0.1, 0.3), "POPULATIONS": (4, 8), "RATES": (1e-3,), "SIZES": (8,)}.items():
+            monkeypatch.setattr(search, name, values)
+        for part, trainings in (("grid", 4), ("pareto", 4)):
+            alone, together = self.both(places, tmp_path, part, "--methods", "eggroll,eggroll_objectives")
+            assert f"{trainings} trainings by workers" in together.stderr
+            ours, theirs = ((tmp_path / name / "analysis" / f"{part}.md").read_text() for name in ("alone", "together"))
+            times = re.compile(r"[\d.]+ \|$", re.M) if part == "grid" else re.compile("$^")
+            assert times.sub("", theirs) == times.sub("", ours)
+            assert len(alone.stdout.splitlines()) == len(together.stdout.splitlines())
 
 
 @pytest.mark.parametrize(

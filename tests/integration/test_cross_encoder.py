@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from support.comparisons import assert_same_comparison
+from support.engine import ThreadPool
 from support.heads import topics_folder
+from support.scripts import Done, assert_refused, call_script
 from support.tiny_encoders import save_tiny_encoder
 
 from unimoe.analysis.gates.definitions import load_gates
@@ -296,6 +299,44 @@ def test_each_loss_gets_its_best_rate_on_dev_and_the_gates_come_first(
     assert [*gates] == ["pg_rank-beats-softmax"]
     with pytest.raises(DataError, match="registers another gate"):
         losses.compare_losses(base, ["softmax", "pg_rank"], [0], CPU, rates=[1e-5, 3e-2])
+
+
+def test_workers_of_a_cluster_compare_the_same(
+    places: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unimoe.engine.ray_pool.RayPool", lambda address, hire: ThreadPool(hire.store, 2))
+    file = tmp_path / "losses.yaml"
+    file.write_text(json.dumps(config(places, tmp_path, max_steps=2).model_dump(mode="json")), encoding="utf-8")
+
+    def compare(folder: Path, *more: str) -> Done:
+        done = call_script(
+            "compare_losses.py", "--config", file, "--losses", "softmax,pg_rank", "--seeds", "2", "--device", "cpu",
+            "--rates", "1e-5,3e-2", "--threads", "1", "--output-dir", folder, *more,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done
+
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    cluster = ("--engine", "ray", "--store", str(tmp_path / "store"))
+    printed, same = compare(alone).stdout, compare(together, *cluster).stdout.replace(str(together), str(alone))
+    gates_at = "  registered "
+    assert [line for line in same.splitlines() if not line.startswith(gates_at)] == [
+        line for line in printed.splitlines() if not line.startswith(gates_at)
+    ]
+    assert_same_comparison(alone, together)
+    assert len(list((tmp_path / "store" / "units" / "folders").iterdir())) == 8
+    shutil.rmtree(tmp_path / "store")
+    assert "by workers" not in compare(together, *cluster).stderr, "what is there is not done again"
+    (together / "softmax" / "seed_1" / "runs" / "reranking" / f"{places[1].name}.trec").unlink()
+    assert "1 trainings by workers" in compare(together, *cluster).stderr
+    shutil.rmtree(tmp_path / "store")
+    assert_refused(
+        call_script(
+            "compare_losses.py", "--config", file, "--losses", "softmax,pg_rank", "--seeds", "2", "--device", "cpu",
+            "--rates", "1e-4,3e-2", "--output-dir", together, *cluster,
+        ),
+        3, "learning_rate was 1e-05 there and is 0.0001 here",
+    )  # fmt: skip
 
 
 def test_every_compared_loss_is_a_configuration() -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.comparisons import assert_same_comparison
+from support.engine import ThreadPool
 from support.scripts import Done, assert_refused, call_script
 from support.translators import small_pairs, write_npz
 from typer.testing import CliRunner
@@ -191,6 +195,39 @@ class TestCompare:
             (("--data", "flicker8k"), "did you mean 'flickr8k'"),
         ):
             assert words in str(compared_badly(file, tmp_path, *arguments))
+
+
+class TestCluster:
+    """Workers of a cluster do the trainings."""
+
+    @pytest.fixture(autouse=True)
+    def _workers(self, tmp_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("unimoe.engine.ray_pool.RayPool", lambda address, hire: ThreadPool(hire.store, 2))
+
+    def test_models_are_compared_the_same(self, file: Path, compared: tuple[Path, Done], tmp_path: Path) -> None:
+        folder, cluster = tmp_path / "out", ("--engine", "ray", "--store", str(tmp_path / "store"))
+        done = compare(file, folder, "--threads", "1", *cluster)
+        assert done.returncode == 0, done.stderr
+        assert "by workers" in done.stderr
+        assert_same_comparison(compared[0], folder)
+        gates = [re.findall(r".*-beats-ridge.*", text) for text in (done.stdout, compared[1].stdout)]
+        assert gates[0] == gates[1] != []
+        shutil.rmtree(folder / "mlp1" / "seed_1")
+        shutil.rmtree(folder / "tuning" / "mlp2-1")
+        again = compare(file, folder, "--threads", "1", *cluster)
+        assert again.stderr.count("1 trainings by workers") == 2, "what is there is not done again"
+        assert_same_comparison(compared[0], folder)
+
+    def test_an_ablation_is_the_same(self, file: Path, tmp_path: Path) -> None:
+        arguments = ("--epochs", "3", "--seeds", "1", "--device", "cpu", "--set", "hidden=8", "--threads", "1")
+        cluster = ("--engine", "ray", "--store", str(tmp_path / "store"))
+        for name, more in (("alone", ()), ("together", cluster)):
+            done = call_script(
+                "ablate_translator.py", "--data", file, *arguments, "--output-dir", tmp_path / name, *more
+            )
+            assert done.returncode == 0, done.stderr
+        assert f"{len(COMPONENTS)} trainings by workers" in done.stderr
+        assert_same_comparison(tmp_path / "alone", tmp_path / "together")
 
 
 class TestAblation:

@@ -34,6 +34,9 @@ StoreUrl = Annotated[
         f"{DEFAULT_STORE} by default.",
     ),
 ]
+TrainingThreads = Annotated[
+    int | None, typer.Option("--threads", min=1, help="Threads on a CPU; by default all, and 1 for a cluster's worker.")
+]
 Allow = Annotated[
     list[str] | None, typer.Option("--allow", help="devices: let workers of several kinds of device work together.")
 ]
@@ -70,6 +73,16 @@ class EngineSettings:
     def here(self) -> str | None:
         """The device of this process: workers have their own."""
         return self.device if self.engine == "local" else "cpu"
+
+    def use_threads(self) -> None:
+        """Compute in this process with the threads that were asked for, and with as many as workers on a cluster.
+
+        The last bits of products, and so the identity of what is made of them, depend on that number.
+        """
+        if threads := self.threads or (1 if self.engine == "ray" else None):
+            import torch
+
+            torch.set_num_threads(threads)
 
     def refuse_unused(self) -> None:
         """Refuse options of a cluster where there is none.

@@ -11,7 +11,7 @@ from unimoe.io import atomic_path
 
 _LIST = "files.json"
 _HERE = "@FOLDER@"
-"""Stands in the copy for the folder's own path, which files in JSON may name."""
+"""Stands in the copy for the folder's own path, which files in JSON and Markdown may name."""
 
 
 class Mirror:
@@ -56,7 +56,7 @@ class Mirror:
     def _translated(self, name: str, content: bytes | None = None, *, to_store: bool = False) -> bytes:
         """Return a file's content with its folder's path in the store's words, or in this machine's."""
         content = (self._folder / name).read_bytes() if content is None else content
-        if not name.endswith((".json", ".jsonl")):
+        if not name.endswith((".json", ".jsonl", ".md")):
             return content
         here = str(self._folder).encode()
         return content.replace(here, _HERE.encode()) if to_store else content.replace(_HERE.encode(), here)

@@ -7,6 +7,16 @@ from typing import Annotated
 
 import typer
 
+from unimoe.cli.engine import (
+    Address,
+    Allow,
+    EngineName,
+    EngineSettings,
+    StoreUrl,
+    TrainingThreads,
+    WorkerCount,
+    opened_engine,
+)
 from unimoe.cli.options import Device, Override, comma_separated, quiet_libraries, refuse_torchrun
 
 DEFAULT_CROSS_ENCODER = Path("cross_encoder/default")
@@ -55,6 +65,12 @@ def compare_losses(
     override: Override = None,
     output_dir: Annotated[Path | None, typer.Option(help="By default the config's output_dir.")] = None,
     device: Device = None,
+    threads: TrainingThreads = None,
+    engine: EngineName = "local",
+    address: Address = None,
+    workers: WorkerCount = None,
+    store: StoreUrl = None,
+    allow: Allow = None,
 ) -> None:
     """Compare ranking losses on a cross-encoder: MAP, MRR@10 and nDCG@10 beside BM25's, with paired tests.
 
@@ -77,7 +93,10 @@ def compare_losses(
         *(f"{name} {value}" for name, value in options.items() if value is not None),
         *(f"--set {change}" for change in override or ()),
     ]
-    compared.compare_losses(read, names, range(seeds), choose_device(device), given, tried)
+    where = EngineSettings(engine, address, workers, store, allow, device, threads)
+    where.use_threads()
+    with opened_engine(where) as opened:
+        compared.compare_losses(read, names, range(seeds), choose_device(where.here), given, tried, opened)
 
 
 def _rate(text: str) -> float:

@@ -20,9 +20,11 @@ from unimoe.config.files import parse_config
 from unimoe.config.losses import Activation, LossConfig
 from unimoe.console import Steps, stderr, stdout
 from unimoe.errors import UsageError, did_you_mean
+from unimoe.evaluation.engines import Engine
 from unimoe.studies.common.progress import fit_with_progress
 from unimoe.studies.common.registered_gates import register_gates, verdict
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
+from unimoe.studies.cross_encoder.distant import train_by_workers, with_dtype_of_workers
 from unimoe.studies.cross_encoder.evaluation import report
 from unimoe.studies.cross_encoder.jobs import training_of
 from unimoe.studies.cross_encoder.rates import chosen_rates
@@ -96,6 +98,7 @@ def compare_losses(
     device: torch.device,
     given: Sequence[str] = (),
     rates: Sequence[float] = (),
+    engine: Engine | None = None,
 ) -> None:
     """Train every loss with every seed, rerank the test sets, print a table per set; finished parts are skipped.
 
@@ -106,8 +109,10 @@ def compare_losses(
         device: of trainings and reranking.
         given: command-line options, for provenance.
         rates: learning rates, of which each loss gets its best on dev; empty for the base's.
+        engine: lets workers of a cluster do the trainings; by default this process does.
     """
     arms = chosen_losses(names)
+    base = with_dtype_of_workers(base, engine)
     with Steps(1).step(f"{base.lists.source}: lists made", None) as step:
         data = load_cross_encoder_data(base)
         step.outcome = f"{len(data.lists.lists):,} lists, {len(data.test)} test sets"
@@ -119,20 +124,26 @@ def compare_losses(
     if gates:
         register_gates(gates, Path(base.output_dir))
     tuning_seed = max(seeds) + 100
-    own = chosen_rates(arms, rates, lambda arm: configured(base, arm, tuning_seed), data, device) if rates else {}
+    own = (
+        chosen_rates(base, arms, rates, lambda arm: configured(base, arm, tuning_seed), data, device, engine)
+        if rates
+        else {}
+    )
     alike = _trained_alike(base, arms, data)
-    steps = Steps(len(seeds) * len(arms))
-    for seed in seeds:  # a killed comparison has whole seeds to show
-        for arm in arms:
-            config = configured(base, arm, seed)
-            config = config.model_copy(update={"learning_rate": own.get(arm, config.learning_rate)})
-            training = training_of(config, data, device)
-            size = training.steps + sum(one.pairs for one in data.test)
-            with steps.step(f"{arm}, seed {seed}", size) as step:
-                manifest = fit_with_progress(training.fit, training.steps, step)
-                paired = arm in alike
-                found = [report(training, manifest, one, given, step, paired=paired)[1] for one in data.test]
-                step.outcome = ", ".join(f"{one.dataset} {100 * one.aggregate['ndcg@10']:.2f}" for one in found)
+    configs = [  # seed by seed: a killed comparison has whole seeds to show
+        configured(base, arm, seed).model_copy(update={"learning_rate": own.get(arm, base.learning_rate)})
+        for seed in seeds
+        for arm in arms
+    ]
+    train_by_workers(engine, base, configs, data, given, alike, tested=True)
+    steps = Steps(len(configs))
+    for config in configs:
+        training, paired = training_of(config, data, device), config.arm in alike
+        size = training.steps + sum(one.pairs for one in data.test)
+        with steps.step(f"{config.arm}, seed {config.seed}", size) as step:
+            manifest = fit_with_progress(training.fit, training.steps, step)
+            found = [report(training, manifest, one, given, step, paired=paired)[1] for one in data.test]
+            step.outcome = ", ".join(f"{one.dataset} {100 * one.aggregate['ndcg@10']:.2f}" for one in found)
     results = load_all_results(Path(base.output_dir))
     for one in data.test:
         table = losses_table(results, f"reranking/{one.dataset}", arms)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from unimoe.console import Step
@@ -47,11 +47,28 @@ def report(
     Raises:
         DataError: the place of a result is taken by another evaluation, or a score is not finite.
     """
-    config, device = training.config, training.device
+    config = training.config
     pools, store = _pools(dataset, config), ResultStore(Path(config.output_dir), given)
     first_stage = pools.spec("bm25", None, experiment=config.name, config=manifest.config, caveats=config.caveats)
     before = store.evaluated(first_stage, lambda: pools.outcome(dataset.candidates))
+    return before, report_trained(training, manifest, dataset, given, step.advance, paired=paired)
 
+
+def report_trained(
+    training: CrossEncoderTraining,
+    manifest: CrossEncoderManifest,
+    dataset: RerankingSet,
+    given: Sequence[str],
+    advance: Callable[[int], None],
+    *,
+    paired: bool,
+) -> EvalResult:
+    """Write the result of a trained cross-encoder alone; see ``report``.
+
+    ``advance`` is called with the number of pairs scored.
+    """
+    config, device = training.config, training.device
+    pools, store = _pools(dataset, config), ResultStore(Path(config.output_dir), given)
     max_length, batch_size = config.model.max_length, config.evaluation.batch_size
     prompt = {"pair": "query, document", "max_length": max_length}
     spec = pools.spec(
@@ -73,13 +90,13 @@ def report(
             dataset.collection,
             dataset.candidates,
             store=ShardStore(store.unfinished(spec), spec.fingerprint(device, None, batch_size)),
-            advance=step.advance,
+            advance=advance,
         )
         return pools.outcome(run, items=len(found.scores), seconds=found.seconds, device=describe_device(device))
 
     if store.is_done(spec):
-        step.advance(dataset.pairs)
-    return before, store.evaluated(spec, evaluate)
+        advance(dataset.pairs)
+    return store.evaluated(spec, evaluate)
 
 
 def _pools(data: RerankingSet, config: CrossEncoderConfig) -> RerankingPools:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 
 import torch
 
 from unimoe.console import Steps
 from unimoe.errors import UsageError
+from unimoe.evaluation.engines import Engine
 from unimoe.io import write_json
 from unimoe.studies.common.progress import fit_with_progress
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
+from unimoe.studies.cross_encoder.distant import train_by_workers
 from unimoe.studies.cross_encoder.jobs import training_of
 from unimoe.studies.cross_encoder.training.data import CrossEncoderData
 
@@ -20,41 +23,45 @@ TUNING = "tuning"
 
 
 def chosen_rates(
+    base: CrossEncoderConfig,
     arms: Sequence[str],
     rates: Sequence[float],
     configured: Callable[[str], CrossEncoderConfig],
     data: CrossEncoderData,
     device: torch.device,
+    engine: Engine | None,
 ) -> dict[str, float]:
     """Train every arm at every rate with a seed that is not reported, and return the best rate of each on dev.
 
     Finished trainings are skipped. Of equal rates the first wins.
 
     Args:
+        base: of the comparison.
         arms: the losses.
         rates: to try.
         configured: gives the configuration of an arm with the seed of these trainings.
         data: of the comparison.
         device: of the trainings.
+        engine: lets workers of a cluster do the trainings.
 
     Raises:
         UsageError: there are no dev queries to choose by.
     """
     if not data.dev:
         raise UsageError("--rates: there are no dev queries to choose by; name evaluation.dev")
+    folder = Path(base.output_dir) / TUNING
+    configs = {
+        arm: [
+            configured(arm).model_copy(update={"learning_rate": rate, "output_dir": str(folder / f"{arm}-{place}")})
+            for place, rate in enumerate(rates)
+        ]
+        for arm in arms
+    }
+    train_by_workers(engine, base, [*chain(*configs.values())], data, tested=False)
     found: dict[str, float] = {}
     steps = Steps(len(arms))
     for arm in arms:
-        config, tried = configured(arm), []
-        folder = Path(config.output_dir) / TUNING
-        trainings = [
-            training_of(
-                config.model_copy(update={"learning_rate": rate, "output_dir": str(folder / f"{arm}-{place}")}),
-                data,
-                device,
-            )
-            for place, rate in enumerate(rates)
-        ]
+        trainings, tried = [training_of(config, data, device) for config in configs[arm]], []
         with steps.step(f"{arm}: {len(rates)} rates on dev", sum(one.steps for one in trainings)) as step:
             for rate, training in zip(rates, trainings, strict=True):
                 manifest = fit_with_progress(training.fit, training.steps, step)

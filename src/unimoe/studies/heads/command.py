@@ -7,6 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
+from unimoe.cli.engine import (
+    Address,
+    Allow,
+    EngineName,
+    EngineSettings,
+    StoreUrl,
+    TrainingThreads,
+    WorkerCount,
+    opened_engine,
+)
 from unimoe.cli.options import Device, Override, comma_separated, quiet_libraries, refuse_torchrun
 from unimoe.studies.heads.compare import Part
 
@@ -68,6 +78,12 @@ def compare_heads(
     device: Device = None,
     output_dir: OutputDir = None,
     override: Override = None,
+    threads: TrainingThreads = None,
+    engine: EngineName = "local",
+    address: Address = None,
+    workers: WorkerCount = None,
+    store: StoreUrl = None,
+    allow: Allow = None,
 ) -> None:
     """Compare methods that train a head: settings chosen on dev, seeds, one test, and a gate registered beforehand.
 
@@ -75,7 +91,8 @@ def compare_heads(
     """
     run_comparison(
         part, config, {"task": task}, num_steps=num_steps, methods=methods, seeds=seeds, settings=settings,
-        margin=margin, device=device, output_dir=output_dir, override=override,
+        margin=margin, output_dir=output_dir, override=override,
+        where=EngineSettings(engine, address, workers, store, allow, device, threads),
     )  # fmt: skip
 
 
@@ -106,11 +123,18 @@ def compare_korean(
     device: Device = None,
     output_dir: OutputDir = None,
     override: Override = None,
+    threads: TrainingThreads = None,
+    engine: EngineName = "local",
+    address: Address = None,
+    workers: WorkerCount = None,
+    store: StoreUrl = None,
+    allow: Allow = None,
 ) -> None:
     """Compare methods that train a head on Korean: Ko-StrategyQA and multilingual-e5-base, which are downloaded."""
     run_comparison(
         part, config, BELEBELE if offline else KO_STRATEGYQA, num_steps=num_steps, methods=methods, seeds=seeds,
-        settings=settings, margin=margin, device=device, output_dir=output_dir, override=override,
+        settings=settings, margin=margin, output_dir=output_dir, override=override,
+        where=EngineSettings(engine, address, workers, store, allow, device, threads),
         caveats=[_WRONG_LANGUAGE] if offline else None,
     )  # fmt: skip
 
@@ -125,9 +149,9 @@ def run_comparison(
     seeds: int | None,
     settings: int | None,
     margin: float | None,
-    device: str | None,
     output_dir: Path | None,
     override: list[str] | None,
+    where: EngineSettings,
     caveats: list[str] | None = None,
 ) -> None:
     """Run ``compare-heads`` with further keys of the shared configuration, and caveats."""
@@ -136,13 +160,15 @@ def run_comparison(
     refuse_torchrun("training heads")
     quiet_libraries()
     folder = None if output_dir is None else str(output_dir)
-    shared = {"num_steps": num_steps, "device": device, "output_dir": folder, **base}
+    shared = {"num_steps": num_steps, "device": where.here, "output_dir": folder, **base}
     own = {"methods": comma_separated(methods), "settings": settings, "margin": margin, "caveats": caveats}
     compared = jobs.comparison(config, shared, own, seeds, override or ())
     options = {"--config": config, "--task": compared.base.task, "--num-steps": num_steps, "--seeds": seeds}
     options |= {"--settings": settings, "--methods": methods}
     given = [f"{name} {value}" for name, value in options.items() if value is not None]
-    jobs.compare(compared, part, [*given, *(f"--set {text}" for text in override or ())])
+    where.use_threads()
+    with opened_engine(where) as opened:
+        jobs.compare(compared, part, [*given, *(f"--set {text}" for text in override or ())], opened)
 
 
 COMMANDS = {"train-head": train_head, "compare-heads": compare_heads}

@@ -14,6 +14,7 @@ from unimoe.config.files import find_config, overridden, parse_config, read_yaml
 from unimoe.console import Steps, stderr, stdout
 from unimoe.data.catalog import available
 from unimoe.errors import UsageError
+from unimoe.evaluation.engines import Engine
 from unimoe.results import safe_name
 from unimoe.studies.common.registered_gates import verdict
 from unimoe.studies.heads.compare import Part
@@ -102,18 +103,18 @@ def train_one(config: TrainConfig) -> None:
     stdout.print(f"{'head':<16}{trainer.head_path}", soft_wrap=True)
 
 
-def compare(compared: Comparison, part: Part, given: Sequence[str]) -> None:
-    """Run a part of a comparison; finished trainings are skipped."""
+def compare(compared: Comparison, part: Part, given: Sequence[str], engine: Engine | None = None) -> None:
+    """Run a part of a comparison, its trainings by workers where ``engine`` has some; finished ones are skipped."""
     folder = Path(compared.base.output_dir)
     data = _load(compared.base)
     for caveat in compared.caveats:
         stderr.print(f"caveat: {caveat}", soft_wrap=True)
     if part is Part.GRID:
-        table, figure = grid_search(compared.base, data, folder, min(GRID_STEPS, compared.base.num_steps))
+        table, figure = grid_search(compared, data, min(GRID_STEPS, compared.base.num_steps), engine)
         _print_table(table, folder / ANALYSIS)
         stdout.print(f"Map:    {figure}", soft_wrap=True)
         return
-    run = MethodComparison(compared, data, given)
+    run = MethodComparison(compared, data, given, engine)
     if part is Part.PARETO:
         table, figure = pareto(run, [name for name in compared.methods if name in ("eggroll", "eggroll_objectives")])
         _print_table(table, folder / ANALYSIS)

@@ -71,6 +71,7 @@ class HeadTrainer:
         config: of the training.
         data: the pools; loaded as the config says when absent.
         arm: its name in results; by default the method's.
+        root: holds its folder; by default the config's ``output_dir``.
 
     Attributes:
         train_pools: to train on, on the device.
@@ -80,12 +81,14 @@ class HeadTrainer:
         state: of the training in progress.
     """
 
-    def __init__(self, config: TrainConfig, data: HeadData | None = None, arm: str | None = None) -> None:
+    def __init__(
+        self, config: TrainConfig, data: HeadData | None = None, arm: str | None = None, root: Path | None = None
+    ) -> None:
         self.config, self.arm = config, arm or config.method
         self.device = choose_device(config.device)
         self.data = data if data is not None else load_data(config)
         self.train_pools, self.dev_pools = (to_device(pools, self.device) for pools in (self.data.train, self.data.dev))
-        folder = arm_dir(Path(config.output_dir), self.arm, self.seed)
+        folder = arm_dir(root or Path(config.output_dir), self.arm, self.seed)
         self.head_path = folder / "checkpoint" / HEAD_FILE
         settings = {"config": config.model_dump(exclude=_WITHOUT_EFFECT), "data": self.data.content_hash}
         decisive: list[Any] = list(settings.values())
@@ -149,6 +152,17 @@ class HeadTrainer:
         config = {k: v for k, v in json.loads(metadata.get("config", "{}")).items() if k not in _WITHOUT_EFFECT}
         self.state.refuse_other(self.head_path, metadata.get("fingerprint"), {"config": config})
         return True
+
+    def make_room(self) -> None:
+        """Remove what an unfinished training left, so that a worker's files take its place.
+
+        Raises:
+            DataError: there is a head or a state of another training.
+        """
+        with self.state.alone():
+            self.is_finished()
+            self.state.load()
+            self.state.delete()
 
     def head(self) -> tuple[Tensor, dict[str, str]]:
         """Return the trained head ``(D_out, D)`` and its metadata."""

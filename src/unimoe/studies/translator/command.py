@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unimoe.cli.options import Config, Device, Override, comma_separated
+from unimoe.cli.engine import (
+    Address,
+    Allow,
+    EngineName,
+    EngineSettings,
+    StoreUrl,
+    TrainingThreads,
+    WorkerCount,
+    opened_engine,
+)
+from unimoe.cli.options import Config, Device, Override, comma_separated, refuse_torchrun
 from unimoe.studies.translator.compare import Part
 
 if TYPE_CHECKING:
@@ -140,6 +150,12 @@ def compare_translators(
     device: Device = None,
     output_dir: Annotated[Path | None, typer.Option(help="By default outputs/translator-DATA.")] = None,
     override: Override = None,
+    threads: TrainingThreads = None,
+    engine: EngineName = "local",
+    address: Address = None,
+    workers: WorkerCount = None,
+    store: StoreUrl = None,
+    allow: Allow = None,
 ) -> None:
     """Compare translators over several splits by image: settings chosen on dev, one test, gates registered beforehand.
 
@@ -157,12 +173,15 @@ def compare_translators(
     from unimoe.studies.translator.config import TranslatorConfig
     from unimoe.studies.translator.data.sources import load_source
 
+    refuse_torchrun("training translators")
     options = {"data": data, "epochs": epochs, "seeds": seeds, "settings": settings, "models": models}
     given = [f"--{name} {value}" for name, value in options.items() if value is not None]
+    where = EngineSettings(engine, address, workers, store, allow, device, threads)
+    where.use_threads()
     source = load_source(data, captions, encoder)
     suffix = "-ablation" if part is Part.ABLATION else ""
     folder = output_dir or Path("outputs") / f"translator-{safe_name(source.name)}{suffix}"
-    shared = {"epochs": epochs, "output_dir": str(folder)} | ({"device": device} if device else {})
+    shared = {"epochs": epochs, "output_dir": str(folder)} | ({"device": where.here} if where.here else {})
     base = parse_config(TranslatorConfig, overridden(shared, override or ()), "compare-translators")
     raw: dict[str, Any] = {
         "dataset": source.name,
@@ -175,13 +194,16 @@ def compare_translators(
     if names := comma_separated(models):
         raw["models"] = names
     comparison = parse_config(TranslatorComparison, raw, "compare-translators")
-    run = TranslatorRun(comparison, source, (*given, *(f"--set {text}" for text in override or ())))
-    if part is Part.ABLATION:
-        rows = run.ablate()
-        _print_table(ablation_table(run, load_all_results(folder), rows), folder)
-        return
-    chosen = run.compare()
+    with opened_engine(where) as opened:
+        run = TranslatorRun(comparison, source, (*given, *(f"--set {text}" for text in override or ())), opened)
+        if part is Part.ABLATION:
+            rows = run.ablate()
+        else:
+            chosen = run.compare()
     results = load_all_results(folder)
+    if part is Part.ABLATION:
+        _print_table(ablation_table(run, results, rows), folder)
+        return
     _print_table(model_table(run, results, chosen), folder)
     analysis = Analysis(results)
     if analysis.registration is not None:
@@ -197,11 +219,17 @@ def ablate_translator(
     device: Device = None,
     output_dir: Annotated[Path | None, typer.Option(help="By default outputs/translator-DATA-ablation.")] = None,
     override: Override = None,
+    threads: TrainingThreads = None,
+    engine: EngineName = "local",
+    address: Address = None,
+    workers: WorkerCount = None,
+    store: StoreUrl = None,
+    allow: Allow = None,
 ) -> None:
     """Switch each component of the objective off and on: differences with intervals, and counts of its activity."""
     compare_translators(
         Part.ABLATION, data=data, captions=captions, epochs=epochs, seeds=seeds, device=device, output_dir=output_dir,
-        override=override,
+        override=override, threads=threads, engine=engine, address=address, workers=workers, store=store, allow=allow,
     )  # fmt: skip
 
 

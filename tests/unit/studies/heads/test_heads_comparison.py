@@ -26,9 +26,10 @@ from unimoe.studies.heads.compare.arms import ARMS, LARGEST_GRID, Comparison, ch
 from unimoe.studies.heads.compare.flatness import disturbed, flatness_table, robustness
 from unimoe.studies.heads.compare.front import chosen_on_front, mean_diversity
 from unimoe.studies.heads.compare.memory import step_peak_bytes
-from unimoe.studies.heads.compare.methods import Chosen, MethodComparison, register_gate, shares_seeds
+from unimoe.studies.heads.compare.methods import Chosen, MethodComparison, register_gate
 from unimoe.studies.heads.compare.pareto import pareto
 from unimoe.studies.heads.compare.table import known_queries, method_table, overlap_table
+from unimoe.studies.heads.compare.testing import shares_seeds
 from unimoe.studies.heads.config import TrainConfig, original_recipe
 from unimoe.studies.heads.data import HeadData
 from unimoe.studies.heads.model import evaluate_head
@@ -286,7 +287,7 @@ class TestFlatness:
 def test_grid(base: TrainConfig, data: HeadData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, values in {"SIGMAS": (0.1, 0.3), "POPULATIONS": (4, 8), "RATES": (1e-3,), "SIZES": (8, 16)}.items():
         monkeypatch.setattr(search, name, values)
-    table, figure = search.grid_search(base, data, tmp_path, 4)
+    table, figure = search.grid_search(Comparison(base=base.model_copy(update={"output_dir": str(tmp_path)})), data, 4)
     rows = table.groups[0].rows
     dev = [row[4].value or math.nan for row in rows]
     assert len(rows) == 8

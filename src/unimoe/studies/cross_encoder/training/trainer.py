@@ -27,6 +27,7 @@ from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 from unimoe.studies.cross_encoder.model import find_cross_encoder, new_cross_encoder
 from unimoe.studies.cross_encoder.reranking_set import RerankingSet
 from unimoe.studies.cross_encoder.training.checkpoint import (
+    MANIFEST,
     CrossEncoderManifest,
     determining,
     read_manifest,
@@ -82,6 +83,11 @@ class CrossEncoderTraining:
         per_epoch = -(-len(self._lists.lists) // self.config.batch_size)
         return self.config.max_steps or max(1, round(self.config.epochs * per_epoch))
 
+    @property
+    def fingerprint(self) -> str:
+        """Content hash of everything that determines the training."""
+        return self._state.fingerprint
+
     def finished(self) -> CrossEncoderManifest | None:
         """Return the manifest of this training; None before it is finished.
 
@@ -102,6 +108,20 @@ class CrossEncoderTraining:
         """
         with self._state.alone():
             return self.finished() or self._train(on_step)
+
+    def make_room(self) -> None:
+        """Remove what an unfinished training left, so that a worker's files take its place.
+
+        Raises:
+            DataError: it is of another training.
+        """
+        with self._state.alone():
+            self._claim_folder()
+            shutil.rmtree(self._work)
+            if (self.checkpoint_dir / MANIFEST).exists():
+                self.finished()
+            else:
+                shutil.rmtree(self.checkpoint_dir, ignore_errors=True)
 
     def _train(self, on_step: OnStep | None) -> CrossEncoderManifest:
         self._claim_folder()

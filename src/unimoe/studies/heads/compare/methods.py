@@ -5,7 +5,6 @@ Finished work is skipped, so that a killed comparison continues when it is start
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,24 +12,18 @@ from typing import Any
 
 from unimoe.console import Step, Steps
 from unimoe.data.catalog import result_name
-from unimoe.evaluation.spec import EvaluationSpec, Outcome
+from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.store import ResultStore
-from unimoe.io import hash_file, read_json, write_json
-from unimoe.models.device import describe_device
-from unimoe.results import TrainingBudget, arm_dir, result_path
-from unimoe.studies.common.pool_results import RerankingPools
+from unimoe.io import write_json
 from unimoe.studies.common.progress import fit_with_progress
 from unimoe.studies.common.registered_gates import register_gates
 from unimoe.studies.heads.compare.arms import ARMS, Comparison, in_words
+from unimoe.studies.heads.compare.distant import train_by_workers
 from unimoe.studies.heads.compare.front import chosen_on_front, mean_diversity
-from unimoe.studies.heads.compare.memory import step_peak_bytes
+from unimoe.studies.heads.compare.testing import pools_tested, report
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.data import HeadData, with_soft_labels
-from unimoe.studies.heads.model import evaluate_head, main_metric, pool_scores
-from unimoe.studies.heads.trainer import HeadTrainer, load_data, make_method
-
-TRAINING_FILE = "training.json"
-"""Beside an arm's checkpoint: scores on train and dev, time and memory of the training."""
+from unimoe.studies.heads.trainer import HeadTrainer, load_data
 
 
 @dataclass(frozen=True)
@@ -55,13 +48,21 @@ class MethodComparison:
         comparison: its configuration.
         data: the pools; by default those of the config are loaded.
         given: options of the command line, for provenance.
+        engine: lets workers of a cluster do the trainings; by default this process does.
 
     Raises:
         DataError: the folder holds another gate, or the collection or encoder is not available.
     """
 
-    def __init__(self, comparison: Comparison, data: HeadData | None = None, given: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        comparison: Comparison,
+        data: HeadData | None = None,
+        given: Sequence[str] = (),
+        engine: Engine | None = None,
+    ) -> None:
         self.comparison, self.output_dir, self._given = comparison, Path(comparison.base.output_dir), given
+        self._engine = engine
         self.dataset = result_name(comparison.base.task)
         register_gate(comparison, self.output_dir)
         self.data = data if data is not None else load_data(comparison.base)
@@ -73,11 +74,20 @@ class MethodComparison:
         steps = Steps(2 * len(methods))
         if self.comparison.base.pools.source == "bm25":  # the encoder's own order is that of zero-shot
             self._write_first_stage()
-        chosen = {}
-        for name in methods:
-            chosen[name] = self._tune(name, steps)
-            self._train(name, chosen[name].config, steps)
+        if self.comparison.settings > 1:
+            self.tune_by_workers([name for name in methods if ARMS[name].grid])
+        chosen = {name: self._tune(name, steps) for name in methods}
+        configs = {name: chosen[name].config for name in methods}
+        every = (self.trainer(name, config, seed) for name, config in configs.items() for seed in self._seeds(config))
+        train_by_workers(self._engine, self.comparison, every, self._given, tested=True)
+        for name, config in configs.items():
+            self._train(name, config, steps)
         return chosen
+
+    def tune_by_workers(self, methods: Sequence[str]) -> None:
+        """Let workers of a cluster do the trainings that choose the settings of some arms."""
+        trainers = (trainer for name in methods for _, trainer in self.tuned(name))
+        train_by_workers(self._engine, self.comparison, trainers, tested=False)
 
     def trainer(self, name: str, config: TrainConfig, seed: int) -> HeadTrainer:
         """Return the reported training of an arm."""
@@ -132,46 +142,18 @@ class MethodComparison:
         """Return the configuration of a setting's reported trainings, except their seed."""
         return config.model_copy(update={"output_dir": str(self.output_dir), "seed": self.comparison.base.seed})
 
+    def _seeds(self, config: TrainConfig) -> list[int]:
+        return self.comparison.seeds if config.method != "zero_shot" else [config.seed]
+
     def _train(self, name: str, config: TrainConfig, steps: Steps) -> None:
-        seeds = self.comparison.seeds if config.method != "zero_shot" else [config.seed]
+        seeds = self._seeds(config)
         with steps.step(f"{name}: {len(seeds)} seeds", len(seeds) * config.num_steps) as step:
             means = []
             for seed in seeds:
                 trainer = self.trainer(name, config, seed)
                 _fit(trainer, step)
-                means.append(self._report(trainer))
+                means.append(report(trainer, self.comparison, self.output_dir, self._given))
             step.outcome = f"test {100 * sum(means) / len(means):.2f}"
-
-    def _report(self, trainer: HeadTrainer) -> float:
-        """Test a training once, and write its costs; return its main metric on the test queries."""
-        metric = main_metric(trainer.config)
-        place = (self.output_dir, trainer.arm, trainer.seed)
-        path = arm_dir(*place) / TRAINING_FILE
-        if result_path(*place, "reranking", self.dataset).exists() and path.exists():
-            there = read_json(path)
-            if there["fingerprint"] == trainer.state.fingerprint:
-                return float(there["test"])
-        store = ResultStore(self.output_dir, self._given)
-        result = store.evaluated(spec_of(trainer, self.comparison), lambda: tested_outcome(trainer))
-        facts, (weight, _) = trainer.fit(), trainer.head()
-        train = evaluate_head(weight.to(trainer.device), trainer.train_pools, trainer.config)
-        record = {
-            "fingerprint": trainer.state.fingerprint,
-            "train": train.aggregate[metric],
-            "test": result.aggregate[metric],
-            "peak_bytes": self._peak_bytes(trainer),
-            **facts,
-        }
-        write_json(path, record)
-        return result.aggregate[metric]
-
-    def _peak_bytes(self, trainer: HeadTrainer) -> int | None:
-        """Measure the peak of one step, beside weights and data; return None where nothing is trained."""
-        weight = trainer.initial()
-        method = make_method(trainer.config, weight, trainer.train_pools, trainer.dates)
-        if method is None:
-            return None
-        return step_peak_bytes(method, weight, trainer.train_pools.batch(trainer.batch(0)))
 
     def _write_first_stage(self) -> None:
         """Write the result of the pools in the order of their source, an arm without seeds."""
@@ -192,62 +174,6 @@ class MethodComparison:
         if self._softened is None:
             self._softened = with_soft_labels(self.data, config)
         return self._softened
-
-
-def pools_tested(data: HeadData, config: TrainConfig) -> RerankingPools:
-    """Return the test pools of the heads."""
-    return RerankingPools(
-        dataset=result_name(config.task),
-        collection=data.splits.test,
-        candidates=data.candidates,
-        metric=main_metric(config),
-        first_stage=data.first_stage,
-        depth=config.pools.depth,
-    )
-
-
-def spec_of(trainer: HeadTrainer, comparison: Comparison) -> EvaluationSpec:
-    """Return the evaluation of a finished training on the test pools."""
-    data, config = trainer.data, trainer.config
-    facts, untrained = trainer.fit(), trainer.seed is None
-    steps = int(facts["steps"])
-    seen = steps * min(config.batch_size, len(data.train))
-    budget = TrainingBudget(steps=steps, ranking_examples=seen, embedding_examples=0, tokens=0)
-    return pools_tested(data, config).spec(
-        trainer.arm,
-        trainer.seed,
-        experiment=comparison.name,
-        config={
-            "comparison": comparison.model_dump(),
-            "training": config.model_dump(),
-            "paired_seeds": shares_seeds(config, comparison.base),
-        },
-        encoder=data.encoder,
-        prompt=data.prompt,
-        trained_hash=None if untrained else hash_file(trainer.head_path),
-        training=None if untrained else budget,
-        caveats=comparison.caveats,
-    )
-
-
-def tested_outcome(trainer: HeadTrainer) -> Outcome:
-    """Score a finished training on the test pools."""
-    data, start = trainer.data, time.perf_counter()
-    weight, _ = trainer.head()
-    run = data.test.run(pool_scores(weight, data.test, trainer.config))
-    seconds, device = time.perf_counter() - start, describe_device(trainer.device)
-    return pools_tested(data, trainer.config).outcome(
-        run, items=sum(map(len, run.values())), seconds=seconds, device=device
-    )
-
-
-def shares_seeds(config: TrainConfig, base: TrainConfig) -> bool:
-    """Return whether a seed gives a training the first weights and the order of queries that it gives the base.
-
-    Every epoch's order depends on the seed alone, and so do the first weights of one kind and size.
-    """
-    keys = ("init", "head_output_size", "batch_size", "num_steps")
-    return all(getattr(config, key) == getattr(base, key) for key in keys)
 
 
 def _fit(trainer: HeadTrainer, step: Step) -> dict[str, float]:

@@ -36,6 +36,7 @@ def pareto(compared: MethodComparison, methods: Sequence[str]) -> tuple[Table, P
     Returns:
         All points, the front first, and the PNG file.
     """
+    compared.tune_by_workers(methods)
     dev, points = compared.data.dev, []
     for name in methods:
         for setting, trainer in compared.tuned(name):

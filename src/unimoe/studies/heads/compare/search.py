@@ -19,8 +19,9 @@ from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import count_cell
 from unimoe.console import Steps
 from unimoe.data.catalog import result_name
-from unimoe.studies.heads.compare.arms import changed
-from unimoe.studies.heads.config import TrainConfig
+from unimoe.evaluation.engines import Engine
+from unimoe.studies.heads.compare.arms import Comparison, changed
+from unimoe.studies.heads.compare.distant import train_by_workers
 from unimoe.studies.heads.data import HeadData
 from unimoe.studies.heads.trainer import HeadTrainer
 
@@ -38,33 +39,36 @@ _COLUMNS = ("sigma", "population", "learning rate", "head size", "dev", "start",
 _LEFT, _RIGHT, _GAP, _TITLE, _FOOT, _PANEL = 0.6, 0.7, 0.14, 0.2, 0.5, 0.75
 
 
-def grid_search(base: TrainConfig, data: HeadData, output_dir: Path, num_steps: int) -> tuple[Table, Path]:
+def grid_search(
+    comparison: Comparison, data: HeadData, num_steps: int, engine: Engine | None = None
+) -> tuple[Table, Path]:
     """Train evolution once with each of 81 settings, for a few steps; finished trainings are skipped.
 
     Args:
-        base: data, head and scoring.
+        comparison: its ``base`` says data, head and scoring; trainings go to ``grid/`` in its folder.
         data: the pools.
-        output_dir: the comparison's folder; trainings go to its ``grid/``.
         num_steps: of each training.
+        engine: lets workers of a cluster do the trainings; by default this process does.
 
     Returns:
         All settings, the best on dev first, and the PNG file of the heat map.
     """
+    base, output_dir = comparison.base, Path(comparison.base.output_dir)
     shared: dict[str, Any] = {"method": "eggroll", "num_steps": num_steps, "eval_every": max(1, num_steps // 4)}
+    configs = {}
+    for size, population, rate, sigma in product(SIZES, POPULATIONS, RATES, SIGMAS):
+        setting = {"sigma": sigma, "population_size": population, "learning_rate": rate, "head_output_size": size}
+        name = "-".join(f"{value:g}" for value in setting.values())
+        own = {**shared, **setting, "output_dir": str(output_dir / "grid" / name)}
+        configs[size, population, rate, sigma] = changed(base, own)
+    trainers = (HeadTrainer(config, data) for config in configs.values())
+    train_by_workers(engine, comparison, trainers, tested=False)
     rows, scores = [], Scores()
     steps = Steps(len(SIZES) * len(POPULATIONS))
     for size, population in product(SIZES, POPULATIONS):
         with steps.step(f"head size {size}, population {population}", 9) as step:
             for rate, sigma in product(RATES, SIGMAS):
-                setting = {
-                    "sigma": sigma,
-                    "population_size": population,
-                    "learning_rate": rate,
-                    "head_output_size": size,
-                }
-                name = "-".join(f"{value:g}" for value in setting.values())
-                config = changed(base, {**shared, **setting, "output_dir": str(output_dir / "grid" / name)})
-                facts = HeadTrainer(config, data).fit()
+                facts = HeadTrainer(configs[size, population, rate, sigma], data).fit()
                 scores[size, population, rate, sigma] = facts["val"]
                 rows.append((sigma, population, rate, size, facts))
                 step.advance(1)

@@ -26,7 +26,8 @@ from unimoe.io import read_json
 from unimoe.results import arm_dir
 from unimoe.studies.common.splits import Splits
 from unimoe.studies.heads.compare.arms import ARMS, Comparison, in_words
-from unimoe.studies.heads.compare.methods import TRAINING_FILE, Chosen
+from unimoe.studies.heads.compare.methods import Chosen
+from unimoe.studies.heads.compare.testing import TRAINING_FILE
 
 BASELINES = ("infonce", ZERO_SHOT)
 

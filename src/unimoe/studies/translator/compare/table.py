@@ -15,7 +15,8 @@ from unimoe.analysis.tables.differences import NO_DIFFERENCE, TESTED, Arms, diff
 from unimoe.io import read_json
 from unimoe.results import arm_dir
 from unimoe.studies.translator.compare.arms import BASELINE, COMPONENTS
-from unimoe.studies.translator.compare.runs import TRAINING_FILE, Chosen, TranslatorRun
+from unimoe.studies.translator.compare.runs import Chosen, TranslatorRun
+from unimoe.studies.translator.compare.testing import TRAINING_FILE
 from unimoe.studies.translator.models.interface import TIMED_BATCH
 
 _MODEL_COLUMNS = (

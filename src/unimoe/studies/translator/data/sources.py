@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ class Source:
         texts: caption id to caption, if known.
         encoder: identity of the captions' encoder, ``id@hash``, if known.
         prompt: name and hash of the encoder's prefixes and lengths, if known.
+        origin: the arguments of ``load_source`` as JSON values, with whole paths, for other processes.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Source:
     texts: Mapping[str, str] | None = None
     encoder: str | None = None
     prompt: str | None = None
+    origin: Mapping[str, str | None] = field(default_factory=dict)
 
 
 def load_source(name: str, captions_txt: Path | None = None, encoder: str | None = None) -> Source:
@@ -61,7 +63,9 @@ def load_source(name: str, captions_txt: Path | None = None, encoder: str | None
         raise UsageError(f"--data {name}: unknown{did_you_mean(name, _NAMES)}; use {', '.join(_NAMES)} or an NPZ file")
     for note in source.pairs.dropped.notes:
         stderr.print(f"note: {note}", soft_wrap=True)
-    return source
+    whole = name if name in _NAMES else str(Path(name).resolve())
+    captions = None if captions_txt is None else str(captions_txt.resolve())
+    return replace(source, origin={"name": whole, "captions_txt": captions, "encoder": encoder})
 
 
 def generated_pairs(

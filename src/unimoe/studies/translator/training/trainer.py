@@ -10,13 +10,14 @@ Closed forms are computed and written in the same way.
 
 from __future__ import annotations
 
+import shutil
 import time
 from typing import Any
 
 import numpy as np
 
 from unimoe.studies.translator.config import CLOSED_FORMS
-from unimoe.studies.translator.models.files import MANIFEST_FILE, read_translator, save_closed_form
+from unimoe.studies.translator.models.files import MANIFEST_FILE, TENSORS_FILE, read_translator, save_closed_form
 from unimoe.studies.translator.models.interface import Translator
 from unimoe.studies.translator.training.checkpoints import evaluate, load_translator
 from unimoe.studies.translator.training.closed_forms import fit_closed_form
@@ -57,6 +58,20 @@ class TranslatorTrainer(TranslatorTraining):
         config = {key: value for key, value in settings.get("config", {}).items() if key not in WITHOUT_EFFECT}
         self.state.refuse_other(self.checkpoint, settings.get("fingerprint"), {"config": config})
         return bool(settings["finished"])
+
+    def make_room(self) -> None:
+        """Remove what an unfinished training left, so that a worker's files take its place.
+
+        Raises:
+            DataError: it is of another training.
+        """
+        with self.state.alone():
+            whole = all((self.checkpoint / name).exists() for name in (TENSORS_FILE, MANIFEST_FILE))
+            self.state.load()
+            if not (whole and self.is_finished()):
+                shutil.rmtree(self.checkpoint, ignore_errors=True)
+                shutil.rmtree(self.last, ignore_errors=True)
+            self.state.delete()
 
     def translator(self) -> Translator:
         """Load the translator of the best epoch."""

@@ -1,0 +1,74 @@
+"""Parts of a comparison that workers of a cluster do: each writes a folder, which the comparison takes over.
+
+The comparison then runs as it does in one process, and finds these parts done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from unimoe.console import Steps
+from unimoe.engine.folder_job import done_by_worker
+from unimoe.engine.work import Part, Recipe
+from unimoe.errors import DataError
+from unimoe.evaluation.engines import ClusterEngine, Engine
+from unimoe.io import hash_json
+
+GIVEN = "given"
+"""Key of a recipe for the command's options: they are written into results, and change nothing else."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A training with its evaluation.
+
+    Attributes:
+        what: names it.
+        part: says it to a worker, as JSON values.
+        items: such as steps, for ``unimoe status``.
+    """
+
+    what: str
+    part: Part
+    items: int
+
+
+def done_by_workers(engine: Engine, recipe: Recipe, tasks: Sequence[Task], folder: Path) -> None:
+    """Let workers do tasks of a comparison, and copy what they write into its folder; do nothing without a cluster.
+
+    Args:
+        engine: has the workers.
+        recipe: how a worker makes what does the tasks, as ``done_by_worker`` wants it.
+        tasks: those that are not done in the folder.
+        folder: of the comparison.
+
+    Raises:
+        Exception: of the first task that failed; the others have ended.
+    """
+    if not isinstance(engine, ClusterEngine) or not tasks:
+        return
+    cluster, decisive = engine.cluster, {name: value for name, value in recipe.items() if name != GIVEN}
+    with Steps(1).step(f"{len(tasks)} trainings by workers", len(tasks)) as step:
+
+        def do(task: Task) -> None:
+            part = {**task.part, "key": hash_json([decisive, task.part])}
+            done_by_worker(cluster, task.what, recipe, part, folder, items=task.items)
+            step.advance(1)
+
+        engine.run([partial(do, task) for task in tasks], at_once=len(tasks))
+
+
+def refuse_other_data(source: str, here: object, drivers: object) -> None:
+    """Refuse to train on other data than the driver has.
+
+    Raises:
+        DataError: the hashes differ.
+    """
+    if here != drivers:
+        raise DataError(
+            f"{source}: other texts, vectors or base model on this machine than on the driver's; give all machines the "
+            "same UNIMOE_DATA and one kind of processor"
+        )

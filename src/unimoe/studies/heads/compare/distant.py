@@ -1,0 +1,101 @@
+"""Trainings of a comparison by workers of a cluster, each with its test where it is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from unimoe.engine.folder_job import Tick, folder_jobs
+from unimoe.engine.units import UnitStore
+from unimoe.engine.work import Compute, Part, Recipe
+from unimoe.evaluation.engines import ClusterEngine, Engine
+from unimoe.models.device import choose_device, choose_dtype
+from unimoe.studies.common.workers import GIVEN, Task, done_by_workers, refuse_other_data
+from unimoe.studies.heads.compare.arms import Comparison
+from unimoe.studies.heads.compare.testing import report, training_file
+from unimoe.studies.heads.config import TrainConfig
+from unimoe.studies.heads.data import HeadData, with_soft_labels
+from unimoe.studies.heads.trainer import HeadTrainer, load_data
+
+
+def train_by_workers(
+    engine: Engine | None,
+    comparison: Comparison,
+    trainers: Iterable[HeadTrainer],
+    given: Sequence[str] = (),
+    *,
+    tested: bool,
+) -> None:
+    """Let workers do the trainings that are not done; do nothing without a cluster.
+
+    Args:
+        engine: has the workers.
+        comparison: says the data, and in whose ``output_dir`` those of the trainings are.
+        trainers: of the trainings; made only for a cluster, as each holds the pools on its device.
+        given: command-line options, for provenance.
+        tested: whether each is tested too.
+
+    Raises:
+        DataError: a folder holds another training.
+    """
+    if not isinstance(engine, ClusterEngine):
+        return
+    base, tasks = comparison.base, []
+    for trainer in trainers:
+        if trainer.is_finished() and (not tested or training_file(trainer, Path(base.output_dir)).exists()):
+            continue
+        trainer.make_room()
+        folder = Path(trainer.config.output_dir).relative_to(base.output_dir).as_posix()
+        part = {
+            "config": trainer.config.model_dump(mode="json", exclude={"output_dir", "device"}),
+            "arm": trainer.arm,
+            "folder": folder,
+            "tested": tested,
+            "data": trainer.state.fingerprint,
+        }
+        what = f"train {trainer.arm}, seed {trainer.seed}" + ("" if tested else f", {Path(folder).name}")
+        tasks.append(Task(what, part, trainer.config.num_steps))
+    dtype = choose_dtype(choose_device(base.device), base.encoder.dtype)
+    recipe = {
+        "maker": f"{__name__}:jobs_of",
+        "comparison": comparison.model_dump(mode="json", exclude={"base": {"output_dir"}}),
+        "encoder_dtype": str(dtype).removeprefix("torch."),
+        GIVEN: {"options": [*given], "output_dir": base.output_dir},
+    }
+    done_by_workers(engine, recipe, tasks, Path(base.output_dir))
+
+
+def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[str, Compute]:
+    """Return the job that trains a head of a comparison and tests it.
+
+    Texts are embedded as the driver does it, on a CPU: heads are trained on the same bits everywhere.
+    """
+    output_dir = recipe[GIVEN]["output_dir"]
+    raw = recipe["comparison"]
+    comparison = Comparison.model_validate(raw | {"base": raw["base"] | {"output_dir": output_dir}})
+    base = comparison.base
+    encoder = base.encoder.model_copy(update={"dtype": recipe["encoder_dtype"]})
+    data = cache(lambda: load_data(base.model_copy(update={"encoder": encoder})))
+    softened: dict[str, HeadData] = {}
+
+    def pools_of(config: TrainConfig) -> HeadData:
+        if config.soft_labels is None:
+            return data()
+        voters = config.soft_labels.model_dump_json()
+        if voters not in softened:
+            softened[voters] = with_soft_labels(data(), config.model_copy(update={"device": base.device}))
+        return softened[voters]
+
+    def train(part: Part, folder: Path, tick: Tick) -> None:
+        own = {"output_dir": str(Path(output_dir, part["folder"])), "device": device.type}
+        config = TrainConfig.model_validate(part["config"] | own)
+        trainer = HeadTrainer(config, pools_of(config), part["arm"], folder / part["folder"])
+        refuse_other_data(config.task, trainer.state.fingerprint, part["data"])
+        trainer.fit(lambda *_: tick())
+        if part["tested"]:
+            report(trainer, comparison, folder, recipe[GIVEN]["options"])
+
+    return folder_jobs(train, store)

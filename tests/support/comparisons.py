@@ -1,0 +1,52 @@
+"""Two comparisons that must be the same: one in this process, and one by workers of a cluster."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from unimoe.analysis.loading import load_all_results
+
+_TIMES = {"s", "peak MB", "µs/query"}
+"""Columns of tables that differ between two runs."""
+
+
+def assert_same_comparison(here: Path, there: Path) -> None:
+    """Two folders hold the same weights, runs, choices, tables and scores, to the bit; times and memory may differ."""
+    files = {path.relative_to(here) for path in here.rglob("*.*") if not path.name.startswith(".")}
+    assert {path.relative_to(there) for path in there.rglob("*.*") if not path.name.startswith(".")} == files
+    assert {".safetensors", ".trec", ".csv"} <= {path.suffix for path in files}
+    for path in sorted(files):
+        if path.suffix == ".safetensors":
+            ours, theirs = (load_file(folder / path) for folder in (here, there))
+            assert ours.keys() == theirs.keys(), path
+            assert all(torch.equal(ours[name], theirs[name]) for name in ours), path
+        elif path.suffix in (".trec", ".qrels"):
+            assert (there / path).read_bytes() == (here / path).read_bytes(), path
+        elif path.suffix == ".csv":
+            assert _rows(there / path) == _rows(here / path), path
+        elif path.parts[0] == "tuning" and len(path.parts) == 2:
+            assert _choices(there / path) == _choices(here / path), path
+    assert _scores(there) == _scores(here)
+    for path in (*there.rglob("*.json*"), *there.rglob("*.md")):
+        assert "/folders/" not in path.read_text(), f"{path} names a worker's folder"
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    return [{name: cell for name, cell in row.items() if name not in _TIMES} for row in csv.DictReader(lines)]
+
+
+def _choices(path: Path) -> list[dict[str, Any]]:
+    return [{key: value for key, value in one.items() if key != "seconds"} for one in json.loads(path.read_text())]
+
+
+def _scores(folder: Path) -> dict[tuple[str, int | None, str, str], dict[str, float]]:
+    return {
+        (one.config_name, one.seed, one.task, one.dataset): one.per_query for one in load_all_results(folder).everything
+    }
