@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from support.biencoders import toy_keys
+from support.comparisons import assert_same_comparison
+from support.engine import ThreadPool
+from support.scripts import Done, call_script
 
 from unimoe.config.files import load_config
 from unimoe.errors import UsageError
@@ -39,6 +43,35 @@ def test_the_seed_s_recipe() -> None:
     assert (recipe.loss.margin, recipe.loss.temperature, recipe.loss.symmetric) == (0.1, 0.05, True)
     assert (recipe.learning_rate, recipe.weight_decay, recipe.max_grad_norm) == (2e-5, 0.01, 1.0)
     assert (recipe.query_length, recipe.document_length, recipe.corpus_sample) == (32, 128, 150_000)
+
+
+def test_workers_of_a_cluster_choose_and_score_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unimoe.engine.ray_pool.RayPool", lambda address, hire: ThreadPool(hire.store, 2))
+    settings: dict[str, dict[str, object]] = {
+        "layer": {"freeze_base": True, "learning_rate": 3e-2},
+        "all": {"out_dim": None, "learning_rate": 1e-9, "negatives": {"per_query": 1, "depth": 5}},
+    }
+    monkeypatch.setattr(tuning, "CONFIGURATIONS", settings)
+    file = tmp_path / "base.yaml"
+    file.write_text(
+        json.dumps(toy_keys(tmp_path) | {"encoder": {"base": str(tmp_path / "encoder"), "dtype": "float32"}})
+    )
+
+    def tuned(folder: Path, *more: str) -> Done:
+        given = ("--config", file, "--seeds", "2", "--device", "cpu", "--threads", "1", "--output-dir", folder)
+        done = call_script("tune_biencoder.py", *given, *more)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    cluster = ("--engine", "ray", "--store", str(tmp_path / "store"))
+    tuned(alone)
+    assert tuned(together, *cluster).stderr.count("2 trainings by workers") == 2
+    assert_same_comparison(alone, together, "layer")
+    assert "by workers" not in tuned(together, *cluster).stderr, "what is there is not done again"
+    (together / "layer" / "biencoder" / "seed_1" / "checkpoint" / "unimoe.json").unlink()
+    assert "1 trainings by workers" in tuned(together, *cluster).stderr
+    assert_same_comparison(alone, together, "layer")
 
 
 def test_the_best_on_dev_is_trained_with_every_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,11 @@ _TIMES = {"s", "peak MB", "µs/query"}
 """Columns of tables that differ between two runs."""
 
 
-def assert_same_comparison(here: Path, there: Path) -> None:
-    """Two folders hold the same weights, runs, choices, tables and scores, to the bit; times and memory may differ."""
+def assert_same_comparison(here: Path, there: Path, results: str = ".") -> None:
+    """Two folders hold the same weights, runs, choices, tables and scores, to the bit; times and memory may differ.
+
+    ``results`` is the folder in them that holds the arms.
+    """
     files = {path.relative_to(here) for path in here.rglob("*.*") if not path.name.startswith(".")}
     assert {path.relative_to(there) for path in there.rglob("*.*") if not path.name.startswith(".")} == files
     assert {".safetensors", ".trec", ".csv"} <= {path.suffix for path in files}
@@ -32,7 +35,7 @@ def assert_same_comparison(here: Path, there: Path) -> None:
             assert _rows(there / path) == _rows(here / path), path
         elif path.parts[0] == "tuning" and len(path.parts) == 2:
             assert _choices(there / path) == _choices(here / path), path
-    assert _scores(there) == _scores(here)
+    assert _scores(there / results) == _scores(here / results)
     for path in (*there.rglob("*.json*"), *there.rglob("*.md")):
         assert "/folders/" not in path.read_text(), f"{path} names a worker's folder"
 

@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from unimoe.cli.engine import Address, Allow, EngineName, EngineSettings, StoreUrl, WorkerCount, opened_engine
+from unimoe.cli.engine import (
+    Address,
+    Allow,
+    EngineName,
+    EngineSettings,
+    StoreUrl,
+    TrainingThreads,
+    WorkerCount,
+    opened_engine,
+)
 from unimoe.cli.options import Device, Override, Threads, comma_separated, quiet_libraries, refuse_torchrun
 
 
@@ -54,6 +63,12 @@ def tune_biencoder(
     output_dir: Annotated[Path, typer.Option(help="One folder for each tuning.")] = Path("outputs/biencoder-tuning"),
     device: Device = None,
     override: Override = None,
+    threads: TrainingThreads = None,
+    engine: EngineName = "local",
+    address: Address = None,
+    workers: WorkerCount = None,
+    store: StoreUrl = None,
+    allow: Allow = None,
 ) -> None:
     """Choose a bi-encoder's settings on dev, train the best with several seeds, and score them on test.
 
@@ -72,7 +87,11 @@ def tune_biencoder(
 
     options = [f"--config {config}", f"--seeds {seeds}", *(f"--set {text}" for text in (*(override or ()), *named))]
     names = comma_separated(only)
-    for table in tune(settings, names, seeds, choose_device(device), options):
+    where = EngineSettings(engine, address, workers, store, allow, device, threads)
+    where.use_threads()
+    with opened_engine(where) as opened:
+        tables = tune(settings, names, seeds, choose_device(where.here), options, opened)
+    for table in tables:
         stdout.print(table.to_rich(), crop=False)
         stdout.print(f"\nTable:  {output_dir / 'analysis' / table.name}.md", soft_wrap=True)
 

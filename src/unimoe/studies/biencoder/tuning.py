@@ -17,9 +17,11 @@ from unimoe.analysis.tables.differences import TESTED, Arms, Difference, differe
 from unimoe.config.files import parse_config
 from unimoe.data.catalog import result_name
 from unimoe.errors import UsageError, did_you_mean
+from unimoe.evaluation.engines import Engine
 from unimoe.metrics import score_run
 from unimoe.results import run_path
 from unimoe.studies.biencoder.config import BiEncoderConfig
+from unimoe.studies.biencoder.distant import train_by_workers, with_dtype_of_workers
 from unimoe.studies.biencoder.evaluation import base_retriever, evaluate, trained_retriever
 from unimoe.studies.biencoder.jobs import train
 from unimoe.studies.biencoder.training.pairs import biencoder_splits
@@ -56,7 +58,12 @@ Tried = Mapping[str, Mapping[str, float]]
 
 
 def tune(
-    base: BiEncoderConfig, names: Sequence[str] | None, seeds: int, device: torch.device, given: list[str]
+    base: BiEncoderConfig,
+    names: Sequence[str] | None,
+    seeds: int,
+    device: torch.device,
+    given: list[str],
+    engine: Engine | None = None,
 ) -> tuple[Table, Table]:
     """Try configurations on dev, train the best with every seed, and score it on test; finished parts are skipped.
 
@@ -66,6 +73,7 @@ def tune(
         seeds: number of reported trainings, from seed 0 on.
         device: of the computation.
         given: command-line options, for provenance.
+        engine: lets workers of a cluster do the trainings; by default this process does.
 
     Returns:
         A table of all configurations on dev, and one of the best on test against the base.
@@ -78,14 +86,17 @@ def tune(
         if name not in CONFIGURATIONS:
             known = ", ".join(CONFIGURATIONS)
             raise UsageError(f"configuration {name!r}: unknown{did_you_mean(name, CONFIGURATIONS)}; there is {known}")
-    splits, tried = biencoder_splits(base), {}
-    for name in chosen:
-        config = configuration(base, name, seed=TUNING_SEED, arm=name, output_dir=str(Path(base.output_dir, "tuning")))
-        tried[name] = train(config, device, splits).fit()
+    base = with_dtype_of_workers(base, engine)
+    splits, tuned = biencoder_splits(base), str(Path(base.output_dir, "tuning"))
+    configs = {name: configuration(base, name, seed=TUNING_SEED, arm=name, output_dir=tuned) for name in chosen}
+    train_by_workers(engine, base, [*configs.values()], splits, tested=False)
+    tried = {name: train(config, device, splits).fit() for name, config in configs.items()}
     best = max(tried, key=lambda name: tried[name]["val"])  # the first of equals, which is the cheapest
     # Its own folder: a later tuning may choose another configuration, with other text lengths.
     config = configuration(base, best, output_dir=str(Path(base.output_dir, best)))
-    trainings = [train(config.model_copy(update={"seed": seed}), device, splits) for seed in range(seeds)]
+    reported = [config.model_copy(update={"seed": seed}) for seed in range(seeds)]
+    train_by_workers(engine, base, reported, splits, given, tested=True)
+    trainings = [train(own, device, splits) for own in reported]
     before = base_retriever(config, splits, device)
     after = [trained_retriever(training.best_dir, before, splits, device) for training in trainings]
     key = evaluate(config, splits, [before, *after], given)

@@ -61,6 +61,14 @@ def done_by_workers(engine: Engine, recipe: Recipe, tasks: Sequence[Task], folde
         engine.run([partial(do, task) for task in tasks], at_once=len(tasks))
 
 
+def dtype_of_gpus(engine: Engine | None) -> str | None:
+    """Return the dtype that ``auto`` means on the GPUs of a cluster, as the driver may have none; else None."""
+    if not isinstance(engine, ClusterEngine):
+        return None
+    facts = engine.cluster.facts()
+    return str(facts["dtype"]) if facts["device"].startswith("cuda") else None
+
+
 def refuse_other_data(source: str, here: object, drivers: object) -> None:
     """Refuse to train on other data than the driver has.
 

@@ -13,7 +13,7 @@ from unimoe.engine.units import UnitStore
 from unimoe.engine.work import Compute, Part, Recipe
 from unimoe.evaluation.engines import ClusterEngine, Engine
 from unimoe.results import result_path, run_path
-from unimoe.studies.common.workers import GIVEN, Task, done_by_workers, refuse_other_data
+from unimoe.studies.common.workers import GIVEN, Task, done_by_workers, dtype_of_gpus, refuse_other_data
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 from unimoe.studies.cross_encoder.evaluation import report_trained
 from unimoe.studies.cross_encoder.jobs import training_of
@@ -23,11 +23,10 @@ from unimoe.studies.cross_encoder.training.trainer import CrossEncoderTraining
 
 
 def with_dtype_of_workers(config: CrossEncoderConfig, engine: Engine | None) -> CrossEncoderConfig:
-    """Return the config with the dtype that ``auto`` means on the GPUs of a cluster: the driver may have none."""
-    if not isinstance(engine, ClusterEngine) or config.dtype != "auto":
+    """Return the config with the dtype that ``auto`` means to workers: a training is known by it."""
+    if config.dtype != "auto" or (dtype := dtype_of_gpus(engine)) is None:
         return config
-    facts = engine.cluster.facts()
-    return config.model_copy(update={"dtype": facts["dtype"]}) if facts["device"].startswith("cuda") else config
+    return config.model_copy(update={"dtype": dtype})
 
 
 def train_by_workers(

@@ -22,7 +22,7 @@ from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.training.model import BiEncoder
 from unimoe.training.model_card import INFO_NCE_CITATION, code_block, front_matter, json_block, plain
 
-_MANIFEST = "unimoe.json"
+MANIFEST = "unimoe.json"
 _MODULES = "sentence_transformers.models."
 DENSE = "2_Dense"
 """Folder of the linear layer in a checkpoint."""
@@ -81,7 +81,7 @@ def save_checkpoint(folder: Path, model: BiEncoder, manifest: Mapping[str, Any])
         width = _write_modules(temporary, model)
         whole = BiEncoderManifest(**manifest, weights_hash=_weights_hash(temporary))
         write_text(temporary / "README.md", _model_card(whole, width))
-        write_json(temporary / _MANIFEST, whole.model_dump())
+        write_json(temporary / MANIFEST, whole.model_dump())
 
 
 def read_biencoder(folder: Path) -> BiEncoderManifest:
@@ -92,9 +92,9 @@ def read_biencoder(folder: Path) -> BiEncoderManifest:
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: no such checkpoint folder; train the bi-encoder first (unimoe train-biencoder)")
-    path = folder / _MANIFEST
+    path = folder / MANIFEST
     if not path.is_file():
-        raise DataError(f"{folder}: not a trained bi-encoder, {_MANIFEST} is missing; train it again")
+        raise DataError(f"{folder}: not a trained bi-encoder, {MANIFEST} is missing; train it again")
     manifest = read_model(path, BiEncoderManifest, "give the checkpoint of a bi-encoder")
     if _weights_hash(folder) != manifest.weights_hash:
         raise DataError(f"{folder}: weights differ from the manifest (damaged or replaced); train it again")

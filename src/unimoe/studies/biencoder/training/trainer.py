@@ -11,6 +11,7 @@ as an undisturbed one, bit for bit.
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from unimoe.models.device import choose_dtype
 from unimoe.models.embedder import Advance
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.studies.biencoder.config import BiEncoderConfig
-from unimoe.studies.biencoder.training.checkpoint import read_biencoder, save_checkpoint
+from unimoe.studies.biencoder.training.checkpoint import MANIFEST, read_biencoder, save_checkpoint
 from unimoe.studies.biencoder.training.losses import contrastive_loss
 from unimoe.studies.biencoder.training.model import load_biencoder
 from unimoe.studies.biencoder.training.pairs import (
@@ -155,6 +156,24 @@ class BiEncoderTrainer:
             if not self.is_finished():
                 self._train(on_step, advance)
         return read_biencoder(self.best_dir).facts
+
+    def make_room(self) -> None:
+        """Remove what an unfinished training left, and halves of a worker's files, so that a worker's take their place.
+
+        Raises:
+            DataError: it is of another training.
+        """
+        folders = (self.best_dir, self.last_dir)
+        with self.state.alone():
+            for folder in folders:
+                if not (folder / MANIFEST).exists():
+                    shutil.rmtree(folder, ignore_errors=True)
+            self.state.load()
+            if not self.is_finished():
+                for folder in folders:
+                    shutil.rmtree(folder, ignore_errors=True)
+            self.state.delete()
+            self._negatives.clear()
 
     def _train(self, on_step: OnStep | None, advance: Advance | None) -> None:
         config = self.config
