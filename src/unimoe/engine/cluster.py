@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,6 +26,9 @@ _AHEAD = 4
 
 _OF_THE_DRIVER = ("shared", "items", "label")
 """Keys of a part that a worker does not get."""
+
+_SILENCE = 60.0
+"""Seconds after which a wait for the first worker is explained."""
 
 _READERS = 16
 """Objects read from the store at a time."""
@@ -97,9 +101,15 @@ class Cluster:
 
     def facts(self) -> Mapping[str, Any]:
         """Wait for the first worker, and return what it said of itself."""
+        begun, patient = time.monotonic(), True
         while not self._first.wait(0.5):
             if self._dispatcher.failure:
                 raise self._dispatcher.failure
+            if patient and time.monotonic() - begun > _SILENCE:
+                patient = False
+                stderr.print(
+                    "waiting for a worker: the cluster has no free GPU, or not --threads free CPUs", soft_wrap=True
+                )
         return self._facts
 
     def workers(self, assignment: Assignment) -> ClusterWorkers:
