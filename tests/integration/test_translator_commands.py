@@ -215,7 +215,7 @@ class TestCluster:
         shutil.rmtree(folder / "mlp1" / "seed_1")
         shutil.rmtree(folder / "tuning" / "mlp2-1")
         again = compare(file, folder, "--threads", "1", *cluster)
-        assert again.stderr.count("1 trainings by workers") == 2, "what is there is not done again"
+        assert again.stderr.count("trainings by workers: 1:") == 2, "what is there is not done again"
         assert_same_comparison(compared[0], folder)
 
     def test_an_ablation_is_the_same(self, file: Path, tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ class TestCluster:
                 "ablate_translator.py", "--data", file, *arguments, "--output-dir", tmp_path / name, *more
             )
             assert done.returncode == 0, done.stderr
-        assert f"{len(COMPONENTS)} trainings by workers" in done.stderr
+        assert f"trainings by workers: {len(COMPONENTS)}:" in done.stderr
         assert_same_comparison(tmp_path / "alone", tmp_path / "together")
 
 

@@ -66,11 +66,11 @@ def test_workers_of_a_cluster_choose_and_score_the_same(tmp_path: Path, monkeypa
     alone, together = tmp_path / "alone", tmp_path / "together"
     cluster = ("--engine", "ray", "--store", str(tmp_path / "store"))
     tuned(alone)
-    assert tuned(together, *cluster).stderr.count("2 trainings by workers") == 2
+    assert tuned(together, *cluster).stderr.count("trainings by workers: 2:") == 2
     assert_same_comparison(alone, together, "layer")
     assert "by workers" not in tuned(together, *cluster).stderr, "what is there is not done again"
     (together / "layer" / "biencoder" / "seed_1" / "checkpoint" / "unimoe.json").unlink()
-    assert "1 trainings by workers" in tuned(together, *cluster).stderr
+    assert "trainings by workers: 1:" in tuned(together, *cluster).stderr
     assert_same_comparison(alone, together, "layer")
 
 

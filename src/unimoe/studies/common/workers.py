@@ -51,7 +51,7 @@ def done_by_workers(engine: Engine, recipe: Recipe, tasks: Sequence[Task], folde
     if not isinstance(engine, ClusterEngine) or not tasks:
         return
     cluster, decisive = engine.cluster, {name: value for name, value in recipe.items() if name != GIVEN}
-    with Steps(1).step(f"{len(tasks)} trainings by workers", len(tasks)) as step:
+    with Steps(1).step(f"trainings by workers: {len(tasks)}", len(tasks)) as step:
 
         def do(task: Task) -> None:
             part = {**task.part, "key": hash_json([decisive, task.part])}
