@@ -17,7 +17,7 @@ from unimoe.cli.engine import (
     WorkerCount,
     opened_engine,
 )
-from unimoe.cli.options import Device, Override, Threads, comma_separated, quiet_libraries, refuse_torchrun
+from unimoe.cli.options import Device, Override, comma_separated, quiet_libraries, refuse_torchrun
 
 
 def train_biencoder(
@@ -108,7 +108,7 @@ def label_pairs(
     config: Annotated[Path, typer.Option(help="A YAML file, or the name of a shipped one.")] = Path("biencoder/labels"),
     device: Device = None,
     override: Override = None,
-    threads: Threads = None,
+    threads: TrainingThreads = None,
     engine: EngineName = "local",
     address: Address = None,
     workers: WorkerCount = None,
@@ -130,6 +130,7 @@ def label_pairs(
     from unimoe.studies.biencoder.labels import labelling
 
     where = EngineSettings(engine, address, workers, store, allow, device, threads)
+    where.use_threads()
     with opened_engine(where) as opened:
         labelling.label_pairs(settings, output_dir, choose_device(where.here), opened)
 
