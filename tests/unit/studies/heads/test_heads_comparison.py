@@ -253,7 +253,7 @@ class TestMemory:
 
         empty = Batch([], *[torch.ones(1)] * 5)
         peak = step_peak_bytes(Allocates(), torch.ones(2, 2), empty)
-        assert 5.0e6 <= peak <= 5.1e6
+        assert 4.9e6 <= peak <= 5.1e6  # small tensors of before may be freed meanwhile
 
 
 class TestFlatness:
