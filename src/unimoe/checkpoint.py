@@ -80,7 +80,7 @@ def training_settings(experiment: Experiment, arm: str, seed: int, **content: st
     own = experiment.arm(arm).model_dump()
     if own["aggregation"] != "uncertainty":  # no other reads it, and fingerprints of before did not have it
         del own["uncertainty_learning_rate"]
-    if own["aggregation"] != "gradvac":  # likewise; its default was .01 then
+    if own["aggregation"] != "gradvac":  # no other reads it, and its default was .01 before
         own["gradvac_beta"] = 0.01
     relevant["arms"] = {arm: own}
     return relevant | {"seed": seed} | content

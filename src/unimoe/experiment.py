@@ -140,9 +140,7 @@ class ExperimentRun:
             zero_shot = replace(zero_shot_system(self.experiment, self.loader), recipe=recipe)
             baselines = [first_stage_system(self.experiment), zero_shot, *self._beside]
         self._units = self._phases(baselines, datasets)
-        self._steps = Steps(
-            len(self._units), self._seconds_left if expected else None, bars=isinstance(self._engine, LocalEngine)
-        )
+        self._steps = Steps(len(self._units), self._seconds_left if expected else None, bars=not self._engine.remote)
         self._engine.run(self._jobs(baselines, datasets), at_once=len(self._units))
 
     def _jobs(self, baselines: Sequence[System], datasets: Sequence[LoadedDataset]) -> Iterator[Callable[[], None]]:
@@ -153,7 +151,7 @@ class ExperimentRun:
             done = self._steps.done
             for arm in self.experiment.arms:
                 yield partial(self._train_and_evaluate_arm, arm, seed, datasets)
-            if self._steps.done > done and isinstance(self._engine, LocalEngine):
+            if self._steps.done > done and not self._engine.remote:
                 for data in (one.dataset for one in datasets):
                     table = scores_so_far(self.experiment, data.name, data.main_metric)
                     stderr.print("\n".join(["", *table, ""]), soft_wrap=True)
@@ -176,7 +174,7 @@ class ExperimentRun:
 
         The first unit in a process takes longer, because the states of the frozen layers are computed in it.
         """
-        if not isinstance(self._engine, LocalEngine):  # phases overlap there
+        if self._engine.remote:  # phases overlap there
             yield
             return
         start, done = time.perf_counter(), self._steps.done

@@ -112,10 +112,14 @@ class Cluster:
                 )
         return self._facts
 
+    def kind(self) -> str | None:
+        """Return the kind of device that all workers have; None where several kinds may work together."""
+        kind: str | None = None if self._allow_devices else self.facts()["device"]
+        return kind
+
     def workers(self, assignment: Assignment) -> ClusterWorkers:
         """Return the workers of a model, for one evaluation."""
-        device = None if self._allow_devices else self.facts()["device"]
-        return ClusterWorkers(self, self._dispatcher, assignment, device)
+        return ClusterWorkers(self, self._dispatcher, assignment, self.kind())
 
     def share(self, value: Any) -> Handle:
         """Put texts into the cluster's memory, once."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from unimoe.engine.cluster import Assignment, Cluster
 from unimoe.engine.mirror import Mirror
 from unimoe.engine.units import UnitStore
 from unimoe.engine.work import Compute, Part, nowhere
-from unimoe.io import cache_dir
+from unimoe.errors import DataError
+from unimoe.io import hash_json
 
 _JOB = "write folder"
 _EVERY = 10.0
@@ -43,11 +44,17 @@ def done_by_worker(
 
     Returns:
         What the work returned.
+
+    Raises:
+        DataError: the store has lost what was written.
+        Exception: of the work.
     """
+    own = {**part, "key": hash_json([part["key"], cluster.kind()])}  # no training goes on with another device's state
     with cluster.board.noted(what, items):
         workers = cluster.workers(Assignment(what, "units/folders", recipe, {}))
-        (found,) = workers.compute(_JOB, [part if items is None else {**part, "items": items}], nowhere)
-    Mirror(folder, cluster.store, _scope(part)).fetch(but=_STATE)
+        (found,) = workers.compute(_JOB, [own if items is None else {**own, "items": items}], nowhere)
+    if not Mirror(folder, cluster.store, _finished(own)).fetch(but=_STATE):
+        raise DataError(f"{cluster.store.url}: {_finished(own)} is missing or damaged; delete units/folders there")
     return found
 
 
@@ -60,24 +67,28 @@ def folder_jobs(write: Write, store: UnitStore) -> Mapping[str, Compute]:
     """
 
     def compute(part: Part) -> Any:
-        folder = cache_dir("folders") / part["key"]
-        shutil.rmtree(folder, ignore_errors=True)  # the store knows how far the work is
-        mirror, last = Mirror(folder, store, _scope(part)), time.monotonic()
-        mirror.fetch()
+        # The store knows how far the work is; another driver may let a worker of this machine do the same.
+        with TemporaryDirectory(prefix="unimoe-") as name:
+            folder = Path(name)
+            mirror, last = Mirror(folder, store, _unfinished(part)), time.monotonic()
+            mirror.fetch()
 
-        def tick() -> None:
-            nonlocal last
-            if time.monotonic() - last > _EVERY:
-                mirror.push()
-                last = time.monotonic()
+            def tick() -> None:
+                nonlocal last
+                if time.monotonic() - last > _EVERY:
+                    mirror.push()
+                    last = time.monotonic()
 
-        found = write(part, folder, tick)
-        mirror.push()
-        shutil.rmtree(folder, ignore_errors=True)
+            found = write(part, folder, tick)
+            Mirror(folder, store, _finished(part)).push()
         return found
 
     return {_JOB: compute}
 
 
-def _scope(part: Part) -> str:
-    return f"folders/{part['key']}"
+def _unfinished(part: Part) -> str:
+    return f"folders/{part['key']}/unfinished"
+
+
+def _finished(part: Part) -> str:
+    return f"folders/{part['key']}/finished"

@@ -37,14 +37,17 @@ class Mirror:
             self._store.write_json(self._scope, _LIST, sorted(now))
             self._sent = now
 
-    def fetch(self, *, but: str | None = None) -> None:
+    def fetch(self, *, but: str | None = None) -> bool:
         """Copy the listed files into the folder, except those whose names end with ``but``.
 
+        Returns:
+            Whether there is a list.
+
         Raises:
-            DataError: one is missing or damaged.
+            DataError: a file is missing or damaged.
         """
-        listed: Any = self._store.read_json(self._scope, _LIST) or []
-        for name in listed:
+        listed: Any = self._store.read_json(self._scope, _LIST)
+        for name in listed or ():
             if but is not None and name.endswith(but):
                 continue
             content = self._store.read(f"{self._scope}/files", _key(name))
@@ -52,6 +55,7 @@ class Mirror:
                 raise DataError(f"{self._store.url}: {self._scope}, {name} is missing or damaged; delete this folder")
             with atomic_path(self._folder / name) as temporary:
                 temporary.write_bytes(self._translated(name, content))
+        return listed is not None
 
     def _translated(self, name: str, content: bytes | None = None, *, to_store: bool = False) -> bytes:
         """Return a file's content with its folder's path in the store's words, or in this machine's."""

@@ -81,8 +81,8 @@ class Engine(Protocol):
     """Where evaluations compute."""
 
     @property
-    def keeps(self) -> bool:
-        """Whether finished units are kept by the engine, and not in the output folder."""
+    def remote(self) -> bool:
+        """Whether workers elsewhere hold the models and keep finished units, so that evaluations run side by side."""
 
     @property
     def leads(self) -> bool:
@@ -122,7 +122,7 @@ class Engine(Protocol):
 class LocalEngine:
     """This process, and those that torchrun started beside it."""
 
-    keeps = False
+    remote = False
 
     def __init__(self, processes: Processes = ALONE) -> None:
         self.processes, self._workers = processes, Torchrun(processes)
@@ -162,7 +162,7 @@ class LocalEngine:
 class ClusterEngine:
     """The workers of a cluster."""
 
-    keeps = leads = True
+    remote = leads = True
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self._run = cluster, uuid.uuid4().hex  # which names what no later run may find

@@ -37,6 +37,7 @@ from unimoe.evaluation.systems import (
     zero_shot_system,
 )
 from unimoe.evaluation.tiers import Dataset, chosen_datasets, known_tier, tier_datasets
+from unimoe.io import hash_json
 from unimoe.models.loader import ModelLoader
 from unimoe.models.threads import settle_threads
 from unimoe.results import EvalResult, Task, result_path
@@ -121,14 +122,15 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, engine: Eng
     suites = [MTEBSuite(arm.evaluator, arm.system, _wanted(arm.system, request.task), failures) for arm in arms]
     for suite in suites:
         suite.report_left_out(mteb_tasks, alone=not datasets)
-    in_mteb = [(task, one) for one in mteb_tasks for task in suites[0].tasks_on(one)]
+    in_mteb = [[(task, one) for one in mteb_tasks for task in suite.tasks_on(one)] for suite in suites]
     first_stages = {arm.output_dir: arm for arm in reversed(arms)}.values()
     systems = [*((arm.evaluator, first_stage_system(arm.system.experiment)) for arm in first_stages)]
     systems += [(arm.evaluator, arm.system) for arm in arms]
     per_dataset = sum(len(_on_collections(system, request)) for _, system in systems)
-    steps = Steps(per_dataset * len(datasets) + len(in_mteb) * len(arms), bars=not engine.keeps)
-    for arm in arms:
-        arm.load_early(datasets, in_mteb, request, engine)
+    steps = Steps(per_dataset * len(datasets) + sum(map(len, in_mteb)), bars=not engine.remote)
+    if not engine.remote:
+        for arm, tasks in zip(arms, in_mteb, strict=True):
+            arm.load_early(datasets, tasks, request)
     results: dict[str, dict[int, EvalResult]] = {}  # by system, and by place in the order of the work
 
     def taken(evaluator: Evaluator, system: System, evaluation: Evaluation, name: str, place: int) -> None:
@@ -181,14 +183,13 @@ class _Arm:
         datasets: Sequence[Dataset],
         in_mteb: Sequence[tuple[Task, AbsTask]],
         request: EvaluationRequest,
-        engine: Engine,
     ) -> None:
         """Load the model where a result is missing: if it cannot be, that shows before hours of first stages."""
         system = self.system
         names = [(task, result_dataset(task, data)) for data in datasets for task in _on_collections(system, request)]
         names += [(task, one.metadata.name) for task, one in in_mteb]
         places = [result_path(self.output_dir, system.name, system.seed, task, name) for task, name in names]
-        if system.load is not None and not engine.keeps and not all(place.exists() for place in places):
+        if system.load is not None and not all(place.exists() for place in places):
             settle_threads(getattr(system.load(), "model", None), request.threads)
 
 
@@ -290,7 +291,8 @@ def _targets(request: EvaluationRequest, device: torch.device, engine: Engine) -
     folders = request.checkpoints if request.model is None else (Path(request.model),)
     if not folders:
         return [_zero_shot(request, device, engine)]
-    targets = [_trained(folder, request, device) for folder in folders]
+    loaders: dict[str, ModelLoader] = {}
+    targets = [_trained(folder, request, device, loaders) for folder in folders]
     for folder, target in zip(folders, targets, strict=True):
         if target.experiment.evaluation != targets[0].experiment.evaluation:
             raise UsageError(
@@ -312,10 +314,13 @@ def _zero_shot(request: EvaluationRequest, device: torch.device, engine: Engine)
     )
 
 
-def _trained(folder: Path, request: EvaluationRequest, device: torch.device) -> Target:
+def _trained(folder: Path, request: EvaluationRequest, device: torch.device, loaders: dict[str, ModelLoader]) -> Target:
+    """Return a checkpoint; those on one base share its loader of ``loaders``, and so its weights."""
     checkpoint = read_checkpoint(folder)
     experiment = evaluation_config(checkpoint, request.config or _overridden(checkpoint, request.overrides))
-    loader = checkpoint_loader(experiment, checkpoint, device)
+    made = checkpoint_loader(experiment, checkpoint, device)
+    settings = experiment.model_dump(include={"model", "prompt", "lora", "evaluation"})
+    loader = loaders.setdefault(hash_json([settings, made.dtype_name]), made)
     return Target(
         experiment,
         request.output_dir or _experiment_folder(folder, checkpoint) or Path(experiment.output_dir),

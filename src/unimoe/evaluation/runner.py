@@ -179,7 +179,7 @@ class Evaluator:
 
     def needs_data(self, mteb_task: AbsTask) -> bool:
         """Return whether this process reads a task's data, and no worker does the task whole."""
-        return not self.engine.keeps or ranks_documents(mteb_task)
+        return not self.engine.remote or ranks_documents(mteb_task)
 
     def _held(self, system: System, spec: EvaluationSpec) -> Held:
         batches = system.experiment.evaluation.batches
@@ -187,7 +187,7 @@ class Evaluator:
 
     def _kept(self, spec: EvaluationSpec) -> Path | None:
         """Return the folder of what a killed evaluation finds again; None where it may be another system's."""
-        shards = spec.task == "reranking" and self.engine.keeps
+        shards = spec.task == "reranking" and self.engine.remote
         return self.store.unfinished(spec) if spec.reusable and not shards else None
 
     def _identity(self, spec: EvaluationSpec, system: System) -> dict[str, str]:
