@@ -135,7 +135,9 @@ class TestLog:
         state.cut_logs(2)
         for name in ("train", "dev"):
             lines = (tmp_path / "logs" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-            assert [json.loads(line) for line in lines] == records[:4]
+            assert [{**json.loads(line), "checksum": None} for line in lines] == [
+                {**r, "checksum": None} for r in records[:4]
+            ]
 
     def test_a_line_that_is_no_record_is_named_and_nothing_touched(self, tmp_path: Path) -> None:
         state = state_in(tmp_path, SETTINGS)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
+
 from unimoe.config.base import Section
 from unimoe.errors import DataError
-from unimoe.io import read_model, write_json
+from unimoe.io import changed_file, read_model, write_sealed
 from unimoe.models.rerankers.files import weights_hash
 from unimoe.results import TrainingBudget
 
@@ -24,6 +26,7 @@ class CrossEncoderManifest(Section):
         base_model: identity of the base.
         fingerprint: content hash of everything that determined the training.
         weights_hash: content hash of the weights.
+        files: content hash of each file of the model; empty in folders that were written without.
         dev: mean nDCG@10 on dev; None without dev sets.
         training: steps, lists and tokens.
         seconds: of steps and evaluations, since the last resumption.
@@ -37,6 +40,7 @@ class CrossEncoderManifest(Section):
     base_model: str
     fingerprint: str
     weights_hash: str
+    files: dict[str, str] = Field(default_factory=dict)
     dev: float | None
     training: TrainingBudget
     seconds: float
@@ -52,7 +56,7 @@ def determining(config: dict[str, Any]) -> dict[str, Any]:
 
 def write_manifest(folder: Path, manifest: CrossEncoderManifest) -> None:
     """Write the manifest, which completes the folder."""
-    write_json(folder / MANIFEST, manifest.model_dump())
+    write_sealed(folder / MANIFEST, manifest.model_dump())
 
 
 def read_manifest(folder: Path) -> CrossEncoderManifest:
@@ -67,4 +71,6 @@ def read_manifest(folder: Path) -> CrossEncoderManifest:
     manifest = read_model(path, CrossEncoderManifest, "train again with this unimoe")
     if weights_hash(folder) != manifest.weights_hash:
         raise DataError(f"{folder}: weights differ from their manifest (damaged or replaced); train again")
+    if file := changed_file(folder, manifest.files):
+        raise DataError(f"{file}: differs from the manifest (damaged or replaced); train again")
     return manifest

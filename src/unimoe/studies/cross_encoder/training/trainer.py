@@ -15,10 +15,12 @@ from sentence_transformers import CrossEncoder
 from sentence_transformers.base.evaluation import BaseEvaluator
 from sentence_transformers.cross_encoder import CrossEncoderTrainer, CrossEncoderTrainingArguments
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from unimoe.errors import DataError
 from unimoe.evaluation.rerankers import CrossEncoderReranker
 from unimoe.evaluation.reranking_eval import rerank_run
-from unimoe.io import atomic_dir, hash_json, read_json, write_json
+from unimoe.io import atomic_dir, changed_file, hash_files, hash_json, read_json, write_sealed
 from unimoe.metrics import score_run
 from unimoe.models.quiet import quiet_loading
 from unimoe.models.rerankers.files import weights_hash
@@ -141,7 +143,7 @@ class CrossEncoderTraining:
             there = read_json(note)
             self._state.refuse_other(self._work, there.get("fingerprint"), there["settings"])
         else:
-            write_json(note, {"fingerprint": self._state.fingerprint, "settings": self._state.settings})
+            write_sealed(note, {"fingerprint": self._state.fingerprint, "settings": self._state.settings})
 
     @property
     def _bfloat16(self) -> bool:
@@ -190,13 +192,24 @@ class CrossEncoderTraining:
         return trainer, loss
 
     def _last_state(self) -> Path | None:
-        """Return the newest complete state; incomplete ones, which a killed run may leave, are removed."""
+        """Return the newest complete state; incomplete ones, which a killed run may leave, are removed.
+
+        Raises:
+            DataError: one is damaged. The trainer may need an older one too, the best on dev.
+        """
         whole = []
         for folder in self._work.glob("checkpoint-*"):
+            hashes = read_json(folder / MANIFEST)["files"] if (folder / MANIFEST).exists() else {}
+            file = changed_file(folder, hashes)
+            if file is not None and file.exists():
+                raise DataError(f"{file}: was changed after it was written; delete {self._work} to start over")
             try:
                 json.loads((folder / _STATE).read_text(encoding="utf-8"))  # the trainer writes it last
-                whole.append(folder)
             except (OSError, ValueError):
+                file = folder / _STATE
+            if file is None:
+                whole.append(folder)
+            else:
                 shutil.rmtree(folder, ignore_errors=True)
         return max(whole, key=_step_of, default=None)
 
@@ -213,6 +226,7 @@ class CrossEncoderTraining:
                 base_model=self._base.identity,
                 fingerprint=self._state.fingerprint,
                 weights_hash=weights_hash(temporary),
+                files=hash_files(temporary, but=["README.md"]),
                 dev=state.best_metric if self._dev else None,
                 training=TrainingBudget(
                     steps=state.global_step,
@@ -255,7 +269,7 @@ class _DevEvaluator(BaseEvaluator):
 
 
 class _Watch(TrainerCallback):
-    """Writes the logs, reports steps, and keeps the count of tokens in the saved state."""
+    """Writes the logs and the hashes of saved states, reports steps, and keeps the count of tokens in the states."""
 
     def __init__(self, loss: CrossEncoderListLoss, state: RunState[Any], on_step: OnStep | None) -> None:
         self._loss, self._state, self._on_step = loss, state, on_step
@@ -272,6 +286,10 @@ class _Watch(TrainerCallback):
         state.num_input_tokens_seen = self._loss.tokens
         if self._on_step:
             self._on_step(state.global_step, state.max_steps)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        folder = Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
+        write_sealed(folder / MANIFEST, {"files": hash_files(folder, but=[MANIFEST])})
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
         numbers = {key: value for key, value in given["logs"].items() if _is_number(value)}
