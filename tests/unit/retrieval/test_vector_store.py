@@ -118,7 +118,7 @@ class TestResuming:
     ) -> None:
         written: list[str] = []
 
-        def killed(path: Path, value: object, **how: Any) -> None:
+        def killed(path: Path, value: Any, **how: Any) -> None:
             written.append(path.name)
             if written.count("store.json") == 3:
                 raise KeyboardInterrupt
