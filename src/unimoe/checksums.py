@@ -1,7 +1,7 @@
 """Checksums in what a run writes and reads back: an object of JSON, a file or a line of a log, ends with its own.
 
-The last key, ``checksum``, is of the bytes before it; YAML has it in a comment. So a file is checked without being
-parsed twice, and one that was made by hand, or by an earlier version, is read without.
+The last key, ``checksum``, is of the bytes before it; gates have one in a comment, of the bytes below it. So a file is
+checked without being parsed twice, and one that was made by hand, or by an earlier version, is read without.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from pathlib import Path
 
 from unimoe.errors import DataError
 
-_END = re.compile(rb'(?:,\s*"checksum":\s*"(?P<json>[0-9a-f]{16})"\s*\}|\n# "checksum": "(?P<yaml>[0-9a-f]{16})")\s*\Z')
+_END = re.compile(rb',\s*"checksum":\s*"([^"]{16})"\s*\}\s*\Z')
+_COMMENT = re.compile(rb'# "checksum": "(.*)"\r?\n')
 _LONGEST_END = 200
 
 
@@ -25,12 +26,12 @@ def sealed(text: str) -> str:
 
 
 def sealed_yaml(content: bytes) -> bytes:
-    """Return YAML with its checksum in a comment at the end."""
-    return content + f'\n# "checksum": "{_checksum(content)}"\n'.encode()
+    """Return YAML below a comment with its checksum."""
+    return f'# "checksum": "{_checksum(content)}"\n'.encode() + content
 
 
 def unsealed(content: bytes, name: Path | str) -> bytes:
-    """Return sealed JSON or YAML as it was before, and any other content as it is.
+    """Return a sealed object as it was before, and any other content as it is.
 
     Args:
         content: of a file or a line.
@@ -43,9 +44,20 @@ def unsealed(content: bytes, name: Path | str) -> bytes:
     if end is None:
         return content
     body = content[: end.start()]
-    if _checksum(body) != (end["json"] or end["yaml"]).decode():
+    if _checksum(body).encode() != end[1]:
         raise changed(name)
-    return body + b"}\n" if end["json"] else body
+    return body + b"}\n"
+
+
+def unsealed_yaml(content: bytes, name: Path | str) -> bytes:
+    """Return sealed YAML without its comment, and any other as it is. Errors are those of ``unsealed``."""
+    begin = _COMMENT.match(content)
+    if begin is None:
+        return content
+    body = content[begin.end() :]
+    if _checksum(body).encode() != begin[1]:
+        raise changed(name)
+    return body
 
 
 def changed(name: Path | str) -> DataError:

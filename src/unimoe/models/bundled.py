@@ -134,9 +134,10 @@ def _prepare(gguf: Path, folder: Path) -> None:
         del model.config.quantization_config
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
-        weights = temporary / "model.safetensors"
-        files = hash_files(temporary)
-        write_sealed(
-            temporary / _MANIFEST,
-            {"weights": files[weights.name], "bytes": weights.stat().st_size, "files": files},
-        )
+        _write_manifest(temporary)
+
+
+def _write_manifest(folder: Path) -> None:
+    weights, files = folder / "model.safetensors", hash_files(folder)
+    manifest = {"weights": files[weights.name], "bytes": weights.stat().st_size, "files": files}
+    write_sealed(folder / _MANIFEST, manifest)

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from unimoe.analysis.statistics.variance import Estimand
-from unimoe.checksums import unsealed
+from unimoe.checksums import unsealed_yaml
 from unimoe.config.base import MetricName, Name, Positive, Section
 from unimoe.config.files import explain, find_config, read_yaml
 from unimoe.errors import DataError, UsageError, did_you_mean
@@ -254,7 +254,7 @@ def load_gates(path: Path) -> Registration:
         raise DataError(str(error)) from None
     except ValidationError as error:
         raise DataError(f"{file}: {_explain(error)}") from None
-    content = unsealed(read_bytes(file), file)
+    content = unsealed_yaml(read_bytes(file), file)
     return Registration(file, hash_bytes(content), parsed.registered, dict(parsed.gates))
 
 

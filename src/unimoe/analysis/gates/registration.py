@@ -12,7 +12,7 @@ import yaml
 from unimoe.analysis.arms import ZERO_SHOT, Pair, pairs
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Registration, load_gates
 from unimoe.analysis.loading import Results
-from unimoe.checksums import sealed_yaml, unsealed
+from unimoe.checksums import sealed_yaml, unsealed_yaml
 from unimoe.errors import DataError, did_you_mean
 from unimoe.io import find_files, read_bytes, write_bytes
 from unimoe.results import Task
@@ -24,7 +24,7 @@ REGISTERED = "gates.yaml"
 def register(registration: Registration, output_dir: Path) -> bool:
     """Put gates into an output folder that holds no results yet.
 
-    Gates that come from a file are copied to the byte, with a checksum at the end; others are written with the present
+    Gates that come from a file are copied to the byte, below a checksum; others are written with the present
     time. Where the folder has registered gates and these come from no file, the registered ones stay.
 
     Returns:
@@ -51,7 +51,9 @@ def register(registration: Registration, output_dir: Path) -> bool:
         plain = {name: gate.model_dump(exclude_none=True) for name, gate in registration.gates.items()}
         content = yaml.safe_dump({"registered": now, "gates": plain}, sort_keys=False).encode()
     else:
-        content = unsealed(read_bytes(registration.path), registration.path)  # to the byte, or the hashes would differ
+        content = unsealed_yaml(
+            read_bytes(registration.path), registration.path
+        )  # to the byte, or the hashes would differ
     write_bytes(path, sealed_yaml(content))
     return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,11 +10,12 @@ from pydantic import Field
 
 from unimoe.config.base import Section
 from unimoe.errors import DataError
-from unimoe.io import changed_file, read_model, write_sealed
+from unimoe.io import changed_file, hash_files, parse_json, read_bytes, read_json, read_model, write_sealed
 from unimoe.models.rerankers.files import weights_hash
 from unimoe.results import TrainingBudget
 
 MANIFEST = "unimoe.json"
+_STATE = "trainer_state.json"
 
 _WITHOUT_EFFECT = {"name", "output_dir", "keep", "push_to_hub", "caveats"}
 
@@ -74,3 +76,36 @@ def read_manifest(folder: Path) -> CrossEncoderManifest:
     if file := changed_file(folder, manifest.files):
         raise DataError(f"{file}: differs from the manifest (damaged or replaced); train again")
     return manifest
+
+
+def seal_state(folder: Path) -> None:
+    """Write the hashes of all files of a state that the trainer has saved."""
+    write_sealed(folder / MANIFEST, {"files": hash_files(folder, but=[MANIFEST])})
+
+
+def last_state(work: Path) -> Path | None:
+    """Return the newest complete state in a folder; incomplete ones, which a killed run may leave, are removed.
+
+    Raises:
+        DataError: one has changed. The trainer may need an older one too, the best on dev.
+    """
+    whole = []
+    for folder in work.glob("checkpoint-*"):
+        sealed = (folder / MANIFEST).exists()
+        file = changed_file(folder, read_json(folder / MANIFEST)["files"]) if sealed else None
+        if file is not None and file.exists():
+            raise DataError(f"{file}: was changed after it was written; delete {work} to start over")
+        try:
+            parse_json(read_bytes(folder / _STATE).decode())  # the trainer writes it last
+        except (DataError, ValueError):
+            file = folder / _STATE
+        if file is None:
+            whole.append(folder)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    return max(whole, key=step_of, default=None)
+
+
+def step_of(state: Path) -> int:
+    """Return the step after which a state was saved."""
+    return int(state.name.rpartition("-")[2])

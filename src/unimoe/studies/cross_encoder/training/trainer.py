@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -17,10 +16,9 @@ from sentence_transformers.cross_encoder import CrossEncoderTrainer, CrossEncode
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from unimoe.errors import DataError
 from unimoe.evaluation.rerankers import CrossEncoderReranker
 from unimoe.evaluation.reranking_eval import rerank_run
-from unimoe.io import atomic_dir, changed_file, hash_files, hash_json, read_json, write_sealed
+from unimoe.io import atomic_dir, hash_files, hash_json, read_json, write_sealed
 from unimoe.metrics import score_run
 from unimoe.models.quiet import quiet_loading
 from unimoe.models.rerankers.files import weights_hash
@@ -32,7 +30,10 @@ from unimoe.studies.cross_encoder.training.checkpoint import (
     MANIFEST,
     CrossEncoderManifest,
     determining,
+    last_state,
     read_manifest,
+    seal_state,
+    step_of,
     write_manifest,
 )
 from unimoe.studies.cross_encoder.training.lists import Lists, as_columns
@@ -46,7 +47,6 @@ _MEAN = "mean_ndcg@10"
 """The score that chooses the checkpoint."""
 
 _METRICS = ("ndcg@10", "mrr@10", "map")
-_STATE = "trainer_state.json"
 
 
 class CrossEncoderTraining:
@@ -130,8 +130,8 @@ class CrossEncoderTraining:
         start = time.perf_counter()
         model = new_cross_encoder(self.config.model, self._base, self.config.seed, self.device)
         trainer, loss = self._trainer(model, on_step)
-        state = self._last_state()
-        self._state.cut_logs(0 if state is None else _step_of(state))
+        state = last_state(self._work)
+        self._state.cut_logs(0 if state is None else step_of(state))
         with quiet_loading():
             trainer.train(resume_from_checkpoint=str(state) if state else None)
         return self._finish(model, trainer.state, loss, time.perf_counter() - start)
@@ -190,28 +190,6 @@ class CrossEncoderTraining:
         )
         trainer.remove_callback(PrinterCallback)  # it would print every line of the log on stdout
         return trainer, loss
-
-    def _last_state(self) -> Path | None:
-        """Return the newest complete state; incomplete ones, which a killed run may leave, are removed.
-
-        Raises:
-            DataError: one is damaged. The trainer may need an older one too, the best on dev.
-        """
-        whole = []
-        for folder in self._work.glob("checkpoint-*"):
-            hashes = read_json(folder / MANIFEST)["files"] if (folder / MANIFEST).exists() else {}
-            file = changed_file(folder, hashes)
-            if file is not None and file.exists():
-                raise DataError(f"{file}: was changed after it was written; delete {self._work} to start over")
-            try:
-                json.loads((folder / _STATE).read_text(encoding="utf-8"))  # the trainer writes it last
-            except (OSError, ValueError):
-                file = folder / _STATE
-            if file is None:
-                whole.append(folder)
-            else:
-                shutil.rmtree(folder, ignore_errors=True)
-        return max(whole, key=_step_of, default=None)
 
     def _finish(
         self, model: CrossEncoder, state: TrainerState, loss: CrossEncoderListLoss, seconds: float
@@ -289,7 +267,7 @@ class _Watch(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         folder = Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
-        write_sealed(folder / MANIFEST, {"files": hash_files(folder, but=[MANIFEST])})
+        seal_state(folder)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
         numbers = {key: value for key, value in given["logs"].items() if _is_number(value)}
@@ -299,10 +277,6 @@ class _Watch(TrainerCallback):
         scores = {key.removeprefix("eval_"): value for key, value in numbers.items() if "@" in key or "_map" in key}
         if scores:
             self._state.log({"step": state.global_step, **scores}, "dev")
-
-
-def _step_of(state: Path) -> int:
-    return int(state.name.rpartition("-")[2])
 
 
 def _is_number(value: Any) -> bool:
