@@ -41,7 +41,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))
 EXCLUDED = (
     "created", "registered", "wall_time_s", "items_per_s", "seconds", "ms_per_query", "pairs_per_s", "texts_per_s",
     "tokens_per_s", "rows_per_s", "date", "evaluation_time", "train_seconds",
-    "max_rss_mib", "peak_mib", "modified", "total_flos",
+    "max_rss_mib", "peak_mib", "modified", "total_flos", "checksum",
 )  # fmt: skip
 """Keys of times and of memory, whose values may differ between a quiet run and a resumed one."""
 
