@@ -12,18 +12,8 @@ from numpy.typing import NDArray
 from unimoe.analysis.comparability import comparable, name_of
 from unimoe.analysis.logs import Log, read_logs
 from unimoe.errors import DataError
-from unimoe.results import (
-    TASKS,
-    EvalResult,
-    QueryDetail,
-    by_query_id,
-    read_query_details,
-    read_result,
-    result_files,
-    result_path,
-    safe_name,
-    seed_name,
-)
+from unimoe.query_details import QueryDetail, read_query_details
+from unimoe.results import TASKS, EvalResult, by_query_id, read_result, result_files, result_path, safe_name, seed_name
 
 Seed: TypeAlias = int | None
 """A training seed; None for arms that have none, such as BM25 and zero-shot."""

@@ -28,18 +28,8 @@ from unimoe.analysis.tables.cells import gathered
 from unimoe.errors import DataError, UsageError
 from unimoe.io import find_files, hash_json, read_json, write_json
 from unimoe.metrics import computable_metrics
-from unimoe.results import (
-    DrillDown,
-    EvalResult,
-    Identity,
-    Provenance,
-    Task,
-    by_query_id,
-    drilldown_path,
-    read_drilldown,
-    result_path,
-    write_result,
-)
+from unimoe.query_details import DrillDown, drilldown_path, read_drilldown
+from unimoe.results import EvalResult, Identity, Provenance, Task, by_query_id, result_path, write_result
 
 TASK: Task = "retrieval"
 

@@ -14,7 +14,7 @@ from unimoe.analysis.tables.cells import gathered
 from unimoe.errors import DataError, UsageError, did_you_mean
 from unimoe.io import HASH_LENGTH
 from unimoe.metrics import canonical_metric, is_binary, level_note, metric_cutoff, score_run
-from unimoe.results import QueryDetail
+from unimoe.query_details import QueryDetail
 from unimoe.trec import Qrels, Run, head, is_unordered, ranked, read_run
 
 ALLOWANCES = ("queries", "zeros", "depth", "duplicates")
