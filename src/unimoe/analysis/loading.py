@@ -80,6 +80,11 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
         return _keys(self.results)
 
     @property
+    def firsts(self) -> tuple[EvalResult, ...]:
+        """The first result on each of the ``dataset_keys``: what the key is, its main metric, its queries."""
+        return tuple(self._measured[key][0] for key in self.dataset_keys)
+
+    @property
     def keys_without_queries(self) -> tuple[str, ...]:
         """Every other ``task/dataset`` with a result, in the same order."""
         return _keys(self.without_queries)
