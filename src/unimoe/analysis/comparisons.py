@@ -1,8 +1,7 @@
 """Paired comparisons of arms: one test for each row, one family for all rows that are shown together.
 
-The interval and the p of a row are one statement of the model of variance (``unimoe.analysis.statistics``), which holds
-for other queries and, of arms with several seeds, for other seeds. Bootstrap and sign flips are a narrower check
-beside it: they hold for other queries and these very runs.
+The interval and the p of a row are one statement of the model of variance (``unimoe.analysis.statistics``). Bootstrap
+and sign flips are a narrower check beside it: they hold for other queries and these very runs.
 """
 
 from __future__ import annotations
@@ -128,11 +127,9 @@ def compare_arms(
     if iterations < 1:
         raise UsageError(f"iterations {iterations}: at least 1 is needed, 10000 are usual")
     asked = list(questions_of(results) if questions is None else questions)
-    of_key: dict[str, list[Question]] = {}
-    for question in asked:
-        of_key.setdefault(question.key, []).append(question)
     found: dict[Question, Comparison] = {}
-    for here in of_key.values():
+    for key in dict.fromkeys(question.key for question in asked):
+        here = [question for question in asked if question.key == key]
         found |= zip(here, _on_one_dataset(results, here, iterations, seed), strict=True)
     return corrected([found[question] for question in asked])
 
@@ -194,9 +191,8 @@ def before_after(
 
 def corrected(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
     """Return comparisons with their p-values corrected by Holm, for all of them together."""
-    tested = [i for i, c in enumerate(comparisons) if c.p is not None]
-    adjusted = dict(zip(tested, holm([c.p for c in comparisons if c.p is not None]), strict=True))
-    return tuple(replace(c, p_holm=adjusted.get(i)) for i, c in enumerate(comparisons))
+    adjusted = iter(holm([c.p for c in comparisons if c.p is not None]))
+    return tuple(replace(c, p_holm=None if c.p is None else next(adjusted)) for c in comparisons)
 
 
 def difference(system: Array, baseline: Array, *, paired: bool = False) -> tuple[Estimate, str]:
