@@ -117,11 +117,7 @@ def _on_one_dataset(key: str, results: list[EvalResult], allow: Collection[str])
 
 
 def refuse_other_data(key: str, results: Sequence[EvalResult]) -> None:
-    """Refuse rerankings of several models that are not of the same queries, candidates and judgments.
-
-    Raises:
-        DataError: there are others; names the difference.
-    """
+    """Refuse rerankings of several models of other queries, candidates or judgments by a DataError that says which."""
     for rule in (*_ONE_DATASET, *_WHERE_RERANKED):
         if rule != _METRIC and (difference := _difference(rule, results)):
             raise DataError(f"{key}: {difference}; evaluate all of them on the same data, with the same settings")

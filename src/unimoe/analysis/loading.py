@@ -43,12 +43,7 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
         allow: Collection[str] = (),
         details: Mapping[tuple[str, Seed, str], Details] | None = None,
     ) -> None:
-        """Take results that have been read; ``allow`` as in ``load_all_results``.
-
-        Raises:
-            DataError: two results claim the same place, or results that would be compared are not comparable.
-            UsageError: an unknown name in ``allow``.
-        """
+        """Take results that have been read; ``allow`` and errors are those of ``load_all_results``."""
         self.output_dir = output_dir
         self.everything = tuple(sorted(comparable(str(output_dir), list(results), allow), key=_order))
         self.results = tuple(r for r in self.everything if r.per_query)
@@ -126,8 +121,7 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
     ) -> NDArray[np.float64]:
         """Return a metric of an arm, by default the main one, as a matrix ``(seeds, queries)``, queries by id.
 
-        Raises:
-            DataError: one of the seeds was not measured, the metric was not computed, or there are no queries.
+        A seed that was not measured, a metric that was not computed, or a dataset without queries is a DataError.
         """
         return np.array([self._row(config_name, seed, key, metric) for seed in seeds], dtype=np.float64)
 

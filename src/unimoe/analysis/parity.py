@@ -87,11 +87,7 @@ def result_paths(path: Path) -> dict[str, Path]:
 
 
 def read_scored(path: Path) -> Scored:
-    """Read a result with its run.
-
-    Raises:
-        DataError: one of them is missing or damaged; says what to run.
-    """
+    """Read a result with its run; where one of them is missing or damaged, the DataError says what to run."""
     result = read_result(path)
     run = run_beside(path)
     if not run.is_file():
@@ -105,8 +101,7 @@ def read_scored(path: Path) -> Scored:
 def compare_scores(first: Mapping[str, Path], second: Mapping[str, Path]) -> list[Parity]:
     """Compare two systems on every dataset that both have results of, as ``result_paths`` finds them.
 
-    Raises:
-        DataError: they have none in common, or not the same pairs.
+    Systems without a dataset in common are a DataError, as is what ``parity`` refuses.
     """
     keys = [key for key in first if key in second]
     if not keys:
@@ -118,11 +113,7 @@ def compare_scores(first: Mapping[str, Path], second: Mapping[str, Path]) -> lis
 
 
 def parity(key: str, first: Scored, second: Scored) -> Parity:
-    """Compare two systems on one dataset.
-
-    Raises:
-        DataError: they scored other pairs or another collection, or have no measure in common.
-    """
+    """Compare two systems on one dataset; a DataError if pairs or collection differ, or no measure is shared."""
     _refuse_other_pairs(key, first, second)
     differences: dict[str, Array] = {}
     taus: dict[str, float] = {}

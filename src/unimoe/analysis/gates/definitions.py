@@ -32,8 +32,8 @@ Below: TypeAlias = Callable[[float], float]
 Text = Annotated[str, Field(min_length=1)]
 
 
-def _instant(value: Any) -> Any:
-    """ISO 8601 text as an instant; a date alone is its first moment, and no time zone means UTC."""
+def instant(value: Any) -> datetime:
+    """Return the instant of ISO 8601 text; a date alone is its first moment, and no time zone means UTC."""
     try:
         parsed = datetime.fromisoformat(value)
     except (TypeError, ValueError):
@@ -224,7 +224,7 @@ class GateFile(Section):
         registered: results made before this instant were known, or could have been, when the cutoffs were chosen.
     """
 
-    registered: Annotated[datetime, BeforeValidator(_instant)]
+    registered: Annotated[datetime, BeforeValidator(instant)]
     gates: Annotated[dict[Name, Annotated[Gate, Field(discriminator="kind")]], Field(min_length=1)]
 
 

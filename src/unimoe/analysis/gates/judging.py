@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from typing import TypeAlias
 
@@ -21,6 +21,7 @@ from unimoe.analysis.gates.definitions import (
     Label,
     Registration,
     SuperiorityGate,
+    instant,
 )
 from unimoe.analysis.gates.findings import Finding, Stability, find, quantity_of, stability_of
 from unimoe.analysis.gates.scores import GateScores, collect, refuse_unknown_arm, restricted
@@ -127,17 +128,16 @@ class Refusal:
         return self.error.exit_code
 
 
-Outcomes: TypeAlias = Sequence[Judgment | Refusal]
+Outcome: TypeAlias = Judgment | Refusal
+Outcomes: TypeAlias = Sequence[Outcome]
 
 
-def judge_all(
-    results: Results, registration: Registration, *, advisory: bool = False
-) -> tuple[Judgment | Refusal, ...]:
+def judge_all(results: Results, registration: Registration, *, advisory: bool = False) -> tuple[Outcome, ...]:
     """Judge every gate; one that cannot be judged does not keep the others from it.
 
     An advisory look judges gates on those of their datasets and seeds that have results.
     """
-    outcomes: list[Judgment | Refusal] = []
+    outcomes: list[Outcome] = []
     for name, gate in registration.gates.items():
         try:
             outcomes.append(judge(results, registration, name, advisory=advisory))
@@ -148,10 +148,7 @@ def judge_all(
 
 
 def exit_code(outcomes: Outcomes) -> int:
-    """Return the worst outcome's code: 3 data error, 10 FAIL, 12 INCONCLUSIVE or advisory, 11 MARGINAL, 0 all PASS.
-
-    Without any gate nothing is decided: 12.
-    """
+    """Return the worst code: 3 data error, 10 FAIL, 12 INCONCLUSIVE, advisory or no gate, 11 MARGINAL, 0 all PASS."""
     codes = {outcome.exit_code for outcome in outcomes} or {EXIT_CODES["INCONCLUSIVE"]}
     return next(code for code in WORST_FIRST if code in codes)
 
@@ -266,12 +263,12 @@ def _notes_on_results(
         why = "the other arm, with which seeds pair, or another dataset lacks the seed"
         names = dict.fromkeys(f"{result.config_name} seed {result.seed}" for result in left_out)
         yield f"left out, {'not registered' if gate.seeds else why}: {', '.join(names)}"
-    instant = registration.registered
-    older = [result for result in used if instant and _created(result) < instant]
-    if instant and older:
+    fixed = registration.registered
+    older = [result for result in used if fixed and _created(result) < fixed]
+    if fixed and older:
         first = min(older, key=_created)
         yield (
-            f"{len(older)} of {len(used)} results are older than this gate (registered {instant.isoformat()}; "
+            f"{len(older)} of {len(used)} results are older than this gate (registered {fixed.isoformat()}; "
             f"{first.config_name} {first.key}: {first.provenance.created}), so it was not fixed before them"
         )
 
@@ -295,7 +292,6 @@ def _notes_on_scores(results: Results, gate: Gate, scores: GateScores) -> Iterat
 def _created(result: EvalResult) -> datetime:
     text = result.provenance.created
     try:
-        created = datetime.fromisoformat(text)
+        return instant(text)
     except ValueError:
         raise DataError(f"{result.config_name} {result.key}: created {text!r} is no date and time") from None
-    return created if created.tzinfo else created.replace(tzinfo=UTC)

@@ -41,7 +41,7 @@ def register(registration: Registration, output_dir: Path) -> bool:
                 f"--set gates={path}, or choose another --output-dir"
             )
         return True
-    if output_dir.exists() and find_files(output_dir, "*/seed_*/results/*/*.json"):
+    if output_dir.exists() and find_files(output_dir, "*/seed_*/results/*/*.json"):  # sidecars tell of scores too
         return False
     if registration.path is None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

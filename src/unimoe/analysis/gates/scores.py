@@ -88,13 +88,10 @@ class GateScores:
 
 
 def collect(results: Results, gate: Gate) -> GateScores:
-    """Find the scores of a gate.
+    """Find the scores of a gate; a DataError where an arm, dataset, seed or metric of it has no results.
 
     Where the experiment declares that seeds pair, both arms are cut to the seeds they share, if these are two or more.
     Otherwise each arm has all the seeds that it has on every dataset.
-
-    Raises:
-        DataError: an arm, dataset, seed or metric of the gate has no results.
     """
     _refuse_missing(results, gate)
     (arm, other), keys, metric = gate.arms, gate.keys, gate.metric
@@ -116,7 +113,7 @@ def collect(results: Results, gate: Gate) -> GateScores:
 def restricted(results: Results, gate: Gate) -> tuple[Gate, tuple[str, ...]]:
     """Return the gate with only those of its datasets and seeds that have results, and what that leaves out.
 
-    Where nothing is left to judge, it raises the DataError of ``collect``.
+    A gate without any is a DataError, as in ``collect``.
     """
     there = zip(gate.datasets, gate.keys, strict=True)
     here = [dataset for dataset, key in there if all(results.measured(key, arm) for arm in gate.arms)]

@@ -134,12 +134,7 @@ def read_queries(path: Path) -> dict[str, str]:
 
 
 def select_datasets(qrels: Path | None, given: Sequence[str], level: int | None) -> list[Judgments]:
-    """Read the judgments that ``--qrels`` and ``--dataset`` name.
-
-    Raises:
-        UsageError: neither is given, both name files, or two datasets have one name.
-        DataError: a file cannot be read.
-    """
+    """Read the judgments that ``--qrels`` and ``--dataset`` name; a UsageError where the two contradict each other."""
     if qrels is None and not given:
         raise UsageError("no judgments; give --qrels FILE, or --dataset NAME=FILE for each of several datasets")
     if qrels is not None:
@@ -159,9 +154,7 @@ def select_runs(
 ) -> list[RunSource]:
     """Find the run files of each system on each dataset, ordered by name, or as given where their seeds pair.
 
-    Raises:
-        UsageError: one pattern for several datasets that does not say where their name is.
-        DataError: no file matches a pattern.
+    A pattern for several datasets says where their name is, else it is a UsageError; one without a file is a DataError.
     """
     found = []
     for system, of_system in patterns.items():
