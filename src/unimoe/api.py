@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Label, Registration
+from unimoe.analysis.arms import Pair
+from unimoe.analysis.gates.definitions import Label, Registration
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment, Refusal, judge_all
+from unimoe.analysis.gates.registration import gate_of, suites
 from unimoe.analysis.loading import Results, load_all_results
 from unimoe.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.config import BM25Config, ModelConfig, PromptConfig
@@ -24,7 +26,7 @@ from unimoe.errors import DataError, UsageError, did_you_mean
 from unimoe.evaluation.tiers import Dataset, collections_of
 from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
 from unimoe.models.bundled import BUNDLED_ID
-from unimoe.results import Task
+from unimoe.results import TASKS, Task
 from unimoe.retrieval.bm25 import cached_bm25_run
 from unimoe.trec import Run, head, is_unordered
 
@@ -279,21 +281,14 @@ def _judgments(results: Results, specialist: str, joint: str) -> Iterator[Judgme
     for arm in (specialist, joint):
         if arm not in results:
             raise UsageError(f"no results of {arm!r}{did_you_mean(arm, results)}; there are {', '.join(results)}")
-    suites: dict[tuple[Task, str], list[str]] = {}
-    for key in results.dataset_keys:
-        of_both = [results.measured(key, arm) for arm in (specialist, joint)]
-        if all(of_both):
-            first = of_both[0][0]
-            suites.setdefault((first.task, first.main_metric), []).append(first.dataset)
-    if not suites:
+    found = suites(results, [Pair(task, specialist, joint) for task in TASKS])
+    if not found:
         raise DataError(f"{results.output_dir}: {specialist} and {joint} have no dataset in common")
-    gates: dict[str, Gate] = {
-        f"{task}.{metric}": InterferenceGate(
-            kind="interference", task=task, datasets=datasets, metric=metric, specialist=specialist, joint=joint
-        )
-        for (task, metric), datasets in suites.items()
+    gates = {
+        f"{pair.task}.{metric}": gate_of(pair, metric=metric, datasets=datasets)
+        for (pair, metric), datasets in found.items()
     }
-    for outcome in judge_all(results, Registration(None, None, None, gates)):
+    for outcome in judge_all(results, Registration(gates)):
         if isinstance(outcome, Refusal):
             raise outcome.error
         yield outcome

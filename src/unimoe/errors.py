@@ -78,9 +78,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {match[0]!r}?)" if match else ""
 
 
-def first_few(ids: Sequence[str]) -> str:
-    """Return the first three ids for a message, with ``...`` where there are more."""
-    return ", ".join(ids[:3]) + ", ..." * (len(ids) > 3)
+def first_few(ids: Sequence[str], number: int = 3) -> str:
+    """Return the first ids for a message, with ``...`` where there are more."""
+    return ", ".join(ids[:number]) + ", ..." * (len(ids) > number)
 
 
 def is_full_disk(error: Exception) -> bool:

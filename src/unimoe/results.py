@@ -6,24 +6,19 @@ and never overwritten by a result of another identity.
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import from_json
+from pydantic import AfterValidator, Field, model_validator
 
-from unimoe.checksums import changed, sealed, unsealed
 from unimoe.errors import DataError
-from unimoe.io import find_files, hash_file, read_bytes, write_sealed, write_text
+from unimoe.io import find_files, hash_file, write_sealed
 from unimoe.limits import HIGHEST_GRADE, MOST, name_problem, shortened
-
-SCHEMA_VERSION = 1
-
-M = TypeVar("M", bound=BaseModel)
+from unimoe.query_details import DrillDown, drilldown_path, write_drilldown
+from unimoe.schema import Strict, read_strict
 
 Task = Literal["reranking", "embedding", "retrieval", "crossmodal"]
 TASKS: tuple[Task, ...] = get_args(Task)
@@ -40,11 +35,7 @@ def _named(name: str) -> str:
     return name
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Identity(_Strict):
+class Identity(Strict):
     """What was evaluated. Two results are of the same evaluation when identity, arm and seed are equal.
 
     Attributes:
@@ -70,7 +61,7 @@ class Identity(_Strict):
     max_queries: int | None
 
 
-class TrainingBudget(_Strict):
+class TrainingBudget(Strict):
     """What an arm saw in training; arms are comparable only with equal budgets."""
 
     steps: int
@@ -79,7 +70,7 @@ class TrainingBudget(_Strict):
     tokens: int
 
 
-class FirstStageScores(_Strict):
+class FirstStageScores(Strict):
     """The scores of the candidates in the order of the first stage, to compare with their reranking.
 
     Attributes:
@@ -93,7 +84,7 @@ class FirstStageScores(_Strict):
     queries_without_candidates: list[str]
 
 
-class Provenance(_Strict):
+class Provenance(Strict):
     """Where a result came from, complete enough to produce it again.
 
     Attributes:
@@ -118,10 +109,10 @@ class Provenance(_Strict):
     wall_time_s: Score
     items_per_s: Score | None
     given: list[str]
-    usage: dict[str, Score] = {}
+    usage: dict[str, Score] = Field(default_factory=dict)
 
 
-class EvalResult(_Strict):
+class EvalResult(Strict):
     """The scores of one arm, seed and task on one dataset.
 
     Attributes:
@@ -162,7 +153,7 @@ class EvalResult(_Strict):
     config: dict[str, Any]
     provenance: Provenance
     relevance_level: Annotated[int, Field(ge=1, le=HIGHEST_GRADE)] = 1
-    truncated_queries: list[str] = []
+    truncated_queries: list[str] = Field(default_factory=list)
     run_hash: str | None = None
 
     @model_validator(mode="after")
@@ -214,21 +205,6 @@ class EvalResult(_Strict):
         if name not in self.per_query_metrics:
             raise DataError(f"{self.config_name}, {self.key}: no per-query {name!r}; it holds {sorted(self.aggregate)}")
         return dict(zip(sorted(self.per_query), self.per_query_metrics[name], strict=True))
-
-
-class QueryDetail(_Strict):
-    """One query of a drill-down: its text and the ranks of its relevant documents."""
-
-    text: str
-    relevant: dict[str, int]
-    ranks: dict[str, int | None] = Field(description="rank of each relevant document, null where it was not ranked")
-
-
-class DrillDown(_Strict):
-    """The sidecar of a result (``{dataset}.queries.json``), so that analysis needs no collection."""
-
-    schema_version: Literal[1] = 1
-    queries: dict[str, QueryDetail]
 
 
 SIDECARS = (".queries.json", ".mteb.json")
@@ -292,11 +268,6 @@ def qrels_path(output_dir: Path, dataset: str, split: str) -> Path:
     return output_dir / "qrels" / f"{safe_name(f'{dataset}-{split}')}.qrels"
 
 
-def drilldown_path(path: Path) -> Path:
-    """Return the path of the drill-down sidecar of a result file."""
-    return path.with_suffix(".queries.json")
-
-
 def safe_name(name: str) -> str:
     """Return a dataset's name as a file name: separators become ``-``."""
     return re.sub(r"[^\w.\-]+", "-", name).strip("-.") or "unnamed"
@@ -314,7 +285,7 @@ def write_result(output_dir: Path, result: EvalResult, detail: DrillDown | None 
     if detail is None:
         drilldown_path(path).unlink(missing_ok=True)  # of an earlier run: its ranks may no longer be true
     else:
-        write_text(drilldown_path(path), _a_line_per_query(detail))
+        write_drilldown(path, detail)
     write_sealed(path, result.model_dump())
     return path
 
@@ -341,86 +312,4 @@ def read_result(path: Path) -> EvalResult:
     Raises:
         DataError: the file is missing, cut short, of another schema version, or breaks the schema.
     """
-    return _read(EvalResult, path)
-
-
-def read_drilldown(path: Path) -> DrillDown:
-    """Read the drill-down sidecar of the result file ``path``."""
-    return _read(DrillDown, drilldown_path(path))
-
-
-def read_query_details(path: Path, query_ids: Iterable[str]) -> dict[str, QueryDetail]:
-    """Read some queries of the drill-down sidecar of the result file ``path``; the other lines are not parsed.
-
-    Raises:
-        DataError: the sidecar is missing, broken or of another schema version, or lacks one of the queries.
-    """
-    sidecar = drilldown_path(path)
-    lines = unsealed(read_bytes(sidecar), sidecar).split(b"\n")
-    try:
-        if lines[0] == _HEAD.encode() and lines[-2:] == [_FOOT.encode(), b""]:
-            by_id = {line[: line.find(b'": {') + 1]: line for line in lines}
-            return {query_id: QueryDetail.model_validate_json(_detail_of(query_id, by_id)) for query_id in query_ids}
-    except (KeyError, ValidationError):
-        pass
-    queries = read_drilldown(path).queries  # another layout, or broken: then this raises
-    lacking = [query_id for query_id in query_ids if query_id not in queries]
-    if lacking:
-        raise DataError(
-            f"{drilldown_path(path)}: lacks {len(lacking)} queries that its result holds, such as {lacking[0]!r}; "
-            "delete the result and evaluate again"
-        )
-    return {query_id: queries[query_id] for query_id in query_ids}
-
-
-_HEAD, _FOOT = '{"schema_version": 1, "queries": {', "}}"
-
-
-def _a_line_per_query(detail: DrillDown) -> str:
-    """Return JSON of which single queries can be read without parsing all of them."""
-    lines = ",\n".join(f"{_text(query_id)}: {_text(q.model_dump())}" for query_id, q in detail.queries.items())
-    return sealed(f"{_HEAD}\n{lines}\n{_FOOT}") + "\n"
-
-
-def _detail_of(query_id: str, by_id: Mapping[bytes, bytes]) -> bytes:
-    name = _text(query_id).encode()
-    return by_id[name][len(name) + 2 :].removesuffix(b",")
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _read(model: type[M], path: Path) -> M:
-    """Parse and check in one pass; only a refusal costs more, to find its reason."""
-    content = unsealed(read_bytes(path), path)
-    try:
-        read = model.model_validate_json(content)
-    except ValidationError as error:
-        raise _refusal(path, content, error) from None
-    if "schema_version" not in read.model_fields_set:
-        raise _other_version(path, None)
-    return read
-
-
-def _refusal(path: Path, content: bytes, error: ValidationError) -> DataError:
-    first = error.errors(include_url=False)[0]
-    if first["type"] == "json_invalid":
-        why = first["ctx"]["error"]
-        return DataError(f"{path}: not valid JSON ({why}); the file may be cut short, delete it and run again")
-    raw = from_json(content)
-    version = raw.get("schema_version") if isinstance(raw, dict) else None
-    if version != SCHEMA_VERSION:
-        return _other_version(path, version)
-    if first["loc"] == ("checksum",):
-        return changed(path)
-    where = ".".join(str(part) for part in first["loc"]) or "file"
-    message = first["msg"].removeprefix("Value error, ")
-    return DataError(f"{path}: {where}: {message}; delete the file and evaluate again")
-
-
-def _other_version(path: Path, version: object) -> DataError:
-    return DataError(
-        f"{path}: result schema version {version!r}, this unimoe reads version {SCHEMA_VERSION}; "
-        "delete the file and evaluate again"
-    )
+    return read_strict(EvalResult, path)

@@ -16,7 +16,8 @@ import unimoe
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.loading import load_all_results
 from unimoe.metrics import score_run
-from unimoe.results import read_drilldown, read_result, result_path
+from unimoe.query_details import read_drilldown
+from unimoe.results import read_result, result_path
 from unimoe.studies.heads.compare import search
 from unimoe.trec import read_qrels, read_run
 

@@ -29,7 +29,8 @@ from unimoe.metrics import score_run
 from unimoe.models import bundled
 from unimoe.models.rerankers.files import weights_hash
 from unimoe.models.served.answers import KeptVectors
-from unimoe.results import TrainingBudget, drilldown_path, read_drilldown, read_query_details, read_result, run_path
+from unimoe.query_details import drilldown_path, read_drilldown, read_query_details
+from unimoe.results import TrainingBudget, read_result, run_path
 from unimoe.retrieval.run_cache import cached_run, read_cached
 from unimoe.retrieval.vector_store import encode_corpus, read_store
 from unimoe.run_record import RunRecord

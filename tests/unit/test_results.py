@@ -10,16 +10,12 @@ import pytest
 from support.json_files import read_plain, write_plain
 
 from unimoe.errors import DataError
+from unimoe.query_details import DrillDown, QueryDetail, drilldown_path, read_drilldown, read_query_details
 from unimoe.results import (
-    DrillDown,
     EvalResult,
     Identity,
-    QueryDetail,
     TrainingBudget,
     arm_dir,
-    drilldown_path,
-    read_drilldown,
-    read_query_details,
     read_result,
     refuse_other_identity,
     result_path,

@@ -9,7 +9,7 @@ from unimoe.analysis.arms import NotComputable, missing_pairs
 from unimoe.analysis.comparisons import ITERATIONS, Comparison, Question, compare_arms
 from unimoe.analysis.drilldown import QueryCase, drill_down_all
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
-from unimoe.analysis.gates.judging import Judgment, Refusal, judge_all
+from unimoe.analysis.gates.judging import Judgment, Outcome, judge_all
 from unimoe.analysis.gates.registration import default_gates, registered_in
 from unimoe.analysis.loading import Results
 
@@ -46,13 +46,13 @@ class Analysis:
         return self._given or registered_in(self.results.output_dir)
 
     @cached_property
-    def outcomes(self) -> tuple[Judgment | Refusal, ...]:
+    def outcomes(self) -> tuple[Outcome, ...]:
         """Every judgment: of the registered gates, then of default gates for what they leave out."""
         registered = () if self.registration is None else judge_all(self.results, self.registration)
         return (*registered, *judge_all(self.results, default_gates(self.results, self.registration)))
 
     @cached_property
-    def decisive(self) -> tuple[Judgment | Refusal, ...]:
+    def decisive(self) -> tuple[Outcome, ...]:
         """The outcomes that count for an exit code: those of registered gates, or all where no file registers any."""
         return self.outcomes if self.registration is None else self.outcomes[: len(self.registration.gates)]
 

@@ -125,10 +125,7 @@ def _behind(arms: Iterable[str], word: str) -> set[str]:
 def _specialist_of(joint: str, own: Set[str], known: Set[str]) -> str:
     """Return the specialist's name that this one equals or continues: ``_r8_pcgrad`` is a way to train ``_r8``.
 
-    Args:
-        joint: what follows the task word.
-        own: the same of the task's specialists.
-        known: the same of all specialists; the other task's say what is missing.
+    Names are what follows the task word. The task's own are preferred; those of the other task say what is missing.
     """
     begun = [name for name in known if joint == name or joint.startswith(f"{name}_")]
     return max(begun, key=lambda name: (name in own, len(name)), default=joint)

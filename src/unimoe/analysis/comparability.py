@@ -117,11 +117,7 @@ def _on_one_dataset(key: str, results: list[EvalResult], allow: Collection[str])
 
 
 def refuse_other_data(key: str, results: Sequence[EvalResult]) -> None:
-    """Refuse rerankings of several models that are not of the same queries, candidates and judgments.
-
-    Raises:
-        DataError: there are others; names the difference.
-    """
+    """Refuse rerankings of several models of other queries, candidates or judgments by a DataError that says which."""
     for rule in (*_ONE_DATASET, *_WHERE_RERANKED):
         if rule != _METRIC and (difference := _difference(rule, results)):
             raise DataError(f"{key}: {difference}; evaluate all of them on the same data, with the same settings")
@@ -188,13 +184,27 @@ def _on_one_metric(key: str, results: list[EvalResult]) -> list[EvalResult]:
 
 def with_main_metric(result: EvalResult, metric: str) -> EvalResult:
     """Return a result with another of its metrics as the main one; a DataError where it lacks that by query."""
+    if metric == result.main_metric:
+        return result
     if not result.per_query:
         return result.model_copy(update={"main_metric": metric})
     per_query = result.metric(metric)
     others = {result.main_metric: by_query_id(result.per_query), **result.per_query_metrics}
     others.pop(metric)
     changed = {"main_metric": metric, "per_query": per_query, "per_query_metrics": others}
-    return result if metric == result.main_metric else result.model_copy(update=changed)
+    return result.model_copy(update=changed)
+
+
+def with_metrics(result: EvalResult, metrics: Sequence[str]) -> EvalResult:
+    """Return a result with these metrics alone, the first of them the main one; as it is where none are asked for."""
+    if not metrics:
+        return result
+    changed = with_main_metric(result, metrics[0])
+    for metric in metrics:
+        changed.metric(metric)  # names one that is not there
+    kept = {metric: values for metric, values in changed.per_query_metrics.items() if metric in metrics}
+    means = {metric: result.aggregate[metric] for metric in metrics}
+    return changed.model_copy(update={"per_query_metrics": kept, "aggregate": means})
 
 
 def _on_shared_queries(key: str, results: list[EvalResult]) -> tuple[list[EvalResult], str]:
@@ -213,15 +223,12 @@ def _cut(result: EvalResult, queries: set[str]) -> EvalResult:
     """Return a result as if it had been measured on some of its queries alone."""
     if result.per_query.keys() == queries:
         return result
-    ids = sorted(result.per_query)
-    rest = {
-        metric: [value for query_id, value in zip(ids, values, strict=True) if query_id in queries]
-        for metric, values in result.per_query_metrics.items()
-    }
-    per_query = {query_id: result.per_query[query_id] for query_id in ids if query_id in queries}
-    columns = {result.main_metric: list(per_query.values()), **rest}
+    ids = sorted(queries)
+    by_metric = {metric: result.metric(metric) for metric in (result.main_metric, *result.per_query_metrics)}
+    columns = {metric: [values[query_id] for query_id in ids] for metric, values in by_metric.items()}
     means = {metric: math.fsum(values) / len(values) for metric, values in columns.items()}
-    changed = {"per_query": per_query, "per_query_metrics": rest, "aggregate": means, "first_stage": None}
+    per_query = dict(zip(ids, columns.pop(result.main_metric), strict=True))
+    changed = {"per_query": per_query, "per_query_metrics": columns, "aggregate": means, "first_stage": None}
     return result.model_copy(update=changed)
 
 

@@ -1,8 +1,7 @@
 """Paired comparisons of arms: one test for each row, one family for all rows that are shown together.
 
-The interval and the p of a row are one statement of the model of variance (``unimoe.analysis.statistics``), which holds
-for other queries and, of arms with several seeds, for other seeds. Bootstrap and sign flips are a narrower check
-beside it: they hold for other queries and these very runs.
+The interval and the p of a row are one statement of the model of variance (``unimoe.analysis.statistics``). Bootstrap
+and sign flips are a narrower check beside it: they hold for other queries and these very runs.
 """
 
 from __future__ import annotations
@@ -128,11 +127,9 @@ def compare_arms(
     if iterations < 1:
         raise UsageError(f"iterations {iterations}: at least 1 is needed, 10000 are usual")
     asked = list(questions_of(results) if questions is None else questions)
-    of_key: dict[str, list[Question]] = {}
-    for question in asked:
-        of_key.setdefault(question.key, []).append(question)
     found: dict[Question, Comparison] = {}
-    for here in of_key.values():
+    for key in dict.fromkeys(question.key for question in asked):
+        here = [question for question in asked if question.key == key]
         found |= zip(here, _on_one_dataset(results, here, iterations, seed), strict=True)
     return corrected([found[question] for question in asked])
 
@@ -194,9 +191,8 @@ def before_after(
 
 def corrected(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
     """Return comparisons with their p-values corrected by Holm, for all of them together."""
-    tested = [i for i, c in enumerate(comparisons) if c.p is not None]
-    adjusted = dict(zip(tested, holm([c.p for c in comparisons if c.p is not None]), strict=True))
-    return tuple(replace(c, p_holm=adjusted.get(i)) for i, c in enumerate(comparisons))
+    adjusted = iter(holm([c.p for c in comparisons if c.p is not None]))
+    return tuple(replace(c, p_holm=None if c.p is None else next(adjusted)) for c in comparisons)
 
 
 def difference(system: Array, baseline: Array, *, paired: bool = False) -> tuple[Estimate, str]:
@@ -246,25 +242,29 @@ def _shared_metrics(held: Sequence[EvalResult]) -> list[str]:
 def _on_one_dataset(
     results: Results, questions: Sequence[Question], iterations: int, seed: int
 ) -> Iterator[Comparison]:
-    key = questions[0].key
-    rows = [(q, q.metric or results.measured(key)[0].main_metric) for q in questions]
-    scores = [tuple(_scores(results, arm, key, metric) for arm in (q.system, q.baseline)) for q, metric in rows]
-    deltas = np.column_stack([system.mean(axis=0) - baseline.mean(axis=0) for (_, system), (_, baseline) in scores])
+    key, asked = questions[0].key, [(q.system, q.baseline) for q in questions]
+    metrics = [q.metric or results.measured(key)[0].main_metric for q in questions]
+    seeds = {arm: tuple(r.seed for r in results.measured(key, arm)) for arms in asked for arm in arms}
+    scores = [
+        [results.scores(arm, key, seeds[arm], metric) for arm in arms]
+        for arms, metric in zip(asked, metrics, strict=True)
+    ]
+    deltas = np.column_stack([system.mean(axis=0) - baseline.mean(axis=0) for system, baseline in scores])
     deltas[np.abs(deltas) < _ROUNDING] = 0.0  # a tie, except for the rounding of an average
     means = bootstrap_means(deltas, iterations, seed)
     ends = np.quantile(means, [ALPHA / 2.0, 1.0 - ALPHA / 2.0], axis=0).T
     flips = sign_flip_p(deltas, iterations, seed)
-    for i, ((question, metric), ((seeds, system), (others, baseline))) in enumerate(zip(rows, scores, strict=True)):
-        paired = seeds == others and results.seeds_pair((question.system, question.baseline), [key])
+    rows = zip(asked, metrics, scores, deltas.T, ends, flips, strict=True)
+    for (arm, other), metric, (system, baseline), delta, (low, high), flip_p in rows:
+        paired = seeds[arm] == seeds[other] and results.seeds_pair((arm, other), [key])
         estimated, unfit = difference(system, baseline, paired=paired)
-        delta = deltas[:, i]
         spread = float(delta.std(ddof=1)) if len(delta) > 1 else 0.0
         yield Comparison(
             key=key,
             metric=metric,
-            system=question.system,
-            baseline=question.baseline,
-            seeds=(seeds, others),
+            system=arm,
+            baseline=other,
+            seeds=(seeds[arm], seeds[other]),
             queries=len(delta),
             means=(float(system.mean()), float(baseline.mean())),
             difference=estimated,
@@ -275,11 +275,6 @@ def _on_one_dataset(
             wins=int((delta > 0).sum()),
             ties=int((delta == 0).sum()),
             losses=int((delta < 0).sum()),
-            check_interval=(float(ends[i, 0]), float(ends[i, 1])),
-            check_p=float(flips[i]),
+            check_interval=(float(low), float(high)),
+            check_p=float(flip_p),
         )
-
-
-def _scores(results: Results, arm: str, key: str, metric: str) -> tuple[tuple[Seed, ...], Array]:
-    seeds = tuple(result.seed for result in results.measured(key, arm))
-    return seeds, results.scores(arm, key, seeds, metric)

@@ -12,18 +12,8 @@ from numpy.typing import NDArray
 from unimoe.analysis.comparability import comparable, name_of
 from unimoe.analysis.logs import Log, read_logs
 from unimoe.errors import DataError
-from unimoe.results import (
-    TASKS,
-    EvalResult,
-    QueryDetail,
-    by_query_id,
-    read_query_details,
-    read_result,
-    result_files,
-    result_path,
-    safe_name,
-    seed_name,
-)
+from unimoe.query_details import QueryDetail, read_query_details
+from unimoe.results import TASKS, EvalResult, by_query_id, read_result, result_files, result_path, safe_name, seed_name
 
 Seed: TypeAlias = int | None
 """A training seed; None for arms that have none, such as BM25 and zero-shot."""
@@ -53,12 +43,7 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
         allow: Collection[str] = (),
         details: Mapping[tuple[str, Seed, str], Details] | None = None,
     ) -> None:
-        """Take results that have been read; ``allow`` as in ``load_all_results``.
-
-        Raises:
-            DataError: two results claim the same place, or results that would be compared are not comparable.
-            UsageError: an unknown name in ``allow``.
-        """
+        """Take results that have been read; ``allow`` and errors are those of ``load_all_results``."""
         self.output_dir = output_dir
         self.everything = tuple(sorted(comparable(str(output_dir), list(results), allow), key=_order))
         self.results = tuple(r for r in self.everything if r.per_query)
@@ -88,6 +73,11 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
     def dataset_keys(self) -> tuple[str, ...]:
         """Every ``task/dataset`` with scores by query: tasks in the schema's order, datasets by name."""
         return _keys(self.results)
+
+    @property
+    def firsts(self) -> tuple[EvalResult, ...]:
+        """The first result on each of the ``dataset_keys``: what the key is, its main metric, its queries."""
+        return tuple(self._measured[key][0] for key in self.dataset_keys)
 
     @property
     def keys_without_queries(self) -> tuple[str, ...]:
@@ -131,8 +121,7 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
     ) -> NDArray[np.float64]:
         """Return a metric of an arm, by default the main one, as a matrix ``(seeds, queries)``, queries by id.
 
-        Raises:
-            DataError: one of the seeds was not measured, the metric was not computed, or there are no queries.
+        A seed that was not measured, a metric that was not computed, or a dataset without queries is a DataError.
         """
         return np.array([self._row(config_name, seed, key, metric) for seed in seeds], dtype=np.float64)
 

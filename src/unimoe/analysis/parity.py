@@ -12,8 +12,9 @@ import numpy as np
 
 from unimoe.analysis.comparisons import difference
 from unimoe.analysis.statistics.estimates import Estimate
+from unimoe.analysis.statistics.variance import Array
 from unimoe.errors import DataError, UsageError, first_few
-from unimoe.results import SIDECARS, EvalResult, read_result, refuse_changed_run, run_beside
+from unimoe.results import SIDECARS, EvalResult, by_query_id, read_result, refuse_changed_run, run_beside
 from unimoe.trec import Run, ranked, read_run
 
 TOP = 10
@@ -25,12 +26,7 @@ _BELOW = ("results/*/*.json", "seed_*/results/*/*.json", "*/seed_*/results/*/*.j
 
 @dataclass(frozen=True)
 class Scored:
-    """A system on one dataset.
-
-    Attributes:
-        result: its result.
-        run: the score of every pair.
-    """
+    """A system on one dataset: its result, and its scores of all pairs."""
 
     result: EvalResult
     run: Run
@@ -91,11 +87,7 @@ def result_paths(path: Path) -> dict[str, Path]:
 
 
 def read_scored(path: Path) -> Scored:
-    """Read a result with its run.
-
-    Raises:
-        DataError: one of them is missing or damaged; says what to run.
-    """
+    """Read a result with its run; where one of them is missing or damaged, the DataError says what to run."""
     result = read_result(path)
     run = run_beside(path)
     if not run.is_file():
@@ -110,8 +102,7 @@ def read_scored(path: Path) -> Scored:
 def compare_scores(first: Mapping[str, Path], second: Mapping[str, Path]) -> list[Parity]:
     """Compare two systems on every dataset that both have results of, as ``result_paths`` finds them.
 
-    Raises:
-        DataError: they have none in common, or not the same pairs.
+    Systems without a dataset in common are a DataError, as is what ``parity`` refuses.
     """
     keys = [key for key in first if key in second]
     if not keys:
@@ -123,40 +114,30 @@ def compare_scores(first: Mapping[str, Path], second: Mapping[str, Path]) -> lis
 
 
 def parity(key: str, first: Scored, second: Scored) -> Parity:
-    """Compare two systems on one dataset.
-
-    Raises:
-        DataError: they scored other pairs or another collection, or have no measure in common.
-    """
+    """Compare two systems on one dataset; a DataError if pairs or collection differ, or no measure is shared."""
     _refuse_other_pairs(key, first, second)
-    largest, at, total, pairs = -1.0, ("", ""), [], 0
+    differences: dict[str, Array] = {}
     taus: dict[str, float] = {}
     for query, scores in first.run.items():
         documents = sorted(scores)
-        one = np.array([scores[document] for document in documents])
-        other = np.array([second.run[query][document] for document in documents])
-        gaps = np.abs(one - other)
-        worst = int(gaps.argmax())
-        if gaps[worst] > largest:
-            largest, at = float(gaps[worst]), (query, documents[worst])
-        total.append(float(gaps.sum()))
-        pairs += len(documents)
+        one, other = (np.array([run[query][document] for document in documents]) for run in (first.run, second.run))
+        differences[query] = np.abs(one - other)
         if len(documents) > 1:
             taus[query] = _tau(one, other)
-    metric = _metric(key, first.result, second.result)
-    by_query = [result.metric(metric) for result in (first.result, second.result)]
-    ids = sorted(by_query[0])
-    values = [np.array([[own[query] for query in ids]]) for own in by_query]
-    measure, unfit = difference(values[1], values[0])
+    pairs = sum(map(len, differences.values()))
+    farthest = max(differences, key=lambda query: differences[query].max())
     lowest = min(taus, key=lambda query: taus[query], default=None)
+    metric = _metric(key, first.result, second.result)
+    values = [np.array([by_query_id(scored.result.metric(metric))]) for scored in (first, second)]
+    measure, unfit = difference(values[1], values[0])
     return Parity(
         key=key,
         systems=(first.label, second.label),
         queries=len(first.run),
         pairs=pairs,
-        largest=largest,
-        largest_at=at,
-        mean=math.fsum(total) / pairs,
+        largest=float(differences[farthest].max()),
+        largest_at=(farthest, sorted(first.run[farthest])[differences[farthest].argmax()]),
+        mean=math.fsum(float(of_query.sum()) for of_query in differences.values()) / pairs,
         kendall_mean=math.fsum(taus.values()) / len(taus) if taus else None,
         kendall_lowest=None if lowest is None else (taus[lowest], lowest),
         top_changed=[q for q in first.run if ranked(first.run[q])[:TOP] != ranked(second.run[q])[:TOP]],
@@ -179,17 +160,16 @@ def parity_lines(found: Parity) -> list[str]:
         lines.append(f"  Kendall's tau  mean {found.kendall_mean:.4f}, lowest {low:.4f} (query {where})")
     changed = f" ({first_few(found.top_changed)})" if found.top_changed else ""
     lines.append(f"  top {TOP}         other in {len(found.top_changed):,} of {found.queries:,} queries{changed}")
-    low_high = found.measure.interval
-    ends = (
-        f" [{low_high[0]:+.4f}, {low_high[1]:+.4f}]" if low_high and not found.unfit else f" (no test: {found.unfit})"
-    )
+    ends = found.measure.interval
+    test = f"[{ends[0]:+.4f}, {ends[1]:+.4f}]" if ends and not found.unfit else f"(no test: {found.unfit})"
     one, other = found.means
-    lines.append(f"  {found.metric:<14} {one:.4f} and {other:.4f}: {found.measure.value:+.4f}{ends}")
+    lines.append(f"  {found.metric:<14} {one:.4f} and {other:.4f}: {found.measure.value:+.4f} {test}")
     return lines
 
 
 def parity_json(found: Iterable[Parity], tolerance: float) -> dict[str, Any]:
     """Return comparisons as plain data."""
+    every = list(found)
     datasets = [
         {
             "key": one.key,
@@ -208,9 +188,9 @@ def parity_json(found: Iterable[Parity], tolerance: float) -> dict[str, Any]:
             "measure_difference": one.measure.as_json(),
             "unfit": one.unfit or None,
         }
-        for one in found
+        for one in every
     ]
-    largest = max((float(str(one["largest_difference"])) for one in datasets), default=0.0)
+    largest = max((one.largest for one in every), default=0.0)
     return {"tolerance": tolerance, "largest": largest, "within": largest < tolerance, "datasets": datasets}
 
 
@@ -253,7 +233,7 @@ def _refuse_other_pairs(key: str, first: Scored, second: Scored) -> None:
         raise DataError(f"{key}: no pair was scored; evaluate both on a collection with candidates")
 
 
-def _tau(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> float:
+def _tau(one: Array, other: Array) -> float:
     """Return Kendall's tau-b; 1 where neither orders anything, 0 where one of them alone does not."""
     from scipy.stats import kendalltau
 

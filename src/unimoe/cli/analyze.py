@@ -134,8 +134,7 @@ def _gates(output_dir: Path, gates: Path | None) -> Registration | None:
 
 def _needed(registration: Registration) -> set[tuple[str, str]]:
     """Return the arms and ``task/dataset`` keys that the gates need, baselines of their specialists included."""
-    gates = registration.gates.values()
-    return {(arm, f"{gate.task}/{dataset}") for gate in gates for dataset in gate.datasets for arm in gate.needed}
+    return {(arm, key) for gate in registration.gates.values() for key in gate.keys for arm in gate.needed}
 
 
 def _analyze(

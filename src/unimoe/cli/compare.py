@@ -162,7 +162,7 @@ def compare(
     the file are not used. Exits 0 whatever the verdict, 2 on wrong usage, 3 on wrong data; with --gates as verdicts
     does: 0 (all PASS), 10 (FAIL), 11 (MARGINAL), 12 (INCONCLUSIVE or advisory).
     """
-    from unimoe.analysis.runs import forms
+    from unimoe.cli import compare_forms as forms
     from unimoe.cli.compared import as_runs, names_models
 
     request = forms.Request(
@@ -175,8 +175,8 @@ def compare(
         pairs=pairs.value if pairs else "all",
         metrics=metric or [],
         qrels=qrels,
-        datasets=dataset or [],
-        level=relevance_level,
+        dataset=dataset or [],
+        relevance_level=relevance_level,
         queries=queries,
         depth=depth,
         allow=allow or [],
@@ -214,7 +214,7 @@ def compare(
         if models:
             _refuse({"--qrels": qrels}, "models are evaluated on collections, which have their judgments")
             runs = as_runs(baseline, systems or [], dataset or [], of_models)
-            request = replace(request, baseline=runs.baseline, systems=runs.systems, datasets=runs.datasets)
+            request = replace(request, baseline=runs.baseline, systems=runs.systems, dataset=runs.datasets)
         forms.tabulate_runs(request)
     else:
         raise UsageError("nothing to compare; give --specialist and --joint, --systems, or --results")

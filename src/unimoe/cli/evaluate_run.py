@@ -12,11 +12,10 @@ import typer
 
 from unimoe.cli.options import Depth, RelevanceLevel
 from unimoe.console import stderr, stdout
+from unimoe.errors import first_few
 
 if TYPE_CHECKING:
     from unimoe.run_scores import RunScores
-
-_IDS_SHOWN = 5
 
 
 def evaluate_run(
@@ -74,4 +73,4 @@ def _warnings(scores: RunScores) -> Iterator[str]:
         ("queries whose documents all have one score, ordered by id alone", scores.unordered_queries),
     ):
         if ids:
-            yield f"{finding}: {len(ids):,} ({', '.join(ids[:_IDS_SHOWN])}{', ...' * (len(ids) > _IDS_SHOWN)})"
+            yield f"{finding}: {len(ids):,} ({first_few(ids, 5)})"

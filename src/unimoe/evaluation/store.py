@@ -17,11 +17,10 @@ from unimoe.errors import DataError
 from unimoe.evaluation.spec import EvaluationSpec, Outcome
 from unimoe.io import hash_file, write_sealed
 from unimoe.provenance import collect_provenance
+from unimoe.query_details import DrillDown, QueryDetail
 from unimoe.results import (
-    DrillDown,
     EvalResult,
     FirstStageScores,
-    QueryDetail,
     arm_dir,
     by_query_id,
     qrels_path,

@@ -9,7 +9,8 @@ from support.results import make_result, without_queries, write_experiment
 from unimoe.analysis.loading import Results, load_all_results
 from unimoe.errors import DataError
 from unimoe.io import read_json, write_json
-from unimoe.results import DrillDown, QueryDetail, write_result
+from unimoe.query_details import DrillDown, QueryDetail
+from unimoe.results import write_result
 
 SCORES = [0.2, 0.4, 0.6]
 

@@ -14,7 +14,8 @@ from unimoe.analysis.gates.definitions import Gate, InterferenceGate
 from unimoe.analysis.gates.findings import find
 from unimoe.analysis.gates.scores import collect
 from unimoe.analysis.loading import Results, load_all_results
-from unimoe.results import DrillDown, QueryDetail, drilldown_path, read_query_details, result_path, write_result
+from unimoe.query_details import DrillDown, QueryDetail, drilldown_path, read_query_details
+from unimoe.results import result_path, write_result
 
 Damage = Callable[[Path], object]
 

@@ -8,11 +8,11 @@ cutoffs of a gate are the only ones that any table, figure or sentence about its
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
@@ -33,8 +33,8 @@ Below: TypeAlias = Callable[[float], float]
 Text = Annotated[str, Field(min_length=1)]
 
 
-def _instant(value: Any) -> Any:
-    """ISO 8601 text as an instant; a date alone is its first moment, and no time zone means UTC."""
+def instant(value: Any) -> datetime:
+    """Return the instant of ISO 8601 text; a date alone is its first moment, and no time zone means UTC."""
     try:
         parsed = datetime.fromisoformat(value)
     except (TypeError, ValueError):
@@ -85,6 +85,11 @@ class _Gate(Section):
     def needed(self) -> tuple[str, ...]:
         """Every arm whose results the gate needs."""
         return self.arms
+
+    @property
+    def keys(self) -> list[str]:
+        """The ``task/dataset`` key of each dataset."""
+        return [f"{self.task}/{dataset}" for dataset in self.datasets]
 
     @model_validator(mode="after")
     def _two_arms(self) -> Self:
@@ -153,6 +158,7 @@ class InterferenceGate(_Gate):
 class _DifferenceGate(_Gate):
     """A gate on system minus baseline, in the metric's unit (0 to 1); ``margin`` has the same unit."""
 
+    specialist_must_beat: ClassVar[None] = None
     system: Text
     baseline: Text
     margin: Annotated[float, Field(ge=0)]
@@ -219,7 +225,7 @@ class GateFile(Section):
         registered: results made before this instant were known, or could have been, when the cutoffs were chosen.
     """
 
-    registered: Annotated[datetime, BeforeValidator(_instant)]
+    registered: Annotated[datetime, BeforeValidator(instant)]
     gates: Annotated[dict[Name, Annotated[Gate, Field(discriminator="kind")]], Field(min_length=1)]
 
 
@@ -231,17 +237,14 @@ class Registration:
         path: None for gates that no file registers; ``content_hash`` and ``registered`` are None then too.
     """
 
-    path: Path | None
-    content_hash: str | None
-    registered: datetime | None
-    gates: dict[str, Gate]
+    gates: Mapping[str, Gate]
+    path: Path | None = None
+    content_hash: str | None = None
+    registered: datetime | None = None
 
 
 def load_gates(path: Path) -> Registration:
-    """Read a gate file strictly.
-
-    Args:
-        path: a file, or the name of a shipped config such as ``gates/kill_gate``.
+    """Read a gate file strictly, by its path or the name of a shipped config such as ``gates/kill_gate``.
 
     Raises:
         DataError: the file is missing or malformed, a key unknown, a value impossible, or cutoffs contradictory; or it
@@ -255,7 +258,7 @@ def load_gates(path: Path) -> Registration:
     except ValidationError as error:
         raise DataError(f"{file}: {_explain(error)}") from None
     content = unsealed_yaml(read_bytes(file), file)
-    return Registration(file, hash_bytes(content), parsed.registered, dict(parsed.gates))
+    return Registration(parsed.gates, file, hash_bytes(content), parsed.registered)
 
 
 def _explain(error: ValidationError) -> str:

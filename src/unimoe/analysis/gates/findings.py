@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -16,6 +15,8 @@ from unimoe.analysis.loading import Seed
 from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear, LossRatios, Quantity, estimate
 from unimoe.analysis.statistics.variance import Array
 from unimoe.metrics import dataset_group
+
+Kind = Literal["seed", "dataset"]
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Without:
     """
 
     left_out: str
-    kind: Literal["seed", "dataset"]
+    kind: Kind
     value: float
     region: Label
     label: Label
@@ -102,9 +103,8 @@ def find(gate: Gate, scores: GateScores) -> Finding:
     """Judge scores by a gate, whatever seeds and datasets they hold."""
     datasets = tuple(scores.by_dataset)
     quantity = quantity_of(gate, datasets)
-    why = _too_little(gate, scores)
     found = estimate(scores.moments, quantity, "queries" if scores.single else gate.estimand)
-    why = why or found.unfit
+    why = _too_little(gate, scores) or found.unfit
     confidence = {} if why else gate.confidences(found.confidence_below)
     weights = ratio_weights(datasets, "tir_of_means")[0]
     first, second = (means @ weights for means in scores.run_means)
@@ -124,12 +124,11 @@ def find(gate: Gate, scores: GateScores) -> Finding:
 
 
 def stability_of(gate: Gate, scores: GateScores, whole: Finding) -> Stability:
-    """Judge a gate without each of its seeds, and without each of its datasets.
+    """Judge a gate without each of its seeds and datasets, by the interval of the whole around the value of the rest.
 
-    What is left has a wider interval whatever the truth is. Each value is therefore judged with the interval of the
-    whole, moved: a label then changes because the value moved, not because data was taken away.
+    So a label changes because the value moved, not because data was taken away.
     """
-    rows = tuple(_without_each(gate, scores, whole))
+    rows = tuple(_without(gate, whole, *left) for left in _leaving_one_out(scores))
     untried = "; ".join(_not_tried(scores))
     if not rows:
         return Stability((), None, f"not tried: {untried}")
@@ -195,28 +194,21 @@ def _too_little(gate: Gate, scores: GateScores) -> str:
 
 
 def _by_seed(quantity: Quantity, scores: GateScores) -> dict[int, float]:
-    first, second = scores.seeds
-    values = {}
-    for place, seed in enumerate(first):
-        if seed is not None and seed in second:
-            means = np.stack([scores.run_means[0][place], scores.run_means[1][second.index(seed)]], axis=1)
-            values[seed] = quantity.value(means)
+    arms = zip(scores.seeds, scores.run_means, strict=True)
+    first, second = (dict(zip(seeds, means, strict=True)) for seeds, means in arms)
+    shared = [seed for seed in first if seed is not None and seed in second]
+    values = {seed: quantity.value(np.stack([first[seed], second[seed]], axis=1)) for seed in shared}
     return {seed: value for seed, value in values.items() if math.isfinite(value)}
 
 
-def _without_each(gate: Gate, scores: GateScores, whole: Finding) -> Iterator[Without]:
-    for left_out, kind, rest in _leaving_one_out(scores):
-        value = quantity_of(gate, tuple(rest.by_dataset)).value(rest.means)
-        below = partial(_moved, whole.estimate, value - whole.value)
-        confidence = {} if whole.why else gate.confidences(below)
-        yield Without(left_out, kind, value, region_of(gate, value), label_of(confidence, gate.confidence))
+def _without(gate: Gate, whole: Finding, left_out: str, kind: Kind, rest: GateScores) -> Without:
+    value = quantity_of(gate, tuple(rest.by_dataset)).value(rest.means)
+    moved = value - whole.value
+    confidence = {} if whole.why else gate.confidences(lambda cutoff: whole.estimate.confidence_below(cutoff - moved))
+    return Without(left_out, kind, value, region_of(gate, value), label_of(confidence, gate.confidence))
 
 
-def _moved(found: Estimate, distance: float, cutoff: float) -> float:
-    return found.confidence_below(cutoff - distance)
-
-
-def _leaving_one_out(scores: GateScores) -> Iterator[tuple[str, Literal["seed", "dataset"], GateScores]]:
+def _leaving_one_out(scores: GateScores) -> Iterator[tuple[str, Kind, GateScores]]:
     arms = [(None, "")] if scores.paired else [(place, f"{arm} ") for place, arm in enumerate(scores.arms)]
     for place, arm in arms:
         seeds = scores.seeds[place or 0]
@@ -224,7 +216,8 @@ def _leaving_one_out(scores: GateScores) -> Iterator[tuple[str, Literal["seed", 
             yield f"{arm}seed {seed}", "seed", scores.without(seed, place)
     if len(scores.groups) > 1:
         for name, parts in scores.groups.items():
-            yield name, "dataset", scores.only_datasets(d for d in scores.by_dataset if d not in parts)
+            rest = {dataset: block for dataset, block in scores.by_dataset.items() if dataset not in parts}
+            yield name, "dataset", replace(scores, by_dataset=rest)
 
 
 def _not_tried(scores: GateScores) -> Iterator[str]:

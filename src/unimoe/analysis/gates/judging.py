@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from typing import TypeAlias
 
@@ -21,6 +21,7 @@ from unimoe.analysis.gates.definitions import (
     Label,
     Registration,
     SuperiorityGate,
+    instant,
 )
 from unimoe.analysis.gates.findings import Finding, Stability, find, quantity_of, stability_of
 from unimoe.analysis.gates.scores import GateScores, collect, refuse_unknown_arm, restricted
@@ -100,13 +101,7 @@ class Judgment:
 
 @dataclass(frozen=True)
 class Learnt:
-    """Whether a specialist has learnt anything: its comparison with an arm that was not trained.
-
-    Attributes:
-        baseline: the arm.
-        found: specialist minus baseline, in the metric's unit.
-        needed: the gate's confidence.
-    """
+    """Whether a specialist has learnt anything: specialist minus an arm that was not trained, in the metric's unit."""
 
     baseline: str
     found: Finding
@@ -133,42 +128,33 @@ class Refusal:
         return self.error.exit_code
 
 
-Outcomes: TypeAlias = Sequence[Judgment | Refusal]
+Outcome: TypeAlias = Judgment | Refusal
+Outcomes: TypeAlias = Sequence[Outcome]
 
 
-def judge_all(
-    results: Results, registration: Registration, *, advisory: bool = False
-) -> tuple[Judgment | Refusal, ...]:
+def judge_all(results: Results, registration: Registration, *, advisory: bool = False) -> tuple[Outcome, ...]:
     """Judge every gate; one that cannot be judged does not keep the others from it.
 
     An advisory look judges gates on those of their datasets and seeds that have results.
     """
-
-    def outcome(name: str) -> Judgment | Refusal:
+    outcomes: list[Outcome] = []
+    for name, gate in registration.gates.items():
         try:
-            return judge(results, registration, name, advisory=advisory)
+            outcomes.append(judge(results, registration, name, advisory=advisory))
         except DataError as error:
             where = f"{registration.path}: " if registration.path else ""
-            return Refusal(name, registration.gates[name], DataError(f"{where}gate {name!r}: {error}"))
-
-    return tuple(map(outcome, registration.gates))
+            outcomes.append(Refusal(name, gate, DataError(f"{where}gate {name!r}: {error}")))
+    return tuple(outcomes)
 
 
 def exit_code(outcomes: Outcomes) -> int:
-    """Return the worst outcome's code: 3 data error, 10 FAIL, 12 INCONCLUSIVE or advisory, 11 MARGINAL, 0 all PASS.
-
-    Without any gate nothing is decided: 12.
-    """
+    """Return the worst code: 3 data error, 10 FAIL, 12 INCONCLUSIVE, advisory or no gate, 11 MARGINAL, 0 all PASS."""
     codes = {outcome.exit_code for outcome in outcomes} or {EXIT_CODES["INCONCLUSIVE"]}
     return next(code for code in WORST_FIRST if code in codes)
 
 
 def judge(results: Results, registration: Registration, name: str, *, advisory: bool = False) -> Judgment:
-    """Judge one gate.
-
-    Raises:
-        DataError: an arm, dataset, seed or metric of the gate has no results, or a ratio has no denominator.
-    """
+    """Judge one gate; a DataError where an arm, dataset, seed or metric of it has no results."""
     gate = registration.gates[name]
     reasons: tuple[str, ...] = ()
     if advisory:
@@ -178,8 +164,8 @@ def judge(results: Results, registration: Registration, name: str, *, advisory: 
     of_arms = [
         (result, result.seed in seeds)
         for arm, seeds in zip(gate.arms, scores.seeds, strict=True)
-        for dataset in gate.datasets
-        for result in results.measured(f"{gate.task}/{dataset}", arm)
+        for key in gate.keys
+        for result in results.measured(key, arm)
     ]
     used = [result for result, judged in of_arms if judged]
     return Judgment(
@@ -210,9 +196,9 @@ def unequal_budgets(results: Results, gate: Gate, seeds: tuple[tuple[Seed, ...],
     field = "ranking_examples" if gate.task == "reranking" else "embedding_examples"
     seen: list[set[int]] = []
     for arm, of_arm in zip(gate.arms, seeds, strict=True):
-        held = [results.result(arm, seed, f"{gate.task}/{d}") for d in gate.datasets for seed in of_arm]
+        held = [results.result(arm, seed, key) for key in gate.keys for seed in of_arm]
         seen.append({getattr(r.training, field) for r in held if r is not None and r.training is not None})
-    if all(seen) and seen[0] | seen[1] != seen[0] & seen[1]:
+    if all(seen) and seen[0] != seen[1]:
         words = field.replace("_", " ")
         counts = [" or ".join(f"{count:,}" for count in sorted(of_arm)) for of_arm in seen]
         yield (
@@ -225,26 +211,21 @@ def _parts(results: Results, gate: Gate) -> Iterator[Finding]:
     """Yield what each dataset says alone, with all the seeds it has: other datasets' seeds do not limit it."""
     for dataset in gate.datasets:
         alone = gate.model_copy(update={"datasets": [dataset]})
-        learnt = _learnt(results, alone) if _must_beat(gate) else None  # shown for the whole alone
+        learnt = _learnt(results, alone) if gate.specialist_must_beat else None  # shown for the whole alone
         yield _required(gate, find(alone, collect(results, alone)), learnt)
-
-
-def _must_beat(gate: Gate) -> str | None:
-    return gate.specialist_must_beat if isinstance(gate, InterferenceGate) else None
 
 
 def _learnt(results: Results, gate: Gate) -> Learnt | None:
     """Compare the specialist with an arm that was not trained, by a superiority gate without a margin.
 
-    Raises:
-        DataError: the gate requires a comparison for which there are no results.
+    None where that arm has no results, or a DataError where the gate requires them.
     """
     if not isinstance(gate, InterferenceGate):
         return None
     baseline = gate.specialist_must_beat or ZERO_SHOT
     if gate.specialist_must_beat:
         refuse_unknown_arm(results, baseline)
-    elif not all(results.measured(f"{gate.task}/{dataset}", baseline) for dataset in gate.datasets):
+    elif not all(results.measured(key, baseline) for key in gate.keys):
         return None
     shared = gate.model_dump(include={"task", "datasets", "metric", "confidence", "estimand"})
     asked = SuperiorityGate(kind="superiority", system=gate.specialist, baseline=baseline, margin=0.0, **shared)
@@ -253,7 +234,7 @@ def _learnt(results: Results, gate: Gate) -> Learnt | None:
 
 def _required(gate: Gate, found: Finding, learnt: Learnt | None) -> Finding:
     """Return the finding, INCONCLUSIVE where the gate requires a specialist that has learnt and it has not."""
-    if not _must_beat(gate) or learnt is None or learnt.holds:
+    if not gate.specialist_must_beat or learnt is None or learnt.holds:
         return found
     why = f"{gate.arms[0]} does not beat {learnt.baseline} with confidence, which the gate requires"
     return replace(found, label="INCONCLUSIVE", why=found.why or why)
@@ -270,8 +251,8 @@ def _otherwise(gate: Gate, scores: GateScores) -> float | None:
 def _unfit(used: list[EvalResult]) -> Iterator[str]:
     """Yield why results decide nothing: they are unfit for decisions, or of fewer queries than there are."""
     yield from dict.fromkeys(caveat for result in used for caveat in result.caveats)
-    cut = {result.identity.max_queries for result in used if not result.caveats} - {None}
-    yield from (f"{limit} queries of a larger set" for limit in sorted(filter(None, cut)))
+    cut = {limit for result in used if (limit := result.identity.max_queries) and not result.caveats}
+    yield from (f"{limit} queries of a larger set" for limit in sorted(cut))
 
 
 def _notes_on_results(
@@ -282,12 +263,12 @@ def _notes_on_results(
         why = "the other arm, with which seeds pair, or another dataset lacks the seed"
         names = dict.fromkeys(f"{result.config_name} seed {result.seed}" for result in left_out)
         yield f"left out, {'not registered' if gate.seeds else why}: {', '.join(names)}"
-    instant = registration.registered
-    older = [result for result in used if instant and _created(result) < instant]
-    if instant and older:
+    fixed = registration.registered
+    older = [result for result in used if fixed and _created(result) < fixed]
+    if fixed and older:
         first = min(older, key=_created)
         yield (
-            f"{len(older)} of {len(used)} results are older than this gate (registered {instant.isoformat()}; "
+            f"{len(older)} of {len(used)} results are older than this gate (registered {fixed.isoformat()}; "
             f"{first.config_name} {first.key}: {first.provenance.created}), so it was not fixed before them"
         )
 
@@ -303,16 +284,14 @@ def _notes_on_scores(results: Results, gate: Gate, scores: GateScores) -> Iterat
             f"two seeds of {' and '.join(two)}: where seeds carry most of the variance, a {100 * LEVEL:g} % interval "
             "from two seeds covers as little as 91 %; train a third"
         )
-    keys = [f"{gate.task}/{dataset}" for dataset in gate.datasets]
     several = all(len(seeds) > 1 for seeds in scores.seeds)
-    if several and not scores.paired and results.seeds_pair(gate.arms, keys):
+    if several and not scores.paired and results.seeds_pair(gate.arms, gate.keys):
         yield "the experiment declares that seeds pair, but its arms share fewer than two: they are judged unpaired"
 
 
 def _created(result: EvalResult) -> datetime:
     text = result.provenance.created
     try:
-        created = datetime.fromisoformat(text)
+        return instant(text)
     except ValueError:
         raise DataError(f"{result.config_name} {result.key}: created {text!r} is no date and time") from None
-    return created if created.tzinfo else created.replace(tzinfo=UTC)

@@ -11,7 +11,7 @@ from typing import Any
 from unimoe.analysis.formats import signed
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
 from unimoe.analysis.gates.findings import Finding
-from unimoe.analysis.gates.judging import Judgment, Learnt, Outcomes, Refusal, exit_code
+from unimoe.analysis.gates.judging import Judgment, Learnt, Outcome, Outcomes, Refusal, exit_code
 from unimoe.analysis.gates.wording import WAYS, action, asked, headline, interval_text, other_way, region, shares, shown
 from unimoe.analysis.statistics.power import decides_sentence, settle_sentence
 from unimoe.analysis.statistics.variance import ESTIMANDS
@@ -110,7 +110,7 @@ def filled(text: str, first: str = "", others: str = "  ") -> str:
     return wrapped.replace("\N{NO-BREAK SPACE}", " ")
 
 
-def _paragraph(item: Judgment | Refusal) -> str:
+def _paragraph(item: Outcome) -> str:
     if isinstance(item, Refusal):
         return filled(f"NOT JUDGED: {item.error}")
     lines, many = [filled(f"{item.verdict}: {item.name}"), filled(headline(item), "  ")], len(item.rows) > _MOST_ROWS
@@ -152,7 +152,7 @@ def _scores(item: Judgment) -> str:
     return f"{item.gate.metric} x 100, {found.queries:,} queries: {', '.join(parts)}{paired}"
 
 
-def _as_json(outcome: Judgment | Refusal) -> dict[str, Any]:
+def _as_json(outcome: Outcome) -> dict[str, Any]:
     facts = {"name": outcome.name, "gate": outcome.gate.model_dump(), "error": None}
     if isinstance(outcome, Refusal):
         return facts | {"error": str(outcome.error)}

@@ -22,14 +22,11 @@ REGISTERED = "gates.yaml"
 
 
 def register(registration: Registration, output_dir: Path) -> bool:
-    """Put gates into an output folder that holds no results yet.
+    """Put gates into an output folder that holds no results yet, and return whether it has registered gates now.
 
-    Gates that come from a file are copied to the byte, below a checksum; others are written with the present
-    time. Where the folder has registered gates and these come from no file, the registered ones stay.
-
-    Returns:
-        Whether the folder has registered gates now. False for a folder that has results but no registered gates: it is
-        too late to register any.
+    Gates that come from a file are copied to the byte, below a checksum; others are written with the present time.
+    Where the folder has registered gates and these come from no file, the registered ones stay. Where it has results
+    and no registered gates, it is too late to register any.
 
     Raises:
         DataError: other gates are registered there.
@@ -44,16 +41,14 @@ def register(registration: Registration, output_dir: Path) -> bool:
                 f"--set gates={path}, or choose another --output-dir"
             )
         return True
-    if output_dir.exists() and find_files(output_dir, "*/seed_*/results/*/*.json"):
+    if output_dir.exists() and find_files(output_dir, "*/seed_*/results/*/*.json"):  # sidecars tell of scores too
         return False
     if registration.path is None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         plain = {name: gate.model_dump(exclude_none=True) for name, gate in registration.gates.items()}
         content = yaml.safe_dump({"registered": now, "gates": plain}, sort_keys=False).encode()
     else:
-        content = unsealed_yaml(
-            read_bytes(registration.path), registration.path
-        )  # to the byte, or the hashes would differ
+        content = unsealed_yaml(read_bytes(registration.path), registration.path)  # to the byte, or the hashes differ
     write_bytes(path, sealed_yaml(content))
     return True
 
@@ -61,14 +56,7 @@ def register(registration: Registration, output_dir: Path) -> bool:
 def unmet(
     registration: Registration, arms: Collection[str], seeds: Collection[int], datasets: Mapping[Task, Collection[str]]
 ) -> Iterator[str]:
-    """Yield what an experiment leaves its gates without, each with its mend.
-
-    Args:
-        registration: the gates.
-        arms: of the experiment, baselines included.
-        seeds: those that it trains.
-        datasets: by task, what it can be evaluated on.
-    """
+    """Yield what gates lack in an experiment of these arms, training seeds and datasets by task, with its mend."""
     for name, gate in registration.gates.items():
         where = f"{registration.path}: gate {name!r}"
         for arm in gate.needed:
@@ -88,11 +76,7 @@ def unmet(
 
 
 def registered_in(output_dir: Path) -> Registration | None:
-    """Return the gates registered in an output folder; None where none are.
-
-    Raises:
-        DataError: its gate file is malformed.
-    """
+    """Return the gates registered in an output folder, None where none are; a DataError where the file is malformed."""
     path = output_dir / REGISTERED
     return load_gates(path) if path.exists() else None
 
@@ -100,16 +84,11 @@ def registered_in(output_dir: Path) -> Registration | None:
 def own_gates(arms: Iterable[str], datasets: Sequence[str], metric: str, seeds: Sequence[int]) -> Registration:
     """Return default gates for an experiment that names none: one for each pair of its arms.
 
-    Args:
-        arms: of the experiment.
-        datasets: what all of its arms are evaluated on.
-        metric: the main metric there.
-        seeds: those that it trains.
+    All arms are evaluated on the datasets, which share their main metric.
     """
     held = set(arms)
     given = {"metric": metric, "datasets": list(datasets), "seeds": list(seeds), "specialist_must_beat": ZERO_SHOT}
-    gates = {f"{p.task}.{p.joint}": _gate_of(p, **given) for p in pairs(held) if held.issuperset(p.arms)}
-    return Registration(None, None, None, gates)
+    return Registration({f"{p.task}.{p.joint}": gate_of(p, **given) for p in pairs(held) if held.issuperset(p.arms)})
 
 
 def default_gates(results: Results, registered: Registration | None = None) -> Registration:
@@ -118,33 +97,34 @@ def default_gates(results: Results, registered: Registration | None = None) -> R
     MRR@10 and nDCG@10 are never averaged; CQADupStack's forums count once. Cutoffs, confidence and the rest are those
     of a registered gate on the same task, so that one analysis has one set of cutoffs for a task; else the defaults.
     """
-    held = list((registered.gates if registered else {}).values())
+    held = tuple(registered.gates.values()) if registered else ()
     gates: dict[str, Gate] = {}
-    suites = _suites(results, held)
-    for (pair, metric), datasets in suites.items():
-        alike = [(p, m) for p, m in suites if (p.task, p.joint) == (pair.task, pair.joint)]
+    found = suites(results, pairs(results), held)
+    for (pair, metric), datasets in found.items():
+        alike = [(p, m) for p, m in found if (p.task, p.joint) == (pair.task, pair.joint)]
         name = f"{pair.task}.{pair.joint}"
         name += f"-{pair.specialist}" if len({p for p, _ in alike}) > 1 else ""
         name += f"-{metric}" if len({m for _, m in alike}) > 1 else ""
         like = next((g for g in held if isinstance(g, InterferenceGate) and g.task == pair.task), None)
         settings = {} if like is None else like.model_dump()
-        gates[name] = _gate_of(pair, **settings | {"datasets": datasets, "metric": metric, "seeds": None})
-    return Registration(None, None, None, gates)
+        gates[name] = gate_of(pair, **settings | {"datasets": datasets, "metric": metric, "seeds": None})
+    return Registration(gates)
 
 
-def _gate_of(pair: Pair, **settings: Any) -> Gate:
+def gate_of(pair: Pair, **settings: Any) -> Gate:
+    """Return the interference gate of a pair of arms; what is not set has its default."""
     own = {"kind": "interference", "task": pair.task, "specialist": pair.specialist, "joint": pair.joint}
     return InterferenceGate.model_validate(settings | own)
 
 
-def _suites(results: Results, held: Sequence[Gate]) -> dict[tuple[Pair, str], list[str]]:
-    """Return the datasets with results of both arms of a pair that no gate judges, by pair and main metric."""
+def suites(results: Results, asked: Iterable[Pair], held: Sequence[Gate] = ()) -> dict[tuple[Pair, str], list[str]]:
+    """Return the datasets with results of both arms of a pair that no gate held judges, by pair and main metric."""
     judged = {(gate.task, gate.arms, dataset) for gate in held for dataset in gate.datasets}
-    suites: dict[tuple[Pair, str], list[str]] = {}
-    for pair in pairs(results):
+    found: dict[tuple[Pair, str], list[str]] = {}
+    for pair in asked:
         for key in results.dataset_keys:
             task, _, dataset = key.partition("/")
             measured = [results.measured(key, arm) for arm in pair.arms]
             if task == pair.task and all(measured) and (task, pair.arms, dataset) not in judged:
-                suites.setdefault((pair, measured[0][0].main_metric), []).append(dataset)
-    return suites
+                found.setdefault((pair, measured[0][0].main_metric), []).append(dataset)
+    return found

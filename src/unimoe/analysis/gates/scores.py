@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -68,8 +67,9 @@ class GateScores:
     @cached_property
     def run_means(self) -> tuple[Array, Array]:
         """Mean score of every run on every dataset, ``(seeds, datasets)`` for each arm."""
-        first, second = zip(*self.by_dataset.values(), strict=True)
-        return _run_means(first), _run_means(second)
+        of_datasets = [[block.mean(axis=1) for block in arms] for arms in self.by_dataset.values()]
+        first, second = (np.stack(columns, axis=1) for columns in zip(*of_datasets, strict=True))
+        return first, second
 
     @property
     def means(self) -> Array:
@@ -86,37 +86,26 @@ class GateScores:
         cut = {dataset: (a[kept[0]], b[kept[1]]) for dataset, (a, b) in self.by_dataset.items()}
         return replace(self, seeds=(tuple(first), tuple(second)), by_dataset=cut)
 
-    def only_datasets(self, kept: Iterable[str]) -> GateScores:
-        """Return the same on some of the datasets."""
-        return replace(self, by_dataset={dataset: self.by_dataset[dataset] for dataset in kept})
-
 
 def collect(results: Results, gate: Gate) -> GateScores:
-    """Find the scores of a gate.
+    """Find the scores of a gate; a DataError where an arm, dataset, seed or metric of it has no results.
 
     Where the experiment declares that seeds pair, both arms are cut to the seeds they share, if these are two or more.
     Otherwise each arm has all the seeds that it has on every dataset.
-
-    Raises:
-        DataError: an arm, dataset, seed or metric of the gate has no results.
     """
     _refuse_missing(results, gate)
-    keys = [f"{gate.task}/{dataset}" for dataset in gate.datasets]
-    first, second = (_seeds(results, gate, arm, keys) for arm in gate.arms)
+    (arm, other), keys, metric = gate.arms, gate.keys, gate.metric
+    first, second = _seeds(results, gate, arm), _seeds(results, gate, other)
     common = tuple(seed for seed in first if seed in second)
     paired = len(common) > 1 and results.seeds_pair(gate.arms, keys)
     if paired:
         first = second = common
-
-    def both(key: str) -> tuple[Array, Array]:
-        specialist, joint = gate.arms
-        return results.scores(specialist, key, first, gate.metric), results.scores(joint, key, second, gate.metric)
-
+    blocks = [(results.scores(arm, key, first, metric), results.scores(other, key, second, metric)) for key in keys]
     return GateScores(
         arms=gate.arms,
         seeds=(first, second),
         paired=paired,
-        by_dataset={dataset: both(key) for dataset, key in zip(gate.datasets, keys, strict=True)},
+        by_dataset=dict(zip(gate.datasets, blocks, strict=True)),
         numbered=all(r.identity.checkpoint != "none" for k in keys for a in gate.arms for r in results.measured(k, a)),
     )
 
@@ -124,36 +113,28 @@ def collect(results: Results, gate: Gate) -> GateScores:
 def restricted(results: Results, gate: Gate) -> tuple[Gate, tuple[str, ...]]:
     """Return the gate with only those of its datasets and seeds that have results, and what that leaves out.
 
-    Raises:
-        DataError: nothing is left to judge.
+    A gate without any is a DataError, as in ``collect``.
     """
-    here = [d for d in gate.datasets if all(results.measured(f"{gate.task}/{d}", arm) for arm in gate.arms)]
+    there = zip(gate.datasets, gate.keys, strict=True)
+    here = [dataset for dataset, key in there if all(results.measured(key, arm) for arm in gate.arms)]
     if not here:
         _refuse_missing(results, gate)
-    reasons, seeds = [], gate.seeds
+    reasons, cut = [], gate.model_copy(update={"datasets": here})
     if here != gate.datasets:
         reasons.append(f"no result yet on {', '.join(d for d in gate.datasets if d not in here)}")
-    if seeds is not None:
-        held = [_own_seeds(results, arm, [f"{gate.task}/{dataset}" for dataset in here]) for arm in gate.arms]
-        kept = [seed for seed in seeds if all(seed in of_arm for of_arm in held if of_arm != (None,))]
-        if kept != seeds:
-            reasons.append(f"no result yet of seed {', '.join(str(seed) for seed in seeds if seed not in kept)}")
-        seeds = kept or seeds
-    return gate.model_copy(update={"datasets": here, "seeds": seeds}), tuple(reasons)
+    if gate.seeds is not None:
+        held = [_own_seeds(results, arm, cut.keys) for arm in gate.arms]
+        kept = [seed for seed in gate.seeds if all(seed in of_arm for of_arm in held if of_arm != (None,))]
+        if kept != gate.seeds:
+            reasons.append(f"no result yet of seed {', '.join(str(seed) for seed in gate.seeds if seed not in kept)}")
+        cut = cut.model_copy(update={"seeds": kept or gate.seeds})
+    return cut, tuple(reasons)
 
 
 def refuse_unknown_arm(results: Results, arm: str) -> None:
-    """Refuse an arm without results.
-
-    Raises:
-        DataError: there is none of that name; names the closest.
-    """
+    """Refuse an arm without results by a DataError that names the closest."""
     if arm not in results:
         raise DataError(f"no results of arm {arm!r}{did_you_mean(arm, results)}; here: {', '.join(results)}")
-
-
-def _run_means(blocks: Iterable[Array]) -> Array:
-    return np.stack([block.mean(axis=1) for block in blocks], axis=1)
 
 
 def _own_seeds(results: Results, arm: str, keys: list[str]) -> tuple[Seed, ...]:
@@ -164,8 +145,8 @@ def _own_seeds(results: Results, arm: str, keys: list[str]) -> tuple[Seed, ...]:
     return tuple(seed for seed in of_keys[0] if all(seed in others for others in of_keys))
 
 
-def _seeds(results: Results, gate: Gate, arm: str, keys: list[str]) -> tuple[Seed, ...]:
-    held = _own_seeds(results, arm, keys)
+def _seeds(results: Results, gate: Gate, arm: str) -> tuple[Seed, ...]:
+    held = _own_seeds(results, arm, gate.keys)
     if held == (None,):
         return held
     if gate.seeds is not None:
@@ -174,7 +155,7 @@ def _seeds(results: Results, gate: Gate, arm: str, keys: list[str]) -> tuple[See
             raise DataError(f"no result of {arm} for seed {', '.join(absent)}; the gate registers its seeds")
         held = tuple(sorted(gate.seeds))
     if not held:
-        raise DataError(f"{arm} has no seed with a result on each of {', '.join(keys)}; evaluate one seed on all")
+        raise DataError(f"{arm} has no seed with a result on each of {', '.join(gate.keys)}; evaluate one seed on all")
     return held
 
 
@@ -182,7 +163,7 @@ def _refuse_missing(results: Results, gate: Gate) -> None:
     """Refuse a gate one of whose arms, datasets or metrics has no scores by query."""
     for arm in gate.arms:
         refuse_unknown_arm(results, arm)
-        for key in (f"{gate.task}/{dataset}" for dataset in gate.datasets):
+        for key in gate.keys:
             if not results.measured(key, arm):
                 held = [k for k in results.dataset_keys if results.measured(k, arm)]
                 has = ", ".join(held) or "only tasks without queries"

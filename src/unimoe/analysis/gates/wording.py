@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 
@@ -18,6 +17,7 @@ from unimoe.analysis.gates.definitions import (
 from unimoe.analysis.gates.findings import Finding, Without, region_of
 from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.statistics.estimates import LEVEL
+from unimoe.analysis.statistics.power import Aim
 
 WAYS: dict[Averaging, str] = {"mean_of_tirs": "mean of TIRs", "tir_of_means": "TIR of mean scores"}
 
@@ -91,8 +91,7 @@ def region(gate: Gate, found: Finding | Without) -> str:
     """Return where the estimate lies against the cutoffs, for example ``2 % or more``; no claim about the truth."""
     if math.isnan(found.value):
         return "no estimate"
-    ends = [-math.inf, *gate.cutoffs, math.inf]
-    low, high = next((a, b) for a, b in itertools.pairwise(ends) if round(found.value, 12) < b)
+    low, high = Aim(gate.cutoffs, gate.confidence).region(round(found.value, 12))
     if low == -math.inf:
         return f"below {amount(gate, high)}"
     if high == math.inf:

@@ -19,34 +19,23 @@ from unimoe.analysis.runs.scoring import (
     Scoring,
     caveats_of,
     compared_queries,
+    hidden_metrics,
     score_source,
-    shown_metrics,
     warnings_of,
 )
 from unimoe.analysis.runs.selection import RunSource
 from unimoe.analysis.tables.cells import gathered
 from unimoe.errors import DataError, UsageError
-from unimoe.io import find_files, hash_json, read_json, write_sealed
+from unimoe.io import hash_json, read_json, write_sealed
 from unimoe.metrics import computable_metrics
-from unimoe.results import (
-    DrillDown,
-    EvalResult,
-    Identity,
-    Provenance,
-    Task,
-    by_query_id,
-    drilldown_path,
-    read_drilldown,
-    result_path,
-    write_result,
-)
+from unimoe.query_details import DrillDown, drilldown_path, read_drilldown
+from unimoe.results import EvalResult, Identity, Provenance, Task, by_query_id, result_files, result_path, write_result
 
 TASK: Task = "retrieval"
 
 MARKER = "comparison.json"
 """The file that says what a folder compares; its presence means that nothing else made the results there."""
 
-_RESULTS = "*/seed_*/results/*/*.json"
 _PACKAGES = ("unimoe", "numpy", "scipy", "pytrec-eval-terrier", "ir-measures")
 
 
@@ -70,13 +59,7 @@ def score_systems(
 ) -> ScoredSystems:
     """Read and score the runs of some systems, one run at a time, and refuse what cannot be compared.
 
-    Args:
-        sources: the runs, the same datasets for all systems.
-        scoring: how to score.
-        experiment: what the results call the comparison.
-        given: the options given by hand, recorded in the results.
-        output_dir: where a report would go.
-        on_run: called with every run when it has been scored.
+    The results record ``experiment``, as a name of the comparison, and the options ``given`` by hand.
 
     Raises:
         UsageError: a metric that cannot be computed here, or different numbers of runs that shall pair.
@@ -99,7 +82,8 @@ def score_systems(
             on_run(here[-1])
         caveats, counted = caveats_of(here, scoring), compared_queries(here, scoring)
         warnings += warnings_of(here, scoring)
-        metrics = shown_metrics(here, scoring)
+        hidden = hidden_metrics(here, scoring)
+        metrics = [metric for metric in scoring.every if metric not in hidden]
         for run in here:
             values = {metric: {query_id: run.per_query[metric][query_id] for query_id in counted} for metric in metrics}
             result = _result(run, values, scoring, experiment, caveats, given)
@@ -116,14 +100,11 @@ def keep(
 ) -> Registration | None:
     """Write results to their ``output_dir``, with the gates that judge them, and return the gates registered there.
 
-    Args:
-        results: what is compared.
-        gates: None for a comparison without a verdict.
-        overwrite: replace another comparison.
-        source: the folder the results come from, if any.
+    Sidecars come from the folder ``source`` where the results hold no details of queries.
 
     Raises:
-        DataError: the folder holds another comparison, or results of something else.
+        DataError: the folder holds results of something else, or another comparison that ``overwrite`` does not allow
+            to replace.
     """
     folder = results.output_dir
     facts = {  # what makes two comparisons the same
@@ -141,7 +122,7 @@ def keep(
             )
         if difference:
             _remove(folder, there["results"])
-    elif folder.exists() and find_files(folder, _RESULTS):
+    elif result_files(folder):
         raise DataError(f"{folder} holds results that no comparison made; choose another --output-dir")
     if gates is not None and not (folder / MARKER).exists():
         register(gates, folder)
@@ -258,7 +239,7 @@ def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
 
 def _remove(folder: Path, places: Mapping[str, Any]) -> None:
     """Remove the results and gates of a comparison; ``analysis`` is replaced when it is written again."""
-    for path in find_files(folder, _RESULTS):
+    for path in result_files(folder):
         if path.relative_to(folder).as_posix() in places:
             path.unlink()
             drilldown_path(path).unlink(missing_ok=True)

@@ -11,15 +11,20 @@ from pathlib import Path
 
 from unimoe.analysis.runs.selection import Judgments, RunSource
 from unimoe.analysis.tables.cells import gathered
-from unimoe.errors import DataError, UsageError, did_you_mean
+from unimoe.errors import DataError, UsageError, did_you_mean, first_few
 from unimoe.io import HASH_LENGTH
 from unimoe.metrics import canonical_metric, is_binary, level_note, metric_cutoff, score_run
-from unimoe.results import QueryDetail, read_result, refuse_changed_run, result_beside
+from unimoe.query_details import QueryDetail
+from unimoe.results import read_result, refuse_changed_run, result_beside
 from unimoe.trec import Qrels, Run, head, is_unordered, ranked, read_run
 
-ALLOWANCES = ("queries", "zeros", "depth", "duplicates")
-
-_IDS_SHOWN = 5
+ALLOWANCES = {
+    "queries": "compare on the judged queries that all runs have",
+    "zeros": "judged queries that a run lacks count 0 there, as in trec_eval -c",
+    "depth": "runs of different depth",
+    "duplicates": "the same run given twice",
+}
+"""The differences that can be allowed by name, and what each means."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +35,7 @@ class Scoring:
         metrics: those asked for, in any spelling; the first is the main metric, which is tested.
         others: shown too where the rankings of all runs are deep enough.
         depth: score only this many documents of each query.
-        allow: what would be refused otherwise. ``queries``: compare on the judged queries that all runs have.
-            ``zeros``: judged queries that a run lacks count 0 there, as in ``trec_eval -c``. ``depth``: runs of
-            different depth. ``duplicates``: the same run given twice.
+        allow: what would be refused otherwise, of ``ALLOWANCES``.
         paired: whether run i of all systems shares data order and initial weights.
 
     Raises:
@@ -82,7 +85,6 @@ class ScoredRun:
         missing: judged queries that the run lacks, in the order of the qrels.
         unjudged: queries of the run without judgments, sorted.
         unordered: judged queries whose documents, two or more, all have one score: only their ids order them.
-        details: text, relevant documents and their ranks by judged query.
     """
 
     source: RunSource
@@ -144,9 +146,10 @@ def compared_queries(runs: Sequence[ScoredRun], scoring: Scoring) -> list[str]:
     return [query_id for query_id in runs[0].source.judged.qrels if query_id not in lacking]
 
 
-def shown_metrics(runs: Sequence[ScoredRun], scoring: Scoring) -> list[str]:
-    """Return the metrics asked for, and of the others those that see as much of every run as their name says."""
-    return [metric for metric in scoring.every if metric in scoring.metrics or not _why_hidden(runs, metric)]
+def hidden_metrics(runs: Sequence[ScoredRun], scoring: Scoring) -> dict[str, str]:
+    """Return those not asked for that see less of a run than their name says, each with the reason."""
+    others = {metric: _why_hidden(runs, metric) for metric in scoring.every if metric not in scoring.metrics}
+    return {metric: why for metric, why in others.items() if why}
 
 
 def warnings_of(runs: Sequence[ScoredRun], scoring: Scoring) -> Iterator[str]:
@@ -154,29 +157,24 @@ def warnings_of(runs: Sequence[ScoredRun], scoring: Scoring) -> Iterator[str]:
     judged = runs[0].source.judged
     for run in runs:
         if run.unjudged:
-            yield f"{run.name}: queries without judgments, left out: {some_ids(run.unjudged)}"
+            yield f"{run.name}: queries without judgments, left out: {_some(run.unjudged)}"
         if run.unordered:
-            which = some_ids(run.unordered)
+            which = _some(run.unordered)
             yield f"{run.name}: queries with one score for all documents, which only their ids order: {which}"
     deepest = max(run.depth for run in runs)
     for metric in scoring.metrics:
         if deepest < (metric_cutoff(metric) or 0):
             yield f"{judged.dataset}: {metric} is computed on rankings that end at depth {deepest:,}"
-    shown = shown_metrics(runs, scoring)
-    hidden = gathered((_why_hidden(runs, metric), metric) for metric in scoring.every if metric not in shown)
-    for why, metrics in hidden.items():
+    hidden = hidden_metrics(runs, scoring)
+    for why, metrics in gathered((why, metric) for metric, why in hidden.items()).items():
         yield f"{judged.dataset}: {', '.join(metrics)} not shown: {why}"
+    shown = [metric for metric in scoring.every if metric not in hidden]
     note = level_note(shown, judged.qrels, judged.stated, where=judged.name, mend="--relevance-level 2")
     if note:
         yield note
     without = [] if judged.texts is None else [q for q in compared_queries(runs, scoring) if q not in judged.texts]
     if without:
-        yield f"{judged.dataset}: no text of {some_ids(without)}"
-
-
-def some_ids(ids: Sequence[str]) -> str:
-    """Return ``3 (q1, q2, q3)``, with the first ids only where there are many."""
-    return f"{len(ids):,} ({', '.join(ids[:_IDS_SHOWN])}{', ...' * (len(ids) > _IDS_SHOWN)})"
+        yield f"{judged.dataset}: no text of {_some(without)}"
 
 
 def _refuse_unusable(name: str, run: Run, qrels: Qrels, unordered: Sequence[str]) -> None:
@@ -193,6 +191,10 @@ def _refuse_unusable(name: str, run: Run, qrels: Qrels, unordered: Sequence[str]
             f"{name}: all documents of a query have one score, and the rank column is not read; write scores that "
             "fall from rank to rank"
         )
+
+
+def _some(ids: Sequence[str]) -> str:
+    return f"{len(ids):,} ({first_few(ids, 5)})"
 
 
 def _detail(judged: Judgments, query_id: str, order: Sequence[str], lowest: int) -> QueryDetail:
@@ -241,7 +243,7 @@ def _duplicates(runs: Sequence[ScoredRun], allow: Collection[str]) -> str | None
 
 def _queries(runs: Sequence[ScoredRun], allow: Collection[str]) -> str | None:
     """Find missing queries: to fill them with 0 in silence favours one system, to leave them out another."""
-    found = "; ".join(f"{run.name} lacks {some_ids(run.missing)}" for run in runs if run.missing)
+    found = "; ".join(f"{run.name} lacks {_some(run.missing)}" for run in runs if run.missing)
     if not found:
         return None
     if "zeros" in allow:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from unimoe.analysis.tables.cells import natural_key
 from unimoe.collection_card import describe_qrels
-from unimoe.errors import DataError, UsageError
+from unimoe.errors import DataError, UsageError, did_you_mean
 from unimoe.io import hash_file, hash_json
 from unimoe.limits import name_problem, shortened
 from unimoe.metrics import checked_level, whole_grades
@@ -33,7 +33,6 @@ class Judgments:
 
     Attributes:
         name: as messages call the judgments: the path of a file.
-        content_hash: of the file, or of the dictionary.
         level: the lowest grade that binary measures count as relevant.
         stated: the level that the user or the file's own description states; None where neither does.
         texts: of queries; None where none are given.
@@ -50,13 +49,7 @@ class Judgments:
 
 @dataclass(frozen=True)
 class RunSource:
-    """One run, which is one seed of a system on a dataset; seeds count from 0 in the order given.
-
-    Attributes:
-        judged: the judgments of its dataset.
-        name: as messages call it: the path of a file.
-        content: where to read it, or ``{query id: {document id: score}}``.
-    """
+    """One run, which is one seed of a system on a dataset; messages call it by its name, the path of a file."""
 
     system: str
     judged: Judgments
@@ -67,13 +60,7 @@ class RunSource:
 
 @dataclass(frozen=True)
 class Pattern:
-    """One system as a command line names it.
-
-    Attributes:
-        option: that it was given to, for messages.
-        name: of the system; None where none is given.
-        path: a file or a pattern of files, with ``{dataset}`` where the name of a dataset is.
-    """
+    """One system as a command line names it to an option: a file or a pattern of files, with a name or without."""
 
     option: str
     name: str | None
@@ -111,12 +98,7 @@ class Pattern:
 
 
 def judgments(content: QrelsContent, dataset: str | None = None, level: int | None = None) -> Judgments:
-    """Read the judgments of a dataset.
-
-    Args:
-        content: a qrels file, or ``{query id: {document id: grade}}``.
-        dataset: what to call it; by default what is stated of the file, else the file's stem.
-        level: the lowest relevant grade; by default what is stated of the file, else 1.
+    """Read the judgments of a dataset; its name and level are by default those stated of the file, else its stem and 1.
 
     Raises:
         UsageError: a level below 1.
@@ -152,12 +134,7 @@ def read_queries(path: Path) -> dict[str, str]:
 
 
 def select_datasets(qrels: Path | None, given: Sequence[str], level: int | None) -> list[Judgments]:
-    """Read the judgments that ``--qrels`` and ``--dataset`` name.
-
-    Raises:
-        UsageError: neither is given, both name files, or two datasets have one name.
-        DataError: a file cannot be read.
-    """
+    """Read the judgments that ``--qrels`` and ``--dataset`` name; a UsageError where the two contradict each other."""
     if qrels is None and not given:
         raise UsageError("no judgments; give --qrels FILE, or --dataset NAME=FILE for each of several datasets")
     if qrels is not None:
@@ -175,16 +152,9 @@ def select_datasets(qrels: Path | None, given: Sequence[str], level: int | None)
 def select_runs(
     patterns: Mapping[str, Sequence[Pattern]], datasets: Sequence[Judgments], *, in_order: bool = False
 ) -> list[RunSource]:
-    """Find the run files of each system on each dataset.
+    """Find the run files of each system on each dataset, ordered by name, or as given where their seeds pair.
 
-    Args:
-        patterns: by system.
-        datasets: where they were run.
-        in_order: keep the files in the order given, because their seeds pair; otherwise order them by their names.
-
-    Raises:
-        UsageError: one pattern for several datasets that does not say where their name is.
-        DataError: no file matches a pattern.
+    A pattern for several datasets says where their name is, else it is a UsageError; one without a file is a DataError.
     """
     found = []
     for system, of_system in patterns.items():
@@ -201,11 +171,34 @@ def select_runs(
     return found
 
 
+def select_keys(keys: Sequence[str], names: Sequence[str]) -> set[str]:
+    """Return those of some ``task/dataset`` keys that names of datasets, or whole keys, mean; all without names."""
+    datasets = {key: key.partition("/")[2] for key in keys}
+    chosen = {name: {key for key, dataset in datasets.items() if name in (key, dataset)} for name in names}
+    for name, meant in chosen.items():
+        if not meant:
+            hint = did_you_mean(name, datasets.values())
+            raise UsageError(f"--dataset {name}: no such results{hint}; there is {', '.join(keys)}")
+    return set().union(*chosen.values()) if names else set(keys)
+
+
+def two_arms(names: tuple[str, str], specialist: Sequence[str], joint: Sequence[str]) -> dict[str, list[Pattern]]:
+    """Return the files of a specialist and a joint model by their names; a UsageError where one has none."""
+    if names[0] == names[1]:
+        raise UsageError(f"both arms are named {names[0]!r}; give --specialist-name or --joint-name")
+    arms = {}
+    for name, option, files in zip(names, ("--specialist", "--joint"), (specialist, joint), strict=True):
+        if not files:
+            raise UsageError(f"no run file of {name}; give one per seed to {option}")
+        _refuse_unusable(name)
+        arms[name] = [Pattern(option, None, text) for text in files]
+    return arms
+
+
 def name_systems(patterns: Sequence[Pattern]) -> dict[str, list[Pattern]]:
     """Return each system under a unique name: folders are added to names of files until they differ.
 
-    Raises:
-        UsageError: two systems have one name, or a name cannot be that of a folder.
+    Two systems of one given name, or a name that a folder cannot have, are a UsageError.
     """
     depths = [0] * len(patterns)
     while True:
@@ -218,11 +211,11 @@ def name_systems(patterns: Sequence[Pattern]) -> dict[str, list[Pattern]]:
             depths[i] += 1
     _refuse_equal("system", names, "NAME=PATTERN")
     for name in names:
-        refuse_unusable(name)
+        _refuse_unusable(name)
     return {name: [pattern] for name, pattern in zip(names, patterns, strict=True)}
 
 
-def refuse_unusable(name: str) -> None:
+def _refuse_unusable(name: str) -> None:
     """Refuse a system's name that its folder cannot have: empty, hidden, with a separator, or the analysis's own."""
     problem = name_problem(name, is_folder=True) or ("is the analysis's own" if name == "analysis" else None)
     if problem:

@@ -228,9 +228,7 @@ def compare_systems(
 ) -> SystemComparison:
     """Compare systems, in the order wanted with the baseline first, whose results are there already.
 
-    Raises:
-        UsageError: pairs with a baseline are asked for, and there is none.
-        DataError: no dataset has results of two systems.
+    Pairs with a baseline that is not named are a UsageError; no dataset with results of two systems is a DataError.
     """
     if pairs == "baseline" and baseline is None:
         raise UsageError("pairs with the baseline need one; name it with --baseline, or compare all pairs")

@@ -1,8 +1,7 @@
 """Estimates with their intervals: a difference of means, a ratio of means, a mean of ratios, or one mean.
 
 An interval and the confidence below a cutoff are one statement: the interval ends where the confidence reaches 2.5 and
-97.5 percent. Confidence is the level of the one-sided interval that ends at the cutoff; it is no probability that a
-hypothesis is true.
+97.5 percent.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
@@ -55,11 +54,7 @@ class Estimate:
         return _end(self._below, self.value, -reach), _end(self._below, self.value, reach)
 
     def confidence_below(self, cutoff: float) -> float:
-        """Return the confidence that the true value lies below a cutoff.
-
-        Raises:
-            ValueError: there is no interval.
-        """
+        """Return the confidence that the true value lies below a cutoff; a ValueError where there is no interval."""
         if self._below is None:
             raise ValueError("without an interval there is no confidence")
         return self._below(cutoff)
@@ -90,23 +85,9 @@ class Estimate:
         }
 
 
-class Quantity(Protocol):
-    """A function of the arms' means."""
-
-    def value(self, means: Array) -> float:
-        """Return its value at ``(datasets, arms)`` means."""
-
-    def gradient(self, means: Array) -> Array:
-        """Return its derivative by each mean, ``(datasets, arms)``."""
-
-
 @dataclass(frozen=True)
 class Linear:
-    """A weighted sum of means: one mean, or the difference of two arms averaged over datasets.
-
-    Attributes:
-        weights: ``(datasets, arms)``.
-    """
+    """A sum of means weighted by ``(datasets, arms)``: one mean, or the difference of two arms over datasets."""
 
     weights: Array
 
@@ -121,10 +102,9 @@ class Linear:
 
 @dataclass(frozen=True)
 class LossRatios:
-    """``(first - second) / first``, of the arms' mean scores over datasets, averaged over several such ratios.
+    """``(first - second) / first`` of the arms' mean scores, averaged over several such ratios.
 
-    Attributes:
-        weights: how much each dataset counts in each ratio, ``(ratios, datasets)``; rows add up to 1.
+    Each row of the weights, ``(ratios, datasets)``, adds up to 1.
     """
 
     weights: Array
@@ -141,14 +121,15 @@ class LossRatios:
         return np.asarray(np.einsum("rd,ra->da", self.weights, by_ratio))
 
 
+Quantity: TypeAlias = Linear | LossRatios
+"""A function of the arms' means, with its derivative by each of them."""
+
+
 def estimate(found: Moments, quantity: Quantity, estimand: Estimand = "seeds_and_queries") -> Estimate:
-    """Estimate a quantity with its 95 % interval.
+    """Estimate a quantity with its 95 % interval, or say in ``unfit`` why there is none.
 
     The interval of a single ratio is Fieller's (1954): a ratio below t means ``(1 - t) * first - second < 0``, a linear
-    contrast, so that no ratio with an uncertain denominator is approximated. That of a mean of ratios is of first order
-    (delta method), and each of its denominators must be clear of 0.
-
-    An estimate without an interval says in ``unfit`` why there is none.
+    contrast. That of a mean of ratios is of first order (delta method).
     """
     value = quantity.value(found.means)
     unfit = _unfit(found, quantity, value, estimand)
@@ -186,13 +167,11 @@ def _unfit(found: Moments, quantity: Quantity, value: float, estimand: Estimand)
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Correct p-values by Holm's (1979) step-down: the family-wise error keeps its level whatever the dependence."""
-    order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    adjusted = [0.0] * len(p_values)
-    running = 0.0
-    for rank, index in enumerate(order):
-        running = max(running, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = running
-    return adjusted
+    ascending = np.argsort(p_values, kind="stable")
+    adjusted = np.empty(len(p_values))
+    stepped = np.minimum(1.0, np.arange(len(p_values), 0, -1) * np.asarray(p_values)[ascending])
+    adjusted[ascending] = np.maximum.accumulate(stepped)
+    return [float(p) for p in adjusted]
 
 
 def _first_order(value: float, terms: Terms) -> Callable[[float], float]:

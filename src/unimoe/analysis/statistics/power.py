@@ -1,14 +1,13 @@
 """How many seeds and queries would settle a gate, and what the present ones can settle at all.
 
 Of the variance ``V = v_query / n + sum over groups of runs (v_run / S + v_left / (S * n))`` more queries leave
-``v_run / S``, more seeds leave ``v_query / n`` (Searle, Casella & McCulloch 1992, Variance Components, ch. 4). The
-components are estimates themselves: from three seeds, the 95 % interval of the seeds' standard deviation reaches from
-half to six times the estimate. Numbers of seeds and queries that follow from them are plans, not promises.
+``v_run / S``, more seeds leave ``v_query / n`` (Searle, Casella & McCulloch 1992, Variance Components, ch. 4).
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -92,10 +91,7 @@ class PowerPlan:
 def at_size(terms: Terms, seeds: float, queries: float) -> Terms:
     """Return the parts of the variance to expect with other numbers of seeds and queries.
 
-    Args:
-        terms: what was observed.
-        seeds: of each arm; an arm that has more keeps what it has.
-        queries: of all datasets together, in the proportions they have now.
+    An arm that has more seeds keeps what it has; the queries are those of all datasets, in their present proportions.
 
     Raises:
         UsageError: fewer than two queries.
@@ -226,11 +222,8 @@ def _queries_needed(terms: Terms, estimate: float, aim: Aim, seeds: int, most: i
     """Return the smallest number of queries up to ``most`` that settles the gate, by bisection; None without one."""
     if not _settles(terms, estimate, aim, seeds, most):
         return None
-    low, high = int(sum(terms.queries)), most
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _settles(terms, estimate, aim, seeds, middle) else (middle + 1, high)
-    return low
+    sizes = range(int(sum(terms.queries)), most)
+    return sizes.start + bisect_left(sizes, True, key=lambda queries: _settles(terms, estimate, aim, seeds, queries))
 
 
 def _seeds_needed(terms: Terms, estimate: float, aim: Aim, fewest: int) -> int | None:

@@ -1,18 +1,12 @@
 """The model of variance: queries are shared by all arms, training runs belong to an arm or to a pair of arms.
 
-A score is a sum of parts: the arm's mean, a part of the query, a part of the training run, and what is left. Both
-queries and runs are samples. A contrast is a weighted sum of the arms' mean scores; its variance is estimated from the
-mean squares over queries, over runs, and of the residual:
+A contrast is a weighted sum of the arms' mean scores. Its variance is estimated from the mean squares over queries,
+over runs, and of the residual, which the first two both count (docs/statistics.md, "The model"):
 
     V = V_query + sum over groups of runs (V_run - V_residual)
 
-``V_query`` is the variance of the contrast over queries, each arm averaged over its runs, divided by the number of
-queries; ``V_run`` is the variance of the runs' mean scores divided by their number. Each counts the residual once, so
-it is subtracted once. Seeds of separately trained arms are two groups, whose numbers may differ and whose order cannot
-matter. Arms that share data order and initial weights by seed are one group, in which seeds pair.
-
-Sources: Owen (2007), The pigeonhole bootstrap, for two crossed samples; Satterthwaite (1946) for the degrees of
-freedom; Searle, Casella & McCulloch (1992), Variance Components, for unequal numbers.
+Seeds of separately trained arms are two groups, whose numbers may differ and whose order cannot matter. Arms that share
+data order and initial weights by seed are one group, in which seeds pair.
 """
 
 from __future__ import annotations
@@ -51,17 +45,12 @@ class RunGroup:
     """Training runs that vary together: those of one arm, or of two arms whose seeds pair.
 
     Attributes:
-        means: mean score over queries of each run, centred, ``(runs, datasets, arms)``; 0 for arms outside the group.
+        means: mean score over queries of each run, centred, ``(2 or more runs, datasets, arms)``; 0 for other arms.
         residual: covariance of what is left, divided by runs and queries, ``(datasets, arms, arms)``; 0 outside.
     """
 
     means: Array
     residual: Array
-
-    @property
-    def runs(self) -> int:
-        """Number of training runs, at least 2."""
-        return len(self.means)
 
 
 @dataclass(frozen=True)
@@ -82,23 +71,19 @@ class Moments:
     groups: tuple[RunGroup, ...]
 
     def terms(self, contrast: Array, estimand: Estimand = "seeds_and_queries") -> Terms:
-        """Return the parts of the variance of a contrast.
-
-        Args:
-            contrast: the weight of each mean, ``(datasets, arms)``.
-            estimand: which parts count.
-        """
+        """Return the parts of the variance of a contrast, the weight of each mean ``(datasets, arms)``."""
         groups = self.groups if estimand != "queries" else ()
+        runs = tuple(len(group.means) for group in groups)
         query, run = np.zeros(len(contrast)), np.zeros(len(groups))
         residual = np.zeros((len(groups), len(contrast)))
         if estimand != "seeds":
             query = _quadratic(contrast, self.query)
-        for i, group in enumerate(groups):
-            of_runs = group.means.reshape(group.runs, -1) @ contrast.ravel()  # centred, as the means are
-            run[i] = of_runs @ of_runs / ((group.runs - 1) * group.runs)
+        for i, (group, number) in enumerate(zip(groups, runs, strict=True)):
+            of_runs = group.means.reshape(number, -1) @ contrast.ravel()  # centred, as the means are
+            run[i] = of_runs @ of_runs / ((number - 1) * number)
             if estimand == "seeds_and_queries":
                 residual[i] = _quadratic(contrast, group.residual)
-        return Terms(query, run, residual, self.queries, tuple(group.runs for group in groups))
+        return Terms(query, run, residual, self.queries, runs)
 
 
 @dataclass(frozen=True)
@@ -128,11 +113,9 @@ class Terms:
     def freedom(self) -> float:
         """Degrees of freedom after Satterthwaite, never below those of the poorest part.
 
-        The variance over few runs is usually estimated too small and then passes for a minor part: the degrees of
-        freedom would rise just when they should not. So each is taken ``exp(log(f / 2) - psi(f / 2))`` times as large
-        here, f its degrees of freedom, which makes it unbiased on the scale of logarithms: 1.78 times for three runs,
-        1.31 for five, 1.12 for ten. In draws of mean squares, intervals from three paired seeds cover 92.4 % at worst
-        without that and 93.8 % with it.
+        A variance over few runs is usually estimated too small and then passes for a minor part. So each is made
+        unbiased on the scale of logarithms (docs/statistics.md, "The model"): in draws of mean squares, intervals from
+        three paired seeds cover 92.4 % at worst without that and 93.8 % with it.
         """
         of_queries = np.maximum(np.array(self.queries, dtype=np.float64) - 1.0, 1.0)  # one query has no part here
         of_runs = np.array(self.runs, dtype=np.float64) - 1.0
@@ -171,22 +154,16 @@ def moments(blocks: Sequence[Sequence[Array]], groups: Sequence[Sequence[int]] =
     """
     sizes = tuple(arms[0].shape[1] for arms in blocks)
     by_query = [np.stack([arm.mean(axis=0) for arm in arms]) for arms in blocks]
-    covariance = [_covariance(rows) / rows.shape[1] for rows in by_query]
     return Moments(
         means=np.array([rows.mean(axis=1) for rows in by_query]),
-        query=np.array(covariance),
+        query=np.array([_covariance(rows) / rows.shape[1] for rows in by_query]),
         queries=sizes,
         groups=tuple(_group(blocks, members) for members in groups),
     )
 
 
 def groups_of(runs: Sequence[int], *, paired: bool) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of runs of two arms: one where seeds pair, else one for each arm with several runs.
-
-    Args:
-        runs: number of runs of each arm.
-        paired: whether row i of one arm belongs to row i of the other.
-    """
+    """Return the groups of arms with so many runs: one group where seeds pair, else one for each arm with several."""
     if paired and min(runs) > 1:
         return (tuple(range(len(runs))),)
     return tuple((arm,) for arm, number in enumerate(runs) if number > 1)

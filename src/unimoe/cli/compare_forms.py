@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.arms import arm_order
-from unimoe.analysis.comparability import with_main_metric
+from unimoe.analysis.arms import Pair, arm_order
+from unimoe.analysis.comparability import with_metrics
 from unimoe.analysis.comparisons import Question, unknown_arm
 from unimoe.analysis.drilldown import LIMIT, drilldown_table
-from unimoe.analysis.gates.definitions import InterferenceGate, Registration, load_gates
+from unimoe.analysis.gates.definitions import Registration, load_gates
 from unimoe.analysis.gates.judging import Refusal, exit_code
 from unimoe.analysis.gates.output import filled, gate_lines, gates_as_json
-from unimoe.analysis.gates.registration import registered_in
+from unimoe.analysis.gates.registration import gate_of, registered_in
 from unimoe.analysis.loading import Results, load_all_results
 from unimoe.analysis.report.systems import systems_headlines
 from unimoe.analysis.runs.building import MARKER, TASK, ScoredSystems, keep, score_systems
@@ -26,9 +26,10 @@ from unimoe.analysis.runs.selection import (
     Pattern,
     name_systems,
     read_queries,
-    refuse_unusable,
     select_datasets,
+    select_keys,
     select_runs,
+    two_arms,
 )
 from unimoe.analysis.runs.systems import Pairs, SystemComparison, compare_systems, comparison_row, in_order
 from unimoe.analysis.tables import Table
@@ -36,17 +37,19 @@ from unimoe.analysis.tables.cells import gathered
 from unimoe.analysis.tables.comparisons import comparisons_table
 from unimoe.analysis.tables.scores import generate_comparison_table
 from unimoe.console import print_error, stderr, stdout
-from unimoe.errors import UsageError, did_you_mean
+from unimoe.errors import UsageError
 from unimoe.io import finite
 from unimoe.metrics import DEFAULT_METRICS, canonical_metric
-from unimoe.results import EvalResult
 
 _METRIC = "ndcg@10"
+
+_RECORDED = ("specialist", "joint", "baseline", "systems", "dataset", "qrels", "relevance_level", "depth", "allow")
+"""The options that say what was compared."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """The options of the command, which its help explains; what was not given is None or empty."""
+    """The options of the command by name, which its help explains; what was not given is None or empty."""
 
     specialist: Sequence[str]
     joint: Sequence[str]
@@ -57,8 +60,8 @@ class Request:
     pairs: Pairs
     metrics: Sequence[str]
     qrels: Path | None
-    datasets: Sequence[str]
-    level: int | None
+    dataset: Sequence[str]
+    relevance_level: int | None
     queries: str | None
     depth: int | None
     allow: Sequence[str]
@@ -71,22 +74,8 @@ class Request:
 
     def given(self) -> list[str]:
         """Return the options that say what was compared, as the command line has them."""
-        options = {
-            "specialist": self.specialist,
-            "joint": self.joint,
-            "baseline": self.baseline,
-            "systems": self.systems,
-            "dataset": self.datasets,
-            "qrels": self.qrels,
-            "relevance-level": self.level,
-            "depth": self.depth,
-            "allow": self.allow,
-        }
-        given = [
-            f"--{name} {' '.join(map(str, value)) if isinstance(value, list) else value}"
-            for name, value in options.items()
-            if value
-        ]
+        options = {name.replace("_", "-"): value for name in _RECORDED if (value := getattr(self, name))}
+        given = [f"--{name} {' '.join(v) if isinstance(v, list) else v}" for name, v in options.items()]
         return [*given, "--paired"] if self.paired else given
 
 
@@ -98,24 +87,28 @@ def judge_runs(request: Request) -> int:
         DataError: files that cannot be read or compared.
     """
     specialist, joint = request.names
-    patterns = _two_arms(request)
+    patterns = two_arms(request.names, request.specialist, request.joint)
     if len(request.metrics) > 1:
         asked = " ".join(request.metrics)
         raise UsageError(
             f"--metric {asked}: a verdict is on one metric; give one, or compare --systems, which shows all"
         )
-    registered = _gates(request)
-    of_gates = [gate.metric for gate in registered.gates.values()] if registered else []
+    gates = _gates(request)
+    of_gates = [gate.metric for gate in gates.gates.values()] if gates else []
     metrics = request.metrics or of_gates[:1] or [_METRIC]
     scored = _score(request, patterns, f"{joint} against {specialist}", metrics, [*of_gates, *DEFAULT_METRICS])
-    used = registered or _default_gate(request.names, scored)
+    results = scored.results
+    if gates is None:
+        datasets = list(dict.fromkeys(run.source.judged.dataset for run in scored.runs))
+        gate = gate_of(Pair(TASK, specialist, joint), datasets=datasets, metric=results.results[0].main_metric)
+        gates = Registration({"interference": gate})
     if request.output_dir is not None:
-        used = keep(scored.results, used, overwrite=request.overwrite) or used
-    questions = [Question(key, joint, specialist) for key in scored.results.dataset_keys]
-    analysis = Analysis(scored.results, used, questions=questions, iterations=request.iterations, seed=request.seed)
+        gates = keep(results, gates, overwrite=request.overwrite) or gates
+    questions = [Question(key, joint, specialist) for key in results.dataset_keys]
+    analysis = Analysis(results, gates, questions=questions, iterations=request.iterations, seed=request.seed)
     if request.as_json:
         _print_json(
-            scored.results,
+            results,
             scored,
             gates=gates_as_json(analysis.registration, analysis.outcomes, analysis.decisive),
             comparisons=[comparison_row(comparison) for comparison in analysis.comparisons],
@@ -156,9 +149,9 @@ def tabulate_folder(request: Request, folder: Path) -> None:
     for arm in wanted:
         if arm not in known:
             raise UsageError(f"--results {folder}: {unknown_arm(arm, known)}")
-    ordered, keys = in_order(wanted, request.baseline), _keys(held, request.datasets)
+    ordered, keys = in_order(wanted, request.baseline), select_keys(held.dataset_keys, request.dataset)
     metrics = [canonical_metric(name) for name in request.metrics]
-    chosen = [_with_metrics(r, metrics) for r in held.results if r.config_name in wanted and r.key in keys]
+    chosen = [with_metrics(r, metrics) for r in held.results if r.config_name in wanted and r.key in keys]
     results = Results(request.output_dir or folder, chosen, allow=request.allow)
     if request.output_dir is not None:
         if request.output_dir.resolve() == folder.resolve():
@@ -186,19 +179,6 @@ def _tabulate(
     _report(request, found.analysis)
 
 
-def _two_arms(request: Request) -> dict[str, list[Pattern]]:
-    if request.names[0] == request.names[1]:
-        raise UsageError(f"both arms are named {request.names[0]!r}; give --specialist-name or --joint-name")
-    arms = {}
-    given = (("--specialist", request.specialist), ("--joint", request.joint))
-    for name, (option, files) in zip(request.names, given, strict=True):
-        if not files:
-            raise UsageError(f"no run file of {name}; give one per seed to {option}")
-        refuse_unusable(name)
-        arms[name] = [Pattern(option, None, text) for text in files]
-    return arms
-
-
 def _gates(request: Request) -> Registration | None:
     """Return the gates given, else those that the output folder holds already, but not those of what is replaced."""
     folder = request.output_dir
@@ -207,19 +187,6 @@ def _gates(request: Request) -> Registration | None:
     if folder is None or (request.overwrite and (folder / MARKER).exists()):
         return None
     return registered_in(folder)
-
-
-def _default_gate(arms: tuple[str, str], scored: ScoredSystems) -> Registration:
-    """Return the default gate for two arms, which no file registers."""
-    gate = InterferenceGate(
-        kind="interference",
-        task=TASK,
-        datasets=list(dict.fromkeys(run.source.judged.dataset for run in scored.runs)),
-        metric=scored.results.results[0].main_metric,
-        specialist=arms[0],
-        joint=arms[1],
-    )
-    return Registration(None, None, None, {"interference": gate})
 
 
 def _score(
@@ -231,48 +198,16 @@ def _score(
 ) -> ScoredSystems:
     """Find, read and score runs; say on stderr what was read, and what to know before the numbers are believed."""
     scoring = Scoring(tuple(metrics), tuple(others), request.depth, tuple(request.allow), request.paired)
-    datasets = select_datasets(request.qrels, request.datasets, request.level)
+    datasets = select_datasets(request.qrels, request.dataset, request.relevance_level)
     if request.queries:
         files = [Path(request.queries.replace(PLACE, judged.dataset)) for judged in datasets]
         datasets = [replace(judged, texts=read_queries(path)) for judged, path in zip(datasets, files, strict=True)]
     sources = select_runs(patterns, datasets, in_order=request.paired)
-    scored = score_systems(
-        sources,
-        scoring,
-        experiment,
-        given=request.given(),
-        output_dir=request.output_dir or Path(),
-        on_run=_say_read,
-    )
+    folder = request.output_dir or Path()
+    scored = score_systems(sources, scoring, experiment, given=request.given(), output_dir=folder, on_run=_say_read)
     for warning in scored.warnings:
         stderr.print(f"warning: {warning}", style="yellow", soft_wrap=True)
     return scored
-
-
-def _keys(results: Results, names: Sequence[str]) -> set[str]:
-    """Return the ``task/dataset`` keys that names of datasets, or whole keys, mean."""
-    if not names:
-        return set(results.dataset_keys)
-    chosen = set()
-    for name in names:
-        meant = {key for key in results.dataset_keys if name in (key, key.partition("/")[2])}
-        if not meant:
-            hint = did_you_mean(name, [key.partition("/")[2] for key in results.dataset_keys])
-            raise UsageError(f"--dataset {name}: no such results{hint}; there is {', '.join(results.dataset_keys)}")
-        chosen |= meant
-    return chosen
-
-
-def _with_metrics(result: EvalResult, metrics: Sequence[str]) -> EvalResult:
-    """Return a result with these metrics alone, the first of them the main one; as it is where none are asked for."""
-    if not metrics:
-        return result
-    changed = with_main_metric(result, metrics[0])
-    for metric in metrics:
-        changed.metric(metric)  # names one that is not there
-    kept = {metric: values for metric, values in changed.per_query_metrics.items() if metric in metrics}
-    means = {metric: result.aggregate[metric] for metric in metrics}
-    return changed.model_copy(update={"per_query_metrics": kept, "aggregate": means})
 
 
 def _report(request: Request, analysis: Analysis) -> None:
@@ -323,8 +258,7 @@ def _print_table(table: Table) -> None:
 
 def _levels(results: Results) -> str:
     """Say from which grade on a document counted as relevant."""
-    firsts = [results.measured(key)[0] for key in results.dataset_keys]
-    levels = gathered((first.relevance_level, first.dataset) for first in firsts)
+    levels = gathered((first.relevance_level, first.dataset) for first in results.firsts)
     return "; ".join(f"Relevance level {level} on {', '.join(names)}" for level, names in levels.items()) + "."
 
 
@@ -339,7 +273,7 @@ def _print_json(results: Results, scored: ScoredSystems | None, **own: Any) -> N
                 "queries": len(first.per_query),
                 "relevance_level": first.relevance_level,
             }
-            for first in (results.measured(key)[0] for key in results.dataset_keys)
+            for first in results.firsts
         },
         "runs": [_run_as_json(results, run) for runs in of_system.values() for run in runs],
         "caveats": list(results.caveats),
