@@ -59,7 +59,7 @@ def write_report(analysis: Analysis) -> Path:
 def write_tables(analysis: Analysis) -> list[Table]:
     """Write every table with something in it as Markdown, LaTeX and CSV to ``analysis/tables``, and return them."""
     kept = [table for table in _all_tables(analysis) if table.groups]
-    with atomic_dir(_subfolder(analysis, "tables")) as folder:
+    with atomic_dir(analysis.results.output_dir / SUBFOLDER / "tables") as folder:
         for table in kept:
             table.write(folder)
     return kept
@@ -69,7 +69,7 @@ def write_figures(analysis: Analysis) -> tuple[Path, ...]:
     """Draw every figure as PDF and PNG to ``analysis/figures``, and return the PNG files."""
     from unimoe.analysis.figures import save_all  # matplotlib is only loaded by those who draw
 
-    final = _subfolder(analysis, "figures")
+    final = analysis.results.output_dir / SUBFOLDER / "figures"
     with atomic_dir(final) as folder:
         return tuple(final / path.name for path in save_all(analysis, folder))
 
@@ -149,8 +149,8 @@ def _all_tables(analysis: Analysis) -> tuple[Table, ...]:
     return (
         gates_table(outcomes),
         datasets_table(judgments),
-        stability_table(outcomes),
-        power_table(outcomes),
+        stability_table(judgments),
+        power_table(judgments),
         overview_table(results, comparisons),
         mteb_table(results),
         tir_without_queries_table(results),
@@ -162,15 +162,11 @@ def _all_tables(analysis: Analysis) -> tuple[Table, ...]:
     )
 
 
-def _subfolder(analysis: Analysis, name: str) -> Path:
-    return analysis.results.output_dir / SUBFOLDER / name
-
-
 def _drawn(analysis: Analysis) -> tuple[DrawnFigure, ...]:
     """Draw every figure as ``write_figures`` does, and each also for the page."""
     from unimoe.analysis.figures import all_figures, save, to_svg  # matplotlib is only loaded by those who draw
 
-    with atomic_dir(_subfolder(analysis, "figures")) as folder:
+    with atomic_dir(analysis.results.output_dir / SUBFOLDER / "figures") as folder:
         return tuple(
             DrawnFigure(
                 file=save(drawing.figure, folder / drawing.name).name,

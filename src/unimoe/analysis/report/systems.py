@@ -10,8 +10,7 @@ from unimoe.analysis.loading import Results
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.tables.cells import gathered
 
-_NAMED = 4
-"""Systems that a sentence names; more are counted."""
+_NAMED = 4  # systems that a sentence names; more are counted
 
 
 def systems_headlines(results: Results, comparisons: Sequence[Comparison]) -> list[str]:

@@ -15,11 +15,8 @@ from unimoe.analysis.loading import Results
 
 Mark = Literal["best", "second"]
 
-ABSENT = "–"
-"""Shown where there is no number; empty in CSV."""
-
-NAME_WIDTH = 32
-"""Characters of a name in a table with many columns; longer ones are cut."""
+ABSENT = "–"  # shown where there is no number; empty in CSV
+NAME_WIDTH = 32  # characters of a name in a table with many columns; longer ones are cut
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
@@ -51,8 +48,7 @@ class Cell:
         return self.text if self.value is None else self.text.replace("-", "−")
 
 
-Row: TypeAlias = tuple[Cell, ...]
-"""Its first cell names it."""
+Row: TypeAlias = tuple[Cell, ...]  # its first cell names it
 
 
 @dataclass(frozen=True)
@@ -96,14 +92,14 @@ def signed_cell(value: float | None, digits: int = 2, *, keep_side: bool = False
     return Cell(ABSENT) if value is None else Cell(signed(value, digits, keep_side=keep_side), value=value)
 
 
+def number_cell(value: float, form: str = ".4g") -> Cell:
+    """Return a number in some format; absent where it is not finite."""
+    return Cell(format(value, form), value=value) if math.isfinite(value) else Cell(ABSENT)
+
+
 def count_cell(value: int) -> Cell:
     """Return a whole number."""
-    return Cell(f"{value:,}", value=value)
-
-
-def number_cell(value: float) -> Cell:
-    """Return a number with four digits; absent where it is not finite."""
-    return Cell(f"{value:.4g}", value=value) if math.isfinite(value) else Cell(ABSENT)
+    return number_cell(value, ",")
 
 
 def with_spread(cell: Cell, std: float | None) -> Cell:

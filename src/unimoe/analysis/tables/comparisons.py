@@ -26,7 +26,7 @@ from unimoe.analysis.tables.cells import (
 from unimoe.analysis.tables.table import Table
 
 _COLUMNS: dict[str, Callable[[Comparison], Cell]] = {
-    "Comparison": lambda c: Cell(_named(c)),
+    "Comparison": lambda c: Cell(f"{c.system} − {c.baseline}"),
     "Metric": lambda c: Cell(c.metric),
     "Before": lambda c: mean_cell([100 * c.means[1]]),
     "After": lambda c: mean_cell([100 * c.means[0]]),
@@ -41,7 +41,7 @@ _COLUMNS: dict[str, Callable[[Comparison], Cell]] = {
     "System mean": lambda c: mean_cell([100 * c.means[0]]),
     "Baseline mean": lambda c: mean_cell([100 * c.means[1]]),
     "Relative (%)": lambda c: signed_cell(None if c.relative is None else 100 * c.relative),
-    "Superiority": lambda c: Cell(f"{c.superiority:.3f}", value=c.superiority),
+    "Superiority": lambda c: number_cell(c.superiority, ".3f"),
     "Check: bootstrap low": lambda c: signed_cell(100 * c.check_interval[0]),
     "Check: bootstrap high": lambda c: signed_cell(100 * c.check_interval[1]),
     "Check: sign-flip p": lambda c: p_cell(c.check_p),
@@ -80,20 +80,20 @@ def significance_marks(results: Results, comparisons: Sequence[Comparison]) -> M
         return Marks({}, {}, ())
     arms = sorted({result.config_name for result in results.results}, key=arm_order)
     letters = {arm: _letter(place) for place, arm in enumerate(arms)}
-    won: dict[tuple[str, str], list[int]] = {}
+    won: dict[tuple[str, str], set[int]] = {}
     for c in comparisons:
         if c.significant and c.metric == results.measured(c.key)[0].main_metric:
             better, worse = (c.system, c.baseline) if c.delta > 0 else (c.baseline, c.system)
-            won.setdefault((c.key, better), []).append(arms.index(worse))
+            won.setdefault((c.key, better), set()).add(arms.index(worse))
     between = "" if len(arms) <= 26 else ","
-    beaten = {place: between.join(_letter(i) for i in sorted(set(of_arm))) for place, of_arm in won.items()}
+    beaten = {place: between.join(map(_letter, sorted(worse))) for place, worse in won.items()}
     return Marks(letters, beaten, tuple(_mark_notes(comparisons, any_significant=bool(beaten))))
 
 
 def comparisons_table(results: Results, comparisons: Sequence[Comparison]) -> Table:
     """Return a row for each paired comparison of one family, differences in points (score x 100)."""
-    shown = ("Comparison", "Holds for other", *_TEST, "d", "W/T/L")
-    details = ("Metric", "System mean", "Baseline mean", "Relative (%)", "Superiority", *_CHECKS)
+    csv_only = ("Metric", "System mean", "Baseline mean", "Relative (%)", "Superiority", *_CHECKS)
+    columns = ("Comparison", "Holds for other", *_TEST, "d", "W/T/L", *csv_only)
     return Table(
         name="significance",
         title="Paired comparisons",
@@ -101,41 +101,31 @@ def comparisons_table(results: Results, comparisons: Sequence[Comparison]) -> Ta
             "Paired comparisons: difference (delta) in points (score × 100) with its "
             f"{100 * LEVEL:g} % interval, p, and p corrected by Holm"
         ),
-        columns=(*shown, *details),
-        csv_only=frozenset(details),
-        groups=row_groups(
-            (f"{c.key}, {c.metric} ({c.queries:,} queries)", _row(c, (*shown, *details))) for c in comparisons
-        ),
+        columns=columns,
+        csv_only=frozenset(csv_only),
+        groups=row_groups((f"{c.key}, {c.metric} ({c.queries:,} queries)", _row(c, columns)) for c in comparisons),
         notes=(*_notes(comparisons), *caveat_notes(results)),
     )
 
 
 def before_after_table(results: Results, comparisons: Sequence[Comparison]) -> Table:
     """Return a row for each metric of a later arm and an earlier one, in points (score x 100)."""
-    shown, details = ("Metric", "Before", "After", *_TEST, "W/T/L"), ("Holds for other", "d", *_CHECKS)
+    csv_only = ("Holds for other", "d", *_CHECKS)
+    columns = ("Metric", "Before", "After", *_TEST, "W/T/L", *csv_only)
+    where = "{0.key}: {0.system} (after) against {0.baseline} (before), {0.queries:,} queries"
     return Table(
         name="before_after",
         title="Before and after",
         caption=f"Scores before and after × 100, and their difference with its {100 * LEVEL:g} % interval",
-        columns=(*shown, *details),
-        csv_only=frozenset(details),
-        groups=row_groups(
-            (
-                f"{c.key}: {c.system} (after) against {c.baseline} (before), {c.queries:,} queries",
-                _row(c, (*shown, *details)),
-            )
-            for c in comparisons
-        ),
+        columns=columns,
+        csv_only=frozenset(csv_only),
+        groups=row_groups((where.format(c), _row(c, columns)) for c in comparisons),
         notes=(*_notes(comparisons), *caveat_notes(results)),
     )
 
 
 def _row(c: Comparison, columns: Sequence[str]) -> Row:
     return tuple(_COLUMNS[column](c) for column in columns)
-
-
-def _named(c: Comparison) -> str:
-    return f"{c.system} − {c.baseline}"
 
 
 def _notes(comparisons: Sequence[Comparison]) -> Iterator[str]:
@@ -148,8 +138,7 @@ def _notes(comparisons: Sequence[Comparison]) -> Iterator[str]:
         "p: two-sided t from the model of seeds and queries. d: mean over standard deviation of the differences by "
         "query. W/T/L: queries won, tied and lost."
     )
-    yield from _hold_notes(comparisons)
-    yield from _untested(comparisons)
+    yield from _limits(comparisons)
 
 
 def _mark_notes(comparisons: Sequence[Comparison], *, any_significant: bool) -> Iterator[str]:
@@ -161,8 +150,7 @@ def _mark_notes(comparisons: Sequence[Comparison], *, any_significant: bool) -> 
         yield f"Raised letters name the arms that this one beats significantly on the main metric ({test})."
     elif any(c.p is not None for c in comparisons):
         yield f"No arm beats another significantly ({test})."
-    yield from _hold_notes(comparisons)
-    yield from _untested(comparisons)
+    yield from _limits(comparisons)
 
 
 def _tested(comparisons: Sequence[Comparison]) -> str:
@@ -172,8 +160,8 @@ def _tested(comparisons: Sequence[Comparison]) -> str:
     return f"{number:,} row{'s' if number != 1 else ''}"
 
 
-def _hold_notes(comparisons: Sequence[Comparison]) -> Iterator[str]:
-    """Yield what rows hold for beyond the data, and which arms have one run."""
+def _limits(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Yield what rows hold for beyond the data, which arms have one run, and why rows have no test."""
     held = Counter(c.holds_for for c in comparisons if c.p is not None)
     if len(held) == 1:
         yield f"All rows hold for other {next(iter(held))}."
@@ -190,12 +178,8 @@ def _hold_notes(comparisons: Sequence[Comparison]) -> Iterator[str]:
     for where, arms in alike.items():
         rows = "its rows take that run as it is" if len(arms) == 1 else "their rows take these runs as they are"
         yield f"One run of {', '.join(arms)}{where}: {rows}."
-
-
-def _untested(comparisons: Sequence[Comparison]) -> Iterator[str]:
-    """Yield the rows without a test, those of one reason together."""
-    rows = gathered((c.unfit, f"{_named(c)} on {c.key}") for c in comparisons if c.p is None)
-    for reason, names in rows.items():
+    untested = gathered((c.unfit, f"{c.system} − {c.baseline} on {c.key}") for c in comparisons if c.p is None)
+    for reason, names in untested.items():
         yield f"No test of {', '.join(dict.fromkeys(names))}: {reason}."
 
 
