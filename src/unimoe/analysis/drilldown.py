@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,17 +14,14 @@ from unimoe.analysis.loading import Details, Results
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.errors import DataError
 
-LIMIT = 200
-"""Queries of a drill-down: what a reader can look through, and a page can hold."""
-
+LIMIT = 200  # queries of a drill-down: what a reader can look through, and a page can hold
 MOST_CASES = 3_000
 """Queries of all drill-downs of a report: with the longest texts some 2 MB, and a browser sorts them at once."""
 
 _TOP = 10
 _TEXT_SHOWN = 60
 
-Ranks = dict[str, tuple[int | None, ...]]
-"""Rank of each relevant document by seed, None where it was not ranked."""
+Ranks = dict[str, tuple[int | None, ...]]  # of each relevant document by seed, None where it was not ranked
 
 
 @dataclass(frozen=True)
@@ -110,19 +107,20 @@ def drilldown_table(cases: Sequence[QueryCase], gate: Gate) -> Table:
     """Return the first queries of what ``drill_down`` returned for a gate as a table."""
     rows = tuple(_row(case) for case in cases[:_TOP])
     first, second = gate.arms
-    heading = f"{second} against {first}" if isinstance(gate, InterferenceGate) else f"{first} against {second}"
-    notes = (
+    notes = [
         "Share: the query's part of the value, in points; the parts of all queries sum to it. "
         f"First relevant: rank of the first relevant document under {first} and under {second}, seed by seed; "
-        f"{ABSENT} where none was ranked, ? where that is not known.",
-        *_unread_notes(cases),
-    )
+        f"{ABSENT} where none was ranked, ? where that is not known."
+    ]
+    if unread := cases[0].unread if cases else ():
+        more = f", and {len(unread) - 1} more like it" if len(unread) > 1 else ""
+        notes.append(f"Texts or ranks are missing: {unread[0]}{more}.")
     return Table(
         name="drilldown",
         caption=f"The {len(rows)} queries with the largest differences, scores × 100",
         columns=("Query", first, second, "Difference", "Share", "First relevant"),
-        groups=(RowGroup(heading, rows),) if rows else (),
-        notes=notes,
+        groups=(RowGroup(" against ".join(gate.sides), rows),) if rows else (),
+        notes=tuple(notes),
     )
 
 
@@ -167,10 +165,3 @@ def _first_ranks(ranks: Ranks) -> str:
     """Return the rank of the first relevant document by seed, as ``1 3 –``."""
     found = ([rank for rank in of_seed if rank is not None] for of_seed in zip(*ranks.values(), strict=True))
     return " ".join(str(min(of_seed)) if of_seed else ABSENT for of_seed in found)
-
-
-def _unread_notes(cases: Sequence[QueryCase]) -> Iterator[str]:
-    unread = cases[0].unread if cases else ()
-    if unread:
-        more = f", and {len(unread) - 1} more like it" if len(unread) > 1 else ""
-        yield f"Texts or ranks are missing: {unread[0]}{more}."

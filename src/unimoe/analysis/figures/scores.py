@@ -22,11 +22,9 @@ from unimoe.analysis.statistics.variance import moments
 
 @dataclass(frozen=True)
 class Score:
-    """Main metric of one arm on one dataset, x 100.
+    """Main metric of one arm on one dataset, x 100, by seed or once for an arm without seeds.
 
-    Attributes:
-        runs: by seed; one number for arms without seeds.
-        interval: of 95 %, for other seeds and queries; over queries alone where there is one run, None with one query.
+    The 95 % interval is for other seeds and queries; over queries alone where there is one run, None with one query.
     """
 
     runs: tuple[float, ...]
