@@ -57,8 +57,26 @@ def write_report(analysis: Analysis) -> Path:
 
 
 def write_tables(analysis: Analysis) -> list[Table]:
-    """Write every table with something in it as Markdown, LaTeX and CSV to ``analysis/tables``, and return them."""
-    kept = [table for table in _all_tables(analysis) if table.groups]
+    """Write every table with something in it as Markdown, LaTeX and CSV to ``analysis/tables``, and return them.
+
+    What was judged comes first, details last; where seeds or datasets are few, some tables have no rows.
+    """
+    results, judgments, comparisons = analysis.results, analysis.judgments, analysis.comparisons
+    tables = (
+        gates_table(analysis.outcomes),
+        datasets_table(judgments),
+        stability_table(judgments),
+        power_table(judgments),
+        overview_table(results, comparisons),
+        mteb_table(results),
+        tir_without_queries_table(results),
+        comparisons_table(results, comparisons),
+        training_table(results),
+        generate_comparison_table(results, comparisons),
+        mteb_tasks_table(results),
+        seeds_table(judgments),
+    )
+    kept = [table for table in tables if table.groups]
     with atomic_dir(analysis.results.output_dir / SUBFOLDER / "tables") as folder:
         for table in kept:
             table.write(folder)
@@ -118,12 +136,11 @@ def in_background(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
 
     def received() -> T:
         try:
-            value, error = receiver.recv()
+            found: T | UnimoeError = receiver.recv()
         except EOFError:
             raise RuntimeError("a process in the background failed; its traceback is printed above") from None
-        if error is not None:
-            raise error
-        found: T = value
+        if isinstance(found, UnimoeError):
+            raise found
         return found
 
     try:
@@ -135,31 +152,11 @@ def in_background(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
 
 def _send(work: Callable[[], T], sender: Connection) -> None:
     try:
-        sender.send((work(), None))
+        sender.send(work())
     except UnimoeError as error:
-        sender.send((None, error))
+        sender.send(error)
     except Exception:
         traceback.print_exc()
-
-
-def _all_tables(analysis: Analysis) -> tuple[Table, ...]:
-    """Return all tables, what was judged first and details last; where seeds or datasets are few, some have no rows."""
-    results, comparisons = analysis.results, analysis.comparisons
-    outcomes, judgments = analysis.outcomes, analysis.judgments
-    return (
-        gates_table(outcomes),
-        datasets_table(judgments),
-        stability_table(judgments),
-        power_table(judgments),
-        overview_table(results, comparisons),
-        mteb_table(results),
-        tir_without_queries_table(results),
-        comparisons_table(results, comparisons),
-        training_table(results),
-        generate_comparison_table(results, comparisons),
-        mteb_tasks_table(results),
-        seeds_table(judgments),
-    )
 
 
 def _drawn(analysis: Analysis) -> tuple[DrawnFigure, ...]:

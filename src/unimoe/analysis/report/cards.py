@@ -108,7 +108,7 @@ def reading(items: Sequence[Judgment]) -> Iterator[str]:
     if len(asked) == 1:
         yield f"What the gate{'s' if len(items) > 1 else ''} asked: {next(iter(asked))}."
     else:
-        yield "What the gates asked. " + " ".join(f"{', '.join(names)}: {what}." for what, names in asked.items())
+        yield " ".join(["What the gates asked.", *(f"{', '.join(names)}: {what}." for what, names in asked.items())])
     yield (
         "A label is given where one region between the cutoffs holds the confidence that its gate asks for. Otherwise "
         "it is INCONCLUSIVE: these seeds and queries cannot decide, wherever the estimate lies. Confidence is the "

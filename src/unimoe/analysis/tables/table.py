@@ -7,7 +7,7 @@ import html
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import compress
 from pathlib import Path
 
@@ -34,9 +34,9 @@ _NUMBERS = re.compile(r"[-+0-9.,%±()\[\] ]*(to [-+0-9.,%± ]*)?")
 class Table(Content):
     """A table with its forms for terminal, Markdown, HTML, LaTeX and CSV."""
 
-    def to_rich(self) -> Page:
-        """Return a page for the terminal, columns aligned over groups: best bold, second underlined, spread dim."""
-        return Page(self._printed())
+    def to_rich(self) -> Table:
+        """Return what a terminal prints, columns aligned over groups: best bold, second underlined, spread dim."""
+        return self._printed()
 
     def to_markdown(self) -> str:
         """Return GitHub's Markdown: best bold, second underlined, spread as a subscript, symbols raised."""
@@ -111,30 +111,33 @@ class Table(Content):
         groups = (replace(group, rows=tuple(tuple(compress(row, kept)) for row in group.rows)) for group in self.groups)
         return replace(self, columns=tuple(compress(self.columns, kept)), groups=tuple(groups))
 
-
-@dataclass(frozen=True)
-class Page:
-    """A table on a terminal: columns that do not fit go below the others, with the names beside them."""
-
-    table: Table
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the caption, the groups with columns and decimals aligned over all of them, and the notes."""
-        table = self.table
-        yield Text(visible(table.caption), style="bold")
-        columns = table.by_column
+        """Yield caption, groups and notes; columns that do not fit go below the others, with the names beside them."""
+        yield Text(visible(self.caption), style="bold")
+        columns = self.by_column
         suffixes = [max(len(_suffix(cell)) for cell in column) for column in columns]
         widths = [
             max(len(visible(head)), max(len(cell.text) for cell in column) + suffix)
-            for head, column, suffix in zip(table.columns, columns, suffixes, strict=False)
+            for head, column, suffix in zip(self.columns, columns, suffixes, strict=False)
         ]
         names = min(widths[0], _NARROWEST_NAMES) if sum(widths) + _GAP * len(widths) > options.max_width else widths[0]
-        for group in table.groups:
+        for group in self.groups:
             if group.heading:
                 yield Text(f"\n{visible(group.heading)}", style="italic")
             for part in _parts(widths, options.max_width - names - _GAP - 1):
-                yield _block(table, group, part, widths, suffixes)
-        yield from (Text(visible(note), style="dim") for note in table.notes)
+                yield self._block(group, part, widths, suffixes)
+        yield from (Text(visible(note), style="dim") for note in self.notes)
+
+    def _block(self, group: RowGroup, part: Sequence[int], widths: Sequence[int], suffixes: Sequence[int]) -> RichTable:
+        block = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        block.add_column(Text(visible(self.columns[0])), overflow="fold")
+        for column in part:
+            head = visible(self.columns[column])
+            block.add_column(Text(head.rjust(widths[column])), min_width=widths[column])
+        for row in group.rows:
+            cells = (_rich_cell(row[column], widths[column], suffixes[column]) for column in part)
+            block.add_row(Text(visible(row[0].text)), *cells)
+        return block
 
 
 def escape_html(text: str) -> str:
@@ -167,20 +170,6 @@ def _parts(widths: Sequence[int], room: int) -> list[list[int]]:
         parts[-1].append(column)
         taken += width + _GAP
     return parts
-
-
-def _block(
-    table: Table, group: RowGroup, part: Sequence[int], widths: Sequence[int], suffixes: Sequence[int]
-) -> RichTable:
-    block = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    block.add_column(Text(visible(table.columns[0])), overflow="fold")
-    for column in part:
-        head = visible(table.columns[column])
-        block.add_column(Text(head.rjust(widths[column])), min_width=widths[column])
-    for row in group.rows:
-        cells = (_rich_cell(row[column], widths[column], suffixes[column]) for column in part)
-        block.add_row(Text(visible(row[0].text)), *cells)
-    return block
 
 
 def _rich_cell(cell: Cell, width: int, suffix_width: int) -> Text:

@@ -13,7 +13,7 @@ from unimoe.analysis.loading import load_all_results
 from unimoe.analysis.statistics.variance import Array
 from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import caveat_notes, mean_cell, signed_cell
-from unimoe.analysis.tables.differences import TESTED, Arms, Difference, differences
+from unimoe.analysis.tables.comparisons import TESTED, Arms, Difference, differences
 from unimoe.config.files import parse_config
 from unimoe.data.catalog import result_name
 from unimoe.errors import UsageError, did_you_mean

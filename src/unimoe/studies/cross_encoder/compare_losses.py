@@ -15,7 +15,7 @@ from unimoe.analysis.arms import FIRST_STAGE
 from unimoe.analysis.loading import Results, load_all_results
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import caveat_notes, marked, mean_cell, signed_cell
-from unimoe.analysis.tables.differences import NO_DIFFERENCE, TESTED, Arms, differences, pair_up
+from unimoe.analysis.tables.comparisons import NO_DIFFERENCE, TESTED, Arms, differences, pair_up
 from unimoe.config.files import parse_config
 from unimoe.config.losses import Activation, LossConfig
 from unimoe.console import Steps, stderr, stdout

@@ -12,7 +12,7 @@ from unimoe.analysis.arms import ZERO_SHOT
 from unimoe.analysis.loading import Results
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import caveat_notes, count_cell, marked, mean_cell, signed_cell
-from unimoe.analysis.tables.differences import (
+from unimoe.analysis.tables.comparisons import (
     NO_DIFFERENCE,
     TESTED,
     Arms,

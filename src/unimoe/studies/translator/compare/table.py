@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from unimoe.analysis.loading import Results
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import caveat_notes, count_cell, marked, mean_cell
-from unimoe.analysis.tables.differences import NO_DIFFERENCE, TESTED, Arms, differences, mean_interval, pair_up
+from unimoe.analysis.tables.comparisons import NO_DIFFERENCE, TESTED, Arms, differences, mean_interval, pair_up
 from unimoe.io import read_json
 from unimoe.results import arm_dir
 from unimoe.studies.translator.compare.arms import BASELINE, COMPONENTS
