@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment
-from unimoe.analysis.loading import Details, Results
+from unimoe.analysis.loading import Details, Results, Seed
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.errors import DataError
 
@@ -72,8 +73,13 @@ def drill_down(results: Results, gate: Gate, found: Finding, limit: int = LIMIT)
     largest_first = np.argsort(-np.abs(differences), kind="stable")[:limit]
     chosen = [int(i) for i in largest_first if differences[i] != 0.0 and whole]
     query_ids = sorted(results.measured(key, gate.arms[0])[0].per_query)
-    by_arm, unread = _details(results, gate, found, [query_ids[i] for i in chosen])
-    known = next((details for of_arm in by_arm for details in of_arm if details is not None), {})
+    asked = [query_ids[i] for i in chosen]
+    by_arm = [
+        [_details(results, arm, seed, key, asked) for seed in seeds]
+        for arm, seeds in zip(gate.arms, found.seeds, strict=True)
+    ]
+    unread = tuple(str(error) for error in chain(*by_arm) if isinstance(error, DataError))
+    known = next((details for details in chain(*by_arm) if not isinstance(details, DataError)), {})
     cases = []
     for i in chosen:
         detail = known.get(query_ids[i])
@@ -124,26 +130,17 @@ def drilldown_table(cases: Sequence[QueryCase], gate: Gate) -> Table:
     )
 
 
-def _details(
-    results: Results, gate: Gate, found: Finding, query_ids: Sequence[str]
-) -> tuple[list[list[Details | None]], tuple[str, ...]]:
-    """Return what is known of queries by arm and seed, None for a sidecar that cannot be read, and why it cannot."""
-    by_arm: list[list[Details | None]] = []
-    unread = []
-    for arm, seeds in zip(gate.arms, found.seeds, strict=True):
-        by_arm.append([])
-        for seed in seeds:
-            try:
-                by_arm[-1].append(results.query_details(arm, seed, f"{gate.task}/{found.datasets[0]}", query_ids))
-            except DataError as error:
-                by_arm[-1].append(None)
-                unread.append(str(error))
-    return by_arm, tuple(unread)
+def _details(results: Results, arm: str, seed: Seed, key: str, query_ids: Sequence[str]) -> Details | DataError:
+    """Return what is known of queries under one arm and seed, or why its sidecar cannot be read."""
+    try:
+        return results.query_details(arm, seed, key, query_ids)
+    except DataError as error:
+        return error
 
 
-def _ranks(of_arm: Sequence[Details | None], query_id: str, relevant: Iterable[str]) -> Ranks:
+def _ranks(of_arm: Sequence[Details | DataError], query_id: str, relevant: Iterable[str]) -> Ranks:
     """Return ranks by seed; empty where a seed is unknown, because None stands for a document that was not ranked."""
-    by_seed = [details[query_id].ranks for details in of_arm if details is not None]
+    by_seed = [details[query_id].ranks for details in of_arm if not isinstance(details, DataError)]
     if len(by_seed) < len(of_arm):
         return {}
     return {document_id: tuple(ranks.get(document_id) for ranks in by_seed) for document_id in relevant}
@@ -155,8 +152,8 @@ def _row(case: QueryCase) -> tuple[Cell, ...]:
     numbers = [100 * value for value in (case.first, case.second, case.difference, case.share)]
     return (
         Cell(f"{case.query_id}: {short}" if short else case.query_id),
-        *(Cell(f"{value:.2f}", value=value) for value in numbers[:2]),
-        *(Cell(f"{value:+.2f}", value=value) for value in numbers[2:]),
+        *(Cell.number(value, ".2f") for value in numbers[:2]),
+        *(Cell.number(value, "+.2f") for value in numbers[2:]),
         Cell(" → ".join(_first_ranks(ranks) or "?" for ranks in (case.first_ranks, case.second_ranks))),
     )
 

@@ -1,4 +1,7 @@
-"""Training logs and logs of gradient conflicts, as a killed and resumed training leaves them."""
+"""Training logs and logs of gradient conflicts, as a killed and resumed training leaves them.
+
+Of a step's records, the later one counts: a resumed run writes again what came after its last state.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,12 @@ def read_logs(output_dir: Path) -> dict[tuple[str, int | None], Log]:
     Raises:
         DataError: a line that is no training record; names file and line.
     """
-    return {key: _training_log(path) for key, path in _log_files(output_dir, "train.jsonl")}
+    logs = {}
+    for key, path in _log_files(output_dir, "train.jsonl"):
+        read = _records(path, _Training, "a training record with step and loss")
+        records = {(record.step, record.task): record.model_dump(exclude_unset=True) for record in read}
+        logs[key] = tuple(records[step] for step in sorted(records, key=lambda step: (step[0], str(step[1]))))
+    return logs
 
 
 def read_conflict_logs(output_dir: Path) -> dict[tuple[str, int | None], ConflictLog]:
@@ -78,8 +86,11 @@ def read_conflict_logs(output_dir: Path) -> dict[tuple[str, int | None], Conflic
     Raises:
         DataError: a line that is no such record; names file and line.
     """
-    logs = {key: _conflict_log(path) for key, path in _log_files(output_dir, "gradient_conflicts.jsonl")}
-    return {key: log for key, log in logs.items() if log}
+    logs: dict[tuple[str, int | None], ConflictLog] = {}
+    for key, path in _log_files(output_dir, "gradient_conflicts.jsonl"):
+        if records := {(r.step, r.layer): r for r in _records(path, Conflict, "a record of gradient conflicts")}:
+            logs[key] = tuple(records.values())
+    return logs
 
 
 def _log_files(output_dir: Path, name: str) -> Iterator[tuple[tuple[str, int | None], Path]]:
@@ -105,16 +116,3 @@ def _records(path: Path, kind: type[Record], what: str) -> Iterator[Record]:
             first = error.errors()[0]
             why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first["loc"] else first["msg"]
             raise DataError(f"{path}:{number}: not {what} ({why}); remove the line") from None
-
-
-def _training_log(path: Path) -> Log:
-    """Return one record for each step and task; a resumed run's record replaces the earlier one."""
-    read = _records(path, _Training, "a training record with step and loss")
-    records = {(record.step, record.task): record.model_dump(exclude_unset=True) for record in read}
-    return tuple(records[step] for step in sorted(records, key=lambda step: (step[0], str(step[1]))))
-
-
-def _conflict_log(path: Path) -> ConflictLog:
-    """Return one record for each step and layer; a resumed run's record replaces the earlier one."""
-    read = _records(path, Conflict, "a record of gradient conflicts")
-    return tuple({(record.step, record.layer): record for record in read}.values())

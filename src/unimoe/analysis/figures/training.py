@@ -102,12 +102,9 @@ def losses(logs: Mapping[tuple[str, Seed], Log]) -> dict[str, dict[str, list[Cur
     """Return one curve for each seed, by loss and arm."""
     found: dict[str, dict[str, list[Curve]]] = {}
     for (arm, _), log in logs.items():
-        curves: dict[str, dict[int, float]] = {}
-        for record in log:
-            for loss, value in _parts(record):
-                curves.setdefault(loss, {})[record["step"]] = value
-        for loss, curve in curves.items():
-            found.setdefault(loss, {}).setdefault(arm, []).append(curve)
+        curves = gathered((loss, (record["step"], value)) for record in log for loss, value in _parts(record))
+        for loss, points in curves.items():
+            found.setdefault(loss, {}).setdefault(arm, []).append(dict(points))
     return found
 
 

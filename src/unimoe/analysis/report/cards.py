@@ -10,7 +10,7 @@ from unimoe.analysis.gates.definitions import Gate, InterferenceGate
 from unimoe.analysis.gates.findings import Finding, region_of
 from unimoe.analysis.gates.judging import Judgment, Refusal
 from unimoe.analysis.gates.output import in_one_line, judgment_lines
-from unimoe.analysis.gates.wording import action, amount, claim, headline, shown
+from unimoe.analysis.gates.wording import action, amount, asked, claim, headline, shown
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.statistics.variance import ESTIMANDS
 from unimoe.analysis.tables.cells import gathered
@@ -104,11 +104,11 @@ def reading(items: Sequence[Judgment]) -> Iterator[str]:
         )
     if any(not isinstance(item.gate, InterferenceGate) for item in items):
         yield "A difference is system minus baseline in points (score x 100). PASS means that the gate's claim holds."
-    asked = gathered((_asked(item.gate), item.name) for item in items)
-    if len(asked) == 1:
-        yield f"What the gate{'s' if len(items) > 1 else ''} asked: {next(iter(asked))}."
+    claims = gathered((_claim(item.gate), item.name) for item in items)
+    if len(claims) == 1:
+        yield f"What the gate{'s' if len(items) > 1 else ''} asked: {next(iter(claims))}."
     else:
-        yield " ".join(["What the gates asked.", *(f"{', '.join(names)}: {what}." for what, names in asked.items())])
+        yield " ".join(["What the gates asked.", *(f"{', '.join(names)}: {what}." for what, names in claims.items())])
     yield (
         "A label is given where one region between the cutoffs holds the confidence that its gate asks for. Otherwise "
         "it is INCONCLUSIVE: these seeds and queries cannot decide, wherever the estimate lies. Confidence is the "
@@ -142,7 +142,7 @@ def _refused(item: Refusal, registered: bool) -> Card:
         heading=_heading(item.gate),
         about=_about(item.name, item.gate, registered=registered),
         registered=registered,
-        lines=(("Asked", f"{claim(item.gate)}, with confidence {item.gate.confidence:g}"),),
+        lines=(("Asked", asked(item.gate)),),
     )
 
 
@@ -156,7 +156,7 @@ def _heading(gate: Gate) -> str:
     return f"{gate.task.capitalize()} on {datasets[0] if len(datasets) == 1 else f'{len(datasets)} datasets'}"
 
 
-def _asked(gate: Gate) -> str:
+def _claim(gate: Gate) -> str:
     between = ", MARGINAL between" if isinstance(gate, InterferenceGate) and len(gate.cutoffs) > 1 else ""
     return f"{claim(gate)}{between}; a label needs confidence {gate.confidence:g}"
 

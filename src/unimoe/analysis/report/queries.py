@@ -68,7 +68,7 @@ def gather_queries(analysis: Analysis) -> Queries:
         ),
         places=tuple(_places(shown)),
         rows=tuple(sorted(rows, key=lambda row: -abs(row.difference))),
-        unread=tuple(dict.fromkeys(line for of_place in cases for line in (of_place[0].unread if of_place else ()))),
+        unread=tuple(dict.fromkeys(line for of_place in cases for case in of_place[:1] for line in case.unread)),
     )
 
 
@@ -85,7 +85,8 @@ def _places(shown: Sequence[tuple[Judgment, Finding]]) -> Iterator[str]:
 
 
 def _row(place: int, case: QueryCase) -> QueryRow:
-    documents = sorted(case.relevant, key=lambda document: _prominence(case, document))
+    best = {document: _best_rank(case, document) for document in case.relevant}
+    documents = sorted(best, key=lambda document: (best[document], -case.relevant[document], document))
     lines = [_ranks(case, document) for document in documents[:MOST_DOCUMENTS]]
     if len(documents) > MOST_DOCUMENTS:
         lines.append(f"and {len(documents) - MOST_DOCUMENTS:,} more")
@@ -98,18 +99,14 @@ def _row(place: int, case: QueryCase) -> QueryRow:
         difference=_points(case.difference),
         share=round(100 * case.share, 3) + 0.0,
         ranks=tuple(lines),
-        best=min((rank for document in documents if (rank := _best_rank(case, document))), default=None),
+        best=next((int(best[document]) for document in documents[:1] if best[document] < math.inf), None),
     )
 
 
-def _prominence(case: QueryCase, document: str) -> tuple[float, int, str]:
-    """Return a sort key: the best rank under either arm, then the grade; what nobody retrieved comes last."""
-    return _best_rank(case, document) or math.inf, -case.relevant[document], document
-
-
-def _best_rank(case: QueryCase, document: str) -> int | None:
+def _best_rank(case: QueryCase, document: str) -> float:
+    """Return the best rank under either arm; infinity for a document that nobody retrieved."""
     held = (ranks.get(document, ()) for ranks in (case.first_ranks, case.second_ranks))
-    return min((rank for by_seed in held for rank in by_seed if rank), default=None)
+    return min((rank for by_seed in held for rank in by_seed if rank), default=math.inf)
 
 
 def _ranks(case: QueryCase, document: str) -> str:

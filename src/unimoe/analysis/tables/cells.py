@@ -42,6 +42,40 @@ class Cell:
     symbols: str = ""
     full: str = ""
 
+    @classmethod
+    def number(cls, value: float | None, form: str = ".4g") -> Cell:
+        """Return a number in some format; absent where there is none, or it is not finite."""
+        return cls(ABSENT) if value is None or not math.isfinite(value) else cls(format(value, form), value=value)
+
+    @classmethod
+    def count(cls, value: int | None) -> Cell:
+        """Return a whole number; absent where there is none."""
+        return cls.number(value, ",")
+
+    @classmethod
+    def signed(cls, value: float | None, digits: int = 2, *, keep_side: bool = False) -> Cell:
+        """Return a difference with its sign, as ``formats.signed``; absent where there is none."""
+        return cls(ABSENT) if value is None else cls(signed(value, digits, keep_side=keep_side), value=value)
+
+    @classmethod
+    def p(cls, p: float | None) -> Cell:
+        """Return a p-value on its side of the level of the tests; absent where there is none."""
+        return cls(ABSENT) if p is None else cls(p_text(p), value=p)
+
+    @classmethod
+    def mean(cls, values: Sequence[float]) -> Cell:
+        """Return the mean and, of two and more values, the standard deviation (divisor n - 1)."""
+        if not values:
+            return cls(ABSENT)
+        mean = float(np.mean(values))
+        text = f"{mean:.2f}"
+        cell = cls(text if text.strip("-0.") else text.removeprefix("-"), value=mean)
+        return cell.with_spread(float(np.std(values, ddof=1)) if len(values) > 1 else None)
+
+    def with_spread(self, std: float | None) -> Cell:
+        """Return the cell with the standard deviation of its value; as it is where there is none."""
+        return self if std is None or not math.isfinite(std) else replace(self, spread=f"{std:.2f}", spread_value=std)
+
     @property
     def typeset(self) -> str:
         """The text with a real minus sign where it is a number."""
@@ -75,41 +109,6 @@ def natural_key(name: object) -> list[tuple[int, str]]:
 def row_groups(rows: Iterable[tuple[str, Row]]) -> tuple[RowGroup, ...]:
     """Return rows below their headings; rows of one heading together, no group without rows."""
     return tuple(RowGroup(heading, tuple(of_group)) for heading, of_group in gathered(rows).items())
-
-
-def mean_cell(values: Sequence[float]) -> Cell:
-    """Return the mean and, of two and more values, the standard deviation (divisor n - 1)."""
-    if not values:
-        return Cell(ABSENT)
-    mean = float(np.mean(values))
-    text = f"{mean:.2f}"
-    cell = Cell(text if text.strip("-0.") else text.removeprefix("-"), value=mean)
-    return with_spread(cell, float(np.std(values, ddof=1)) if len(values) > 1 else None)
-
-
-def signed_cell(value: float | None, digits: int = 2, *, keep_side: bool = False) -> Cell:
-    """Return a difference with its sign, as ``formats.signed``; absent where there is none."""
-    return Cell(ABSENT) if value is None else Cell(signed(value, digits, keep_side=keep_side), value=value)
-
-
-def number_cell(value: float, form: str = ".4g") -> Cell:
-    """Return a number in some format; absent where it is not finite."""
-    return Cell(format(value, form), value=value) if math.isfinite(value) else Cell(ABSENT)
-
-
-def count_cell(value: int) -> Cell:
-    """Return a whole number."""
-    return number_cell(value, ",")
-
-
-def with_spread(cell: Cell, std: float | None) -> Cell:
-    """Return the cell of a value with its standard deviation; as it is where there is none."""
-    return cell if std is None or not math.isfinite(std) else replace(cell, spread=f"{std:.2f}", spread_value=std)
-
-
-def p_cell(p: float | None) -> Cell:
-    """Return a p-value on its side of the level of the tests; absent where there is none."""
-    return Cell(ABSENT) if p is None else Cell(p_text(p), value=p)
 
 
 def marked(cells: Sequence[Cell]) -> list[Cell]:

@@ -21,18 +21,7 @@ from unimoe.analysis.formats import signed
 from unimoe.analysis.loading import Results, load_all_results
 from unimoe.analysis.statistics.estimates import LEVEL, Linear, estimate, holm
 from unimoe.analysis.statistics.variance import Array, groups_of, moments
-from unimoe.analysis.tables.cells import (
-    ABSENT,
-    Cell,
-    Row,
-    caveat_notes,
-    gathered,
-    mean_cell,
-    number_cell,
-    p_cell,
-    row_groups,
-    signed_cell,
-)
+from unimoe.analysis.tables.cells import ABSENT, Cell, Row, caveat_notes, gathered, row_groups
 from unimoe.analysis.tables.table import Table
 from unimoe.console import stderr, stdout
 from unimoe.errors import UsageError
@@ -43,25 +32,25 @@ Asked = TypeVar("Asked", bound=Hashable)
 _COLUMNS: dict[str, Callable[[Comparison], Cell]] = {
     "Comparison": lambda c: Cell(f"{c.system} − {c.baseline}"),
     "Metric": lambda c: Cell(c.metric),
-    "Before": lambda c: mean_cell([100 * c.means[1]]),
-    "After": lambda c: mean_cell([100 * c.means[0]]),
+    "Before": lambda c: Cell.mean([100 * c.means[1]]),
+    "After": lambda c: Cell.mean([100 * c.means[0]]),
     "Holds for other": lambda c: Cell(ABSENT if c.p is None else c.holds_for),
-    "Delta": lambda c: signed_cell(100 * c.delta),
-    "Low": lambda c: signed_cell(c.interval and 100 * c.interval[0], keep_side=True),
-    "High": lambda c: signed_cell(c.interval and 100 * c.interval[1], keep_side=True),
-    "p": lambda c: p_cell(c.p),
-    "Holm": lambda c: p_cell(c.p_holm),
-    "d": lambda c: signed_cell(c.effect),
+    "Delta": lambda c: Cell.signed(100 * c.delta),
+    "Low": lambda c: Cell.signed(c.interval and 100 * c.interval[0], keep_side=True),
+    "High": lambda c: Cell.signed(c.interval and 100 * c.interval[1], keep_side=True),
+    "p": lambda c: Cell.p(c.p),
+    "Holm": lambda c: Cell.p(c.p_holm),
+    "d": lambda c: Cell.signed(c.effect),
     "W/T/L": lambda c: Cell(f"{c.wins:,}/{c.ties:,}/{c.losses:,}"),
-    "System mean": lambda c: mean_cell([100 * c.means[0]]),
-    "Baseline mean": lambda c: mean_cell([100 * c.means[1]]),
-    "Relative (%)": lambda c: signed_cell(None if c.relative is None else 100 * c.relative),
-    "Superiority": lambda c: number_cell(c.superiority, ".3f"),
-    "Check: bootstrap low": lambda c: signed_cell(100 * c.check_interval[0]),
-    "Check: bootstrap high": lambda c: signed_cell(100 * c.check_interval[1]),
-    "Check: sign-flip p": lambda c: p_cell(c.check_p),
-    "Degrees of freedom": lambda c: number_cell(c.difference.degrees_of_freedom if c.difference.terms else math.nan),
-    "Standard error": lambda c: number_cell(100 * c.difference.standard_error if c.difference.terms else math.nan),
+    "System mean": lambda c: Cell.mean([100 * c.means[0]]),
+    "Baseline mean": lambda c: Cell.mean([100 * c.means[1]]),
+    "Relative (%)": lambda c: Cell.signed(None if c.relative is None else 100 * c.relative),
+    "Superiority": lambda c: Cell.number(c.superiority, ".3f"),
+    "Check: bootstrap low": lambda c: Cell.signed(100 * c.check_interval[0]),
+    "Check: bootstrap high": lambda c: Cell.signed(100 * c.check_interval[1]),
+    "Check: sign-flip p": lambda c: Cell.p(c.check_p),
+    "Degrees of freedom": lambda c: Cell.number(c.difference.degrees_of_freedom if c.difference.terms else math.nan),
+    "Standard error": lambda c: Cell.number(100 * c.difference.standard_error if c.difference.terms else math.nan),
 }
 TESTED = (
     "Differences, their 95 % intervals and p are of the model of variance, for other queries and other seeds (queries "
@@ -200,7 +189,7 @@ class Difference:
     def cells(self) -> tuple[Cell, Cell, Cell]:
         """Difference in points, its interval, p."""
         ends = [signed(100.0 * end, 1, keep_side=True) for end in self.interval or ()]
-        return signed_cell(100.0 * self.value), Cell(" to ".join(ends) or ABSENT), p_cell(self.p)
+        return Cell.signed(100.0 * self.value), Cell(" to ".join(ends) or ABSENT), Cell.p(self.p)
 
 
 NO_DIFFERENCE = (Cell(ABSENT), Cell(ABSENT), Cell(ABSENT))

@@ -18,19 +18,7 @@ from unimoe.analysis.loading import Seed
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.statistics.power import FAST_TIER_QUERIES, MOST_QUERIES, MOST_SEEDS, POWER, PowerPlan, points
 from unimoe.analysis.statistics.variance import ESTIMANDS
-from unimoe.analysis.tables.cells import (
-    ABSENT,
-    Cell,
-    Row,
-    count_cell,
-    gathered,
-    mean_cell,
-    name_cells,
-    number_cell,
-    row_groups,
-    signed_cell,
-    with_spread,
-)
+from unimoe.analysis.tables.cells import ABSENT, Cell, Row, gathered, name_cells, row_groups
 from unimoe.analysis.tables.table import Table
 
 T = TypeVar("T")
@@ -244,7 +232,7 @@ def _value(item: Judgment, value: float, std: float | None = None) -> Cell:
     if not math.isfinite(value):
         return Cell(ABSENT)
     cell = Cell(shown(item.gate, value).rpartition(" ")[0], value=100 * value)
-    return with_spread(cell, std and 100 * std)
+    return cell.with_spread(std and 100 * std)
 
 
 def _judged_cells(item: Judgment, found: Finding, middle: Sequence[Cell] = ()) -> Row:
@@ -260,13 +248,13 @@ def _confidence(found: Finding, label: Label) -> Cell:
 
 
 def _means(found: Finding) -> list[Cell]:
-    return [mean_cell([100 * run for run in runs]) for runs in found.runs]
+    return [Cell.mean([100 * run for run in runs]) for runs in found.runs]
 
 
 def _gate_row(item: Judgment) -> Row:
     found = item.found
     seeds = dict.fromkeys(ABSENT if of_arm == (None,) else str(len(of_arm)) for of_arm in found.seeds)
-    cells = _judged_cells(item, found, (count_cell(found.queries), Cell(" v ".join(seeds))))
+    cells = _judged_cells(item, found, (Cell.count(found.queries), Cell(" v ".join(seeds))))
     return Cell(item.name), _value(item, found.value), *cells, _confidence(found, item.label)
 
 
@@ -276,16 +264,16 @@ def _dataset_row(item: Judgment, found: Finding, names: Mapping[str, Cell]) -> R
     numbers = (math.nan,) * 4 if terms is None else (100 * found.estimate.standard_error, freedom, *terms.shares)
     return (
         names.get(name, Cell(name)),
-        count_cell(found.queries),
+        Cell.count(found.queries),
         *_means(found),
-        signed_cell(100 * found.delta if isinstance(item.gate, InterferenceGate) else None),
+        Cell.signed(100 * found.delta if isinstance(item.gate, InterferenceGate) else None),
         _value(item, found.value, found.std),
         *_judged_cells(item, found),
         *(Cell(" ".join(map(_seed, seeds))) for seeds in found.seeds),
         Cell("yes" if found.paired else "no"),
         Cell(item.gate.metric),
         Cell(ABSENT if terms is None else ESTIMANDS[found.estimate.estimand]),
-        *map(number_cell, numbers),
+        *map(Cell.number, numbers),
         *(_confidence(found, label) for label in _LABELS),
     )
 
@@ -294,7 +282,7 @@ def _seed_rows(item: Judgment, found: Finding) -> Iterator[Row]:
     scores = [dict(zip(seeds, runs, strict=True)) for seeds, runs in zip(found.seeds, found.runs, strict=True)]
     seeds = sorted({*scores[0], *scores[1]}, key=lambda seed: -1 if seed is None else seed)
     for seed in seeds:
-        of_runs = (mean_cell([100 * of_arm[seed]] if seed in of_arm else []) for of_arm in scores)
+        of_runs = (Cell.mean([100 * of_arm[seed]] if seed in of_arm else []) for of_arm in scores)
         value = math.nan if seed is None else found.by_seed.get(seed, math.nan)
         yield Cell(_seed(seed)), *of_runs, _value(item, value)
     if len(seeds) > 1:
@@ -315,7 +303,7 @@ def _stability_rows(item: Judgment) -> Iterator[Row]:
 
 def _power_row(name: str, plan: PowerPlan) -> Row:
     decides = (plan.decides, plan.decides_in_fast_tier, plan.decides_with_any_queries, plan.decides_with_any_seeds)
-    needed = [Cell("never") if n is None else count_cell(n) for n in (plan.seeds, plan.queries)]
+    needed = [Cell("never") if n is None else Cell.count(n) for n in (plan.seeds, plan.queries)]
     needed.append(Cell("never" if plan.grid is None else _size(plan.grid)))
     return (
         Cell(name),

@@ -9,20 +9,7 @@ from unimoe.analysis.arms import Described, NotComputable, Pair, arm_order, with
 from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.judging import unequal_budgets
 from unimoe.analysis.loading import Results, Seed
-from unimoe.analysis.tables.cells import (
-    ABSENT,
-    Cell,
-    Row,
-    RowGroup,
-    caveat_notes,
-    count_cell,
-    gathered,
-    marked,
-    mean_cell,
-    row_groups,
-    signed_cell,
-    with_spread,
-)
+from unimoe.analysis.tables.cells import ABSENT, Cell, Row, RowGroup, caveat_notes, gathered, marked, row_groups
 from unimoe.analysis.tables.table import Table
 from unimoe.results import EvalResult
 
@@ -152,12 +139,12 @@ def _averages(runs: Collection[Mapping[str, float]], by_type: Mapping[str, Seque
         of_types = [fmean(scores[task] for task in tasks) for tasks in by_type.values()]
         over_tasks = fmean(scores[task] for tasks in by_type.values() for task in tasks)
         by_run.append((over_tasks, fmean(of_types), *of_types))
-    return [mean_cell(values) for values in zip(*by_run, strict=True)]
+    return [Cell.mean(values) for values in zip(*by_run, strict=True)]
 
 
 def _task_row(found: _Scores, task: str) -> Row:
     runs = (by_seed.values() for by_seed in found.of_arm.values())
-    cells = [mean_cell([scores[task] for scores in of_arm if task in scores]) for of_arm in runs]
+    cells = [Cell.mean([scores[task] for scores in of_arm if task in scores]) for of_arm in runs]
     return Cell(task), Cell(found.metrics[task]), *marked(cells)
 
 
@@ -181,10 +168,10 @@ def _described_row(results: Results, item: Described) -> Row:
         Cell(item.dataset),
         Cell(results.measured(f"{item.pair.task}/{item.dataset}")[0].task_type or ABSENT),
         Cell(item.metric),
-        count_cell(len(item.seeds)),
-        *map(mean_cell, scores),
-        signed_cell(fmean(scores[1]) - fmean(scores[0])),
-        with_spread(signed_cell(100 * item.tir), None if item.std is None else 100 * item.std),
+        Cell.count(len(item.seeds)),
+        *map(Cell.mean, scores),
+        Cell.signed(fmean(scores[1]) - fmean(scores[0])),
+        Cell.signed(100 * item.tir).with_spread(item.std and 100 * item.std),
     )
 
 

@@ -16,10 +16,8 @@ from unimoe.analysis.tables.cells import (
     Row,
     RowGroup,
     caveat_notes,
-    count_cell,
     gathered,
     marked,
-    mean_cell,
     name_cells,
     natural_key,
     row_groups,
@@ -89,7 +87,7 @@ def training_table(results: Results) -> Table:
     """Return what each trained arm saw: the budgets that must agree for TIR to measure interference."""
     seen = {(r.config_name, r.seed): r.training for r in results.everything if r.training is not None}
     rows = (
-        (Cell(f"{arm} seed {seed}"), *map(count_cell, (t.steps, t.ranking_examples, t.embedding_examples, t.tokens)))
+        (Cell(f"{arm} seed {seed}"), *map(Cell.count, (t.steps, t.ranking_examples, t.embedding_examples, t.tokens)))
         for (arm, seed), t in sorted(seen.items(), key=lambda item: (arm_order(item[0][0]), item[0][1] or 0))
     )
     return Table(
@@ -154,11 +152,11 @@ def _group(results: Results, key: str, metrics: Sequence[str], marks: Marks) -> 
         cells = []
         for arm, runs in of_arm.items():
             scores = [100.0 * r.aggregate[metric] for r in runs if metric in r.aggregate and metric in shown]
-            cells.append(replace(mean_cell(scores), symbols=marks.behind(key, arm) if metric == main_metric else ""))
+            cells.append(replace(Cell.mean(scores), symbols=marks.behind(key, arm) if metric == main_metric else ""))
         columns.append(marked(cells))
     letters = [[Cell(marks.letters[arm]) for arm in of_arm]] if marks.letters else []
     seeds = (sum(result.seed is not None for result in runs) for runs in of_arm.values())
-    numbers = (count_cell(number) if number else Cell(ABSENT) for number in seeds)
+    numbers = (Cell.count(number or None) for number in seeds)
     rows = zip(map(Cell, of_arm), *letters, *columns, numbers, strict=True)
     return RowGroup(f"{key} ({len(measured[0].per_query):,} queries)", tuple(rows))
 
@@ -201,13 +199,11 @@ def _dataset_rows(
             if values:
                 scores[arm][dataset] = {metric: math.fsum(values) / len(values)}
         cells = [_cell(scores[arm].get(dataset, {}), metric, marks.behind(key, arm)) for arm in arms]
-        yield names[dataset], count_cell(len(results.measured(key)[0].per_query)), *marked(cells)
+        yield names[dataset], Cell.count(len(results.measured(key)[0].per_query)), *marked(cells)
     main_metrics = {key.partition("/")[2]: metric for key in keys}
     means = [_cell(suite_averages(main_metrics, scores[arm]), metric) for arm in arms]
     yield Cell(f"average of {len(set(map(dataset_group, main_metrics)))}"), Cell(ABSENT), *marked(means)
 
 
 def _cell(scores: Mapping[str, float], metric: str, symbols: str = "") -> Cell:
-    if metric not in scores:
-        return Cell(ABSENT)
-    return Cell(f"{100 * scores[metric]:.2f}", value=100 * scores[metric], symbols=symbols)
+    return replace(Cell.number(100 * scores[metric], ".2f"), symbols=symbols) if metric in scores else Cell(ABSENT)
