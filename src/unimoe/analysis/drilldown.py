@@ -54,13 +54,9 @@ class QueryCase:
 
 
 def drill_down(results: Results, gate: Gate, found: Finding, limit: int = LIMIT) -> tuple[QueryCase, ...]:
-    """Return the queries with the largest differences, losses and wins alike, the largest first.
+    """Return the queries of a finding's one dataset with the largest differences, losses and wins alike, largest first.
 
-    Args:
-        results: read once for each arm and seed; a sidecar that is missing or broken is named in ``unread``.
-        gate: which arms and metric.
-        found: what the gate found on one dataset.
-        limit: queries at most.
+    The sidecars are read once for each arm and seed; one that is missing or broken is named in ``unread``.
     """
     key = f"{gate.task}/{found.datasets[0]}"
     first, second = (

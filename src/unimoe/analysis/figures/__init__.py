@@ -73,19 +73,12 @@ _NORM_RATIO = (
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure with what a reader needs beside it.
+    """A figure, drawn to be saved, with what a reader needs beside it."""
 
-    Attributes:
-        name: file stem, unique among the figures of an analysis.
-        caption: what is shown and how to read it.
-        figure: drawn, to be saved.
-        leads: whether it shows what the analysis found, and so comes before everything else.
-    """
-
-    name: str
-    caption: str
+    name: str  # file stem, unique among the figures of an analysis
+    caption: str  # what is shown and how to read it
     figure: Figure
-    leads: bool = False
+    leads: bool = False  # whether it shows what the analysis found, and so comes before everything else
 
 
 def all_figures(analysis: Analysis) -> Iterator[Drawing]:

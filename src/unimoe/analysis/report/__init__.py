@@ -115,11 +115,8 @@ def gather(analysis: Analysis, tables: Sequence[Table]) -> Contents:
 def in_background(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
     """Start ``work`` in a copy of this process, and collect what it returns by calling what the context gives.
 
-    A copy sees all that has been loaded, without sending it. Only Linux copies a process safely; elsewhere, and on one
-    core, the work is done when it is asked for.
-
-    Args:
-        work: returns something that can be sent between processes, and changes nothing but files.
+    A copy sees all that has been loaded, without sending it; what the work returns is sent, and it may change nothing
+    but files. Only Linux copies a process safely; elsewhere, and on one core, the work is done when it is asked for.
 
     Raises:
         UnimoeError: what the work raised, when it is collected.

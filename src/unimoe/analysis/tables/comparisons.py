@@ -64,17 +64,11 @@ _CHECKS = tuple(_COLUMNS)[-5:]
 
 @dataclass(frozen=True)
 class Marks:
-    """Which arms beat which, as letters; all is empty where nothing was compared.
+    """Which arms beat which, as letters; all is empty where nothing was compared."""
 
-    Attributes:
-        letters: of each arm, the same in every table of one set of results.
-        beaten: the letters of the arms that one beats significantly, by ``task/dataset`` and arm.
-        notes: how that was tested, and what it holds for.
-    """
-
-    letters: Mapping[str, str]
-    beaten: Mapping[tuple[str, str], str]
-    notes: tuple[str, ...]
+    letters: Mapping[str, str]  # of each arm, the same in every table of one set of results
+    beaten: Mapping[tuple[str, str], str]  # letters of the arms that one beats significantly, by task/dataset and arm
+    notes: tuple[str, ...]  # how that was tested, and what it holds for
 
     def behind(self, key: str, arm: str) -> str:
         """Return what is raised behind the score of an arm."""
@@ -166,15 +160,11 @@ def print_before_after(output_dir: Path, before: str, after: Sequence[str], keys
 
 @dataclass(frozen=True)
 class Arms:
-    """Scores of two arms, ``(seeds, queries)``, on the same queries; one row for an arm without seeds.
-
-    Attributes:
-        paired: whether row i of one belongs to row i of the other.
-    """
+    """Scores of two arms, ``(seeds, queries)``, on the same queries; one row for an arm without seeds."""
 
     system: Array
     baseline: Array
-    paired: bool
+    paired: bool  # whether row i of one belongs to row i of the other
 
 
 @dataclass(frozen=True)
@@ -213,11 +203,15 @@ def pair_up(results: Results, key: str, system: str, baseline: str) -> bool:
     return alike and results.seeds_pair((system, baseline), [key])
 
 
-def mean_interval(scores: Array) -> Cell:
-    """Return the 95 % interval of a mean in points, for other queries and, with several seeds, other seeds."""
+def interval_of_mean(scores: Array) -> tuple[float, float] | None:
+    """Return the 95 % interval of a mean, for other queries and, of several seeds, other seeds; None for one query."""
     found = moments([[scores]], groups_of((len(scores),), paired=False))
-    interval = estimate(found, Linear(np.ones((1, 1)))).interval
-    return Cell(" to ".join(f"{100.0 * end:.1f}" for end in interval or ()) or ABSENT)
+    return estimate(found, Linear(np.ones((1, 1)))).interval
+
+
+def mean_interval(scores: Array) -> Cell:
+    """Return the 95 % interval of a mean in points."""
+    return Cell(" to ".join(f"{100.0 * end:.1f}" for end in interval_of_mean(scores) or ()) or ABSENT)
 
 
 def _row(c: Comparison, columns: Sequence[str]) -> Row:
