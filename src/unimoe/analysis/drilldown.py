@@ -29,28 +29,20 @@ Ranks = dict[str, tuple[int | None, ...]]  # of each relevant document by seed, 
 class QueryCase:
     """One query under the two arms of a gate.
 
-    Attributes:
-        text: empty where no sidecar holds it.
-        first: mean over seeds of the specialist, or of the system.
-        second: the same of the joint arm, or of the baseline.
-        difference: joint minus specialist, or system minus baseline.
-        share: the query's part of the gate's value on this dataset: ``(specialist - joint) / (n * mean of specialist)``
-            of TIR, ``(system - baseline) / n`` of a difference. Over all queries the parts sum to the value.
-        relevant: grade of each relevant document.
-        first_ranks: ranks under the first arm; empty where the sidecar of a seed cannot be read, as ``second_ranks``.
-        unread: why texts or ranks are missing, a line for each sidecar; the same for all cases of a drill-down.
+    ``share`` is its part of the gate's value on a dataset: ``(specialist - joint) / (n * mean of specialist)`` of TIR,
+    ``(system - baseline) / n`` of a difference. Over all queries the parts sum to the value.
     """
 
     query_id: str
-    text: str
-    first: float
-    second: float
-    difference: float
+    text: str  # empty where no sidecar holds it
+    first: float  # mean over seeds of the specialist, or of the system
+    second: float  # the same of the joint arm, or of the baseline
+    difference: float  # joint minus specialist, or system minus baseline
     share: float
-    relevant: dict[str, int]
-    first_ranks: Ranks
+    relevant: dict[str, int]  # grade of each relevant document
+    first_ranks: Ranks  # under the first arm; empty where the sidecar of a seed cannot be read
     second_ranks: Ranks
-    unread: tuple[str, ...]
+    unread: tuple[str, ...]  # why texts or ranks are missing, a line for each sidecar; the same for all cases
 
 
 def drill_down(results: Results, gate: Gate, found: Finding, limit: int = LIMIT) -> tuple[QueryCase, ...]:

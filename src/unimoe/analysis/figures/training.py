@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from statistics import geometric_mean
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -86,7 +85,7 @@ def conflict_rate_figure(logs: ConflictLogs, looks: Mapping[str, Look], notes: S
 def norm_ratio_figure(logs: ConflictLogs, looks: Mapping[str, Look], notes: Sequence[str] = ()) -> Figure:
     """Draw the length of ranking's gradient over that of embedding's, all layers together, by step."""
     figure, (axes,) = _page(Counter(arm for arm, _ in logs), looks, 1, notes)
-    _draw(axes, _curves(logs, norm_ratio), looks, geometric_mean)
+    _draw(axes, _curves(logs, norm_ratio), looks, _geometric_mean)
     axes.axhline(1.0, color=NEUTRAL, linewidth=0.6, zorder=0)
     axes.set_yscale("log")
     low, high = axes.get_ylim()
@@ -151,6 +150,10 @@ def _parts(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 def _curves(logs: ConflictLogs, curve_of: Callable[[ConflictLog], Curve]) -> Curves:
     return gathered((arm, curve) for (arm, _), log in logs.items() if (curve := curve_of(log)))
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(float(np.mean(np.log(values))))
 
 
 def _page(

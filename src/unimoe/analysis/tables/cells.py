@@ -24,23 +24,15 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell.
+    """One cell."""
 
-    Attributes:
-        text: what is shown; numbers with an ASCII minus, which becomes a real one where the format has it.
-        spread: shown small behind the text, without its sign ±; a standard deviation.
-        value: the number behind the text in full precision, for CSV; None where the text is no number.
-        symbols: raised behind the text, such as the letters of the arms that this one beats.
-        full: the whole name where ``text`` is cut, for CSV.
-    """
-
-    text: str
-    spread: str = ""
+    text: str  # what is shown; numbers with an ASCII minus, which becomes a real one where the format has it
+    spread: str = ""  # shown small behind the text, without its sign ±; a standard deviation
     mark: Mark | None = None
-    value: float | None = None
+    value: float | None = None  # the number behind the text in full precision, for CSV; None where it is no number
     spread_value: float | None = None
-    symbols: str = ""
-    full: str = ""
+    symbols: str = ""  # raised behind the text, such as the letters of the arms that this one beats
+    full: str = ""  # the whole name where ``text`` is cut, for CSV
 
     @classmethod
     def number(cls, value: float | None, form: str = ".4g") -> Cell:
@@ -157,25 +149,15 @@ def _cut(name: str, width: int, *, at_start: bool) -> str:
 
 @dataclass(frozen=True)
 class Content:
-    """A table and everything a reader needs beside it.
+    """A table and everything a reader needs beside it."""
 
-    Attributes:
-        name: file stem, and the label in LaTeX.
-        caption: what is shown, in one sentence.
-        columns: headings; the first column holds names and is set flush left, the others flush right.
-        groups: blocks of rows.
-        notes: facts and caveats that travel with the table wherever it is pasted.
-        csv_only: columns of CSV alone, where width costs nothing.
-        title: a short headline, for a page that shows several tables.
-    """
-
-    name: str
-    caption: str
-    columns: tuple[str, ...]
+    name: str  # file stem, and the label in LaTeX
+    caption: str  # what is shown, in one sentence
+    columns: tuple[str, ...]  # headings; the first column holds names and is set flush left, the others flush right
     groups: tuple[RowGroup, ...]
-    notes: tuple[str, ...] = ()
-    csv_only: frozenset[str] = frozenset()
-    title: str = ""
+    notes: tuple[str, ...] = ()  # facts and caveats that travel with the table wherever it is pasted
+    csv_only: frozenset[str] = frozenset()  # columns of CSV alone, where width costs nothing
+    title: str = ""  # a short headline, for a page that shows several tables
 
     @property
     def by_column(self) -> list[Row]:
