@@ -52,12 +52,6 @@ _COLUMNS: dict[str, Callable[[Comparison], Cell]] = {
     "Degrees of freedom": lambda c: Cell.number(c.difference.degrees_of_freedom if c.difference.terms else math.nan),
     "Standard error": lambda c: Cell.number(100 * c.difference.standard_error if c.difference.terms else math.nan),
 }
-TESTED = (
-    "Differences, their 95 % intervals and p are of the model of variance, for other queries and other seeds (queries "
-    "alone where neither arm has seeds); p is corrected by Holm over all differences of this table. "
-)
-"""What the p of a study's table holds for; the table adds which seeds pair."""
-
 _TEST = ("Delta", "Low", "High", "p", "Holm")
 _CHECKS = tuple(_COLUMNS)[-5:]
 
@@ -182,8 +176,13 @@ class Difference:
         return Cell.signed(100.0 * self.value), Cell(" to ".join(ends) or ABSENT), Cell.p(self.p)
 
 
-NO_DIFFERENCE = (Cell(ABSENT), Cell(ABSENT), Cell(ABSENT))
-"""The cells of an arm that is compared with nothing."""
+NO_DIFFERENCE = (Cell(ABSENT), Cell(ABSENT), Cell(ABSENT))  # of an arm that is compared with nothing
+
+TESTED = (
+    "Differences, their 95 % intervals and p are of the model of variance, for other queries and other seeds (queries "
+    "alone where neither arm has seeds); p is corrected by Holm over all differences of this table. "
+)
+"""What the p of a study's table holds for; the table adds which seeds pair."""
 
 
 def differences(asked: Mapping[Asked, Arms]) -> dict[Asked, Difference]:
