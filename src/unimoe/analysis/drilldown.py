@@ -2,67 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment
-from unimoe.analysis.loading import Details, Results
+from unimoe.analysis.loading import Details, Results, Seed
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.errors import DataError
 
-LIMIT = 200
-"""Queries of a drill-down: what a reader can look through, and a page can hold."""
-
+LIMIT = 200  # queries of a drill-down: what a reader can look through, and a page can hold
 MOST_CASES = 3_000
 """Queries of all drill-downs of a report: with the longest texts some 2 MB, and a browser sorts them at once."""
 
 _TOP = 10
 _TEXT_SHOWN = 60
 
-Ranks = dict[str, tuple[int | None, ...]]
-"""Rank of each relevant document by seed, None where it was not ranked."""
+Ranks = dict[str, tuple[int | None, ...]]  # of each relevant document by seed, None where it was not ranked
 
 
 @dataclass(frozen=True)
 class QueryCase:
     """One query under the two arms of a gate.
 
-    Attributes:
-        text: empty where no sidecar holds it.
-        first: mean over seeds of the specialist, or of the system.
-        second: the same of the joint arm, or of the baseline.
-        difference: joint minus specialist, or system minus baseline.
-        share: the query's part of the gate's value on this dataset: ``(specialist - joint) / (n * mean of specialist)``
-            of TIR, ``(system - baseline) / n`` of a difference. Over all queries the parts sum to the value.
-        relevant: grade of each relevant document.
-        first_ranks: ranks under the first arm; empty where the sidecar of a seed cannot be read, as ``second_ranks``.
-        unread: why texts or ranks are missing, a line for each sidecar; the same for all cases of a drill-down.
+    ``share`` is its part of the gate's value on a dataset: ``(specialist - joint) / (n * mean of specialist)`` of TIR,
+    ``(system - baseline) / n`` of a difference. Over all queries the parts sum to the value.
     """
 
     query_id: str
-    text: str
-    first: float
-    second: float
-    difference: float
+    text: str  # empty where no sidecar holds it
+    first: float  # mean over seeds of the specialist, or of the system
+    second: float  # the same of the joint arm, or of the baseline
+    difference: float  # joint minus specialist, or system minus baseline
     share: float
-    relevant: dict[str, int]
-    first_ranks: Ranks
+    relevant: dict[str, int]  # grade of each relevant document
+    first_ranks: Ranks  # under the first arm; empty where the sidecar of a seed cannot be read
     second_ranks: Ranks
-    unread: tuple[str, ...]
+    unread: tuple[str, ...]  # why texts or ranks are missing, a line for each sidecar; the same for all cases
 
 
 def drill_down(results: Results, gate: Gate, found: Finding, limit: int = LIMIT) -> tuple[QueryCase, ...]:
-    """Return the queries with the largest differences, losses and wins alike, the largest first.
+    """Return the queries of a finding's one dataset with the largest differences, losses and wins alike, largest first.
 
-    Args:
-        results: read once for each arm and seed; a sidecar that is missing or broken is named in ``unread``.
-        gate: which arms and metric.
-        found: what the gate found on one dataset.
-        limit: queries at most.
+    The sidecars are read once for each arm and seed; one that is missing or broken is named in ``unread``.
     """
     key = f"{gate.task}/{found.datasets[0]}"
     first, second = (
@@ -75,8 +61,13 @@ def drill_down(results: Results, gate: Gate, found: Finding, limit: int = LIMIT)
     largest_first = np.argsort(-np.abs(differences), kind="stable")[:limit]
     chosen = [int(i) for i in largest_first if differences[i] != 0.0 and whole]
     query_ids = sorted(results.measured(key, gate.arms[0])[0].per_query)
-    by_arm, unread = _details(results, gate, found, [query_ids[i] for i in chosen])
-    known = next((details for of_arm in by_arm for details in of_arm if details is not None), {})
+    asked = [query_ids[i] for i in chosen]
+    by_arm = [
+        [_details(results, arm, seed, key, asked) for seed in seeds]
+        for arm, seeds in zip(gate.arms, found.seeds, strict=True)
+    ]
+    unread = tuple(str(error) for error in chain(*by_arm) if isinstance(error, DataError))
+    known = next((details for details in chain(*by_arm) if not isinstance(details, DataError)), {})
     cases = []
     for i in chosen:
         detail = known.get(query_ids[i])
@@ -110,42 +101,34 @@ def drilldown_table(cases: Sequence[QueryCase], gate: Gate) -> Table:
     """Return the first queries of what ``drill_down`` returned for a gate as a table."""
     rows = tuple(_row(case) for case in cases[:_TOP])
     first, second = gate.arms
-    heading = f"{second} against {first}" if isinstance(gate, InterferenceGate) else f"{first} against {second}"
-    notes = (
+    notes = [
         "Share: the query's part of the value, in points; the parts of all queries sum to it. "
         f"First relevant: rank of the first relevant document under {first} and under {second}, seed by seed; "
-        f"{ABSENT} where none was ranked, ? where that is not known.",
-        *_unread_notes(cases),
-    )
+        f"{ABSENT} where none was ranked, ? where that is not known."
+    ]
+    if unread := cases[0].unread if cases else ():
+        more = f", and {len(unread) - 1} more like it" if len(unread) > 1 else ""
+        notes.append(f"Texts or ranks are missing: {unread[0]}{more}.")
     return Table(
         name="drilldown",
         caption=f"The {len(rows)} queries with the largest differences, scores × 100",
         columns=("Query", first, second, "Difference", "Share", "First relevant"),
-        groups=(RowGroup(heading, rows),) if rows else (),
-        notes=notes,
+        groups=(RowGroup(" against ".join(gate.sides), rows),) if rows else (),
+        notes=tuple(notes),
     )
 
 
-def _details(
-    results: Results, gate: Gate, found: Finding, query_ids: Sequence[str]
-) -> tuple[list[list[Details | None]], tuple[str, ...]]:
-    """Return what is known of queries by arm and seed, None for a sidecar that cannot be read, and why it cannot."""
-    by_arm: list[list[Details | None]] = []
-    unread = []
-    for arm, seeds in zip(gate.arms, found.seeds, strict=True):
-        by_arm.append([])
-        for seed in seeds:
-            try:
-                by_arm[-1].append(results.query_details(arm, seed, f"{gate.task}/{found.datasets[0]}", query_ids))
-            except DataError as error:
-                by_arm[-1].append(None)
-                unread.append(str(error))
-    return by_arm, tuple(unread)
+def _details(results: Results, arm: str, seed: Seed, key: str, query_ids: Sequence[str]) -> Details | DataError:
+    """Return what is known of queries under one arm and seed, or why its sidecar cannot be read."""
+    try:
+        return results.query_details(arm, seed, key, query_ids)
+    except DataError as error:
+        return error
 
 
-def _ranks(of_arm: Sequence[Details | None], query_id: str, relevant: Iterable[str]) -> Ranks:
+def _ranks(of_arm: Sequence[Details | DataError], query_id: str, relevant: Iterable[str]) -> Ranks:
     """Return ranks by seed; empty where a seed is unknown, because None stands for a document that was not ranked."""
-    by_seed = [details[query_id].ranks for details in of_arm if details is not None]
+    by_seed = [details[query_id].ranks for details in of_arm if not isinstance(details, DataError)]
     if len(by_seed) < len(of_arm):
         return {}
     return {document_id: tuple(ranks.get(document_id) for ranks in by_seed) for document_id in relevant}
@@ -157,8 +140,8 @@ def _row(case: QueryCase) -> tuple[Cell, ...]:
     numbers = [100 * value for value in (case.first, case.second, case.difference, case.share)]
     return (
         Cell(f"{case.query_id}: {short}" if short else case.query_id),
-        *(Cell(f"{value:.2f}", value=value) for value in numbers[:2]),
-        *(Cell(f"{value:+.2f}", value=value) for value in numbers[2:]),
+        *(Cell.number(value, ".2f") for value in numbers[:2]),
+        *(Cell.number(value, "+.2f") for value in numbers[2:]),
         Cell(" → ".join(_first_ranks(ranks) or "?" for ranks in (case.first_ranks, case.second_ranks))),
     )
 
@@ -167,10 +150,3 @@ def _first_ranks(ranks: Ranks) -> str:
     """Return the rank of the first relevant document by seed, as ``1 3 –``."""
     found = ([rank for rank in of_seed if rank is not None] for of_seed in zip(*ranks.values(), strict=True))
     return " ".join(str(min(of_seed)) if of_seed else ABSENT for of_seed in found)
-
-
-def _unread_notes(cases: Sequence[QueryCase]) -> Iterator[str]:
-    unread = cases[0].unread if cases else ()
-    if unread:
-        more = f", and {len(unread) - 1} more like it" if len(unread) > 1 else ""
-        yield f"Texts or ranks are missing: {unread[0]}{more}."

@@ -1,4 +1,7 @@
-"""Training logs and logs of gradient conflicts, as a killed and resumed training leaves them."""
+"""Training logs and logs of gradient conflicts, as a killed and resumed training leaves them.
+
+Of a step's records, the later one counts: a resumed run writes again what came after its last state.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,6 @@ Log: TypeAlias = tuple[dict[str, Any], ...]
 """A training log: one record per line, with at least ``step`` and ``loss``."""
 
 Record = TypeVar("Record", bound=BaseModel)
-
 Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False, ge=-MOST, le=MOST)]
 Step: TypeAlias = Annotated[int, Field(ge=0, le=MOST)]
 
@@ -71,62 +73,44 @@ def read_logs(output_dir: Path) -> dict[tuple[str, int | None], Log]:
     Raises:
         DataError: a line that is no training record; names file and line.
     """
-    return {key: _training_log(path) for key, path in _log_files(output_dir, "train.jsonl")}
+    logs = {}
+    for key, path in _log_files(output_dir, "train.jsonl"):
+        read = _records(path, _Training, "a training record with step and loss")
+        records = {(record.step, record.task): record.model_dump(exclude_unset=True) for record in read}
+        logs[key] = tuple(records[step] for step in sorted(records, key=lambda step: (step[0], str(step[1]))))
+    return logs
 
 
 def read_conflict_logs(output_dir: Path) -> dict[tuple[str, int | None], ConflictLog]:
-    """Read the logs of gradient conflicts below an output folder, ``{arm}/seed_{N}/logs/gradient_conflicts.jsonl``.
-
-    Returns:
-        The logs that have a record, by arm and seed.
+    """Read the logs of gradient conflicts that have a record, ``{arm}/seed_{N}/logs/gradient_conflicts.jsonl``.
 
     Raises:
         DataError: a line that is no such record; names file and line.
     """
-    logs = {key: _conflict_log(path) for key, path in _log_files(output_dir, "gradient_conflicts.jsonl")}
-    return {key: log for key, log in logs.items() if log}
+    logs: dict[tuple[str, int | None], ConflictLog] = {}
+    for key, path in _log_files(output_dir, "gradient_conflicts.jsonl"):
+        if records := {(r.step, r.layer): r for r in _records(path, Conflict, "a record of gradient conflicts")}:
+            logs[key] = tuple(records.values())
+    return logs
 
 
 def _log_files(output_dir: Path, name: str) -> Iterator[tuple[tuple[str, int | None], Path]]:
     """Yield the logs of one name by arm and seed."""
     for path in find_files(output_dir, f"*/seed_*/logs/{name}") if output_dir.exists() else ():
-        seed = path.parts[-3].removeprefix("seed_")
-        arm = path.parts[-4]
+        arm, seed = path.parts[-4], path.parts[-3].removeprefix("seed_")
         if problem := name_problem(arm, is_folder=True):
             raise DataError(f"{path}: the name of its arm {problem}; rename the folder")
         if seed.isdecimal():
             yield (arm, int(seed)), path
 
 
-def _lines(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield each line with its place, without a last line that has no end: a killed run leaves one."""
+def _records(path: Path, kind: type[Record], what: str) -> Iterator[Record]:
+    """Yield the records of a log, without a last line that has no end: a killed run leaves one."""
     for number, line in enumerate(read_bytes(path).split(b"\n")[:-1], start=1):
         place = f"{path}:{number}"
-        yield place, unsealed(line, place)
-
-
-def _training_log(path: Path) -> Log:
-    """Return one record for each step and task; a resumed run's record replaces the earlier one."""
-    records: dict[tuple[int, Any], dict[str, Any]] = {}
-    for place, line in _lines(path):
-        record = _record(_Training, line, f"{place}: not a training record with step and loss")
-        records[record.step, record.task] = record.model_dump(exclude_unset=True)
-    return tuple(records[step] for step in sorted(records, key=lambda step: (step[0], str(step[1]))))
-
-
-def _conflict_log(path: Path) -> ConflictLog:
-    """Return one record for each step and layer; a resumed run's record replaces the earlier one."""
-    records: dict[tuple[int, int | str], Conflict] = {}
-    for place, line in _lines(path):
-        record = _record(Conflict, line, f"{place}: not a record of gradient conflicts")
-        records[record.step, record.layer] = record
-    return tuple(records.values())
-
-
-def _record(kind: type[Record], line: bytes, mistake: str) -> Record:
-    try:
-        return kind.model_validate_json(line)
-    except ValidationError as error:
-        first = error.errors()[0]
-        what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first["loc"] else first["msg"]
-        raise DataError(f"{mistake} ({what}); remove the line") from None
+        try:
+            yield kind.model_validate_json(unsealed(line, place))
+        except ValidationError as error:
+            first = error.errors()[0]
+            why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first["loc"] else first["msg"]
+            raise DataError(f"{place}: not {what} ({why}); remove the line") from None

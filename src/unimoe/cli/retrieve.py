@@ -67,7 +67,7 @@ def retrieve(
     in the folder vectors/ of the output folder, so you can restart a killed run; you may delete vectors/ at any time.
     Under torchrun the processes share the embedding, with --engine ray the machines of a cluster.
     """
-    from unimoe.analysis.before_after import print_before_after, refuse_unknown_arm
+    from unimoe.analysis.tables.comparisons import print_before_after, refuse_unknown_arm
     from unimoe.config.dense import DenseExperiment
     from unimoe.config.files import load_config
     from unimoe.evaluation.mteb.names import split_names

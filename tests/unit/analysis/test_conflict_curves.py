@@ -12,7 +12,7 @@ from support.results import make_result
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.figures import Drawing, all_figures
-from unimoe.analysis.figures.curves import conflict_rate, norm_ratio
+from unimoe.analysis.figures.training import conflict_rate, norm_ratio
 from unimoe.analysis.loading import Results
 from unimoe.analysis.logs import Conflict
 from unimoe.io import append_jsonl

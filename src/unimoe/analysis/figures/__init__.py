@@ -14,13 +14,12 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.figures.conflicts import conflict_figure
-from unimoe.analysis.figures.curves import conflict_rate_figure, loss_figure, norm_ratio_figure
 from unimoe.analysis.figures.files import save, to_svg
 from unimoe.analysis.figures.forest import comparison_groups, forest_figure, gate_groups
 from unimoe.analysis.figures.gates import difference_figure, power_curves, power_figure
 from unimoe.analysis.figures.scores import overview_figure, score_figure, score_panels
 from unimoe.analysis.figures.style import STYLE, Look, looks
+from unimoe.analysis.figures.training import conflict_figure, conflict_rate_figure, loss_figure, norm_ratio_figure
 from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.logs import read_conflict_logs
 from unimoe.analysis.tables.cells import caveat_notes
@@ -28,8 +27,7 @@ from unimoe.results import TASKS, Task
 
 __all__ = ["Drawing", "all_figures", "save", "save_all", "to_svg"]
 
-_MOST_COMPARISONS = 60
-"""Rows of a figure of comparisons: more are for the table."""
+_MOST_COMPARISONS = 60  # rows of a figure of comparisons: more are for the table
 
 _INTERVAL = "95 % interval for other seeds and queries (over queries alone where there is one run)"
 _ROWS = (
@@ -75,19 +73,12 @@ _NORM_RATIO = (
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure with what a reader needs beside it.
+    """A figure, drawn to be saved, with what a reader needs beside it."""
 
-    Attributes:
-        name: file stem, unique among the figures of an analysis.
-        caption: what is shown and how to read it.
-        figure: drawn, to be saved.
-        leads: whether it shows what the analysis found, and so comes before everything else.
-    """
-
-    name: str
-    caption: str
+    name: str  # file stem, unique among the figures of an analysis
+    caption: str  # what is shown and how to read it
     figure: Figure
-    leads: bool = False
+    leads: bool = False  # whether it shows what the analysis found, and so comes before everything else
 
 
 def all_figures(analysis: Analysis) -> Iterator[Drawing]:

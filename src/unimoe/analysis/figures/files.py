@@ -20,9 +20,7 @@ from matplotlib.text import Text
 from unimoe.analysis.figures.style import FONT, STYLE
 from unimoe.io import atomic_path
 
-DPI = 150
-"""Dots per inch of PNG files, and of images within PDF and SVG."""
-
+DPI = 150  # of PNG files, and of images within PDF and SVG
 _SVG = "http://www.w3.org/2000/svg"
 _XLINK = "http://www.w3.org/1999/xlink"
 _PAGE_WIDE = (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style")

@@ -21,53 +21,32 @@ from unimoe.analysis.gates.wording import WAYS, amount, interval_text, shares, s
 from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.analysis.tables.cells import gathered
 
-_PITCH = 0.17
-"""Height of a row, in inches."""
-
-_NAME = 1.6
-"""Room for the name of a row, in inches."""
-
-_NUMBERS = 1.38
-"""Room for an estimate and its interval."""
-
+_PITCH = 0.17  # height of a row, in inches
+_NAME = 1.6  # room for the name of a row, in inches
+_NUMBERS = 1.38  # room for an estimate and its interval, in inches
 _SHADES: dict[Label, float] = {"PASS": 0.34, "MARGINAL": 0.16}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the forest, in percent or points.
+    """One line of the forest, in percent or points."""
 
-    Attributes:
-        name: the dataset, or how several were put together.
-        value: NaN where there is none.
-        interval: of 95 %; None where it cannot be had.
-        numbers: value and interval as text.
-        label: what was decided.
-        look: of the arm that is judged.
-        several: whether the row is about several datasets.
-    """
-
-    name: str
-    value: float
-    interval: tuple[float, float] | None
-    numbers: str
-    label: str
-    look: Look
-    several: bool = False
+    name: str  # the dataset, or how several were put together
+    value: float  # NaN where there is none
+    interval: tuple[float, float] | None  # of 95 %; None where it cannot be had
+    numbers: str  # value and interval as text
+    label: str  # what was decided
+    look: Look  # of the arm that is judged
+    several: bool = False  # whether the row is about several datasets
 
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that share their cutoffs.
-
-    Attributes:
-        cutoffs: ascending, in the unit of the rows.
-        regions: the name and the shade of grey (0 to 1) of each region that the cutoffs bound; empty for none.
-    """
+    """Rows that share their cutoffs."""
 
     heading: str
-    cutoffs: tuple[float, ...]
-    regions: tuple[tuple[str, float], ...]
+    cutoffs: tuple[float, ...]  # ascending, in the unit of the rows
+    regions: tuple[tuple[str, float], ...]  # name and shade of grey (0 to 1) of each that the cutoffs bound, or empty
     rows: tuple[Row, ...]
 
 

@@ -16,19 +16,16 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
 from unimoe.analysis.figures.style import NEUTRAL, Dashes, Look, fit, panels, set_titles
-from unimoe.analysis.gates.definitions import Gate, InterferenceGate
+from unimoe.analysis.gates.definitions import Gate
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.loading import Results
 from unimoe.analysis.statistics.power import half_width
 from unimoe.analysis.statistics.variance import Terms
+from unimoe.analysis.tables.gates import by_kind
 
-MOST_STEPS = 300
-"""Steps of a panel, which is about 150 points wide in print."""
-
-MORE_SEEDS: dict[int, Dashes] = {5: "--", 10: ":"}
-"""Numbers of seeds to plan for, and the dashes of their curves."""
-
+MOST_STEPS = 300  # of a panel, which is about 150 points wide in print
+MORE_SEEDS: dict[int, Dashes] = {5: "--", 10: ":"}  # numbers of seeds to plan for, and the dashes of their curves
 QUERIES = np.unique(np.geomspace(30, 100_000, 40).astype(int))
 
 
@@ -44,7 +41,8 @@ def difference_figure(
         for arm, look in judged_first.items()
     ]
     xlabel = "queries, from the largest gain to the largest loss (%)"
-    figure, grid = panels(len(shown), left=0.33, xlabel=xlabel, ylabel=_difference(items), legend=legend, notes=notes)
+    ylabel = by_kind(items, "joint - specialist, points", "system - baseline, points", "difference, points")
+    figure, grid = panels(len(shown), left=0.33, xlabel=xlabel, ylabel=ylabel, legend=legend, notes=notes)
     titles = [f"{found.datasets[0]}{_which(item, items)}" for item, found in shown]
     set_titles(grid, titles, [f"n = {found.queries:,}" for _, found in shown])
     reach = 0.0
@@ -114,13 +112,6 @@ def _which(item: Judgment, items: Sequence[Judgment]) -> str:
     arms, metrics = {other.gate.sides for other in items}, {other.gate.metric for other in items}
     parts = [*([item.gate.sides[0]] if len(arms) > 1 else []), *([item.gate.metric] if len(metrics) > 1 else [])]
     return f", {', '.join(parts or [item.name])}"
-
-
-def _difference(items: Sequence[Judgment]) -> str:
-    kinds = {isinstance(item.gate, InterferenceGate) for item in items}
-    if kinds == {True}:
-        return "joint - specialist, points"
-    return "system - baseline, points" if kinds == {False} else "difference, points"
 
 
 @dataclass(frozen=True)

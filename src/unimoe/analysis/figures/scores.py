@@ -16,17 +16,14 @@ from matplotlib.ticker import MaxNLocator
 from unimoe.analysis.arms import arm_order
 from unimoe.analysis.figures.style import NEUTRAL, Look, fit, fit_all, panel_width, panels, set_titles, text_width
 from unimoe.analysis.loading import Results
-from unimoe.analysis.statistics.estimates import Linear, estimate
-from unimoe.analysis.statistics.variance import moments
+from unimoe.analysis.tables.comparisons import interval_of_mean
 
 
 @dataclass(frozen=True)
 class Score:
-    """Main metric of one arm on one dataset, x 100.
+    """Main metric of one arm on one dataset, x 100, by seed or once for an arm without seeds.
 
-    Attributes:
-        runs: by seed; one number for arms without seeds.
-        interval: of 95 %, for other seeds and queries; over queries alone where there is one run, None with one query.
+    The 95 % interval is for other seeds and queries; over queries alone where there is one run, None with one query.
     """
 
     runs: tuple[float, ...]
@@ -124,9 +121,7 @@ def _label(shown: Sequence[Panel]) -> str:
 
 def _score(results: Results, key: str, arm: str) -> Score:
     matrix = 100.0 * results.scores(arm, key, [r.seed for r in results.measured(key, arm)])
-    groups = [(0,)] if len(matrix) > 1 else []
-    mean = estimate(moments([[matrix]], groups), Linear(np.ones((1, 1))))
-    return Score(tuple(matrix.mean(axis=1).tolist()), mean.interval)
+    return Score(tuple(matrix.mean(axis=1).tolist()), interval_of_mean(matrix))
 
 
 def _name_rows(axes: Axes, names: Sequence[str]) -> None:

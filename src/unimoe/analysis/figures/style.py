@@ -27,10 +27,8 @@ from unimoe.analysis.tables.cells import short_names
 ONE_COLUMN, TWO_COLUMNS = 3.3, 6.9
 FONT = "DejaVu Sans"
 FONT_SIZE = 7.0
-LINE = 0.135
-"""Height of a line of text, in inches."""
-NEUTRAL = "#808080"
-"""Seen on white and on black."""
+LINE = 0.135  # height of a line of text, in inches
+NEUTRAL = "#808080"  # seen on white and on black
 
 STYLE: dict[Any, Any] = {
     "font.family": FONT,  # one alone: the PDF backend embeds every font of a list, 0.2 s each
@@ -58,8 +56,7 @@ STYLE: dict[Any, Any] = {
     "text.parse_math": False,  # names may hold dollar signs
 }
 
-_SHORTEST = 8
-"""Characters that are left of a name."""
+_SHORTEST = 8  # characters that are left of a name
 
 Dashes = Literal["-", "--", "-.", ":"]
 _Parts = tuple[str, str, str, Dashes]
@@ -81,14 +78,7 @@ _OTHERS: tuple[_Parts, ...] = (
 
 @dataclass(frozen=True)
 class Look:
-    """How an arm is drawn, in every figure.
-
-    Attributes:
-        colour: of fills and lines.
-        hatch: of bars, matplotlib's code.
-        marker: of points.
-        dashes: of lines.
-    """
+    """How an arm is drawn, in every figure: colour and dashes of lines, hatch of bars, marker of points."""
 
     colour: tuple[float, float, float]
     hatch: str
@@ -158,20 +148,9 @@ def panels(
     """Make a figure of ``n`` equal panels, its legend along its upper edge and its notes along its lower one.
 
     Panels share the scale across: only the outer ones have tick labels. Notes travel with the figure wherever it is
-    pasted. All lengths are in inches.
-
-    Args:
-        n: number of panels.
-        left: room for the tick labels of the first panel in a row.
-        xlabel: of all panels.
-        ylabel: of all panels.
-        width: of the figure; left out, one column of a paper where panels are below each other, else two.
-        height: of a panel, without title and tick labels; left out, low where there are many rows.
-        columns: most panels in a row.
-        right: room at the right.
-        above: room for the title of a panel in the first row.
-        legend: labelled handles.
-        notes: sentences.
+    pasted. Lengths are in inches: ``left`` is room for the tick labels of the first of at most ``columns`` panels in a
+    row, ``above`` for the titles of the first row, ``height`` that of a panel without title and tick labels, by default
+    low where there are many rows. The default ``width`` is one column of a paper for panels below each other, else two.
     """
     columns = min(n, columns)
     rows = ceil(n / columns)

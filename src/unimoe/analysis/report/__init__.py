@@ -57,9 +57,27 @@ def write_report(analysis: Analysis) -> Path:
 
 
 def write_tables(analysis: Analysis) -> list[Table]:
-    """Write every table with something in it as Markdown, LaTeX and CSV to ``analysis/tables``, and return them."""
-    kept = [table for table in _all_tables(analysis) if table.groups]
-    with atomic_dir(_subfolder(analysis, "tables")) as folder:
+    """Write every table with something in it as Markdown, LaTeX and CSV to ``analysis/tables``, and return them.
+
+    What was judged comes first, details last; where seeds or datasets are few, some tables have no rows.
+    """
+    results, judgments, comparisons = analysis.results, analysis.judgments, analysis.comparisons
+    tables = (
+        gates_table(analysis.outcomes),
+        datasets_table(judgments),
+        stability_table(judgments),
+        power_table(judgments),
+        overview_table(results, comparisons),
+        mteb_table(results),
+        tir_without_queries_table(results),
+        comparisons_table(results, comparisons),
+        training_table(results),
+        generate_comparison_table(results, comparisons),
+        mteb_tasks_table(results),
+        seeds_table(judgments),
+    )
+    kept = [table for table in tables if table.groups]
+    with atomic_dir(analysis.results.output_dir / SUBFOLDER / "tables") as folder:
         for table in kept:
             table.write(folder)
     return kept
@@ -69,7 +87,7 @@ def write_figures(analysis: Analysis) -> tuple[Path, ...]:
     """Draw every figure as PDF and PNG to ``analysis/figures``, and return the PNG files."""
     from unimoe.analysis.figures import save_all  # matplotlib is only loaded by those who draw
 
-    final = _subfolder(analysis, "figures")
+    final = analysis.results.output_dir / SUBFOLDER / "figures"
     with atomic_dir(final) as folder:
         return tuple(final / path.name for path in save_all(analysis, folder))
 
@@ -97,11 +115,8 @@ def gather(analysis: Analysis, tables: Sequence[Table]) -> Contents:
 def in_background(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
     """Start ``work`` in a copy of this process, and collect what it returns by calling what the context gives.
 
-    A copy sees all that has been loaded, without sending it. Only Linux copies a process safely; elsewhere, and on one
-    core, the work is done when it is asked for.
-
-    Args:
-        work: returns something that can be sent between processes, and changes nothing but files.
+    A copy sees all that has been loaded, without sending it; what the work returns is sent, and it may change nothing
+    but files. Only Linux copies a process safely; elsewhere, and on one core, the work is done when it is asked for.
 
     Raises:
         UnimoeError: what the work raised, when it is collected.
@@ -118,12 +133,11 @@ def in_background(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
 
     def received() -> T:
         try:
-            value, error = receiver.recv()
+            found: T | UnimoeError = receiver.recv()
         except EOFError:
             raise RuntimeError("a process in the background failed; its traceback is printed above") from None
-        if error is not None:
-            raise error
-        found: T = value
+        if isinstance(found, UnimoeError):
+            raise found
         return found
 
     try:
@@ -135,42 +149,18 @@ def in_background(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
 
 def _send(work: Callable[[], T], sender: Connection) -> None:
     try:
-        sender.send((work(), None))
+        sender.send(work())
     except UnimoeError as error:
-        sender.send((None, error))
+        sender.send(error)
     except Exception:
         traceback.print_exc()
-
-
-def _all_tables(analysis: Analysis) -> tuple[Table, ...]:
-    """Return all tables, what was judged first and details last; where seeds or datasets are few, some have no rows."""
-    results, comparisons = analysis.results, analysis.comparisons
-    outcomes, judgments = analysis.outcomes, analysis.judgments
-    return (
-        gates_table(outcomes),
-        datasets_table(judgments),
-        stability_table(outcomes),
-        power_table(outcomes),
-        overview_table(results, comparisons),
-        mteb_table(results),
-        tir_without_queries_table(results),
-        comparisons_table(results, comparisons),
-        training_table(results),
-        generate_comparison_table(results, comparisons),
-        mteb_tasks_table(results),
-        seeds_table(judgments),
-    )
-
-
-def _subfolder(analysis: Analysis, name: str) -> Path:
-    return analysis.results.output_dir / SUBFOLDER / name
 
 
 def _drawn(analysis: Analysis) -> tuple[DrawnFigure, ...]:
     """Draw every figure as ``write_figures`` does, and each also for the page."""
     from unimoe.analysis.figures import all_figures, save, to_svg  # matplotlib is only loaded by those who draw
 
-    with atomic_dir(_subfolder(analysis, "figures")) as folder:
+    with atomic_dir(analysis.results.output_dir / SUBFOLDER / "figures") as folder:
         return tuple(
             DrawnFigure(
                 file=save(drawing.figure, folder / drawing.name).name,

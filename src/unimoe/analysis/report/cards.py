@@ -10,16 +10,14 @@ from unimoe.analysis.gates.definitions import Gate, InterferenceGate
 from unimoe.analysis.gates.findings import Finding, region_of
 from unimoe.analysis.gates.judging import Judgment, Refusal
 from unimoe.analysis.gates.output import in_one_line, judgment_lines
-from unimoe.analysis.gates.wording import action, amount, claim, headline, shown
+from unimoe.analysis.gates.wording import action, amount, asked, claim, headline, shown
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.statistics.variance import ESTIMANDS
 from unimoe.analysis.tables.cells import gathered
 
+# Of the lines of a judgment, those for a first look, and those that a card shows in another way.
 _UNFOLDED = ("Advisory", "TIR", "Difference", "Confidence", "Specialist", "Would settle it", "Note")
-"""Lines for a first look."""
-
 _ELSEWHERE = ("Action", "By dataset")
-"""Lines that a card shows in another way."""
 
 _LONGEST = 8.0
 """An interval this many times as long as the distances between estimate and cutoffs goes on beyond the gauge."""
@@ -27,47 +25,30 @@ _LONGEST = 8.0
 
 @dataclass(frozen=True)
 class Gauge:
-    """Where an estimate, its interval and the cutoffs are on a line, 0 to 100.
+    """Where an estimate, its interval and the cutoffs are on a line, 0 to 100."""
 
-    Attributes:
-        words: the same for a reader who does not see the line.
-        ends: the labels of the regions at both ends of the line.
-        low: None without an interval, as ``high``; the line's own end where the interval goes on.
-        goes_on: whether the interval goes on to the left, and to the right.
-        cutoffs: place, text, and text anchor.
-    """
-
-    words: str
-    ends: tuple[str, str]
+    words: str  # the same for a reader who does not see the line
+    ends: tuple[str, str]  # the labels of the regions at both ends of the line
     estimate: float
-    low: float | None
+    low: float | None  # None without an interval; the line's own end where the interval goes on
     high: float | None
-    goes_on: tuple[bool, bool]
-    cutoffs: tuple[tuple[float, str, str], ...]
+    goes_on: tuple[bool, bool]  # beyond the left end of the line, beyond the right one
+    cutoffs: tuple[tuple[float, str, str], ...]  # place, text, and text anchor
 
 
 @dataclass(frozen=True)
 class Card:
-    """A judgment as the report shows it.
+    """A judgment as the report shows it; lines and parts are named facts."""
 
-    Attributes:
-        label: ``PASS``, ``ADVISORY PASS``, ``NOT JUDGED``.
-        headline: the finding as a sentence, or why there is none.
-        heading: what was judged, for example ``Reranking on scifact``.
-        about: the arms, and which gate asks.
-        lines: named facts for a first look; ``folded``: for a second one.
-        parts: what was found on each of several datasets.
-    """
-
-    label: str
-    headline: str
+    label: str  # PASS, ADVISORY PASS, NOT JUDGED
+    headline: str  # the finding as a sentence, or why there is none
     action: str
-    heading: str
-    about: str
+    heading: str  # what was judged, for example "Reranking on scifact"
+    about: str  # the arms, and which gate asks
     registered: bool
-    lines: tuple[tuple[str, str], ...] = ()
-    parts: tuple[tuple[str, str], ...] = ()
-    folded: tuple[tuple[str, str], ...] = ()
+    lines: tuple[tuple[str, str], ...] = ()  # for a first look
+    parts: tuple[tuple[str, str], ...] = ()  # what was found on each of several datasets
+    folded: tuple[tuple[str, str], ...] = ()  # for a second look
     gauge: Gauge | None = None
 
     @property
@@ -123,11 +104,11 @@ def reading(items: Sequence[Judgment]) -> Iterator[str]:
         )
     if any(not isinstance(item.gate, InterferenceGate) for item in items):
         yield "A difference is system minus baseline in points (score x 100). PASS means that the gate's claim holds."
-    asked = gathered((_asked(item.gate), item.name) for item in items)
-    if len(asked) == 1:
-        yield f"What the gate{'s' if len(items) > 1 else ''} asked: {next(iter(asked))}."
+    claims = gathered((_claim(item.gate), item.name) for item in items)
+    if len(claims) == 1:
+        yield f"What the gate{'s' if len(items) > 1 else ''} asked: {next(iter(claims))}."
     else:
-        yield "What the gates asked. " + " ".join(f"{', '.join(names)}: {what}." for what, names in asked.items())
+        yield " ".join(["What the gates asked.", *(f"{', '.join(names)}: {what}." for what, names in claims.items())])
     yield (
         "A label is given where one region between the cutoffs holds the confidence that its gate asks for. Otherwise "
         "it is INCONCLUSIVE: these seeds and queries cannot decide, wherever the estimate lies. Confidence is the "
@@ -139,16 +120,15 @@ def reading(items: Sequence[Judgment]) -> Iterator[str]:
 
 def _judged(item: Judgment) -> Card:
     gate, lines = item.gate, [line for line in judgment_lines(item) if line[0] not in _ELSEWHERE]
-    several = len(item.rows) > 1
     return Card(
-        label=f"ADVISORY {item.label}" if item.advisory else item.label,
+        label=item.verdict,
         headline=headline(item),
         action=_sentence("a look ahead, no decision" if item.advisory else action(item)).removesuffix("."),
         heading=_heading(gate),
         about=_about(item.name, gate, registered=item.registered),
         registered=item.registered,
         lines=tuple(line for line in lines if line[0] in _UNFOLDED),
-        parts=tuple((row.datasets[0], in_one_line(item, row)) for row in item.rows) if several else (),
+        parts=tuple((row.datasets[0], in_one_line(item, row)) for row in item.parts),
         folded=tuple(line for line in lines if line[0] not in _UNFOLDED),
         gauge=gauge(gate, item.found),
     )
@@ -162,13 +142,13 @@ def _refused(item: Refusal, registered: bool) -> Card:
         heading=_heading(item.gate),
         about=_about(item.name, item.gate, registered=registered),
         registered=registered,
-        lines=(("Asked", f"{claim(item.gate)}, with confidence {item.gate.confidence:g}"),),
+        lines=(("Asked", asked(item.gate)),),
     )
 
 
 def _about(name: str, gate: Gate, *, registered: bool) -> str:
-    which = f"gate {name}, {'registered' if registered else 'not registered'}"
-    return f"{' against '.join(gate.sides)}, {gate.metric}; {which}"
+    which = "registered" if registered else "not registered"
+    return f"{' against '.join(gate.sides)}, {gate.metric}; gate {name}, {which}"
 
 
 def _heading(gate: Gate) -> str:
@@ -176,7 +156,7 @@ def _heading(gate: Gate) -> str:
     return f"{gate.task.capitalize()} on {datasets[0] if len(datasets) == 1 else f'{len(datasets)} datasets'}"
 
 
-def _asked(gate: Gate) -> str:
+def _claim(gate: Gate) -> str:
     between = ", MARGINAL between" if isinstance(gate, InterferenceGate) and len(gate.cutoffs) > 1 else ""
     return f"{claim(gate)}{between}; a label needs confidence {gate.confidence:g}"
 

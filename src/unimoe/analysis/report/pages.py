@@ -17,49 +17,34 @@ from unimoe.analysis.report.provenance import Fact
 from unimoe.analysis.report.queries import Queries
 from unimoe.analysis.tables import Table, escape_markdown
 
-FIRST_ROWS = 25
-"""Rows of the drill-down that are in the page itself, for readers without JavaScript."""
-
-FOLD_ABOVE = 80
-"""Longer tables are folded; print opens them."""
+FIRST_ROWS = 25  # rows of the drill-down that are in the page itself, for readers without JavaScript
+FOLD_ABOVE = 80  # rows: longer tables are folded; print opens them
 
 
 @dataclass(frozen=True)
 class DrawnFigure:
-    """A figure on disk, as the name of a PNG below ``figures/``, and on the page, as an ``svg`` element.
-
-    Attributes:
-        inches: its width in print, so that text has one size on the page as well.
-        leads: whether it belongs at the top.
-    """
+    """A figure on disk, as the name of a PNG below ``figures/``, and on the page, as an ``svg`` element."""
 
     file: str
     caption: str
     svg: str
-    inches: float
-    leads: bool
+    inches: float  # its width in print, so that text has one size on the page as well
+    leads: bool  # to the top of the page
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What the report says, figures apart.
-
-    Attributes:
-        findings: where no gate was judged, what comparisons of systems say; a sentence each.
-        origin: which file registered the gates, or that none did; empty without gates.
-        reading: how to read all that, a paragraph each.
-        missing: what the analysis would have used and did not find.
-    """
+    """What the report says, figures apart."""
 
     experiment: str
     caveats: tuple[str, ...]
     cards: tuple[Card, ...]
-    findings: tuple[str, ...]
-    origin: str
-    reading: tuple[str, ...]
+    findings: tuple[str, ...]  # where no gate was judged, what comparisons of systems say; a sentence each
+    origin: str  # which file registered the gates, or that none did; empty without gates
+    reading: tuple[str, ...]  # how to read all that, a paragraph each
     tables: tuple[Table, ...]
     queries: Queries
-    missing: tuple[str, ...]
+    missing: tuple[str, ...]  # what the analysis would have used and did not find
     provenance: tuple[Fact, ...]
 
     @property

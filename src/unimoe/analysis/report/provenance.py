@@ -15,8 +15,7 @@ from unimoe.analysis.tables.cells import gathered
 from unimoe.io import hash_json
 from unimoe.results import EvalResult
 
-Fact = tuple[str, str]
-"""A name and what it says."""
+Fact = tuple[str, str]  # a name and what it says
 
 
 def missing_parts(analysis: Analysis) -> Iterator[str]:

@@ -5,66 +5,44 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.drilldown import QueryCase
-from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment
-from unimoe.analysis.tables.gates import column_heads
+from unimoe.analysis.tables.gates import by_kind, column_heads
 from unimoe.limits import visible
 
 MOST_CHARACTERS = 280
 MOST_DOCUMENTS = 5
 
 
-@dataclass(frozen=True)
-class QueryRow:
-    """One query under two arms, in the order of the page's columns; scores x 100, means over seeds.
+class QueryRow(NamedTuple):
+    """One query under two arms, in the order of the page's columns; scores x 100, means over seeds."""
 
-    Attributes:
-        place: index into ``Queries.places``.
-        share: what the query adds to the gate's value on its dataset, in points.
-        ranks: a line for each relevant document, ``doc: ranks under the first arm → ranks under the second``.
-        best: best rank of any relevant document under either arm, to sort by; None where none was ranked.
-    """
-
-    place: int
+    place: int  # index into ``Queries.places``
     id: str
     text: str
     first: float
     second: float
     difference: float
-    share: float
-    ranks: tuple[str, ...]
-    best: int | None
+    share: float  # what the query adds to the gate's value on its dataset, in points
+    ranks: tuple[str, ...]  # of each relevant document, ``doc: ranks under the first arm → ranks under the second``
+    best: int | None  # rank of any relevant document under either arm, to sort by; None where none was ranked
 
 
 @dataclass(frozen=True)
 class Queries:
-    """The rows of the drill-down, largest difference first.
+    """The rows of the drill-down, largest difference first."""
 
-    Attributes:
-        roles: of the first and the second arm, as headings.
-        value: what the shares add up to.
-        words: what the reader sees, and what was left out.
-        places: where queries were compared, ``reranking/scifact``, with the arms or the gate where that is no name.
-        unread: why texts or ranks are missing, a line for each sidecar.
-    """
-
-    roles: tuple[str, str]
-    value: str
-    words: str
-    places: tuple[str, ...]
+    roles: tuple[str, str]  # of the first and the second arm, as headings
+    value: str  # what the shares add up to
+    words: str  # what the reader sees, and what was left out
+    places: tuple[str, ...]  # ``reranking/scifact``, with the arms or the gate where that is no name
     rows: tuple[QueryRow, ...]
-    unread: tuple[str, ...]
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """The rows for the page's script, as arrays in the order of the columns."""
-        return {"places": self.places, "rows": [astuple(row) for row in self.rows]}
+    unread: tuple[str, ...]  # why texts or ranks are missing, a line for each sidecar
 
 
 def gather_queries(analysis: Analysis) -> Queries:
@@ -73,7 +51,14 @@ def gather_queries(analysis: Analysis) -> Queries:
     cases = [analysis.cases[item.name, found.datasets[0]] for item, found in shown]
     rows = [_row(place, case) for place, of_place in enumerate(cases) for case in of_place]
     total = sum(found.queries for _, found in shown)
-    compared, sign, value = _words({isinstance(item.gate, InterferenceGate) for item, _ in shown})
+    gains = "A positive difference is a query that the system gains."
+    loses = "A negative difference is a query that the joint arm loses; what it adds to TIR is then positive."
+    compared, sign, value = by_kind(
+        analysis.judgments,
+        ("The joint arm against its specialist", loses, "TIR"),
+        ("The system against the baseline", gains, "the difference"),
+        ("The two arms of each gate", f"{gains} {loses}", "the value of the gate"),
+    )
     return Queries(
         roles=column_heads(analysis.judgments)[:2],
         value=value,
@@ -83,19 +68,8 @@ def gather_queries(analysis: Analysis) -> Queries:
         ),
         places=tuple(_places(shown)),
         rows=tuple(sorted(rows, key=lambda row: -abs(row.difference))),
-        unread=tuple(dict.fromkeys(line for of_place in cases for line in (of_place[0].unread if of_place else ()))),
+        unread=tuple(dict.fromkeys(line for of_place in cases for case in of_place[:1] for line in case.unread)),
     )
-
-
-def _words(kinds: set[bool]) -> tuple[str, str, str]:
-    """Return what is compared, what the signs mean, and what the parts add up to."""
-    loses = "A negative difference is a query that the joint arm loses; what it adds to TIR is then positive."
-    if kinds == {True}:
-        return "The joint arm against its specialist", loses, "TIR"
-    gains = "A positive difference is a query that the system gains."
-    if kinds == {False}:
-        return "The system against the baseline", gains, "the difference"
-    return "The two arms of each gate", f"{gains} {loses}", "the value of the gate"
 
 
 def _places(shown: Sequence[tuple[Judgment, Finding]]) -> Iterator[str]:
@@ -111,7 +85,8 @@ def _places(shown: Sequence[tuple[Judgment, Finding]]) -> Iterator[str]:
 
 
 def _row(place: int, case: QueryCase) -> QueryRow:
-    documents = sorted(case.relevant, key=lambda document: _prominence(case, document))
+    best = {document: _best_rank(case, document) for document in case.relevant}
+    documents = sorted(best, key=lambda document: (best[document], -case.relevant[document], document))
     lines = [_ranks(case, document) for document in documents[:MOST_DOCUMENTS]]
     if len(documents) > MOST_DOCUMENTS:
         lines.append(f"and {len(documents) - MOST_DOCUMENTS:,} more")
@@ -124,18 +99,14 @@ def _row(place: int, case: QueryCase) -> QueryRow:
         difference=_points(case.difference),
         share=round(100 * case.share, 3) + 0.0,
         ranks=tuple(lines),
-        best=min((rank for document in documents if (rank := _best_rank(case, document))), default=None),
+        best=next((int(best[document]) for document in documents[:1] if best[document] < math.inf), None),
     )
 
 
-def _prominence(case: QueryCase, document: str) -> tuple[float, int, str]:
-    """Return a sort key: the best rank under either arm, then the grade; what nobody retrieved comes last."""
-    return _best_rank(case, document) or math.inf, -case.relevant[document], document
-
-
-def _best_rank(case: QueryCase, document: str) -> int | None:
+def _best_rank(case: QueryCase, document: str) -> float:
+    """Return the best rank under either arm; infinity for a document that nobody retrieved."""
     held = (ranks.get(document, ()) for ranks in (case.first_ranks, case.second_ranks))
-    return min((rank for by_seed in held for rank in by_seed if rank), default=None)
+    return min((rank for by_seed in held for rank in by_seed if rank), default=math.inf)
 
 
 def _ranks(case: QueryCase, document: str) -> str:

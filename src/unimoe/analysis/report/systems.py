@@ -10,8 +10,7 @@ from unimoe.analysis.loading import Results
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.tables.cells import gathered
 
-_NAMED = 4
-"""Systems that a sentence names; more are counted."""
+_NAMED = 4  # systems that a sentence names; more are counted
 
 
 def systems_headlines(results: Results, comparisons: Sequence[Comparison]) -> list[str]:
@@ -59,16 +58,17 @@ def _of_dataset(results: Results, key: str, comparisons: Sequence[Comparison], *
     said = f"{where}, {best} has the highest {metric} ({score})"
     here = [c for c in comparisons if (c.key, c.metric) == (key, metric) and best in (c.system, c.baseline)]
     of_best = {c.baseline if c.system == best else c.system: c for c in here}
-    against = next((arm for arm in others if arm in of_best), None)
-    if against is None:
+    against = [arm for arm in others if arm in of_best]
+    if not against:
         return f"{said}; it was compared with none of {_listed(others)}."
-    beaten = [arm for arm in others if arm in of_best and of_best[arm].significant]
-    nearest = of_best[against]
+    nearest = of_best[against[0]]
     margin = f"{abs(100 * nearest.delta):.{_digits(nearest)}f} points"
-    said += f", {margin} above {against} {_certainty(nearest, best)}"
-    if not beaten:
-        return f"{said}, and is not significantly better than {_listed([arm for arm in others if arm in of_best])}."
-    return f"{said}, and is significantly better than {_listed(beaten)}."
+    beaten = [arm for arm in against if of_best[arm].significant]
+    better = "is significantly better" if beaten else "is not significantly better"
+    return (
+        f"{said}, {margin} above {against[0]} {_certainty(nearest, best)}, and {better} than "
+        f"{_listed(beaten or against)}."
+    )
 
 
 def _certainty(c: Comparison, best: str) -> str:

@@ -15,11 +15,8 @@ from unimoe.analysis.loading import Results
 
 Mark = Literal["best", "second"]
 
-ABSENT = "–"
-"""Shown where there is no number; empty in CSV."""
-
-NAME_WIDTH = 32
-"""Characters of a name in a table with many columns; longer ones are cut."""
+ABSENT = "–"  # shown where there is no number; empty in CSV
+NAME_WIDTH = 32  # characters of a name in a table with many columns; longer ones are cut
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
@@ -27,23 +24,49 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell.
+    """One cell."""
 
-    Attributes:
-        text: what is shown; numbers with an ASCII minus, which becomes a real one where the format has it.
-        spread: shown small behind the text, without its sign ±; a standard deviation.
-        value: the number behind the text in full precision, for CSV; None where the text is no number.
-        symbols: raised behind the text, such as the letters of the arms that this one beats.
-        full: the whole name where ``text`` is cut, for CSV.
-    """
-
-    text: str
-    spread: str = ""
+    text: str  # what is shown; numbers with an ASCII minus, which becomes a real one where the format has it
+    spread: str = ""  # shown small behind the text, without its sign ±; a standard deviation
     mark: Mark | None = None
-    value: float | None = None
+    value: float | None = None  # the number behind the text in full precision, for CSV; None where it is no number
     spread_value: float | None = None
-    symbols: str = ""
-    full: str = ""
+    symbols: str = ""  # raised behind the text, such as the letters of the arms that this one beats
+    full: str = ""  # the whole name where ``text`` is cut, for CSV
+
+    @classmethod
+    def number(cls, value: float | None, form: str = ".4g") -> Cell:
+        """Return a number in some format; absent where there is none, or it is not finite."""
+        return cls(ABSENT) if value is None or not math.isfinite(value) else cls(format(value, form), value=value)
+
+    @classmethod
+    def count(cls, value: int | None) -> Cell:
+        """Return a whole number; absent where there is none."""
+        return cls.number(value, ",")
+
+    @classmethod
+    def signed(cls, value: float | None, digits: int = 2, *, keep_side: bool = False) -> Cell:
+        """Return a difference with its sign, as ``formats.signed``; absent where there is none."""
+        return cls(ABSENT) if value is None else cls(signed(value, digits, keep_side=keep_side), value=value)
+
+    @classmethod
+    def p(cls, p: float | None) -> Cell:
+        """Return a p-value on its side of the level of the tests; absent where there is none."""
+        return cls(ABSENT) if p is None else cls(p_text(p), value=p)
+
+    @classmethod
+    def mean(cls, values: Sequence[float]) -> Cell:
+        """Return the mean and, of two and more values, the standard deviation (divisor n - 1)."""
+        if not values:
+            return cls(ABSENT)
+        mean = float(np.mean(values))
+        text = f"{mean:.2f}"
+        cell = cls(text if text.strip("-0.") else text.removeprefix("-"), value=mean)
+        return cell.with_spread(float(np.std(values, ddof=1)) if len(values) > 1 else None)
+
+    def with_spread(self, std: float | None) -> Cell:
+        """Return the cell with the standard deviation of its value; as it is where there is none."""
+        return self if std is None or not math.isfinite(std) else replace(self, spread=f"{std:.2f}", spread_value=std)
 
     @property
     def typeset(self) -> str:
@@ -51,8 +74,7 @@ class Cell:
         return self.text if self.value is None else self.text.replace("-", "−")
 
 
-Row: TypeAlias = tuple[Cell, ...]
-"""Its first cell names it."""
+Row: TypeAlias = tuple[Cell, ...]  # its first cell names it
 
 
 @dataclass(frozen=True)
@@ -79,41 +101,6 @@ def natural_key(name: object) -> list[tuple[int, str]]:
 def row_groups(rows: Iterable[tuple[str, Row]]) -> tuple[RowGroup, ...]:
     """Return rows below their headings; rows of one heading together, no group without rows."""
     return tuple(RowGroup(heading, tuple(of_group)) for heading, of_group in gathered(rows).items())
-
-
-def mean_cell(values: Sequence[float]) -> Cell:
-    """Return the mean and, of two and more values, the standard deviation (divisor n - 1)."""
-    if not values:
-        return Cell(ABSENT)
-    mean = float(np.mean(values))
-    text = f"{mean:.2f}"
-    cell = Cell(text if text.strip("-0.") else text.removeprefix("-"), value=mean)
-    return with_spread(cell, float(np.std(values, ddof=1)) if len(values) > 1 else None)
-
-
-def signed_cell(value: float | None, digits: int = 2, *, keep_side: bool = False) -> Cell:
-    """Return a difference with its sign, as ``formats.signed``; absent where there is none."""
-    return Cell(ABSENT) if value is None else Cell(signed(value, digits, keep_side=keep_side), value=value)
-
-
-def count_cell(value: int) -> Cell:
-    """Return a whole number."""
-    return Cell(f"{value:,}", value=value)
-
-
-def number_cell(value: float) -> Cell:
-    """Return a number with four digits; absent where it is not finite."""
-    return Cell(f"{value:.4g}", value=value) if math.isfinite(value) else Cell(ABSENT)
-
-
-def with_spread(cell: Cell, std: float | None) -> Cell:
-    """Return the cell of a value with its standard deviation; as it is where there is none."""
-    return cell if std is None or not math.isfinite(std) else replace(cell, spread=f"{std:.2f}", spread_value=std)
-
-
-def p_cell(p: float | None) -> Cell:
-    """Return a p-value on its side of the level of the tests; absent where there is none."""
-    return Cell(ABSENT) if p is None else Cell(p_text(p), value=p)
 
 
 def marked(cells: Sequence[Cell]) -> list[Cell]:
@@ -162,25 +149,15 @@ def _cut(name: str, width: int, *, at_start: bool) -> str:
 
 @dataclass(frozen=True)
 class Content:
-    """A table and everything a reader needs beside it.
+    """A table and everything a reader needs beside it."""
 
-    Attributes:
-        name: file stem, and the label in LaTeX.
-        caption: what is shown, in one sentence.
-        columns: headings; the first column holds names and is set flush left, the others flush right.
-        groups: blocks of rows.
-        notes: facts and caveats that travel with the table wherever it is pasted.
-        csv_only: columns of CSV alone, where width costs nothing.
-        title: a short headline, for a page that shows several tables.
-    """
-
-    name: str
-    caption: str
-    columns: tuple[str, ...]
+    name: str  # file stem, and the label in LaTeX
+    caption: str  # what is shown, in one sentence
+    columns: tuple[str, ...]  # headings; the first column holds names and is set flush left, the others flush right
     groups: tuple[RowGroup, ...]
-    notes: tuple[str, ...] = ()
-    csv_only: frozenset[str] = frozenset()
-    title: str = ""
+    notes: tuple[str, ...] = ()  # facts and caveats that travel with the table wherever it is pasted
+    csv_only: frozenset[str] = frozenset()  # columns of CSV alone, where width costs nothing
+    title: str = ""  # a short headline, for a page that shows several tables
 
     @property
     def by_column(self) -> list[Row]:

@@ -1,52 +1,56 @@
-"""Paired comparisons of arms as tables, and as letters behind scores: which arms each one beats."""
+"""Paired comparisons of arms: as tables, as letters behind scores, before and after, and as cells of a study's table.
+
+The interval and the p of a difference are one statement of the model of variance: they hold for other queries and, of
+arms with several seeds, for other seeds. All differences that one table shows are one family.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
 
 from unimoe.analysis.arms import arm_order
-from unimoe.analysis.comparisons import ALPHA, Comparison
-from unimoe.analysis.loading import Results
-from unimoe.analysis.statistics.estimates import LEVEL
-from unimoe.analysis.tables.cells import (
-    ABSENT,
-    Cell,
-    Row,
-    caveat_notes,
-    gathered,
-    mean_cell,
-    number_cell,
-    p_cell,
-    row_groups,
-    signed_cell,
-)
+from unimoe.analysis.comparisons import ALPHA, Comparison, before_after, difference, unknown_arm
+from unimoe.analysis.formats import signed
+from unimoe.analysis.loading import Results, load_all_results
+from unimoe.analysis.statistics.estimates import LEVEL, Linear, estimate, holm
+from unimoe.analysis.statistics.variance import Array, groups_of, moments
+from unimoe.analysis.tables.cells import ABSENT, Cell, Row, caveat_notes, gathered, row_groups
 from unimoe.analysis.tables.table import Table
+from unimoe.console import stderr, stdout
+from unimoe.errors import UsageError
+from unimoe.io import find_files
+
+Asked = TypeVar("Asked", bound=Hashable)
 
 _COLUMNS: dict[str, Callable[[Comparison], Cell]] = {
-    "Comparison": lambda c: Cell(_named(c)),
+    "Comparison": lambda c: Cell(f"{c.system} − {c.baseline}"),
     "Metric": lambda c: Cell(c.metric),
-    "Before": lambda c: mean_cell([100 * c.means[1]]),
-    "After": lambda c: mean_cell([100 * c.means[0]]),
+    "Before": lambda c: Cell.mean([100 * c.means[1]]),
+    "After": lambda c: Cell.mean([100 * c.means[0]]),
     "Holds for other": lambda c: Cell(ABSENT if c.p is None else c.holds_for),
-    "Delta": lambda c: signed_cell(100 * c.delta),
-    "Low": lambda c: signed_cell(c.interval and 100 * c.interval[0], keep_side=True),
-    "High": lambda c: signed_cell(c.interval and 100 * c.interval[1], keep_side=True),
-    "p": lambda c: p_cell(c.p),
-    "Holm": lambda c: p_cell(c.p_holm),
-    "d": lambda c: signed_cell(c.effect),
+    "Delta": lambda c: Cell.signed(100 * c.delta),
+    "Low": lambda c: Cell.signed(c.interval and 100 * c.interval[0], keep_side=True),
+    "High": lambda c: Cell.signed(c.interval and 100 * c.interval[1], keep_side=True),
+    "p": lambda c: Cell.p(c.p),
+    "Holm": lambda c: Cell.p(c.p_holm),
+    "d": lambda c: Cell.signed(c.effect),
     "W/T/L": lambda c: Cell(f"{c.wins:,}/{c.ties:,}/{c.losses:,}"),
-    "System mean": lambda c: mean_cell([100 * c.means[0]]),
-    "Baseline mean": lambda c: mean_cell([100 * c.means[1]]),
-    "Relative (%)": lambda c: signed_cell(None if c.relative is None else 100 * c.relative),
-    "Superiority": lambda c: Cell(f"{c.superiority:.3f}", value=c.superiority),
-    "Check: bootstrap low": lambda c: signed_cell(100 * c.check_interval[0]),
-    "Check: bootstrap high": lambda c: signed_cell(100 * c.check_interval[1]),
-    "Check: sign-flip p": lambda c: p_cell(c.check_p),
-    "Degrees of freedom": lambda c: number_cell(c.difference.degrees_of_freedom if c.difference.terms else math.nan),
-    "Standard error": lambda c: number_cell(100 * c.difference.standard_error if c.difference.terms else math.nan),
+    "System mean": lambda c: Cell.mean([100 * c.means[0]]),
+    "Baseline mean": lambda c: Cell.mean([100 * c.means[1]]),
+    "Relative (%)": lambda c: Cell.signed(None if c.relative is None else 100 * c.relative),
+    "Superiority": lambda c: Cell.number(c.superiority, ".3f"),
+    "Check: bootstrap low": lambda c: Cell.signed(100 * c.check_interval[0]),
+    "Check: bootstrap high": lambda c: Cell.signed(100 * c.check_interval[1]),
+    "Check: sign-flip p": lambda c: Cell.p(c.check_p),
+    "Degrees of freedom": lambda c: Cell.number(c.difference.degrees_of_freedom if c.difference.terms else math.nan),
+    "Standard error": lambda c: Cell.number(100 * c.difference.standard_error if c.difference.terms else math.nan),
 }
 _TEST = ("Delta", "Low", "High", "p", "Holm")
 _CHECKS = tuple(_COLUMNS)[-5:]
@@ -54,17 +58,11 @@ _CHECKS = tuple(_COLUMNS)[-5:]
 
 @dataclass(frozen=True)
 class Marks:
-    """Which arms beat which, as letters; all is empty where nothing was compared.
+    """Which arms beat which, as letters; all is empty where nothing was compared."""
 
-    Attributes:
-        letters: of each arm, the same in every table of one set of results.
-        beaten: the letters of the arms that one beats significantly, by ``task/dataset`` and arm.
-        notes: how that was tested, and what it holds for.
-    """
-
-    letters: Mapping[str, str]
-    beaten: Mapping[tuple[str, str], str]
-    notes: tuple[str, ...]
+    letters: Mapping[str, str]  # of each arm, the same in every table of one set of results
+    beaten: Mapping[tuple[str, str], str]  # letters of the arms that one beats significantly, by task/dataset and arm
+    notes: tuple[str, ...]  # how that was tested, and what it holds for
 
     def behind(self, key: str, arm: str) -> str:
         """Return what is raised behind the score of an arm."""
@@ -80,20 +78,20 @@ def significance_marks(results: Results, comparisons: Sequence[Comparison]) -> M
         return Marks({}, {}, ())
     arms = sorted({result.config_name for result in results.results}, key=arm_order)
     letters = {arm: _letter(place) for place, arm in enumerate(arms)}
-    won: dict[tuple[str, str], list[int]] = {}
+    won: dict[tuple[str, str], set[int]] = {}
     for c in comparisons:
         if c.significant and c.metric == results.measured(c.key)[0].main_metric:
             better, worse = (c.system, c.baseline) if c.delta > 0 else (c.baseline, c.system)
-            won.setdefault((c.key, better), []).append(arms.index(worse))
+            won.setdefault((c.key, better), set()).add(arms.index(worse))
     between = "" if len(arms) <= 26 else ","
-    beaten = {place: between.join(_letter(i) for i in sorted(set(of_arm))) for place, of_arm in won.items()}
+    beaten = {place: between.join(map(_letter, sorted(worse))) for place, worse in won.items()}
     return Marks(letters, beaten, tuple(_mark_notes(comparisons, any_significant=bool(beaten))))
 
 
 def comparisons_table(results: Results, comparisons: Sequence[Comparison]) -> Table:
     """Return a row for each paired comparison of one family, differences in points (score x 100)."""
-    shown = ("Comparison", "Holds for other", *_TEST, "d", "W/T/L")
-    details = ("Metric", "System mean", "Baseline mean", "Relative (%)", "Superiority", *_CHECKS)
+    csv_only = ("Metric", "System mean", "Baseline mean", "Relative (%)", "Superiority", *_CHECKS)
+    columns = ("Comparison", "Holds for other", *_TEST, "d", "W/T/L", *csv_only)
     return Table(
         name="significance",
         title="Paired comparisons",
@@ -101,41 +99,122 @@ def comparisons_table(results: Results, comparisons: Sequence[Comparison]) -> Ta
             "Paired comparisons: difference (delta) in points (score × 100) with its "
             f"{100 * LEVEL:g} % interval, p, and p corrected by Holm"
         ),
-        columns=(*shown, *details),
-        csv_only=frozenset(details),
-        groups=row_groups(
-            (f"{c.key}, {c.metric} ({c.queries:,} queries)", _row(c, (*shown, *details))) for c in comparisons
-        ),
+        columns=columns,
+        csv_only=frozenset(csv_only),
+        groups=row_groups((f"{c.key}, {c.metric} ({c.queries:,} queries)", _row(c, columns)) for c in comparisons),
         notes=(*_notes(comparisons), *caveat_notes(results)),
     )
 
 
 def before_after_table(results: Results, comparisons: Sequence[Comparison]) -> Table:
     """Return a row for each metric of a later arm and an earlier one, in points (score x 100)."""
-    shown, details = ("Metric", "Before", "After", *_TEST, "W/T/L"), ("Holds for other", "d", *_CHECKS)
+    csv_only = ("Holds for other", "d", *_CHECKS)
+    columns = ("Metric", "Before", "After", *_TEST, "W/T/L", *csv_only)
+    where = "{0.key}: {0.system} (after) against {0.baseline} (before), {0.queries:,} queries"
     return Table(
         name="before_after",
         title="Before and after",
         caption=f"Scores before and after × 100, and their difference with its {100 * LEVEL:g} % interval",
-        columns=(*shown, *details),
-        csv_only=frozenset(details),
-        groups=row_groups(
-            (
-                f"{c.key}: {c.system} (after) against {c.baseline} (before), {c.queries:,} queries",
-                _row(c, (*shown, *details)),
-            )
-            for c in comparisons
-        ),
+        columns=columns,
+        csv_only=frozenset(csv_only),
+        groups=row_groups((where.format(c), _row(c, columns)) for c in comparisons),
         notes=(*_notes(comparisons), *caveat_notes(results)),
     )
 
 
+def refuse_unknown_arm(output_dir: Path, arm: str, coming: Iterable[str]) -> None:
+    """Refuse, before any work is done, an arm that has no result in a folder and is none of those to come.
+
+    Raises:
+        UsageError: there is none; names the closest.
+    """
+    there = find_files(output_dir, "*/seed_*/results/*/*.json") if output_dir.exists() else []
+    known = sorted({*coming, *(path.parents[3].name for path in there)})
+    if arm not in known:
+        raise UsageError(unknown_arm(arm, known))
+
+
+def print_before_after(output_dir: Path, before: str, after: Sequence[str], keys: Sequence[str]) -> None:
+    """Print a table of how some arms differ from an earlier one on some ``task/dataset`` keys of a folder.
+
+    Nothing is printed without keys; a key on which the earlier arm was not measured is named on stderr.
+    """
+    after = [arm for arm in after if arm != before]
+    if not keys or not after:
+        return
+    results = load_all_results(output_dir, only={(arm, key) for arm in (before, *after) for key in keys})
+    compared = [key for key in keys if results.measured(key, before)]
+    for key in keys:
+        if key not in compared:
+            stderr.print(f"{key}: no result of {before} to compare with", style="yellow", soft_wrap=True)
+    if compared:
+        stdout.print()
+        stdout.print(before_after_table(results, before_after(results, before, after, keys=compared)).to_rich())
+
+
+@dataclass(frozen=True)
+class Arms:
+    """Scores of two arms, ``(seeds, queries)``, on the same queries; one row for an arm without seeds."""
+
+    system: Array
+    baseline: Array
+    paired: bool  # whether row i of one belongs to row i of the other
+
+
+@dataclass(frozen=True)
+class Difference:
+    """System minus baseline in the metric's unit, with its 95 % interval and two-sided p after Holm, if any."""
+
+    value: float
+    interval: tuple[float, float] | None
+    p: float | None
+
+    @property
+    def cells(self) -> tuple[Cell, Cell, Cell]:
+        """Difference in points, its interval, p."""
+        ends = [signed(100.0 * end, 1, keep_side=True) for end in self.interval or ()]
+        return Cell.signed(100.0 * self.value), Cell(" to ".join(ends) or ABSENT), Cell.p(self.p)
+
+
+NO_DIFFERENCE = (Cell(ABSENT), Cell(ABSENT), Cell(ABSENT))  # of an arm that is compared with nothing
+
+TESTED = (
+    "Differences, their 95 % intervals and p are of the model of variance, for other queries and other seeds (queries "
+    "alone where neither arm has seeds); p is corrected by Holm over all differences of this table. "
+)
+"""What the p of a study's table holds for; the table adds which seeds pair."""
+
+
+def differences(asked: Mapping[Asked, Arms]) -> dict[Asked, Difference]:
+    """Compare arms in pairs; all of them are one family, that of the table which shows them."""
+    found = {name: difference(arms.system, arms.baseline, paired=arms.paired) for name, arms in asked.items()}
+    p_values = {name: each.p for name, (each, unfit) in found.items() if not unfit and each.p is not None}
+    corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    return {
+        name: Difference(each.value, None if unfit else each.interval, corrected.get(name))
+        for name, (each, unfit) in found.items()
+    }
+
+
+def pair_up(results: Results, key: str, system: str, baseline: str) -> bool:
+    """Return whether the seeds of two arms pair on one ``task/dataset``: the same ones, and declared to."""
+    alike = results.seeds(system, key) == results.seeds(baseline, key)
+    return alike and results.seeds_pair((system, baseline), [key])
+
+
+def interval_of_mean(scores: Array) -> tuple[float, float] | None:
+    """Return the 95 % interval of a mean, for other queries and, of several seeds, other seeds; None for one query."""
+    found = moments([[scores]], groups_of((len(scores),), paired=False))
+    return estimate(found, Linear(np.ones((1, 1)))).interval
+
+
+def mean_interval(scores: Array) -> Cell:
+    """Return the 95 % interval of a mean in points."""
+    return Cell(" to ".join(f"{100.0 * end:.1f}" for end in interval_of_mean(scores) or ()) or ABSENT)
+
+
 def _row(c: Comparison, columns: Sequence[str]) -> Row:
     return tuple(_COLUMNS[column](c) for column in columns)
-
-
-def _named(c: Comparison) -> str:
-    return f"{c.system} − {c.baseline}"
 
 
 def _notes(comparisons: Sequence[Comparison]) -> Iterator[str]:
@@ -148,8 +227,7 @@ def _notes(comparisons: Sequence[Comparison]) -> Iterator[str]:
         "p: two-sided t from the model of seeds and queries. d: mean over standard deviation of the differences by "
         "query. W/T/L: queries won, tied and lost."
     )
-    yield from _hold_notes(comparisons)
-    yield from _untested(comparisons)
+    yield from _limits(comparisons)
 
 
 def _mark_notes(comparisons: Sequence[Comparison], *, any_significant: bool) -> Iterator[str]:
@@ -161,8 +239,7 @@ def _mark_notes(comparisons: Sequence[Comparison], *, any_significant: bool) -> 
         yield f"Raised letters name the arms that this one beats significantly on the main metric ({test})."
     elif any(c.p is not None for c in comparisons):
         yield f"No arm beats another significantly ({test})."
-    yield from _hold_notes(comparisons)
-    yield from _untested(comparisons)
+    yield from _limits(comparisons)
 
 
 def _tested(comparisons: Sequence[Comparison]) -> str:
@@ -172,8 +249,8 @@ def _tested(comparisons: Sequence[Comparison]) -> str:
     return f"{number:,} row{'s' if number != 1 else ''}"
 
 
-def _hold_notes(comparisons: Sequence[Comparison]) -> Iterator[str]:
-    """Yield what rows hold for beyond the data, and which arms have one run."""
+def _limits(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Yield what rows hold for beyond the data, which arms have one run, and why rows have no test."""
     held = Counter(c.holds_for for c in comparisons if c.p is not None)
     if len(held) == 1:
         yield f"All rows hold for other {next(iter(held))}."
@@ -190,12 +267,8 @@ def _hold_notes(comparisons: Sequence[Comparison]) -> Iterator[str]:
     for where, arms in alike.items():
         rows = "its rows take that run as it is" if len(arms) == 1 else "their rows take these runs as they are"
         yield f"One run of {', '.join(arms)}{where}: {rows}."
-
-
-def _untested(comparisons: Sequence[Comparison]) -> Iterator[str]:
-    """Yield the rows without a test, those of one reason together."""
-    rows = gathered((c.unfit, f"{_named(c)} on {c.key}") for c in comparisons if c.p is None)
-    for reason, names in rows.items():
+    untested = gathered((c.unfit, f"{c.system} − {c.baseline} on {c.key}") for c in comparisons if c.p is None)
+    for reason, names in untested.items():
         yield f"No test of {', '.join(dict.fromkeys(names))}: {reason}."
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
+from typing import TypeVar
 
 from unimoe.analysis.gates.definitions import InterferenceGate, Label
 from unimoe.analysis.gates.findings import Finding, Without
@@ -17,31 +18,20 @@ from unimoe.analysis.loading import Seed
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.statistics.power import FAST_TIER_QUERIES, MOST_QUERIES, MOST_SEEDS, POWER, PowerPlan, points
 from unimoe.analysis.statistics.variance import ESTIMANDS
-from unimoe.analysis.tables.cells import (
-    ABSENT,
-    Cell,
-    Row,
-    count_cell,
-    gathered,
-    mean_cell,
-    name_cells,
-    number_cell,
-    row_groups,
-    signed_cell,
-    with_spread,
-)
+from unimoe.analysis.tables.cells import ABSENT, Cell, Row, gathered, name_cells, row_groups
 from unimoe.analysis.tables.table import Table
+
+T = TypeVar("T")
 
 _INTERVAL = f"{100 * LEVEL:g} % interval"
 _VALUE = "TIR in percent or difference in points"
-_DATASETS_NAMED = 4
-"""Datasets that a note names; the table of datasets has all of them."""
+_DATASETS_NAMED = 4  # datasets that a note names; the table of datasets has all of them
 _LABELS: tuple[Label, ...] = ("PASS", "MARGINAL", "FAIL")
 
 
 def gates_table(outcomes: Outcomes) -> Table:
     """Return a row per gate: value, interval and label; gates that cannot be judged are among the notes."""
-    judged = _judged(outcomes)
+    judged = [outcome for outcome in outcomes if isinstance(outcome, Judgment)]
     refused = (outcome for outcome in outcomes if isinstance(outcome, Refusal))
     return Table(
         name="gates",
@@ -105,34 +95,28 @@ def seeds_table(judgments: Sequence[Judgment]) -> Table:
     )
 
 
-def stability_table(outcomes: Outcomes) -> Table:
+def stability_table(judgments: Sequence[Judgment]) -> Table:
     """Return each gate with everything, and without each seed and each dataset."""
-    judged = _judged(outcomes)
     return Table(
         name="stability",
         title="Stability",
         caption=(
             f"Gates without one seed or one dataset: {_VALUE}, judged with the interval of the whole"
-            f"{_one_claim(judged)}"
+            f"{_one_claim(judgments)}"
         ),
         columns=("Left out", "Value", "Estimate", "Verdict"),
-        groups=row_groups(
-            (item.name, row)
-            for item in judged
-            if (rows := [_stability_row(item, without.left_out, without) for without in item.stability.rows])
-            for row in (_stability_row(item, "nothing", item.found), *rows)
-        ),
+        groups=row_groups((item.name, row) for item in judgments for row in _stability_rows(item)),
         notes=(
-            *(f"{item.name}: {item.stability.sentence}." for item in judged),
-            *_claims(judged),
-            *_cautions(judged),
+            *(f"{item.name}: {item.stability.sentence}." for item in judgments),
+            *_claims(judgments),
+            *_cautions(judgments),
         ),
     )
 
 
-def power_table(outcomes: Outcomes) -> Table:
+def power_table(judgments: Sequence[Judgment]) -> Table:
     """Return what would settle each gate, and what data of some sizes can decide at all."""
-    planned = [item for item in _judged(outcomes) if item.plan]
+    planned = [item for item in judgments if item.plan]
     return Table(
         name="power",
         title="What would settle it",
@@ -157,22 +141,20 @@ def power_table(outcomes: Outcomes) -> Table:
     )
 
 
-def _judged(outcomes: Outcomes) -> list[Judgment]:
-    return [outcome for outcome in outcomes if isinstance(outcome, Judgment)]
+def by_kind(judgments: Iterable[Judgment], tir: T, difference: T, either: T) -> T:
+    """Return the first where all judgments are of TIR, the second where none is, else the third."""
+    kinds = {isinstance(item.gate, InterferenceGate) for item in judgments}
+    return either if len(kinds) != 1 else tir if True in kinds else difference
 
 
-def _is_tir(item: Judgment) -> bool:
-    return isinstance(item.gate, InterferenceGate)
-
-
-def column_heads(judgments: Sequence[Judgment]) -> tuple[str, str, str]:
+def column_heads(judgments: Iterable[Judgment]) -> tuple[str, str, str]:
     """Return what both arms and the value are called over columns of several judgments."""
-    kinds = {_is_tir(item) for item in judgments}
-    if kinds == {True}:
-        return "Specialist", "Joint", "TIR (%)"
-    if kinds == {False}:
-        return "System", "Baseline", "Difference"
-    return "Specialist or system", "Joint or baseline", "Value"
+    return by_kind(
+        judgments,
+        ("Specialist", "Joint", "TIR (%)"),
+        ("System", "Baseline", "Difference"),
+        ("Specialist or system", "Joint or baseline", "Value"),
+    )
 
 
 def _heading(item: Judgment) -> str:
@@ -205,7 +187,7 @@ def _claims(judgments: Sequence[Judgment]) -> Iterator[str]:
     """Yield what each gate asks, with its own cutoffs and confidence, and which gates no file registers."""
     for item in judgments:
         gate, few = item.gate, len(item.gate.datasets) <= _DATASETS_NAMED
-        of = f"TIR of {' against '.join(gate.sides)}, " if _is_tir(item) else ""
+        of = f"TIR of {' against '.join(gate.sides)}, " if isinstance(gate, InterferenceGate) else ""
         where = ", ".join(gate.datasets) if few else f"{len(gate.datasets)} datasets"
         yield f"{item.name}: {of}{asked(gate)}; {gate.task}, {gate.metric} on {where}."
     for registered, word in ((True, "yes"), (False, "no: the default cutoffs")):
@@ -250,7 +232,7 @@ def _value(item: Judgment, value: float, std: float | None = None) -> Cell:
     if not math.isfinite(value):
         return Cell(ABSENT)
     cell = Cell(shown(item.gate, value).rpartition(" ")[0], value=100 * value)
-    return cell if std is None else with_spread(cell, 100 * std)
+    return cell.with_spread(std and 100 * std)
 
 
 def _judged_cells(item: Judgment, found: Finding, middle: Sequence[Cell] = ()) -> Row:
@@ -266,19 +248,14 @@ def _confidence(found: Finding, label: Label) -> Cell:
 
 
 def _means(found: Finding) -> list[Cell]:
-    return [mean_cell([100 * run for run in runs]) for runs in found.runs]
+    return [Cell.mean([100 * run for run in runs]) for runs in found.runs]
 
 
 def _gate_row(item: Judgment) -> Row:
     found = item.found
     seeds = dict.fromkeys(ABSENT if of_arm == (None,) else str(len(of_arm)) for of_arm in found.seeds)
-    sizes = count_cell(found.queries), Cell(" v ".join(seeds))
-    return (
-        Cell(item.name),
-        _value(item, found.value),
-        *_judged_cells(item, found, sizes),
-        _confidence(found, item.label),
-    )
+    cells = _judged_cells(item, found, (Cell.count(found.queries), Cell(" v ".join(seeds))))
+    return Cell(item.name), _value(item, found.value), *cells, _confidence(found, item.label)
 
 
 def _dataset_row(item: Judgment, found: Finding, names: Mapping[str, Cell]) -> Row:
@@ -287,29 +264,29 @@ def _dataset_row(item: Judgment, found: Finding, names: Mapping[str, Cell]) -> R
     numbers = (math.nan,) * 4 if terms is None else (100 * found.estimate.standard_error, freedom, *terms.shares)
     return (
         names.get(name, Cell(name)),
-        count_cell(found.queries),
+        Cell.count(found.queries),
         *_means(found),
-        signed_cell(100 * found.delta if _is_tir(item) else None),
+        Cell.signed(100 * found.delta if isinstance(item.gate, InterferenceGate) else None),
         _value(item, found.value, found.std),
         *_judged_cells(item, found),
         *(Cell(" ".join(map(_seed, seeds))) for seeds in found.seeds),
         Cell("yes" if found.paired else "no"),
         Cell(item.gate.metric),
         Cell(ABSENT if terms is None else ESTIMANDS[found.estimate.estimand]),
-        *map(number_cell, numbers),
+        *map(Cell.number, numbers),
         *(_confidence(found, label) for label in _LABELS),
     )
 
 
 def _seed_rows(item: Judgment, found: Finding) -> Iterator[Row]:
     scores = [dict(zip(seeds, runs, strict=True)) for seeds, runs in zip(found.seeds, found.runs, strict=True)]
-    by_seed: dict[Seed, float] = dict(found.by_seed.items())
     seeds = sorted({*scores[0], *scores[1]}, key=lambda seed: -1 if seed is None else seed)
     for seed in seeds:
-        of_runs = (mean_cell([100 * of_arm[seed]] if seed in of_arm else []) for of_arm in scores)
-        yield Cell(_seed(seed)), *of_runs, _value(item, by_seed.get(seed, math.nan))
+        of_runs = (Cell.mean([100 * of_arm[seed]] if seed in of_arm else []) for of_arm in scores)
+        value = math.nan if seed is None else found.by_seed.get(seed, math.nan)
+        yield Cell(_seed(seed)), *of_runs, _value(item, value)
     if len(seeds) > 1:
-        mean = fmean(by_seed.values()) if by_seed else math.nan
+        mean = fmean(found.by_seed.values()) if found.by_seed else math.nan
         yield Cell("mean"), *_means(found), _value(item, mean, found.std)
 
 
@@ -317,14 +294,17 @@ def _seed(seed: Seed) -> str:
     return "none" if seed is None else str(seed)
 
 
-def _stability_row(item: Judgment, left_out: str, found: Finding | Without) -> Row:
-    return Cell(left_out), _value(item, found.value), Cell(region(item.gate, found)), Cell(found.label)
+def _stability_rows(item: Judgment) -> Iterator[Row]:
+    rows: list[tuple[str, Finding | Without]] = [("nothing", item.found)]
+    rows += [(without.left_out, without) for without in item.stability.rows]
+    for left_out, found in rows if len(rows) > 1 else ():
+        yield Cell(left_out), _value(item, found.value), Cell(region(item.gate, found)), Cell(found.label)
 
 
 def _power_row(name: str, plan: PowerPlan) -> Row:
     decides = (plan.decides, plan.decides_in_fast_tier, plan.decides_with_any_queries, plan.decides_with_any_seeds)
-    needed = [Cell("never") if n is None else count_cell(n) for n in (plan.seeds, plan.queries)]
-    needed.append(Cell("never") if plan.grid is None else Cell(_size(plan.grid)))
+    needed = [Cell("never") if n is None else Cell.count(n) for n in (plan.seeds, plan.queries)]
+    needed.append(Cell("never" if plan.grid is None else _size(plan.grid)))
     return (
         Cell(name),
         Cell(_size(plan.at_hand)),

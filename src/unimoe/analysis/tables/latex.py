@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -19,14 +19,8 @@ from unimoe.limits import visible
 # Ours, since neither pandas' Styler nor great-tables cuts a table into floats or names what pdfLaTeX's fonts lack.
 
 _SPECIAL = {
+    **{character: f"\\{character}" for character in "{}$&%#_"},
     "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "%": r"\%",
-    "#": r"\#",
-    "_": r"\_",
     "^": r"\textasciicircum{}",
     "~": r"\textasciitilde{}",
     "<": r"\textless{}",
@@ -54,26 +48,12 @@ _NOT_IN_T1 = set("\u00a8\u00ad\u00af\u00b4\u00b8ĦħĸĿŀŉŦŧſĵŊŋ")
 _IN_T1 = {chr(code) for code in range(0x20, 0x7F)} | {chr(code) for code in range(0xA1, 0x180)} - _NOT_IN_T1
 _IN_T1 |= set("ȘșȚț—‘’‚“”„•…€™")
 
-_RUN = re.compile(r"([-',])(?=\1)")
-"""Two of these in a row would become one glyph: a dash or a quotation mark."""
-
-_LONG_WORD = 40
-"""A word of so many characters may be broken, so that it does not stick out of the page."""
-
-_PAGE = 42
-r"""Lines of ``\small`` text on a page."""
-_LINE = 345.0
-"""Width of the text, in points."""
-_COLUMN = 230.0
-"""What fits one of two columns, in points."""
-_CHARACTER = 4.6
-r"""Mean width of a character in ``\small``, in points."""
-_GAP = 6.0
-"""Space between two columns, in points."""
-
-_LONG_HEADING = 70
-"""A heading of more characters is broken into lines of 0.8 of the width."""
-
+_RUN = re.compile(r"([-',])(?=\1)")  # two in a row would become one glyph: a dash or a quotation mark
+_LONG_WORD = 40  # a word of so many characters may be broken, so that it does not stick out of the page
+_LONG_HEADING = 70  # a heading of more characters is broken into lines of 0.8 of the width
+_PAGE = 42  # lines of \small text on a page
+_LINE, _COLUMN = 345.0, 230.0  # width of the text, and what fits one of two columns, in points
+_CHARACTER, _GAP = 4.6, 6.0  # mean width of a character in \small, and space between two columns, in points
 _CODE_POINTS = (
     "% U+4E2D and the like: characters that pdfLaTeX's fonts lack. With XeLaTeX or LuaLaTeX and a font that has them,\n"
     "% put the characters back.\n"
@@ -92,29 +72,20 @@ class _Part:
 class _Widths:
     """Which columns have a suffix, whether headings stand upright, and the width of the table that follows, in points.
 
-    Attributes:
-        shrunk: the factor by which the table shrinks on the narrowest line, at most 1.
+    ``shrunk`` is the factor by which the table shrinks on the narrowest line, at most 1.
     """
 
     def __init__(self, table: Content) -> None:
         self.suffixed = table.suffixed
         cells = [max(map(_cell_width, column)) for column in table.by_column]
         heads = [_CHARACTER * len(column) for column in table.columns]
-        level = self._total(map(max, zip(cells, heads, strict=False)))
-        upright = self._total([max(cells[0], heads[0]), *cells[1:]]) if cells else 0.0
+        level = sum(max(widths) + _GAP for widths in zip(cells, heads, strict=False))
+        upright = sum(width + _GAP for width in (max(cells[0], heads[0]), *cells[1:])) if cells else 0.0
         self.upright = level > _LINE and upright < 0.8 * level
-        self.total = upright if self.upright else level
+        total = upright if self.upright else level
+        self.one_column = total <= _COLUMN
         self.head_lines = math.ceil(max(heads[1:]) / 11.0) if self.upright else 1
-        self.shrunk = min(1.0, _LINE / self.total) if self.total else 1.0
-
-    @staticmethod
-    def _total(widths: Iterable[float]) -> float:
-        return sum(width + _GAP for width in widths)
-
-    @property
-    def one_column(self) -> bool:
-        """Whether the table fits one of two columns."""
-        return self.total <= _COLUMN
+        self.shrunk = min(1.0, _LINE / total) if total else 1.0
 
 
 def _cell_width(cell: Cell) -> float:
@@ -129,7 +100,7 @@ def render(table: Content) -> str:
     names = [table.caption, *table.columns, *table.notes, *(group.heading for group in table.groups)]
     names += [row[0].text for group in table.groups for row in group.rows]
     comment = "% Needs \\usepackage[T1]{fontenc}, \\usepackage{booktabs} and \\usepackage{graphicx}.\n"
-    if any(map(_has_code_points, names)):
+    if any(_unknown(character) for name in names for character in visible(name)):
         comment += _CODE_POINTS
     return comment + "\n".join(_float(table, widths, part, i, len(parts)) for i, part in enumerate(parts, start=1))
 
@@ -204,16 +175,13 @@ def _float(table: Content, widths: _Widths, part: _Part, number: int, of: int) -
     counted = f" (part {number} of {of})" if of > 1 else ""
     label = table.name if number == 1 else f"{table.name}-{number}"
     body = _tabular(table.columns, widths, part.groups) if part.groups else ""
-    notes = "\\par\n".join(part.notes)
-    if notes:
-        notes = (
-            "\n\\par\\smallskip\n\\begin{minipage}{\\linewidth}\\footnotesize\\raggedright\n"
-            f"{notes}\n\\end{{minipage}}"
-        )
+    if part.notes:
+        body += "\n\\par\\smallskip\n\\begin{minipage}{\\linewidth}\\footnotesize\\raggedright\n"
+        body += "\\par\n".join(part.notes) + "\n\\end{minipage}"
     return (
         f"\\begin{{{environment}}}[tp]\n\\centering\\small\n"
         f"\\caption{{{escape_latex(table.caption + counted)}}}\\label{{tab:{label}}}\n\\par\\smallskip\n"
-        f"{body}{notes}\n\\end{{{environment}}}\n"
+        f"{body}\n\\end{{{environment}}}\n"
     )
 
 
@@ -226,7 +194,7 @@ def _heading_lines(heading: str) -> int:
 def _tabular(columns: Sequence[str], widths: _Widths, groups: Sequence[RowGroup]) -> str:
     """Return a table in which spreads and symbols have a column of their own, so that decimals align."""
     shape = "".join("r@{}l" if suffixed else "r" for suffixed in widths.suffixed[1:])
-    places = 1 + len(shape.replace("@{}", ""))
+    places = 1 + shape.count("r") + shape.count("l")
     heads = [_head(*facts, widths.upright) for facts in zip(columns[1:], widths.suffixed[1:], strict=True)]
     blocks = (" \\\\\n".join(_rows(group, widths.suffixed, places)) for group in groups)
     return (
@@ -264,10 +232,6 @@ def _cell(cell: Cell, suffixed: bool) -> str:
     return f"{text} & ${lowered}{raised}$" if lowered or raised else f"{text} &"
 
 
-def _has_code_points(text: str) -> bool:
-    """Return whether a text has characters that ``escape_latex`` can only name."""
-    return any(map(_unknown, visible(text)))
-
-
 def _unknown(character: str) -> bool:
+    """Return whether ``escape_latex`` can only name a character."""
     return character not in _SPECIAL and character not in _IN_T1

@@ -3,54 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import fmean
 
 from unimoe.analysis.arms import Described, NotComputable, Pair, arm_order, without_queries
 from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.judging import unequal_budgets
 from unimoe.analysis.loading import Results, Seed
-from unimoe.analysis.tables.cells import (
-    ABSENT,
-    Cell,
-    Row,
-    RowGroup,
-    caveat_notes,
-    count_cell,
-    gathered,
-    marked,
-    mean_cell,
-    row_groups,
-    signed_cell,
-    with_spread,
-)
+from unimoe.analysis.tables.cells import ABSENT, Cell, Row, RowGroup, caveat_notes, gathered, marked, row_groups
 from unimoe.analysis.tables.table import Table
 from unimoe.results import EvalResult
 
-MAIN_SCORE = "main_score"
-"""MTEB's own main score in ``aggregate``, where the main metric is another."""
+MAIN_SCORE = "main_score"  # MTEB's own in ``aggregate``, where the main metric is another
 
 
-@dataclass(frozen=True)
 class _Scores:
-    """The results of MTEB's tasks: type and main metric by task, main score x 100 by arm, seed and task."""
+    """Type and main metric of MTEB's tasks, and main scores x 100 by arm (baselines first), seed and task.
 
-    types: dict[str, str] = field(default_factory=dict)
-    metrics: dict[str, str] = field(default_factory=dict)
-    of_arm: dict[str, dict[Seed, dict[str, float]]] = field(default_factory=dict)
+    Of embeddings alone: what a cross-encoder makes of a reranking task is in the tables of scores.
+    """
 
-    @property
-    def arms(self) -> list[str]:
-        """Baselines first."""
-        return sorted(self.of_arm, key=arm_order)
+    def __init__(self, results: Results) -> None:
+        found = [r for r in results.everything if r.task == "embedding" and r.task_type is not None]
+        self.types = {r.dataset: str(r.task_type) for r in found}
+        self.metrics = {
+            r.dataset: MAIN_SCORE if MAIN_SCORE in r.aggregate and r.per_query else r.main_metric for r in found
+        }
+        self.of_arm: dict[str, dict[Seed, dict[str, float]]] = {}
+        for r in sorted(found, key=lambda r: arm_order(r.config_name)):
+            self.of_arm.setdefault(r.config_name, {}).setdefault(r.seed, {})[r.dataset] = 100.0 * main_score(r)
 
     @property
     def runs(self) -> dict[str, dict[str, float]]:
         """Scores of every arm and seed, by what messages call them."""
         return {
             arm if seed is None else f"{arm} seed {seed}": scores
-            for arm in self.arms
-            for seed, scores in self.of_arm[arm].items()
+            for arm, by_seed in self.of_arm.items()
+            for seed, scores in by_seed.items()
         }
 
     def by_type(self, tasks: Collection[str]) -> dict[str, list[str]]:
@@ -64,12 +52,12 @@ def mteb_table(results: Results) -> Table:
     A task counts in these means only where every shown arm and seed has it: arms compared on different tasks would
     be compared by their tasks. The table has no rows where no result is MTEB's.
     """
-    found = _scores(results)
+    found = _Scores(results)
     shared = [task for task in found.types if all(task in scores for scores in found.runs.values())]
     by_type = found.by_type(shared)
-    of_arms = [_averages(found.of_arm[arm].values(), by_type) for arm in found.arms]
+    of_arms = [_averages(by_seed.values(), by_type) for by_seed in found.of_arm.values()]
     columns = [marked(column) for column in zip(*of_arms, strict=True)]
-    rows = zip(map(Cell, found.arms), *columns, strict=True)
+    rows = zip(map(Cell, found.of_arm), *columns, strict=True)
     number = f"{len(shared)} {'task' if len(shared) == 1 else 'tasks'}"
     return Table(
         name="mteb",
@@ -94,7 +82,7 @@ def mteb_table(results: Results) -> Table:
 
 def mteb_tasks_table(results: Results) -> Table:
     """Return a row per task: the main score of every arm; tasks in blocks by type."""
-    found = _scores(results)
+    found = _Scores(results)
     return Table(
         name="mteb_tasks",
         title="MTEB by task",
@@ -102,7 +90,7 @@ def mteb_tasks_table(results: Results) -> Table:
             "MTEB by task: main scores × 100, mean ± standard deviation over seeds, best of each row bold, second best "
             "underlined"
         ),
-        columns=("Task", "Main score", *found.arms),
+        columns=("Task", "Main score", *found.of_arm),
         groups=row_groups(
             (kind, _task_row(found, task)) for kind, tasks in found.by_type(found.types).items() for task in tasks
         ),
@@ -142,17 +130,6 @@ def main_score(result: EvalResult) -> float:
     return result.aggregate.get(MAIN_SCORE, result.aggregate[result.main_metric])
 
 
-def _scores(results: Results) -> _Scores:
-    """Take embeddings alone: what a cross-encoder makes of a reranking task is in the tables of scores."""
-    found = _Scores()
-    for r in results.everything:
-        if r.task_type is not None and r.task == "embedding":
-            found.types[r.dataset] = r.task_type
-            found.metrics[r.dataset] = MAIN_SCORE if MAIN_SCORE in r.aggregate and r.per_query else r.main_metric
-            found.of_arm.setdefault(r.config_name, {}).setdefault(r.seed, {})[r.dataset] = 100.0 * main_score(r)
-    return found
-
-
 def _averages(runs: Collection[Mapping[str, float]], by_type: Mapping[str, Sequence[str]]) -> list[Cell]:
     """Return one arm's mean over tasks, mean over types, and mean of each type, each over its seeds."""
     if not by_type:
@@ -162,11 +139,12 @@ def _averages(runs: Collection[Mapping[str, float]], by_type: Mapping[str, Seque
         of_types = [fmean(scores[task] for task in tasks) for tasks in by_type.values()]
         over_tasks = fmean(scores[task] for tasks in by_type.values() for task in tasks)
         by_run.append((over_tasks, fmean(of_types), *of_types))
-    return [mean_cell(values) for values in zip(*by_run, strict=True)]
+    return [Cell.mean(values) for values in zip(*by_run, strict=True)]
 
 
 def _task_row(found: _Scores, task: str) -> Row:
-    cells = [mean_cell([scores[task] for scores in found.of_arm[arm].values() if task in scores]) for arm in found.arms]
+    runs = (by_seed.values() for by_seed in found.of_arm.values())
+    cells = [Cell.mean([scores[task] for scores in of_arm if task in scores]) for of_arm in runs]
     return Cell(task), Cell(found.metrics[task]), *marked(cells)
 
 
@@ -190,10 +168,10 @@ def _described_row(results: Results, item: Described) -> Row:
         Cell(item.dataset),
         Cell(results.measured(f"{item.pair.task}/{item.dataset}")[0].task_type or ABSENT),
         Cell(item.metric),
-        count_cell(len(item.seeds)),
-        *map(mean_cell, scores),
-        signed_cell(fmean(scores[1]) - fmean(scores[0])),
-        with_spread(signed_cell(100 * item.tir), None if item.std is None else 100 * item.std),
+        Cell.count(len(item.seeds)),
+        *map(Cell.mean, scores),
+        Cell.signed(fmean(scores[1]) - fmean(scores[0])),
+        Cell.signed(100 * item.tir).with_spread(item.std and 100 * item.std),
     )
 
 

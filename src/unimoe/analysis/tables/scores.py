@@ -16,10 +16,8 @@ from unimoe.analysis.tables.cells import (
     Row,
     RowGroup,
     caveat_notes,
-    count_cell,
     gathered,
     marked,
-    mean_cell,
     name_cells,
     natural_key,
     row_groups,
@@ -89,7 +87,7 @@ def training_table(results: Results) -> Table:
     """Return what each trained arm saw: the budgets that must agree for TIR to measure interference."""
     seen = {(r.config_name, r.seed): r.training for r in results.everything if r.training is not None}
     rows = (
-        (Cell(f"{arm} seed {seed}"), *map(count_cell, (t.steps, t.ranking_examples, t.embedding_examples, t.tokens)))
+        (Cell(f"{arm} seed {seed}"), *map(Cell.count, (t.steps, t.ranking_examples, t.embedding_examples, t.tokens)))
         for (arm, seed), t in sorted(seen.items(), key=lambda item: (arm_order(item[0][0]), item[0][1] or 0))
     )
     return Table(
@@ -149,46 +147,38 @@ def _group(results: Results, key: str, metrics: Sequence[str], marks: Marks) -> 
     measured = results.measured(key)
     main_metric, shown = measured[0].main_metric, _shown(results, key)
     of_arm = {arm: results.measured(key, arm) for arm in sorted({r.config_name for r in measured}, key=arm_order)}
-    columns = [
-        marked([_score_cell(runs, metric) if metric in shown else Cell(ABSENT) for runs in of_arm.values()])
-        for metric in metrics
-    ]
-    rows = []
-    for i, (arm, runs) in enumerate(of_arm.items()):
-        raised = {main_metric: marks.behind(key, arm)}
-        scores = (replace(c[i], symbols=raised.get(metric, "")) for metric, c in zip(metrics, columns, strict=True))
-        letter = (Cell(marks.letters[arm]),) if marks.letters else ()
-        seeds = sum(result.seed is not None for result in runs)
-        rows.append((Cell(arm), *letter, *scores, count_cell(seeds) if seeds else Cell(ABSENT)))
+    columns = []
+    for metric in metrics:
+        cells = []
+        for arm, runs in of_arm.items():
+            scores = [100.0 * r.aggregate[metric] for r in runs if metric in r.aggregate and metric in shown]
+            cells.append(replace(Cell.mean(scores), symbols=marks.behind(key, arm) if metric == main_metric else ""))
+        columns.append(marked(cells))
+    letters = [[Cell(marks.letters[arm]) for arm in of_arm]] if marks.letters else []
+    seeds = (sum(result.seed is not None for result in runs) for runs in of_arm.values())
+    numbers = (Cell.count(number or None) for number in seeds)
+    rows = zip(map(Cell, of_arm), *letters, *columns, numbers, strict=True)
     return RowGroup(f"{key} ({len(measured[0].per_query):,} queries)", tuple(rows))
 
 
-def _score_cell(runs: Sequence[EvalResult], metric: str) -> Cell:
-    """Return the mean over runs of one arm, with their standard deviation, in points (score x 100)."""
-    return mean_cell([100.0 * r.aggregate[metric] for r in runs if metric in r.aggregate])
-
-
-def _facts(results: Results) -> list[str]:
-    """Return what the numbers rest on, and what cut them; datasets with the same facts share a line."""
+def _facts(results: Results) -> Iterator[str]:
+    """Yield what the numbers rest on, and what cut them; datasets with the same facts share a line."""
     datasets = gathered((_measured_how(results.measured(key)[0]), key) for key in results.dataset_keys)
-    return [f"{', '.join(keys)}: {facts}." for facts, keys in datasets.items()]
+    yield from (f"{', '.join(keys)}: {facts}." for facts, keys in datasets.items())
 
 
 def _measured_how(result: EvalResult) -> str:
     identity = result.identity
-    parts = [f"split {identity.split}"]
-    if result.unjudged_queries:
-        parts.append(f"{len(result.unjudged_queries):,} unjudged queries left out")
-    if identity.max_queries is not None:
-        parts.append(f"queries cut to {identity.max_queries:,}")
-    if identity.first_stage is not None:
-        parts.append(f"candidates from {identity.first_stage}")
-    parts.append(f"depth {identity.depth:,}" if identity.depth is not None else "no candidate cut")
-    if identity.pool is not None:
-        parts.append(f"pool of {identity.pool:,} documents")
-    if result.relevance_level != 1:
-        parts.append(f"relevance level {result.relevance_level}")
-    return f"{', '.join(parts)}; main metric {result.main_metric}"
+    parts = (
+        f"split {identity.split}",
+        f"{len(result.unjudged_queries):,} unjudged queries left out" if result.unjudged_queries else "",
+        f"queries cut to {identity.max_queries:,}" if identity.max_queries is not None else "",
+        f"candidates from {identity.first_stage}" if identity.first_stage is not None else "",
+        f"depth {identity.depth:,}" if identity.depth is not None else "no candidate cut",
+        f"pool of {identity.pool:,} documents" if identity.pool is not None else "",
+        f"relevance level {result.relevance_level}" if result.relevance_level != 1 else "",
+    )
+    return f"{', '.join(filter(None, parts))}; main metric {result.main_metric}"
 
 
 def _levels(results: Results) -> Iterator[str]:
@@ -209,13 +199,11 @@ def _dataset_rows(
             if values:
                 scores[arm][dataset] = {metric: math.fsum(values) / len(values)}
         cells = [_cell(scores[arm].get(dataset, {}), metric, marks.behind(key, arm)) for arm in arms]
-        yield names[dataset], count_cell(len(results.measured(key)[0].per_query)), *marked(cells)
+        yield names[dataset], Cell.count(len(results.measured(key)[0].per_query)), *marked(cells)
     main_metrics = {key.partition("/")[2]: metric for key in keys}
     means = [_cell(suite_averages(main_metrics, scores[arm]), metric) for arm in arms]
     yield Cell(f"average of {len(set(map(dataset_group, main_metrics)))}"), Cell(ABSENT), *marked(means)
 
 
 def _cell(scores: Mapping[str, float], metric: str, symbols: str = "") -> Cell:
-    if metric not in scores:
-        return Cell(ABSENT)
-    return Cell(f"{100 * scores[metric]:.2f}", value=100 * scores[metric], symbols=symbols)
+    return replace(Cell.number(100 * scores[metric], ".2f"), symbols=symbols) if metric in scores else Cell(ABSENT)

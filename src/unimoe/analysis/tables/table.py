@@ -6,8 +6,9 @@ import csv
 import html
 import io
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 
 from rich import box
@@ -24,28 +25,55 @@ _STYLES = {"best": "bold", "second": "underline", None: ""}
 _HTML_MARKS = {"best": '<strong class="best">{}</strong>', "second": '<span class="second">{}</span>', None: "{}"}
 _MARKDOWN_MARKS = {"best": "**{}**", "second": "<ins>{}</ins>", None: "{}"}
 
-_NARROWEST_NAMES = 24
-"""Names longer than this are folded where the terminal is narrow; numbers never are."""
-_RAISED = str.maketrans("abcdefghijklmnoprstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ")
-"""Unicode raises every letter but q, of which few fonts know."""
-_GAP = 2
-"""Blanks between two columns, as rich sets them with the box and padding of ``_block``."""
+_NARROWEST_NAMES = 24  # longer names are folded where the terminal is narrow; numbers never are
+_RAISED = str.maketrans("abcdefghijklmnoprstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ")  # few fonts know a raised q
+_GAP = 2  # blanks between two columns, as rich sets them with the box and padding of ``_block``
+_NUMBERS = re.compile(r"[-+0-9.,%±()\[\] ]*(to [-+0-9.,%± ]*)?")
 
 
 class Table(Content):
     """A table with its forms for terminal, Markdown, HTML, LaTeX and CSV."""
 
-    def to_rich(self) -> Page:
-        """Return a page for the terminal, columns aligned over groups: best bold, second underlined, spread dim."""
-        return Page(self._printed())
+    def to_rich(self) -> Table:
+        """Return what a terminal prints, columns aligned over groups: best bold, second underlined, spread dim."""
+        return self._printed()
 
     def to_markdown(self) -> str:
         """Return GitHub's Markdown: best bold, second underlined, spread as a subscript, symbols raised."""
-        return _markdown(self._printed())
+        table = self._printed()
+        blocks = [escape_markdown(table.caption)]
+        rule = [":--", *["--:"] * (len(table.columns) - 1)]
+        for group in table.groups:
+            head = map(escape_markdown, (group.heading or table.columns[0], *table.columns[1:]))
+            rows = [head, rule, *(map(_markdown_cell, row) for row in group.rows)]
+            blocks.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
+        blocks += [f"<sub>{escape_markdown(note)}</sub>" for note in table.notes]
+        return "\n\n".join(blocks) + "\n"
 
     def to_html(self) -> str:
         """Return a ``table`` element and its notes, unstyled: classes ``best``, ``second``, ``spread``, ``symbols``."""
-        return _html(self._printed())
+        table = self._printed()
+        head = "".join(f'<th scope="col">{escape_html(column)}</th>' for column in table.columns)
+        lines = [
+            f'<table id="table-{escape_html(table.name)}">',
+            f"<caption>{escape_html(table.caption)}</caption>",
+            f"<thead><tr>{head}</tr></thead>",
+        ]
+        suffixed = table.suffixed
+        for group in table.groups:
+            lines.append("<tbody>")
+            if group.heading:
+                heading = escape_html(group.heading)
+                lines.append(f'<tr><th scope="rowgroup" colspan="{len(table.columns)}">{heading}</th></tr>')
+            for name, *cells in group.rows:
+                shown = "".join(map(_html_cell, cells, suffixed[1:]))
+                whole = f' title="{escape_html(name.full)}"' if name.full else ""
+                lines.append(f'<tr><th scope="row"{whole}>{escape_html(name.text)}</th>{shown}</tr>')
+            lines.append("</tbody>")
+        lines.append("</table>")
+        if table.notes:
+            lines += ['<ul class="notes">', *(f"<li>{escape_html(note)}</li>" for note in table.notes), "</ul>"]
+        return "\n".join(lines) + "\n"
 
     def to_latex(self) -> str:
         """Return floats of at most a page each, for pdfLaTeX with booktabs and graphicx."""
@@ -74,45 +102,42 @@ class Table(Content):
 
     def write(self, folder: Path) -> None:
         """Write ``{name}.md``, ``{name}.tex`` and ``{name}.csv``."""
-        write_text(folder / f"{self.name}.md", self.to_markdown())
-        write_text(folder / f"{self.name}.tex", self.to_latex())
-        write_text(folder / f"{self.name}.csv", self.to_csv())
+        for ending, text in (("md", self.to_markdown()), ("tex", self.to_latex()), ("csv", self.to_csv())):
+            write_text(folder / f"{self.name}.{ending}", text)
 
     def _printed(self) -> Table:
         """Return the table without the columns that are for CSV alone."""
-        kept = [i for i, column in enumerate(self.columns) if column not in self.csv_only]
-        return replace(
-            self,
-            columns=tuple(self.columns[i] for i in kept),
-            groups=tuple(
-                replace(group, rows=tuple(tuple(row[i] for i in kept) for row in group.rows)) for group in self.groups
-            ),
-        )
-
-
-@dataclass(frozen=True)
-class Page:
-    """A table on a terminal: columns that do not fit go below the others, with the names beside them."""
-
-    table: Table
+        kept = [column not in self.csv_only for column in self.columns]
+        groups = (replace(group, rows=tuple(tuple(compress(row, kept)) for row in group.rows)) for group in self.groups)
+        return replace(self, columns=tuple(compress(self.columns, kept)), groups=tuple(groups))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the caption, the groups with columns and decimals aligned over all of them, and the notes."""
-        table = self.table
-        yield Text(visible(table.caption), style="bold")
-        columns = table.by_column
+        """Yield caption, groups and notes; columns that do not fit go below the others, with the names beside them."""
+        yield Text(visible(self.caption), style="bold")
+        columns = self.by_column
         suffixes = [max(len(_suffix(cell)) for cell in column) for column in columns]
         widths = [
             max(len(visible(head)), max(len(cell.text) for cell in column) + suffix)
-            for head, column, suffix in zip(table.columns, columns, suffixes, strict=False)
+            for head, column, suffix in zip(self.columns, columns, suffixes, strict=False)
         ]
         names = min(widths[0], _NARROWEST_NAMES) if sum(widths) + _GAP * len(widths) > options.max_width else widths[0]
-        for group in table.groups:
+        for group in self.groups:
             if group.heading:
                 yield Text(f"\n{visible(group.heading)}", style="italic")
             for part in _parts(widths, options.max_width - names - _GAP - 1):
-                yield _block(table, group, part, widths, suffixes)
-        yield from (Text(visible(note), style="dim") for note in table.notes)
+                yield self._block(group, part, widths, suffixes)
+        yield from (Text(visible(note), style="dim") for note in self.notes)
+
+    def _block(self, group: RowGroup, part: Sequence[int], widths: Sequence[int], suffixes: Sequence[int]) -> RichTable:
+        block = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        block.add_column(Text(visible(self.columns[0])), overflow="fold")
+        for column in part:
+            head = visible(self.columns[column])
+            block.add_column(Text(head.rjust(widths[column])), min_width=widths[column])
+        for row in group.rows:
+            cells = (_rich_cell(row[column], widths[column], suffixes[column]) for column in part)
+            block.add_row(Text(visible(row[0].text)), *cells)
+        return block
 
 
 def escape_html(text: str) -> str:
@@ -126,9 +151,6 @@ def escape_markdown(text: str) -> str:
     text = re.sub(r"([\\`*\[\]~#$])", r"\\\1", text)
     text = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", text)  # within a word an underscore is no emphasis
     return text.replace("|", "&#124;")
-
-
-_NUMBERS = re.compile(r"[-+0-9.,%±()\[\] ]*(to [-+0-9.,%± ]*)?")
 
 
 def escape_csv(text: str) -> str:
@@ -150,20 +172,6 @@ def _parts(widths: Sequence[int], room: int) -> list[list[int]]:
     return parts
 
 
-def _block(
-    table: Table, group: RowGroup, part: Sequence[int], widths: Sequence[int], suffixes: Sequence[int]
-) -> RichTable:
-    block = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    block.add_column(Text(visible(table.columns[0])), overflow="fold")
-    for column in part:
-        head = visible(table.columns[column])
-        block.add_column(Text(head.rjust(widths[column])), min_width=widths[column])
-    for row in group.rows:
-        cells = (_rich_cell(row[column], widths[column], suffixes[column]) for column in part)
-        block.add_row(Text(visible(row[0].text)), *cells)
-    return block
-
-
 def _rich_cell(cell: Cell, width: int, suffix_width: int) -> Text:
     """Set flush right by hand: rich would strip the blanks that keep decimals in line."""
     suffix = _suffix(cell).ljust(suffix_width if cell.value is not None else 0)
@@ -175,48 +183,11 @@ def _suffix(cell: Cell) -> str:
     return cell.symbols.translate(_RAISED) + (f" ±{cell.spread}" if cell.spread else "")
 
 
-def _markdown(table: Table) -> str:
-    blocks = [escape_markdown(table.caption)]
-    rule = [":--", *["--:"] * (len(table.columns) - 1)]
-    for group in table.groups:
-        head = map(escape_markdown, (group.heading or table.columns[0], *table.columns[1:]))
-        rows = [head, rule, *(map(_markdown_cell, row) for row in group.rows)]
-        blocks.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
-    blocks += [f"<sub>{escape_markdown(note)}</sub>" for note in table.notes]
-    return "\n\n".join(blocks) + "\n"
-
-
 def _markdown_cell(cell: Cell) -> str:
     text = _MARKDOWN_MARKS[cell.mark].format(escape_markdown(cell.text))
     raised = f"<sup>{escape_markdown(cell.symbols)}</sup>" if cell.symbols else ""
     spread = f"<sub>±{escape_markdown(cell.spread)}</sub>" if cell.spread else ""
     return text + raised + spread
-
-
-def _html(table: Table) -> str:
-    """Return a ``table`` with caption, column and row headers, a ``tbody`` per group, and its notes as a list below."""
-    head = "".join(f'<th scope="col">{escape_html(column)}</th>' for column in table.columns)
-    lines = [
-        f'<table id="table-{escape_html(table.name)}">',
-        f"<caption>{escape_html(table.caption)}</caption>",
-        f"<thead><tr>{head}</tr></thead>",
-    ]
-    suffixed = table.suffixed
-    for group in table.groups:
-        lines += ["<tbody>", *_html_rows(group, len(table.columns), suffixed), "</tbody>"]
-    lines.append("</table>")
-    if table.notes:
-        lines += ['<ul class="notes">', *(f"<li>{escape_html(note)}</li>" for note in table.notes), "</ul>"]
-    return "\n".join(lines) + "\n"
-
-
-def _html_rows(group: RowGroup, columns: int, suffixed: list[bool]) -> Iterator[str]:
-    if group.heading:
-        yield f'<tr><th scope="rowgroup" colspan="{columns}">{escape_html(group.heading)}</th></tr>'
-    for name, *cells in group.rows:
-        shown = "".join(map(_html_cell, cells, suffixed[1:]))
-        whole = f' title="{escape_html(name.full)}"' if name.full else ""
-        yield f'<tr><th scope="row"{whole}>{escape_html(name.text)}</th>{shown}</tr>'
 
 
 def _html_cell(cell: Cell, suffixed: bool) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from unimoe.analysis.before_after import print_before_after
+from unimoe.analysis.tables.comparisons import print_before_after
 from unimoe.checkpoint import Checkpoint
 from unimoe.config.dense import DenseConfig, DenseExperiment
 from unimoe.config.encoder import EncoderConfig

@@ -12,8 +12,8 @@ import torch
 from unimoe.analysis.loading import load_all_results
 from unimoe.analysis.statistics.variance import Array
 from unimoe.analysis.tables import Cell, RowGroup, Table
-from unimoe.analysis.tables.cells import caveat_notes, mean_cell, signed_cell
-from unimoe.analysis.tables.differences import TESTED, Arms, Difference, differences
+from unimoe.analysis.tables.cells import caveat_notes
+from unimoe.analysis.tables.comparisons import TESTED, Arms, Difference, differences
 from unimoe.config.files import parse_config
 from unimoe.data.catalog import result_name
 from unimoe.errors import UsageError, did_you_mean
@@ -119,9 +119,9 @@ def dev_table(base: BiEncoderConfig, tried: Tried, best: str) -> Table:
     rows = tuple(
         (
             Cell(f"{name} (chosen)" if name == best else name),
-            mean_cell([100 * facts["start"]]),
-            mean_cell([100 * facts["val"]]),
-            signed_cell(100 * (facts["val"] - facts["start"])),
+            Cell.mean([100 * facts["start"]]),
+            Cell.mean([100 * facts["val"]]),
+            Cell.signed(100 * (facts["val"] - facts["start"])),
             Cell(f"{facts['epoch']:g}", value=facts["epoch"]),
             Cell(f"{facts['seconds']:.0f}", value=facts["seconds"]),
         )
@@ -163,7 +163,7 @@ def _test_table(config: BiEncoderConfig, splits: Splits, key: str, before: str, 
 
 
 def _row(metric: str, first: Array, second: Array, found: Difference) -> tuple[Cell, ...]:
-    means = (mean_cell([100 * float(rows.mean())]) for rows in (first, second))
+    means = (Cell.mean([100 * float(rows.mean())]) for rows in (first, second))
     return Cell(metric), *means, *found.cells
 
 

@@ -14,8 +14,8 @@ from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.arms import FIRST_STAGE
 from unimoe.analysis.loading import Results, load_all_results
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
-from unimoe.analysis.tables.cells import caveat_notes, marked, mean_cell, signed_cell
-from unimoe.analysis.tables.differences import NO_DIFFERENCE, TESTED, Arms, differences, pair_up
+from unimoe.analysis.tables.cells import caveat_notes, marked
+from unimoe.analysis.tables.comparisons import NO_DIFFERENCE, TESTED, Arms, differences, pair_up
 from unimoe.config.files import parse_config
 from unimoe.config.losses import Activation, LossConfig
 from unimoe.console import Steps, stderr, stdout
@@ -200,7 +200,7 @@ def losses_table(results: Results, key: str, arms: Sequence[str]) -> Table:
         cells = [Cell(arm), Cell(str(len(runs[arm])))]
         for metric in METRICS:
             delta = float(scores[metric][arm].mean() - before[metric].mean())
-            cells += [means[metric][place], signed_cell(100.0 * delta)]
+            cells += [means[metric][place], Cell.signed(100.0 * delta)]
         cells += found[arm, FIRST_STAGE].cells[1:]
         cells += found[arm, REFERENCE].cells if (arm, REFERENCE) in found else NO_DIFFERENCE
         rows.append(tuple(cells))
@@ -244,4 +244,4 @@ def _trained_alike(base: CrossEncoderConfig, arms: Sequence[str], data: CrossEnc
 
 def _mean(scores: _Scores) -> Cell:
     """Return the mean over seeds of scores by seed and query."""
-    return mean_cell((100.0 * scores.mean(axis=1)).tolist())
+    return Cell.mean((100.0 * scores.mean(axis=1)).tolist())

@@ -14,9 +14,9 @@ from support.results import make_result, simulate
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import Results
 from unimoe.analysis.figures import Drawing, all_figures
-from unimoe.analysis.figures.curves import loss_figure
 from unimoe.analysis.figures.gates import QUERIES, power_curves, sorted_differences, stairs
 from unimoe.analysis.figures.style import looks
+from unimoe.analysis.figures.training import loss_figure
 from unimoe.analysis.loading import Seed
 from unimoe.analysis.logs import Log
 from unimoe.errors import DataError

@@ -13,7 +13,7 @@ from support.tables import shown
 
 from unimoe.analysis.compare import Results, generate_comparison_table
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table, escape_html, escape_latex, escape_markdown
-from unimoe.analysis.tables.cells import mean_cell, p_cell, short_names, signed_cell
+from unimoe.analysis.tables.cells import short_names
 from unimoe.results import EvalResult
 
 
@@ -274,17 +274,17 @@ def test_what_cannot_be_seen_is_shown(escape: Callable[[str], str]) -> None:
     [(-0.001, "0.00"), (0.0049, "0.00"), (-0.005001, "-0.01"), (10.0, "+10.00"), (float("inf"), "+∞")],
 )
 def test_a_difference_that_rounds_to_zero_has_no_sign(value: float, text: str) -> None:
-    assert signed_cell(value).text == text
-    assert signed_cell(value).value == value
+    assert Cell.signed(value).text == text
+    assert Cell.signed(value).value == value
 
 
 @pytest.mark.parametrize(("value", "text"), [(-0.001, "-0.001"), (0.0, "0.00"), (-0.0, "0.00"), (1e-12, "0.00000000")])
 def test_the_end_of_an_interval_stays_on_its_side_of_zero(value: float, text: str) -> None:
-    assert signed_cell(value, keep_side=True).text == text
+    assert Cell.signed(value, keep_side=True).text == text
 
 
 def test_a_mean_is_never_minus_zero() -> None:
-    assert [mean_cell([-0.001]).text, mean_cell([-0.001, 0.0]).text, mean_cell([-1.0]).text] == [
+    assert [Cell.mean([-0.001]).text, Cell.mean([-0.001, 0.0]).text, Cell.mean([-1.0]).text] == [
         "0.00",
         "0.00",
         "-1.00",
@@ -305,7 +305,7 @@ def test_a_mean_is_never_minus_zero() -> None:
     ],
 )
 def test_p_stays_on_its_side_of_the_level(p: float | None, text: str) -> None:
-    assert p_cell(p).text == text
+    assert Cell.p(p).text == text
 
 
 class TestShortNames:

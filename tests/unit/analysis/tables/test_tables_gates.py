@@ -31,7 +31,10 @@ def lossy(tir: float = 0.044, seeds: int = 3, queries: int = 60) -> Results:
 
 
 def judged(found: Results, folder: Path, **gates: dict[str, Any]) -> tuple[Judgment, ...]:
-    outcomes = judge_all(found, load_gates(gate_file(folder, registered="2026-01-01", **gates)))
+    return judgments_of(judge_all(found, load_gates(gate_file(folder, registered="2026-01-01", **gates))))
+
+
+def judgments_of(outcomes: Outcomes) -> tuple[Judgment, ...]:
     return tuple(outcome for outcome in outcomes if isinstance(outcome, Judgment))
 
 
@@ -214,7 +217,7 @@ class TestSeeds:
 
 
 def test_stability_starts_with_nothing_left_out(outcomes: Outcomes) -> None:
-    table = stability_table(outcomes)
+    table = stability_table(judgments_of(outcomes))
     assert [group.heading for group in table.groups] == ["kill", "same"]
     assert [r[0].text for r in table.groups[0].rows] == [
         "nothing",
@@ -224,7 +227,7 @@ def test_stability_starts_with_nothing_left_out(outcomes: Outcomes) -> None:
 
 
 def test_what_would_settle_it_or_that_it_is_settled(outcomes: Outcomes, tmp_path: Path) -> None:
-    table = power_table(outcomes)
+    table = power_table(judgments_of(outcomes))
     assert [r[:2] for r in texts(table)] == [["kill", "3 x 60"], ["same", "3 x 60"]]
     assert all(len(r) == len(table.columns) for r in texts(table))
     settled = power_table(judged(lossy(0.3), tmp_path, it=INTERFERENCE))

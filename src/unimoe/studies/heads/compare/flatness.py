@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from unimoe.analysis.tables import Cell, RowGroup, Table
-from unimoe.analysis.tables.cells import signed_cell
 from unimoe.console import Steps
 from unimoe.data.catalog import result_name
 from unimoe.studies.heads.compare.methods import Chosen, MethodComparison
@@ -91,7 +90,7 @@ def _row(name: str, found: list[dict[float, tuple[float, float]]]) -> tuple[Cell
     return (
         Cell(name),
         Cell(f"{100 * ndcg[0.0]:.2f}", value=100 * ndcg[0.0]),
-        *(signed_cell(100 * (ndcg[size] - ndcg[0.0])) for size in SIZES),
+        *(Cell.signed(100 * (ndcg[size] - ndcg[0.0])) for size in SIZES),
         Cell(f"{loss[0.0]:.3f}", value=loss[0.0]),
-        *(signed_cell(loss[size] - loss[0.0], 3) for size in SIZES),
+        *(Cell.signed(loss[size] - loss[0.0], 3) for size in SIZES),
     )

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from unimoe.analysis.figures.files import save
 from unimoe.analysis.figures.style import LINE, STYLE, TWO_COLUMNS
 from unimoe.analysis.tables import Cell, RowGroup, Table
-from unimoe.analysis.tables.cells import count_cell
 from unimoe.console import Steps
 from unimoe.data.catalog import result_name
 from unimoe.evaluation.engines import Engine
@@ -126,9 +125,9 @@ def _row(sigma: float, population: int, rate: float, size: int, facts: dict[str,
     dev, start = 100 * facts["val"], 100 * facts["start"]
     return (
         Cell(f"{sigma:g}", value=sigma),
-        count_cell(population),
+        Cell.count(population),
         Cell(f"{rate:g}", value=rate),
-        count_cell(size),
+        Cell.count(size),
         Cell(f"{dev:.2f}", value=dev),
         Cell(f"{start:.2f}", value=start),
         Cell(f"{dev - start:+.2f}", value=dev - start),

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from unimoe.analysis.arms import ZERO_SHOT
 from unimoe.analysis.loading import Results
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
-from unimoe.analysis.tables.cells import caveat_notes, count_cell, marked, mean_cell, signed_cell
-from unimoe.analysis.tables.differences import (
+from unimoe.analysis.tables.cells import caveat_notes, marked
+from unimoe.analysis.tables.comparisons import (
     NO_DIFFERENCE,
     TESTED,
     Arms,
@@ -148,14 +148,14 @@ def _row(
     costs = [Cell(ABSENT)] * 3
     if peaks:
         seconds = float(np.median([record["seconds"] for record in records]))
-        costs = [_number(seconds), _number(max(peaks) / 1e6), count_cell(round(records[0]["weight_bytes"] / 1e3))]
+        costs = [_number(seconds), _number(max(peaks) / 1e6), Cell.count(round(records[0]["weight_bytes"] / 1e3))]
     return (
         Cell(name),
-        mean_cell(train),
-        mean_cell([100.0 * max(tried["val"] for tried in chosen.tried)] if chosen.tried else []),
+        Cell.mean(train),
+        Cell.mean([100.0 * max(tried["val"] for tried in chosen.tried)] if chosen.tried else []),
         test,
         mean_interval(scores),
-        signed_cell(float(np.mean(train)) - 100.0 * float(scores.mean())),
+        Cell.signed(float(np.mean(train)) - 100.0 * float(scores.mean())),
         *(cell for found in against for cell in (found.cells if found else NO_DIFFERENCE)),
         *costs,
         Cell(in_words(chosen.setting) or ABSENT),
@@ -168,7 +168,7 @@ def _scores(results: Results, names: Sequence[str], key: str) -> dict[str, NDArr
 
 
 def _means(scores: Mapping[str, NDArray[np.float64]], names: Sequence[str]) -> dict[str, Cell]:
-    cells = [mean_cell([100.0 * float(row.mean()) for row in scores[name]]) for name in names]
+    cells = [Cell.mean([100.0 * float(row.mean()) for row in scores[name]]) for name in names]
     return dict(zip(names, marked(cells), strict=True))
 
 

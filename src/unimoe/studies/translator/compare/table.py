@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from unimoe.analysis.loading import Results
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
-from unimoe.analysis.tables.cells import caveat_notes, count_cell, marked, mean_cell
-from unimoe.analysis.tables.differences import NO_DIFFERENCE, TESTED, Arms, differences, mean_interval, pair_up
+from unimoe.analysis.tables.cells import caveat_notes, marked
+from unimoe.analysis.tables.comparisons import NO_DIFFERENCE, TESTED, Arms, differences, mean_interval, pair_up
 from unimoe.io import read_json
 from unimoe.results import arm_dir
 from unimoe.studies.translator.compare.arms import BASELINE, COMPONENTS
@@ -46,13 +46,13 @@ def model_table(run: TranslatorRun, results: Results, chosen: Mapping[str, Chose
         rows.append(
             (
                 Cell(name),
-                mean_cell([] if dev is None else [100.0 * dev]),
+                Cell.mean([] if dev is None else [100.0 * dev]),
                 mrr,
                 mean_interval(arms.scores[name]),
                 *(arms.mean(name, f"recall@{k}") for k in (1, 5, 10)),
                 *(arms.mean(name, rank, factor=1.0) for rank in ("median_rank", "p75_rank")),
                 *arms.against.get(name, NO_DIFFERENCE),
-                count_cell(records[0]["parameters"]),
+                Cell.count(records[0]["parameters"]),
                 _number(records[0]["weight_bytes"] / 1e6, 2),
                 _number(float(np.median([record["seconds"] for record in records])), 1),
                 _number(1e3 * float(np.median([record["ms_per_query"] for record in records])), 2),
@@ -84,7 +84,7 @@ def ablation_table(run: TranslatorRun, results: Results, names: Sequence[str]) -
         counts = [round(float(np.mean([record["fired"].get(key, 0) for record in records]))) for key in _COUNTS]
         epoch = float(np.mean([record["best_epoch"] for record in records]))
         difference = arms.against.get(name, NO_DIFFERENCE)
-        rows.append((Cell(name), mrr, *difference, *map(count_cell, counts), _number(epoch, 1)))
+        rows.append((Cell(name), mrr, *difference, *map(Cell.count, counts), _number(epoch, 1)))
     return Table(
         name="ablation",
         caption=_caption(run, "Components of the objective"),
@@ -126,7 +126,7 @@ class _Arms:
 
     def mean(self, name: str, metric: str, factor: float = 100.0) -> Cell:
         found = [self._results.result(name, seed, self._key) for seed in self._seeds]
-        return mean_cell([factor * result.aggregate[metric] for result in found if result is not None])
+        return Cell.mean([factor * result.aggregate[metric] for result in found if result is not None])
 
     def records(self, name: str) -> list[dict[str, Any]]:
         return [read_json(arm_dir(self._results.output_dir, name, seed) / TRAINING_FILE) for seed in self._seeds]

@@ -10,10 +10,10 @@ import pytest
 from support.gates import register
 from support.results import make_result
 
-from unimoe.analysis.before_after import print_before_after, refuse_unknown_arm
 from unimoe.analysis.comparisons import Question, compare_arms
 from unimoe.analysis.gates.judging import judge
 from unimoe.analysis.loading import Results
+from unimoe.analysis.tables.comparisons import print_before_after, refuse_unknown_arm
 from unimoe.errors import UsageError
 from unimoe.results import EvalResult, by_query_id, write_result
 

@@ -1,4 +1,4 @@
-"""Curves over the course of training: losses, how many layers conflict, and which task's gradient is longer."""
+"""What training logged: losses, how far the gradients of the two tasks conflict, and which one is longer."""
 
 from __future__ import annotations
 
@@ -10,28 +10,31 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, PercentFormatter
+from numpy.typing import NDArray
 
 from unimoe.analysis.arms import arm_order
-from unimoe.analysis.figures.style import NEUTRAL, Look, fit, panels
+from unimoe.analysis.figures.style import NEUTRAL, Look, fit, panel_width, panels, text_width
 from unimoe.analysis.loading import Seed
 from unimoe.analysis.logs import ConflictLog, Log
-from unimoe.analysis.tables.cells import gathered
+from unimoe.analysis.tables.cells import gathered, natural_key
 
-Curve: TypeAlias = Mapping[int, float]
-"""A value by step."""
-
-Curves: TypeAlias = Mapping[str, Sequence[Curve]]
-"""One curve for each seed, by arm."""
-
+Curve: TypeAlias = Mapping[int, float]  # a value by step
+Curves: TypeAlias = Mapping[str, Sequence[Curve]]  # one curve for each seed, by arm
+ConflictLogs: TypeAlias = Mapping[tuple[str, Seed], ConflictLog]
 Mean: TypeAlias = Callable[[Sequence[float]], Any]
+Grid: TypeAlias = tuple[NDArray[np.int64], list[int | str], NDArray[np.float64]]
+"""Steps ascending; layers in their natural order; a value for each layer and step, NaN where no seed has one."""
 
-MOST_POINTS = 400
-"""Points drawn of a curve: about two per dot of a printed column."""
+MOST_POINTS = 400  # drawn of a curve: about two per dot of a printed column
+COSINES = {"cosine": "raw", "cosine_corrected": "corrected for noise"}
 
-PANELS = {"cosine": "raw", "cosine_corrected": "corrected for noise"}
+# Hue tells the sign in colour, and lightness never falls from -1 to 1, so that conflict is dark in grey.
+_COLOURS = LinearSegmentedColormap.from_list("conflict", ["#4D1600", "#C4540A", "#BDBDBD", "#A5D8F6", "#F4FBFF"])
 
 
 def loss_figure(logs: Mapping[tuple[str, Seed], Log], looks: Mapping[str, Look], notes: Sequence[str] = ()) -> Figure:
@@ -47,12 +50,31 @@ def loss_figure(logs: Mapping[tuple[str, Seed], Log], looks: Mapping[str, Look],
     return figure
 
 
-def conflict_rate_figure(
-    logs: Mapping[tuple[str, Seed], ConflictLog], looks: Mapping[str, Look], notes: Sequence[str] = ()
-) -> Figure:
+def conflict_figure(logs: ConflictLogs, notes: Sequence[str] = ()) -> Figure:
+    """Draw two heat maps for each arm, raw and corrected for noise: mean over seeds, conflict dark."""
+    of_arm = gathered((arm, log) for (arm, _), log in logs.items())
+    arms = sorted(of_arm, key=arm_order)
+    grids = [conflict_grid(of_arm[arm], quantity) for arm in arms for quantity in COSINES]
+    titles = [f"{arm}: {title}" for arm in arms for title in ("cosine", "cosine, corrected for noise")]
+    left = max(text_width(_layer(layer)) for _, layers, _ in grids for layer in layers) + 0.09
+    height = min(3.0, max(1.3, 0.12 * max(len(layers) for _, layers, _ in grids)))
+    figure, panes = panels(
+        len(grids), columns=2, left=left, right=0.85, height=height, xlabel="step", ylabel="layer", notes=notes
+    )
+    limit = max((float(np.nanmax(np.abs(values))) for *_, values in grids if not np.isnan(values).all()), default=1.0)
+    scale = ScalarMappable(Normalize(-limit or -1.0, limit or 1.0), _COLOURS)
+    for axes, title, grid in zip(panes, titles, grids, strict=True):
+        _draw_grid(axes, grid, scale)
+        axes.set_title(fit(title, panel_width(axes)), loc="left")
+    bar = panes[-1].inset_axes((1.0 + 0.12 / panel_width(panes[-1]), 0.0, 0.12 / panel_width(panes[-1]), 1.0))
+    figure.colorbar(scale, cax=bar, ticks=MaxNLocator(5), label="conflict < 0 < agreement")
+    return figure
+
+
+def conflict_rate_figure(logs: ConflictLogs, looks: Mapping[str, Look], notes: Sequence[str] = ()) -> Figure:
     """Draw the share of layers whose cosine is below 0, by step: raw above, corrected for noise below."""
-    figure, grid = _page(Counter(arm for arm, _ in logs), looks, len(PANELS), notes)
-    for axes, (quantity, title) in zip(grid, PANELS.items(), strict=True):
+    figure, grid = _page(Counter(arm for arm, _ in logs), looks, len(COSINES), notes)
+    for axes, (quantity, title) in zip(grid, COSINES.items(), strict=True):
         _draw(axes, _curves(logs, partial(conflict_rate, quantity=quantity)), looks, np.mean)
         axes.set_title(f"layers in conflict, {title}", loc="left")
         axes.set_ylim(-0.03, 1.03)
@@ -60,9 +82,7 @@ def conflict_rate_figure(
     return figure
 
 
-def norm_ratio_figure(
-    logs: Mapping[tuple[str, Seed], ConflictLog], looks: Mapping[str, Look], notes: Sequence[str] = ()
-) -> Figure:
+def norm_ratio_figure(logs: ConflictLogs, looks: Mapping[str, Look], notes: Sequence[str] = ()) -> Figure:
     """Draw the length of ranking's gradient over that of embedding's, all layers together, by step."""
     figure, (axes,) = _page(Counter(arm for arm, _ in logs), looks, 1, notes)
     _draw(axes, _curves(logs, norm_ratio), looks, _geometric_mean)
@@ -81,13 +101,21 @@ def losses(logs: Mapping[tuple[str, Seed], Log]) -> dict[str, dict[str, list[Cur
     """Return one curve for each seed, by loss and arm."""
     found: dict[str, dict[str, list[Curve]]] = {}
     for (arm, _), log in logs.items():
-        curves: dict[str, dict[int, float]] = {}
-        for record in log:
-            for loss, value in _parts(record):
-                curves.setdefault(loss, {})[record["step"]] = value
-        for loss, curve in curves.items():
-            found.setdefault(loss, {}).setdefault(arm, []).append(curve)
+        curves = gathered((loss, (record["step"], value)) for record in log for loss, value in _parts(record))
+        for loss, points in curves.items():
+            found.setdefault(loss, {}).setdefault(arm, []).append(dict(points))
     return found
+
+
+def conflict_grid(logs: Sequence[ConflictLog], quantity: str) -> Grid:
+    """Return the mean of one quantity over seeds, by layer and step."""
+    records = [record for log in logs for record in log]
+    found = (((r.layer, r.step), getattr(r, quantity)) for r in records)
+    values = gathered((place, value) for place, value in found if value is not None)
+    layers = sorted({r.layer for r in records}, key=lambda layer: (isinstance(layer, str), natural_key(layer)))
+    steps = sorted({r.step for r in records})
+    means = [[np.mean(values.get((layer, step), [np.nan])) for step in steps] for layer in layers]
+    return np.array(steps), layers, np.array(means)
 
 
 def conflict_rate(log: ConflictLog, quantity: str) -> Curve:
@@ -120,7 +148,7 @@ def _parts(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     yield name, record["loss"]
 
 
-def _curves(logs: Mapping[tuple[str, Seed], ConflictLog], curve_of: Callable[[ConflictLog], Curve]) -> Curves:
+def _curves(logs: ConflictLogs, curve_of: Callable[[ConflictLog], Curve]) -> Curves:
     return gathered((arm, curve) for (arm, _), log in logs.items() if (curve := curve_of(log)))
 
 
@@ -172,3 +200,25 @@ def _smooth(curve: Curve) -> Curve:
     ends = np.arange(1, len(curve) + 1)
     starts = np.maximum(0, ends - window)
     return dict(zip(curve, ((total[ends] - total[starts]) / (ends - starts)).tolist(), strict=True))
+
+
+def _draw_grid(axes: Axes, grid: Grid, scale: ScalarMappable) -> None:
+    steps, layers, values = grid
+    edges = np.arange(len(layers) + 1) - 0.5
+    axes.pcolormesh(_edges(steps), edges, values, cmap=scale.get_cmap(), clim=scale.get_clim(), rasterized=True)
+    axes.set_facecolor("none")
+    every = max(1, -(-len(layers) // 12))
+    axes.set_yticks(range(0, len(layers), every), [_layer(layer) for layer in layers[::every]])
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+
+
+def _layer(layer: int | str) -> str:
+    return fit(str(layer), 1.2)
+
+
+def _edges(steps: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the borders half-way between steps; a single step is one wide."""
+    if len(steps) == 1:
+        return np.array([steps[0] - 0.5, steps[0] + 0.5])
+    middles = (steps[1:] + steps[:-1]) / 2
+    return np.concatenate([[1.5 * steps[0] - 0.5 * steps[1]], middles, [1.5 * steps[-1] - 0.5 * steps[-2]]])
