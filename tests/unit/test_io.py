@@ -236,3 +236,18 @@ def test_what_a_killed_process_left_goes_with_the_next_write(tmp_path: Path) -> 
     with io.atomic_dir(tmp_path / "b"):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b"]
+
+
+def test_a_process_killed_between_the_old_folder_and_the_new_leaves_none_behind(tmp_path: Path) -> None:
+    code = (
+        "import os, sys, pathlib\nfrom unimoe.io import atomic_dir\n"
+        "path, replace = pathlib.Path(sys.argv[1]), pathlib.Path.replace\n"
+        "pathlib.Path.replace = lambda a, b: os.kill(os.getpid(), 9) if a.suffix == '.tmp' else replace(a, b)\n"
+        "with atomic_dir(path / 'b'):\n    pass"
+    )
+    (tmp_path / "b").mkdir()
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=False)
+    assert [path.suffix for path in sorted(tmp_path.iterdir())] == [".old", ".tmp"]
+    with io.atomic_dir(tmp_path / "b"):
+        pass
+    assert names(tmp_path) == ["b"]
