@@ -124,11 +124,12 @@ def _remove_abandoned(path: Path) -> None:
 def _runs(process: int) -> bool:
     try:
         os.kill(process, 0)
+        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except ProcessLookupError:
         return False
-    except OSError:  # another user's
+    except OSError:  # another user's, or a system without /proc
         return True
-    return True
+    return state[0] != "Z"  # dead, and its parent does not ask how it ended
 
 
 def _refuse_full_disk(path: Path, error: Exception) -> None:

@@ -251,3 +251,17 @@ def test_a_process_killed_between_the_old_folder_and_the_new_leaves_none_behind(
     with io.atomic_dir(tmp_path / "b"):
         pass
     assert names(tmp_path) == ["b"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs Unix")
+def test_a_dead_process_that_nobody_has_asked_after_is_dead(tmp_path: Path) -> None:
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    try:
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        (tmp_path / f".a.json.{io._writer(child)}.x.tmp").touch()
+        io.write_text(tmp_path / "a.json", "whole")
+        assert names(tmp_path) == ["a.json"]
+    finally:
+        os.waitpid(child, 0)
