@@ -11,9 +11,9 @@ from pathlib import Path
 EXCLUDED = (
     "created", "registered", "wall_time_s", "items_per_s", "seconds", "ms_per_query", "pairs_per_s", "texts_per_s",
     "tokens_per_s", "rows_per_s", "date", "evaluation_time", "train_seconds",
-    "max_rss_mib", "peak_mib", "modified", "total_flos",
+    "max_rss_mib", "peak_mib", "modified", "total_flos", "checksum",
 )  # fmt: skip
-"""Keys of times and of memory, whose values may differ between a quiet run and a resumed one."""
+"""Keys of times and of memory, and of checksums over them, whose values may differ between a quiet run and a resumed one."""
 
 COLUMNS = (
     "s", "s std", "seconds", "peak MB", "peak MB std", "ms/query", "ms/query std", "µs/query", "µs/query std", "ms",

@@ -26,6 +26,9 @@ UNITS = re.compile(
 )
 """The lines of a journal that show a unit of work: what a file is written for, or what a model was asked."""
 
+OUT = "disk/out"
+"""The output folder of all commands."""
+
 _TEMPORARY = re.compile(r"\.tmp$|\.old$")
 
 
@@ -81,19 +84,20 @@ class Place:
     """
 
     def __init__(self, folder: Path, deadline: float) -> None:
-        self.folder, self.out, self._journal = folder, folder / "out", folder / "journal"
+        self.folder, self.disk, self.out = folder, folder / "disk", folder / OUT
+        self._journal = folder / "journal"
         self._deadline = deadline
 
     def clear(self, command: Command, cache: Path | None = None) -> None:
         """Begin anew with a command, and the cache of an earlier run where one is given."""
         shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir()
+        self.disk.mkdir(parents=True)
         if cache is not None and cache.is_dir():
             shutil.copytree(cache, self.folder / "cache")
         if command.finished is not None:
             shutil.copytree(command.finished, self.out)
 
-    def start(self, command: Command, out: str = "out", clock: float = 0.0) -> int:
+    def start(self, command: Command, out: str = OUT, clock: float = 0.0) -> int:
         """Start a command in a fork with a session of its own, and return the process's id.
 
         Args:

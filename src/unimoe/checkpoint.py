@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from unimoe.config import Experiment
 from unimoe.config.files import parse_experiment
 from unimoe.errors import DataError
-from unimoe.io import hash_file, hash_json, read_model, write_json
+from unimoe.io import hash_file, hash_json, read_model, write_sealed
 from unimoe.results import TrainingBudget
 
 CHECKPOINT_VERSION = 1
@@ -104,7 +104,7 @@ def first_difference(there: Any, here: Any, key: str = "") -> tuple[str, Any, An
 
 def write_manifest(folder: Path, checkpoint: Checkpoint) -> None:
     """Write the manifest, which completes a checkpoint folder."""
-    write_json(folder / _MANIFEST, checkpoint.model_dump())
+    write_sealed(folder / _MANIFEST, checkpoint.model_dump())
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:

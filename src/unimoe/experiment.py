@@ -40,7 +40,7 @@ from unimoe.evaluation.systems import (
     zero_shot_system,
 )
 from unimoe.evaluation.tiers import LoadedDataset, TierName, tier_datasets
-from unimoe.io import lock, read_json, write_json
+from unimoe.io import lock, read_json, write_sealed
 from unimoe.models.device import release_memory
 from unimoe.models.loader import ModelLoader, refuse_missing_layers
 from unimoe.models.threads import faster_threads, threads_are_free
@@ -106,7 +106,7 @@ class ExperimentRun:
         torch.set_num_threads(now)
         if pinned is None:
             with lock(path):
-                write_json(path, {**read_json(path), "threads": now})
+                write_sealed(path, {**read_json(path), "threads": now})
         elif now != pinned:
             here = f"{self._output_dir} was started with {pinned} thread{'s'[: pinned - 1]}, this run takes {now}"
             stderr.print(f"note: {here}; new scores may have other last bits", style="dim", soft_wrap=True)
@@ -319,7 +319,7 @@ def pinned_dtype(experiment: Experiment, device: torch.device, engine: Engine) -
             name: Dtype = pinned["dtype"]
             return engine.dtype(device, name)
         dtype = engine.dtype(device, experiment.model.dtype)
-        write_json(path, {"config": settings, "dtype": str(dtype).removeprefix("torch.")})
+        write_sealed(path, {"config": settings, "dtype": str(dtype).removeprefix("torch.")})
         return dtype
 
 

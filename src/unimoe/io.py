@@ -14,7 +14,7 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -24,6 +24,7 @@ import filelock
 import platformdirs
 from pydantic import BaseModel, ValidationError
 
+from unimoe.checksums import encoded, sealed, unsealed
 from unimoe.errors import DataError, UnimoeError, UsageError, is_full_disk
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -141,17 +142,28 @@ def _refuse_full_disk(path: Path, error: Exception) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text atomically, with Unix line ends on every platform.
+    """Write UTF-8 text atomically, with Unix line ends on every platform."""
+    write_bytes(path, encoded(text))
 
-    Half a surrogate pair, which UTF-8 lacks and a collection's JSON may hold, becomes its escape, which is JSON's.
-    """
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically."""
     with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
+        temporary.write_bytes(content)
 
 
 def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
     """Write JSON atomically; NaN and infinity, which JSON lacks, raise ``ValueError``."""
-    write_text(path, json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(path, _json(value, indent) + "\n")
+
+
+def write_sealed(path: Path, value: Mapping[str, Any], *, indent: int | None = 2) -> None:
+    """Write a JSON object atomically with a checksum, by which ``read_json`` knows that nothing in it has changed."""
+    write_text(path, sealed(_json(value, indent)) + "\n")
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
 
 
 def finite(value: Any) -> Any:
@@ -174,10 +186,9 @@ def parse_json(text: str) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file; raise ``DataError`` with its name if it is absent or malformed."""
+    """Read a JSON file; raise ``DataError`` with its name if it is absent, malformed, or no longer what was written."""
     try:
-        with _named_errors(path):
-            return parse_json(path.read_text(encoding="utf-8-sig"))
+        return parse_json(unsealed(read_bytes(path), path).decode("utf-8-sig"))
     except ValueError as error:
         raise DataError(
             f"{path}: not valid JSON ({error}); the file may be cut short, delete it and run again"
@@ -227,9 +238,9 @@ def _entries(folder: Path, pattern: str) -> list[Path]:
 
 
 def append_jsonl(path: Path, record: dict[str, Any]) -> None:
-    """Append one record as one line, in a single write."""
+    """Append one record as one line with a checksum, in a single write."""
     ensure_dir(path.parent)
-    line = json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+    line = sealed(_json(record)) + "\n"
     try:
         with path.open("a", encoding="utf-8", newline="\n") as file:
             file.write(line)
@@ -253,22 +264,21 @@ def hash_json(value: Any) -> str:
     return hash_parts([json.dumps(value, sort_keys=True, ensure_ascii=False)])
 
 
-_CHECKSUM = "checksum"
+def hash_files(folder: Path, but: Collection[str] = ()) -> dict[str, str]:
+    """Return the content hash of every file below a folder by its name there, but those called so."""
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.name not in but]
+    return {file.relative_to(folder).as_posix(): hash_file(file) for file in files}
 
 
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a JSON object with a checksum of its own, by which ``unsealed`` knows that nothing in it has changed."""
-    return {**content, _CHECKSUM: hash_json(content)}
+def changed_file(folder: Path, hashes: Mapping[str, str]) -> Path | None:
+    """Return the first file of ``hash_files`` that is absent or has changed since; None where none has."""
+    files = ((folder / name, content) for name, content in hashes.items())
+    return next((file for file, content in files if not file.is_file() or hash_file(file) != content), None)
 
 
-def unsealed(content: Any) -> dict[str, Any]:
-    """Return a sealed object without its checksum; raise ``ValueError`` where it is none, or something has changed."""
-    if not isinstance(content, dict) or _CHECKSUM not in content:
-        raise ValueError("no object with a checksum")
-    found = {key: value for key, value in content.items() if key != _CHECKSUM}
-    if hash_json(found) != content[_CHECKSUM]:
-        raise ValueError("its checksum does not fit")
-    return found
+def hash_bytes(content: bytes) -> str:
+    """Return the content hash that ``hash_file`` returns of a file with this content."""
+    return hashlib.sha256(content).hexdigest()[:HASH_LENGTH]
 
 
 def hash_file(path: Path) -> str:

@@ -16,8 +16,9 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import from_json
 
+from unimoe.checksums import changed, sealed, unsealed
 from unimoe.errors import DataError
-from unimoe.io import find_files, read_bytes, write_json, write_text
+from unimoe.io import find_files, hash_file, read_bytes, write_sealed, write_text
 from unimoe.limits import HIGHEST_GRADE, MOST, name_problem, shortened
 
 SCHEMA_VERSION = 1
@@ -140,6 +141,7 @@ class EvalResult(_Strict):
         relevance_level: the lowest grade that binary metrics counted as relevant, where their name fixes none.
         caveats: why the result is unfit for decisions, in words (smoke run, cut queries); empty when it is fit.
         config: the experiment's configuration as it was resolved.
+        run_hash: content hash of the TREC run that was written with it; None where there is none.
     """
 
     schema_version: Literal[1] = 1
@@ -161,6 +163,7 @@ class EvalResult(_Strict):
     provenance: Provenance
     relevance_level: Annotated[int, Field(ge=1, le=HIGHEST_GRADE)] = 1
     truncated_queries: list[str] = []
+    run_hash: str | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> EvalResult:
@@ -268,6 +271,22 @@ def run_beside(path: Path) -> Path:
     return path.parents[2] / "runs" / path.parent.name / f"{path.stem}.trec"
 
 
+def result_beside(run: Path) -> Path:
+    """Return the path of the result of a TREC run, if an evaluation wrote it: the inverse of ``run_beside``."""
+    task = run.absolute().parent
+    return task.parent.parent / "results" / task.name / f"{run.stem}.json"
+
+
+def refuse_changed_run(run: Path, result: EvalResult) -> None:
+    """Refuse a TREC run that has changed since it was written with its result.
+
+    Raises:
+        DataError: it has.
+    """
+    if result.run_hash is not None and hash_file(run) != result.run_hash:
+        raise DataError(f"{run}: was changed after it was written with its result; delete it and evaluate again")
+
+
 def qrels_path(output_dir: Path, dataset: str, split: str) -> Path:
     """Return the path of a dataset's judgments in TREC layout."""
     return output_dir / "qrels" / f"{safe_name(f'{dataset}-{split}')}.qrels"
@@ -296,7 +315,7 @@ def write_result(output_dir: Path, result: EvalResult, detail: DrillDown | None 
         drilldown_path(path).unlink(missing_ok=True)  # of an earlier run: its ranks may no longer be true
     else:
         write_text(drilldown_path(path), _a_line_per_query(detail))
-    write_json(path, result.model_dump())
+    write_sealed(path, result.model_dump())
     return path
 
 
@@ -336,7 +355,8 @@ def read_query_details(path: Path, query_ids: Iterable[str]) -> dict[str, QueryD
     Raises:
         DataError: the sidecar is missing, broken or of another schema version, or lacks one of the queries.
     """
-    lines = read_bytes(drilldown_path(path)).split(b"\n")
+    sidecar = drilldown_path(path)
+    lines = unsealed(read_bytes(sidecar), sidecar).split(b"\n")
     try:
         if lines[0] == _HEAD.encode() and lines[-2:] == [_FOOT.encode(), b""]:
             by_id = {line[: line.find(b'": {') + 1]: line for line in lines}
@@ -359,7 +379,7 @@ _HEAD, _FOOT = '{"schema_version": 1, "queries": {', "}}"
 def _a_line_per_query(detail: DrillDown) -> str:
     """Return JSON of which single queries can be read without parsing all of them."""
     lines = ",\n".join(f"{_text(query_id)}: {_text(q.model_dump())}" for query_id, q in detail.queries.items())
-    return f"{_HEAD}\n{lines}\n{_FOOT}\n"
+    return sealed(f"{_HEAD}\n{lines}\n{_FOOT}") + "\n"
 
 
 def _detail_of(query_id: str, by_id: Mapping[bytes, bytes]) -> bytes:
@@ -373,7 +393,7 @@ def _text(value: Any) -> str:
 
 def _read(model: type[M], path: Path) -> M:
     """Parse and check in one pass; only a refusal costs more, to find its reason."""
-    content = read_bytes(path)
+    content = unsealed(read_bytes(path), path)
     try:
         read = model.model_validate_json(content)
     except ValidationError as error:
@@ -392,6 +412,8 @@ def _refusal(path: Path, content: bytes, error: ValidationError) -> DataError:
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if version != SCHEMA_VERSION:
         return _other_version(path, version)
+    if first["loc"] == ("checksum",):
+        return changed(path)
     where = ".".join(str(part) for part in first["loc"]) or "file"
     message = first["msg"].removeprefix("Value error, ")
     return DataError(f"{path}: {where}: {message}; delete the file and evaluate again")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from unimoe.io import read_json, write_json
+from unimoe.io import read_json, write_sealed
 
 RECORD = "run.json"
 
@@ -34,7 +34,7 @@ class RunRecord:
     def note(self, facts: Mapping[str, Any], *, keep: bool = False) -> None:
         """Write facts about the run beside its phases; with ``keep``, one that is there stays as it is."""
         there = self._read()
-        write_json(self._path, {**facts, **there} if keep else {**there, **facts})
+        write_sealed(self._path, {**facts, **there} if keep else {**there, **facts})
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -46,7 +46,7 @@ class RunRecord:
         there = self._read()
         before = there["phases"].get(name, {"matmul_tflop": 0.0, "seconds": 0.0, "peak_mib": 0.0})
         there["phases"][name] = _added(before, spent)
-        write_json(self._path, _added(there, spent))
+        write_sealed(self._path, _added(there, spent))
 
     def _read(self) -> dict[str, Any]:
         if not self._path.exists():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.json_files import read_plain, write_plain
 from support.results import make_result, without_queries, write_experiment
 from support.scripts import Done, assert_refused, call_script
 
@@ -47,13 +47,13 @@ def edit(change: Callable[[Path], object]) -> Callable[[Path], None]:
 
 
 def with_fields(**fields: Any) -> Callable[[Path], object]:
-    return lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    return lambda path: write_plain(path, read_plain(path) | fields)
 
 
 def with_nan(path: Path) -> None:
-    raw = json.loads(path.read_text())
+    raw = read_plain(path)
     raw["per_query"]["q003"] = float("nan")
-    path.write_text(json.dumps(raw))
+    write_plain(path, raw)
 
 
 def copied(path: Path) -> None:

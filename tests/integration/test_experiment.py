@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import pytest
 from support.experiments import write_tiny_experiment
+from support.json_files import read_plain
 from support.scripts import SCRIPTS, Done, assert_refused, call_script
 from support.tiny_encoders import save_tiny_encoder
 from support.tiny_rerankers import save_tiny_cross_encoder
@@ -32,7 +33,7 @@ def results(output_dir: Path) -> dict[str, Any]:
     """Every result, sidecar and adapter hash by its path, without what differs from run to run: times."""
     found: dict[str, Any] = {}
     for path in sorted(output_dir.rglob("results/**/*.json")):
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_plain(path)
         if path.name.endswith(".mteb.json"):
             continue
         for key in TIMING & content.get("provenance", {}).keys():

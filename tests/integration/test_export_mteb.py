@@ -13,6 +13,7 @@ from mteb import ResultCache
 from mteb.models.model_meta import ModelMeta
 from support import mteb_tasks
 from support.experiments import tiny_experiment
+from support.json_files import read_plain, write_plain
 from support.reranking import invented, with_evaluation, write_invented
 from support.scripts import Done, assert_refused, call_script
 
@@ -151,9 +152,9 @@ def changed(outputs: Path, folder: Path, name: str, **identity: object) -> Path:
     """A copy of the results, one of them with another identity."""
     shutil.copytree(outputs, folder)
     path = folder / "zero_shot" / "seed_none" / "results" / "embedding" / f"{name}.json"
-    result = json.loads(path.read_text(encoding="utf-8"))
+    result = read_plain(path)
     result["identity"] |= identity
-    path.write_text(json.dumps(result), encoding="utf-8")
+    write_plain(path, result)
     return folder
 
 
@@ -225,8 +226,7 @@ class TestSeeds:
             shutil.copytree(outputs / "zero_shot" / "seed_none", place)
             for path in place.glob("results/*/*.json"):
                 if not path.name.endswith((".mteb.json", ".queries.json")):
-                    result = json.loads(path.read_text(encoding="utf-8"))
-                    path.write_text(json.dumps(result | {"config_name": "joint_r8", "seed": seed}), encoding="utf-8")
+                    write_plain(path, read_plain(path) | {"config_name": "joint_r8", "seed": seed})
         return folder
 
     def test_the_only_one_needs_no_name_and_several_do(self, outputs: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import zipfile
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from support.caption_pairs import seed_arrays
+from support.json_files import read_plain, write_plain
 
 RUN = "q1 Q0 d1 1 2 t\nq1 Q0 d2 2 1 t\nq2 Q0 d1 1 3 t\n"
 QRELS = "q1 0 d1 1\nq2 0 d2 1\n"
@@ -64,7 +64,7 @@ def keys(name: str, **changed: Any) -> Change:
 
     def change(folder: Path) -> None:
         path = folder / name
-        path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changed), encoding="utf-8")
+        write_plain(path, read_plain(path) | changed)
 
     return change
 

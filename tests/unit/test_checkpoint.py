@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.json_files import read_plain, write_plain
 
 from unimoe.checkpoint import (
     ADAPTER_FILE,
@@ -79,8 +80,8 @@ def manifest(folder: Path) -> Checkpoint:
 def edit(folder: Path, **changes: Any) -> None:
     """Change keys of the manifest; None removes one."""
     path = folder / "unimoe.json"
-    raw = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps({key: value for key, value in raw.items() if value is not None}))
+    raw = read_plain(path) | changes
+    write_plain(path, {key: value for key, value in raw.items() if value is not None})
 
 
 def refusal(folder: Path) -> str:

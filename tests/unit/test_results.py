@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.json_files import read_plain, write_plain
 
 from unimoe.errors import DataError
 from unimoe.results import (
@@ -93,7 +93,7 @@ def without_queries(**changes: Any) -> EvalResult:
 
 
 def rewrite(path: Path, **changes: Any) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **changes}), encoding="utf-8")
+    write_plain(path, read_plain(path) | changes)
 
 
 class TestRoundTrip:
@@ -110,9 +110,9 @@ class TestRoundTrip:
 
     def test_files_that_say_no_type_of_task_have_none(self, tmp_path: Path) -> None:
         path = write_result(tmp_path, result_with())
-        written = json.loads(path.read_text(encoding="utf-8"))
+        written = read_plain(path)
         del written["task_type"]
-        path.write_text(json.dumps(written), encoding="utf-8")
+        write_plain(path, written)
         assert read_result(path) == result_with()
 
     def test_so_does_its_drilldown(self, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ class TestRoundTrip:
         path = write_result(tmp_path, result_with(), DrillDown(queries=queries))
         if layout != "as written":
             sidecar = drilldown_path(path)
-            sidecar.write_text(json.dumps(json.loads(sidecar.read_text(encoding="utf-8"))), encoding="utf-8")
+            write_plain(sidecar, read_plain(sidecar))
         assert read_query_details(path, queries) == queries
         assert list(read_query_details(path, ["q1"])) == ["q1"]
         with pytest.raises(DataError, match=r"lacks 1 queries .* 'q9'"):
@@ -230,9 +230,9 @@ class TestStrictness:
     @pytest.mark.parametrize("key", list(RESULT))
     def test_nothing_may_be_missing(self, tmp_path: Path, key: str) -> None:
         path = write_result(tmp_path, result_with())
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = read_plain(path)
         del raw[key]
-        path.write_text(json.dumps(raw), encoding="utf-8")
+        write_plain(path, raw)
         with pytest.raises(DataError, match=f"{key}: Field required"):
             read_result(path)
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.json_files import read_plain
 
 from unimoe.run_record import RECORD, RunRecord, peak_mib
 
 
 def content(folder: Path) -> Any:
-    return json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    return read_plain(folder / RECORD)
 
 
 def test_phases_add_up_over_runs(tmp_path: Path) -> None:

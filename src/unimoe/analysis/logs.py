@@ -8,8 +8,9 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from unimoe.checksums import unsealed
 from unimoe.errors import DataError
-from unimoe.io import find_files
+from unimoe.io import find_files, read_bytes
 from unimoe.limits import LONGEST_NAME, MOST, name_problem
 
 Log: TypeAlias = tuple[dict[str, Any], ...]
@@ -97,20 +98,18 @@ def _log_files(output_dir: Path, name: str) -> Iterator[tuple[tuple[str, int | N
             yield (arm, int(seed)), path
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Return each line with its number, without a last line that has no end: a killed run leaves one."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error})") from None
-    return enumerate(text.split("\n")[:-1], start=1)
+def _lines(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield each line with its place, without a last line that has no end: a killed run leaves one."""
+    for number, line in enumerate(read_bytes(path).split(b"\n")[:-1], start=1):
+        place = f"{path}:{number}"
+        yield place, unsealed(line, place)
 
 
 def _training_log(path: Path) -> Log:
     """Return one record for each step and task; a resumed run's record replaces the earlier one."""
     records: dict[tuple[int, Any], dict[str, Any]] = {}
-    for number, line in _lines(path):
-        record = _record(_Training, line, f"{path}:{number}: not a training record with step and loss")
+    for place, line in _lines(path):
+        record = _record(_Training, line, f"{place}: not a training record with step and loss")
         records[record.step, record.task] = record.model_dump(exclude_unset=True)
     return tuple(records[step] for step in sorted(records, key=lambda step: (step[0], str(step[1]))))
 
@@ -118,13 +117,13 @@ def _training_log(path: Path) -> Log:
 def _conflict_log(path: Path) -> ConflictLog:
     """Return one record for each step and layer; a resumed run's record replaces the earlier one."""
     records: dict[tuple[int, int | str], Conflict] = {}
-    for number, line in _lines(path):
-        record = _record(Conflict, line, f"{path}:{number}: not a record of gradient conflicts")
+    for place, line in _lines(path):
+        record = _record(Conflict, line, f"{place}: not a record of gradient conflicts")
         records[record.step, record.layer] = record
     return tuple(records.values())
 
 
-def _record(kind: type[Record], line: str, mistake: str) -> Record:
+def _record(kind: type[Record], line: bytes, mistake: str) -> Record:
     try:
         return kind.model_validate_json(line)
     except ValidationError as error:

@@ -13,7 +13,7 @@ import numpy as np
 from unimoe.analysis.comparisons import difference
 from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.errors import DataError, UsageError, first_few
-from unimoe.results import SIDECARS, EvalResult, read_result, run_beside
+from unimoe.results import SIDECARS, EvalResult, read_result, refuse_changed_run, run_beside
 from unimoe.trec import Run, ranked, read_run
 
 TOP = 10
@@ -103,6 +103,7 @@ def read_scored(path: Path) -> Scored:
             f"{path}: its run {run} is missing, and a result holds no scores of pairs; delete the result and run "
             f"`unimoe evaluate` again"
         )
+    refuse_changed_run(run, result)
     return Scored(result, read_run(run))
 
 

@@ -22,7 +22,7 @@ from unimoe.data.collection import Collection, Document
 from unimoe.engine.work import ALONE, Part, Workers
 from unimoe.errors import DataError, InputError, named_inputs
 from unimoe.evaluation.sharing import Progress
-from unimoe.io import hash_parts, read_json, sealed, unsealed, write_json
+from unimoe.io import hash_parts, read_json, write_sealed
 from unimoe.models.embedder import Advance
 from unimoe.models.pair_model import TextPair
 from unimoe.models.pipeline import ahead
@@ -134,7 +134,7 @@ class ShardStore:
 def read_shard(file: Path, pairs: Sequence[Pair]) -> ShardScores | None:
     """Read the scores of a shard's pairs; None where they have not been computed, or the file is damaged."""
     try:
-        content = unsealed(read_json(file))
+        content = read_json(file)
         scores = [float(content["run"][query_id][document_id]) for query_id, document_id in pairs]
         return ShardScores(scores, float(content["seconds"]), usage=content.get("usage", {}))
     except (DataError, KeyError, TypeError, ValueError):
@@ -147,7 +147,7 @@ def write_shard(file: Path, pairs: Sequence[Pair], found: ShardScores) -> None:
     for (query_id, document_id), score in zip(pairs, found.scores, strict=True):
         run.setdefault(query_id, {})[document_id] = score
     usage = {"usage": dict(found.usage)} if found.usage else {}
-    write_json(file, sealed({"run": run, "seconds": found.seconds, **usage}), indent=None)
+    write_sealed(file, {"run": run, "seconds": found.seconds, **usage}, indent=None)
 
 
 def cut_shards(

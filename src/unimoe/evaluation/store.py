@@ -1,8 +1,8 @@
 """The results of one output folder: which evaluations are done, which must be refused, and how one is written.
 
 The rule is the same for every kind of result. A spec is done when the result file at its place has its identity,
-content hashes, main metric, dtype and caveats, and the run beside it exists. A place that holds a result of another
-identity is never overwritten.
+content hashes, main metric, dtype and caveats, and the run beside it exists and has not changed. A place that holds a
+result of another identity is never overwritten.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shutil import rmtree
 from unimoe.collection_card import sidecar_path
 from unimoe.errors import DataError
 from unimoe.evaluation.spec import EvaluationSpec, Outcome
-from unimoe.io import write_json
+from unimoe.io import hash_file, write_sealed
 from unimoe.provenance import collect_provenance
 from unimoe.results import (
     DrillDown,
@@ -60,7 +60,8 @@ class ResultStore:
         if not spec.reusable or not self.path(spec).exists():
             return False
         there = self.read(spec)
-        if there.per_query and not run_path(*self._place(spec)).exists():
+        run = run_path(*self._place(spec))
+        if there.per_query and not (run.exists() and there.run_hash in (None, hash_file(run))):
             return False
         return (
             (there.dataset, there.identity, there.provenance.hashes, there.provenance.dtype, there.caveats)
@@ -116,13 +117,15 @@ class ResultStore:
         Raises:
             DataError: the place of the result is taken by another evaluation.
         """
-        result = self._result(spec, outcome)
-        detail = _drilldown(outcome.queries, outcome.qrels, outcome.run) if outcome.qrels else None
+        detail, run_hash, run = None, None, run_path(*self._place(spec))
         if outcome.qrels:
-            write_run(run_path(*self._place(spec)), outcome.run, spec.system)
+            detail = _drilldown(outcome.queries, outcome.qrels, outcome.run)
+            write_run(run, outcome.run, spec.system)
+            run_hash = hash_file(run)
             self._write_judgments(spec, outcome)
+        result = self._result(spec, outcome, run_hash)
         if outcome.mteb_json:
-            write_json(self.path(spec).with_suffix(".mteb.json"), outcome.mteb_json)
+            write_sealed(self.path(spec).with_suffix(".mteb.json"), outcome.mteb_json)
         write_result(self.output_dir, result, detail)
         self.clear_unfinished(spec)  # the result holds all of it now
         return result
@@ -142,7 +145,7 @@ class ResultStore:
     def _place(self, spec: EvaluationSpec) -> tuple[Path, str, int | None, str, str]:
         return self.output_dir, spec.system, spec.seed, spec.task, spec.dataset
 
-    def _result(self, spec: EvaluationSpec, outcome: Outcome) -> EvalResult:
+    def _result(self, spec: EvaluationSpec, outcome: Outcome, run_hash: str | None) -> EvalResult:
         per_query = dict(outcome.scores.per_query) or {outcome.main_metric: {}}
         return EvalResult(
             config_name=spec.system,
@@ -162,6 +165,7 @@ class ResultStore:
             training=spec.training,
             config=dict(spec.config),
             relevance_level=outcome.relevance_level,
+            run_hash=run_hash,
             provenance=collect_provenance(
                 device=outcome.device,
                 dtype=spec.dtype,
@@ -179,7 +183,7 @@ class ResultStore:
         path = qrels_path(self.output_dir, spec.dataset, spec.identity.split)
         write_qrels(path, outcome.qrels)
         if outcome.relevance_level != 1:
-            write_json(sidecar_path(path), {"relevance_level": outcome.relevance_level})
+            write_sealed(sidecar_path(path), {"relevance_level": outcome.relevance_level})
         else:
             sidecar_path(path).unlink(missing_ok=True)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from unimoe.config.encoder import BUNDLED_ENCODER
 from unimoe.errors import DataError, did_you_mean
-from unimoe.io import atomic_dir, cache_dir, hash_file, lock, read_json, write_json
+from unimoe.io import atomic_dir, cache_dir, changed_file, hash_files, lock, read_json, write_sealed
 from unimoe.models.quiet import first_line, quiet_loading
 
 BUNDLED_ID = "bundled:smollm2-135m-instruct"
@@ -104,7 +104,9 @@ def _is_whole(folder: Path) -> bool:
     if not (manifest.is_file() and weights.is_file()):
         return False
     try:
-        return bool(read_json(manifest)["bytes"] == weights.stat().st_size)
+        content = read_json(manifest)
+        hashes = content.get("files", {weights.name: content["weights"]})
+        return content["bytes"] == weights.stat().st_size and changed_file(folder, hashes) is None
     except (DataError, KeyError, TypeError):  # a damaged manifest
         return False
 
@@ -132,5 +134,10 @@ def _prepare(gguf: Path, folder: Path) -> None:
         del model.config.quantization_config
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
-        weights = temporary / "model.safetensors"
-        write_json(temporary / _MANIFEST, {"weights": hash_file(weights), "bytes": weights.stat().st_size})
+        _write_manifest(temporary)
+
+
+def _write_manifest(folder: Path) -> None:
+    weights, files = folder / "model.safetensors", hash_files(folder)
+    manifest = {"weights": files[weights.name], "bytes": weights.stat().st_size, "files": files}
+    write_sealed(folder / _MANIFEST, manifest)

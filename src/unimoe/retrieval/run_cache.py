@@ -7,7 +7,7 @@ from pathlib import Path
 
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError
-from unimoe.io import hash_file, lock, read_json, write_json
+from unimoe.io import hash_file, lock, read_json, write_sealed
 from unimoe.trec import Run, read_run, write_run
 
 
@@ -27,7 +27,7 @@ def cached_run(path: Path, collection: Collection, tag: str, compute: Callable[[
         if run is None:
             run = compute()
             write_run(path, run, tag)
-            write_json(path.with_suffix(".json"), {"collection": collection.name, "run": hash_file(path)})
+            write_sealed(path.with_suffix(".json"), {"collection": collection.name, "run": hash_file(path)})
     # A TREC file has no line for a query without candidates.
     return {query_id: run.get(query_id, {}) for query_id in collection.queries}
 

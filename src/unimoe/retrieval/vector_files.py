@@ -49,7 +49,7 @@ def map_vectors(
         vectors = np.load(path, mmap_mode=mode, allow_pickle=False)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; encode the corpus again") from None
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # numpy evaluates the header, which raises errors of many kinds
         raise DataError(f"{path}: not a whole .npy file ({error}); delete it and encode again") from None
     kind = str(getattr(vectors, "dtype", "no array"))
     if kind not in {"float32", "float16"} or vectors.ndim != 2 or kind != (storage or kind):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from unimoe.data.collection import Document
 from unimoe.errors import DataError, InputError
-from unimoe.io import hash_parts, lock, read_json, write_json
+from unimoe.io import hash_parts, lock, read_json, write_json, write_sealed
 from unimoe.retrieval.vector_files import (
     MappedVectors,
     Storage,
@@ -135,7 +135,7 @@ def encode_corpus(
                 write_json(folder / "ids.json", ids, indent=None)
             vectors = _write_unit(folder, vectors, (len(ids), found.shape[1]), unit, found)
             progress = progress.with_unit(found.shape[1], checksum(found, unit))
-            write_json(folder / "store.json", asdict(progress))
+            write_sealed(folder / "store.json", asdict(progress))
             if advance:
                 advance(len(unit))
         return VectorStore(ids, map_vectors(folder / "vectors.npy", (progress.rows, progress.dimension), storage))

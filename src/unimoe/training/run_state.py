@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from unimoe.checkpoint import first_difference
+from unimoe.checksums import unsealed
 from unimoe.errors import DataError
-from unimoe.io import append_jsonl, atomic_path, hash_parts, lock, parse_json, read_bytes, write_text
+from unimoe.io import append_jsonl, lock, parse_json, read_bytes, write_text
+from unimoe.models.tensor_files import read_tensors, save_tensors
 
 Progress = TypeVar("Progress")
 Parts = dict[str, dict[str, Tensor]]
 """Tensors by the part they belong to, such as the optimizer, and by name."""
 
 _OF_PROGRESS = "progress"
-_CHECKSUM = "checksum"
 
 
 class RunState(Generic[Progress]):
@@ -59,10 +59,7 @@ class RunState(Generic[Progress]):
         tensors = {f"{part}:{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
         numbers = {name: value for name, value in fields.items() if not isinstance(value, Tensor)}
         about = {"fingerprint": self.fingerprint, "settings": self.settings, "progress": numbers}
-        kept = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-        texts = {name: json.dumps(value) for name, value in about.items()}
-        with atomic_path(self.path) as temporary:
-            safetensors.torch.save_file(kept, temporary, {**texts, _CHECKSUM: _checksum(texts, kept)})
+        save_tensors(self.path, tensors, {name: json.dumps(value) for name, value in about.items()})
 
     def load(self, device: torch.device | str = "cpu") -> tuple[Progress, Parts] | None:
         """Read the saved state, with its tensors on a device; None where there is none.
@@ -74,12 +71,7 @@ class RunState(Generic[Progress]):
             return None
         parts: Parts = {}
         try:
-            with safetensors.safe_open(self.path, "pt", device=str(device)) as file:
-                texts = dict(file.metadata() or {})
-                kept = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
-            stated = texts.pop(_CHECKSUM, None)
-            if stated is not None and stated != _checksum(texts, kept):
-                raise ValueError("its checksum does not fit")
+            kept, texts = read_tensors(self.path, device)
             about = {name: parse_json(value) for name, value in texts.items()}
             for key, tensor in kept.items():
                 part, _, name = key.partition(":")
@@ -130,22 +122,13 @@ class RunState(Generic[Progress]):
         )
 
 
-def _checksum(texts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    """Return the content hash of a state; that of safetensors ends with the names and shapes."""
-    parts: list[str | bytes] = [part for name in sorted(texts) for part in (name, texts[name])]
-    for name in sorted(tensors):
-        flat = tensors[name].cpu().reshape(-1).view(torch.uint8)
-        parts += [name, flat.numpy().tobytes()]
-    return hash_parts(parts)
-
-
 def _cut_log(path: Path, step: int) -> None:
     kept = []
-    lines = read_bytes(path).decode("utf-8", "replace").split("\n")[:-1]  # a killed run may leave a line without an end
+    lines = read_bytes(path).split(b"\n")[:-1]  # a killed run may leave a line without an end
     for number, line in enumerate(lines, start=1):
         try:
-            if parse_json(line)["step"] <= step:
-                kept.append(f"{line}\n")
+            if parse_json(unsealed(line, f"{path}:{number}").decode())["step"] <= step:
+                kept.append(line.decode() + "\n")
         except (ValueError, TypeError, KeyError):
             raise DataError(f"{path}:{number}: not a record of a step; remove the line") from None
     write_text(path, "".join(kept))

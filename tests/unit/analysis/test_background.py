@@ -67,6 +67,6 @@ def test_work_that_does_not_end_when_asked_to_is_not_waited_for_once_it_is_done(
         time.sleep(0.5)
         return bytes(2**20)  # more than fits into a pipe
 
-    with pytest.raises(KeyError), in_background(work):
+    with pytest.raises(KeyError), in_background(work):  # noqa: PT012 - the work must have begun
         time.sleep(0.2)
         raise KeyError

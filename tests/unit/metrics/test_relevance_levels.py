@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.experiments import tiny_experiment_dict
+from support.json_files import read_plain
 from support.results import make_result
 from support.sources import IrDocument, IrQrel, IrQuery
 
@@ -247,7 +248,7 @@ class TestResults:
         identity, store = make_result("joint_r8", 0, [0.5, 0.5], dataset="toy").identity, ResultStore(tmp_path)
         spec = EvaluationSpec("joint_r8", 0, "retrieval", "toy", identity, hashes={}, config={})
         assert store.write(spec, found(2)).relevance_level == 2
-        assert json.loads((tmp_path / "qrels" / "toy-test.qrels.json").read_text()) == {"relevance_level": 2}
+        assert read_plain(tmp_path / "qrels" / "toy-test.qrels.json") == {"relevance_level": 2}
         store.write(spec, found(1))
         assert [path.name for path in (tmp_path / "qrels").iterdir()] == ["toy-test.qrels"]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from unimoe.data.collection import Document
 from unimoe.errors import DataError, UsageError
-from unimoe.io import write_json
+from unimoe.io import write_sealed
 from unimoe.retrieval.vector_store import encode_corpus, read_foreign, read_store
 
 Floats = NDArray[np.float32]
@@ -118,13 +118,13 @@ class TestResuming:
     ) -> None:
         written: list[str] = []
 
-        def killed(path: Path, value: object, **how: Any) -> None:
+        def killed(path: Path, value: Any, **how: Any) -> None:
             written.append(path.name)
             if written.count("store.json") == 3:
                 raise KeyboardInterrupt
-            write_json(path, value, **how)
+            write_sealed(path, value, **how)
 
-        monkeypatch.setattr("unimoe.retrieval.vector_store.write_json", killed)
+        monkeypatch.setattr("unimoe.retrieval.vector_store.write_sealed", killed)
         with pytest.raises(KeyboardInterrupt):
             encode(Encoder(), folder)
         monkeypatch.undo()

@@ -17,10 +17,11 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from unimoe.analysis.statistics.variance import Estimand
+from unimoe.checksums import unsealed_yaml
 from unimoe.config.base import MetricName, Name, Positive, Section
 from unimoe.config.files import explain, find_config, read_yaml
 from unimoe.errors import DataError, UsageError, did_you_mean
-from unimoe.io import hash_file
+from unimoe.io import hash_bytes, read_bytes
 from unimoe.results import Task
 
 Label = Literal["PASS", "FAIL", "MARGINAL", "INCONCLUSIVE"]
@@ -243,7 +244,8 @@ def load_gates(path: Path) -> Registration:
         path: a file, or the name of a shipped config such as ``gates/kill_gate``.
 
     Raises:
-        DataError: the file is missing or malformed, a key unknown, a value impossible, or cutoffs contradictory.
+        DataError: the file is missing or malformed, a key unknown, a value impossible, or cutoffs contradictory; or it
+            is no longer what was registered in an output folder.
     """
     try:
         file = find_config(path)
@@ -252,7 +254,8 @@ def load_gates(path: Path) -> Registration:
         raise DataError(str(error)) from None
     except ValidationError as error:
         raise DataError(f"{file}: {_explain(error)}") from None
-    return Registration(file, hash_file(file), parsed.registered, dict(parsed.gates))
+    content = unsealed_yaml(read_bytes(file), file)
+    return Registration(file, hash_bytes(content), parsed.registered, dict(parsed.gates))
 
 
 def _explain(error: ValidationError) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,8 +12,9 @@ import yaml
 from unimoe.analysis.arms import ZERO_SHOT, Pair, pairs
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Registration, load_gates
 from unimoe.analysis.loading import Results
+from unimoe.checksums import sealed_yaml, unsealed_yaml
 from unimoe.errors import DataError, did_you_mean
-from unimoe.io import atomic_path, find_files, write_text
+from unimoe.io import find_files, read_bytes, write_bytes
 from unimoe.results import Task
 
 REGISTERED = "gates.yaml"
@@ -24,8 +24,8 @@ REGISTERED = "gates.yaml"
 def register(registration: Registration, output_dir: Path) -> bool:
     """Put gates into an output folder that holds no results yet.
 
-    Gates that come from a file are copied to the byte; others are written with the present time. Where the folder has
-    registered gates and these come from no file, the registered ones stay.
+    Gates that come from a file are copied to the byte, below a checksum; others are written with the present
+    time. Where the folder has registered gates and these come from no file, the registered ones stay.
 
     Returns:
         Whether the folder has registered gates now. False for a folder that has results but no registered gates: it is
@@ -49,10 +49,12 @@ def register(registration: Registration, output_dir: Path) -> bool:
     if registration.path is None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         plain = {name: gate.model_dump(exclude_none=True) for name, gate in registration.gates.items()}
-        write_text(path, yaml.safe_dump({"registered": now, "gates": plain}, sort_keys=False))
+        content = yaml.safe_dump({"registered": now, "gates": plain}, sort_keys=False).encode()
     else:
-        with atomic_path(path) as temporary:
-            shutil.copyfile(registration.path, temporary)  # to the byte, or the hashes would differ
+        content = unsealed_yaml(
+            read_bytes(registration.path), registration.path
+        )  # to the byte, or the hashes would differ
+    write_bytes(path, sealed_yaml(content))
     return True
 
 

@@ -26,7 +26,7 @@ from unimoe.analysis.runs.scoring import (
 from unimoe.analysis.runs.selection import RunSource
 from unimoe.analysis.tables.cells import gathered
 from unimoe.errors import DataError, UsageError
-from unimoe.io import find_files, hash_json, read_json, write_json
+from unimoe.io import find_files, hash_json, read_json, write_sealed
 from unimoe.metrics import computable_metrics
 from unimoe.results import (
     DrillDown,
@@ -145,7 +145,7 @@ def keep(
         raise DataError(f"{folder} holds results that no comparison made; choose another --output-dir")
     if gates is not None and not (folder / MARKER).exists():
         register(gates, folder)
-    write_json(folder / MARKER, facts)
+    write_sealed(folder / MARKER, facts)
     for result in results.everything:
         write_result(folder, result, _detail(results, result, source))
     return registered_in(folder)

@@ -14,7 +14,7 @@ from unimoe.analysis.tables.cells import gathered
 from unimoe.errors import DataError, UsageError, did_you_mean
 from unimoe.io import HASH_LENGTH
 from unimoe.metrics import canonical_metric, is_binary, level_note, metric_cutoff, score_run
-from unimoe.results import QueryDetail
+from unimoe.results import QueryDetail, read_result, refuse_changed_run, result_beside
 from unimoe.trec import Qrels, Run, head, is_unordered, ranked, read_run
 
 ALLOWANCES = ("queries", "zeros", "depth", "duplicates")
@@ -105,6 +105,8 @@ def score_source(source: RunSource, scoring: Scoring) -> ScoredRun:
     """Read and score one run; a DataError where it is malformed, holds no judged query, or orders none by scores."""
     judged, qrels = source.judged, source.judged.qrels
     if isinstance(source.content, Path):
+        if (own := result_beside(source.content)).is_file():
+            refuse_changed_run(source.content, read_result(own))
         run, modified = read_run(source.content), datetime.fromtimestamp(source.content.stat().st_mtime, tz=UTC)
     else:
         run = {query_id: dict(scores) for query_id, scores in source.content.items() if scores}

@@ -20,7 +20,7 @@ from unimoe.data.source import SOURCES, Source
 from unimoe.data.sources.apidocs_objects import MODULES, Docstring, PublicName, documented
 from unimoe.data.sources.beir_layout import read_beir, write_parts
 from unimoe.errors import DataError, UsageError, did_you_mean
-from unimoe.io import atomic_dir, cache_dir, hash_json, lock, read_json, write_json
+from unimoe.io import atomic_dir, cache_dir, hash_json, lock, read_json, write_sealed
 from unimoe.trec import Qrels
 
 BUILDER_VERSION = 1
@@ -89,7 +89,7 @@ def build_apidocs(folder: Path) -> None:
             "queries": {split: len(qrels) for split, qrels in layout.qrels.items()},
             "content_hash": {split: read_beir(temporary, split, "apidocs").content_hash for split in SPLITS},
         }
-        write_json(temporary / "manifest.json", manifest)
+        write_sealed(temporary / "manifest.json", manifest)
 
 
 def split_of(query_id: str) -> str:

@@ -18,8 +18,11 @@ from typing import Any, TextIO
 from unimoe.collection_card import COLLECTION_FILE, describe_collection, describe_qrels
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.errors import DataError, UsageError, did_you_mean
-from unimoe.io import atomic_dir, ensure_dir, parse_json, write_json
+from unimoe.io import atomic_dir, changed_file, ensure_dir, parse_json, read_json, write_sealed
 from unimoe.trec import Qrels, read_qrels, text_lines
+
+LABELS_FILE = "labels.json"
+"""The manifest of a collection whose labels `unimoe label-pairs` has made: what they depend on, hashes of the files."""
 
 LAYOUT = "corpus.jsonl, queries.jsonl and qrels/<split>.tsv (each may end in .gz)"
 
@@ -43,6 +46,7 @@ def read_beir(folder: Path, split: str, name: str | None = None) -> Collection:
         raise UsageError(
             f"{folder}: no split {split!r}{did_you_mean(split, files)}; there is {', '.join(files) or 'none'}"
         )
+    _refuse_changed_labels(folder)
     return assemble(
         name,
         split,
@@ -83,7 +87,7 @@ def write_beir(collection: Collection, folder: Path, *, compress: bool = False) 
             temporary, collection.corpus, collection.queries, {collection.split: collection.qrels}, compress=compress
         )
         if collection.level_stated:
-            write_json(temporary / COLLECTION_FILE, {"relevance_level": collection.relevance_level})
+            write_sealed(temporary / COLLECTION_FILE, {"relevance_level": collection.relevance_level})
 
 
 def write_parts(
@@ -104,6 +108,16 @@ def write_parts(
             file.write("query-id\tcorpus-id\tscore\n")
             for query, grades in judgments.items():
                 file.writelines(f"{query}\t{document}\t{grade}\n" for document, grade in grades.items())
+
+
+def _refuse_changed_labels(folder: Path) -> None:
+    manifest = folder / LABELS_FILE
+    made = read_json(manifest) if manifest.is_file() else None
+    if isinstance(made, dict) and (file := changed_file(folder, made.get("files", {}))):
+        raise DataError(
+            f"{file}: was changed after the labels were written; make them again, or remove {manifest} if the change "
+            "is meant"
+        )
 
 
 def _find(folder: Path, part: str) -> Path | None:

@@ -15,7 +15,7 @@ from unimoe.config import Experiment
 from unimoe.config.files import parse_config
 from unimoe.errors import DataError, UsageError
 from unimoe.evaluation.mteb.names import find_tasks, random_state_kept
-from unimoe.io import hash_json, parse_json
+from unimoe.io import hash_json, read_json
 from unimoe.models.base import BaseSizes, base_sizes
 from unimoe.results import EvalResult, Task, arm_dir, read_result, result_files
 
@@ -217,7 +217,7 @@ def _theirs(found: _Found) -> TaskResult:
     from mteb import TaskResult
 
     try:
-        return TaskResult.model_validate(parse_json(found.sidecar.read_text(encoding="utf-8")))
+        return TaskResult.model_validate(read_json(found.sidecar))
     except ValueError as error:
         reason = str(error).partition("\n")[0]
         raise DataError(f"{found.sidecar}: no result of MTEB ({reason}); evaluate again") from None

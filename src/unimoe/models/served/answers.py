@@ -32,8 +32,12 @@ class KeptVectors:
     def read(self, texts: Sequence[str]) -> Vectors | None:
         """Return the vectors of a request's texts; None where it was not answered, or the file is damaged."""
         try:
-            found: Vectors = np.load(self._file(texts), allow_pickle=False)
-        except (OSError, ValueError, EOFError):
+            with self._file(texts).open("rb") as file:
+                found: Vectors = np.load(file, allow_pickle=False)
+                stated = file.read()
+        except Exception:  # numpy evaluates the header, which raises errors of many kinds
+            return None
+        if stated and stated != _checksum(found):  # files of before end with the array
             return None
         return found if found.ndim == 2 and len(found) == len(texts) else None
 
@@ -41,6 +45,11 @@ class KeptVectors:
         """Keep the vectors of a request's texts."""
         with atomic_path(self._file(texts)) as path, path.open("wb") as file:
             np.save(file, vectors, allow_pickle=False)
+            file.write(_checksum(vectors))
 
     def _file(self, texts: Sequence[str]) -> Path:
         return self._folder / f"{hash_parts(texts)}.npy"
+
+
+def _checksum(vectors: Vectors) -> bytes:
+    return hash_parts([str(vectors.dtype), str(vectors.shape), vectors.tobytes()]).encode()

@@ -14,7 +14,7 @@ import numpy as np
 
 from unimoe.config.served import ServedConfig
 from unimoe.errors import DataError
-from unimoe.io import cache_dir, hash_json, read_json, write_json
+from unimoe.io import cache_dir, hash_json, read_json, write_sealed
 from unimoe.models.served.client import Client
 from unimoe.results import safe_name
 
@@ -64,7 +64,7 @@ def fingerprint(client: Client, settings: ServedConfig, found: Sequence[float], 
     else:
         asked = {"server": client.url, **settings.model_dump(include={"api", "model", "revision"})}
         first = [float(f"{value:.6g}") for value in found]
-        write_json(record, asked | {"answers": first})
+        write_sealed(record, asked | {"answers": first})
     room = settings.probe_tolerance * max(float(np.ptp(first)), 1e-6)
     moved = max(map(abs, np.subtract(found, first))) if len(found) == len(first) else np.inf
     if moved > room:

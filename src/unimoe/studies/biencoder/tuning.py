@@ -19,7 +19,7 @@ from unimoe.data.catalog import result_name
 from unimoe.errors import UsageError, did_you_mean
 from unimoe.evaluation.engines import Engine
 from unimoe.metrics import score_run
-from unimoe.results import run_path
+from unimoe.results import read_result, refuse_changed_run, result_beside, run_path
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.distant import train_by_workers, with_dtype_of_workers
 from unimoe.studies.biencoder.evaluation import base_retriever, evaluate, trained_retriever
@@ -172,8 +172,9 @@ def _recall(config: BiEncoderConfig, splits: Splits, before: str, seeds: int) ->
     folder, metric = Path(config.output_dir), "recall@10"
 
     def scores(arm: str, seed: int | None) -> list[float]:
-        run = read_run(run_path(folder, arm, seed, "retrieval", result_name(config.collection)))
-        found = score_run(splits.test.qrels, run, [metric], splits.test.relevance_level).per_query[metric]
+        path = run_path(folder, arm, seed, "retrieval", result_name(config.collection))
+        refuse_changed_run(path, read_result(result_beside(path)))
+        found = score_run(splits.test.qrels, read_run(path), [metric], splits.test.relevance_level).per_query[metric]
         return [found[query_id] for query_id in sorted(found)]
 
     return np.array([scores(before, None)]), np.array([scores(config.arm, seed) for seed in range(seeds)])

@@ -10,9 +10,10 @@ from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.output import gate_lines
 from unimoe.analysis.gates.registration import REGISTERED
+from unimoe.checksums import sealed_yaml
 from unimoe.console import stderr
 from unimoe.errors import DataError
-from unimoe.io import find_files, write_text
+from unimoe.io import find_files, write_bytes
 
 
 def register_gates(wanted: Mapping[str, Mapping[str, object]], output_dir: Path) -> None:
@@ -36,7 +37,7 @@ def register_gates(wanted: Mapping[str, Mapping[str, object]], output_dir: Path)
     elif output_dir.exists() and find_files(output_dir, "*/seed_*/results/*/*.json"):
         stderr.print(f"{output_dir} has results and no {REGISTERED}: too late to register a gate", soft_wrap=True)
     else:
-        write_text(path, _as_yaml(wanted))
+        write_bytes(path, sealed_yaml(_as_yaml(wanted).encode()))
 
 
 def verdict(analysis: Analysis) -> str:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from unimoe.errors import DataError
-from unimoe.io import atomic_path
 from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
+from unimoe.models.tensor_files import read_tensors, save_tensors
 from unimoe.studies.heads.config import Scoring, TrainConfig
 from unimoe.studies.heads.pools import PoolSet
 
@@ -70,9 +68,8 @@ def chosen_by(weight: Tensor, pools: PoolSet, config: TrainConfig) -> float:
 
 
 def save_head(path: Path, weight: Tensor, metadata: dict[str, str]) -> None:
-    """Write a head as safetensors, atomically."""
-    with atomic_path(path) as temporary:
-        safetensors.torch.save_file({"weight": weight.detach().cpu().contiguous()}, temporary, metadata)
+    """Write a head as safetensors with a checksum, atomically."""
+    save_tensors(path, {"weight": weight}, metadata)
 
 
 def load_head(path: Path, inputs: int | None = None) -> tuple[Tensor, dict[str, str]]:
@@ -89,12 +86,11 @@ def load_head(path: Path, inputs: int | None = None) -> tuple[Tensor, dict[str, 
         DataError: the file is missing, damaged, no head, or a head for embeddings of another size.
     """
     try:
-        with safetensors.safe_open(path, "pt") as file:
-            metadata: dict[str, Any] = file.metadata() or {}
-            weight: Tensor = file.get_tensor("weight")
+        tensors, metadata = read_tensors(path)
+        weight = tensors["weight"]
     except FileNotFoundError:
         raise DataError(f"{path}: no such head; train it first") from None
-    except (OSError, safetensors.SafetensorError) as error:
+    except (OSError, safetensors.SafetensorError, KeyError, ValueError) as error:
         raise DataError(f"{path}: damaged, or no head ({error}); train it again") from None
     if weight.ndim != 2:
         raise DataError(f"{path}: holds a tensor of {weight.ndim} dimensions, no matrix; train it again")

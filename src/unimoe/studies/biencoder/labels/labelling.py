@@ -13,18 +13,16 @@ import torch
 from unimoe.console import Steps, stderr, stdout
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection
-from unimoe.data.sources.beir_layout import write_parts
+from unimoe.data.sources.beir_layout import LABELS_FILE, write_parts
 from unimoe.errors import DataError, UsageError
 from unimoe.evaluation.engines import Engine, LocalEngine
-from unimoe.io import atomic_dir, hash_json, hash_parts, read_json, sealed, unsealed, write_json
+from unimoe.io import atomic_dir, hash_files, hash_json, hash_parts, read_json, write_sealed
 from unimoe.models.embedder import Advance
 from unimoe.retrieval.bm25 import cached_bm25_run
 from unimoe.studies.biencoder.config import LabelConfig
 from unimoe.studies.biencoder.labels.graders import Grader, load_grader
 from unimoe.studies.biencoder.labels.queries import sample_queries
 from unimoe.trec import Qrels, Run
-
-MANIFEST = "labels.json"
 
 _AT_ONCE = 32
 """Shards under way together on a cluster."""
@@ -143,7 +141,7 @@ def probabilities(
         if scores is None:
             asked = replace(collection, queries={query_id: queries[query_id] for query_id in shard})
             scores = grader.probabilities(asked, run)
-            write_json(path, sealed({"scores": scores}), indent=None)
+            write_sealed(path, {"scores": scores}, indent=None)
         found[begin] = scores
         if advance:
             advance(len(pairs))
@@ -190,7 +188,7 @@ def _is_written(folder: Path, fingerprint: str) -> bool:
     """Return whether a folder already holds these labels; refuse one that holds other files."""
     if not folder.exists() or not any(folder.iterdir()):
         return False
-    path = folder / MANIFEST
+    path = folder / LABELS_FILE
     if not path.is_file() or read_json(path)["fingerprint"] != fingerprint:
         raise UsageError(f"{folder}: holds other labels or files; choose another --output-dir, or remove it first")
     return True
@@ -218,14 +216,14 @@ def _write_labels(
         splits["test"] = test.qrels
     with atomic_dir(folder) as temporary:
         write_parts(temporary, collection.corpus, texts, splits)
-        write_json(temporary / MANIFEST, {"fingerprint": fingerprint})
+        write_sealed(temporary / LABELS_FILE, {"fingerprint": fingerprint, "files": hash_files(temporary)})
 
 
 def _kept(path: Path, shard: Sequence[str], run: Run) -> Run | None:
     """Read the scores of a finished shard; None where it is missing or its file is damaged."""
     try:
-        kept: Run = unsealed(read_json(path))["scores"]
-    except (DataError, ValueError, KeyError):
+        kept: Run = read_json(path)["scores"]
+    except (DataError, KeyError, TypeError):
         return None
     whole = all(kept.get(key, {}).keys() == run[key].keys() for key in shard)
     return kept if whole else None

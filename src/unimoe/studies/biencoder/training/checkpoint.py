@@ -15,7 +15,18 @@ from pydantic import BaseModel, ConfigDict
 
 from unimoe.config.files import parse_config
 from unimoe.errors import DataError
-from unimoe.io import atomic_dir, ensure_dir, hash_file, hash_parts, read_model, write_json, write_text
+from unimoe.io import (
+    atomic_dir,
+    changed_file,
+    ensure_dir,
+    hash_file,
+    hash_files,
+    hash_parts,
+    read_model,
+    write_json,
+    write_sealed,
+    write_text,
+)
 from unimoe.models.quiet import quiet_loading
 from unimoe.results import TrainingBudget
 from unimoe.studies.biencoder.config import BiEncoderConfig
@@ -41,6 +52,7 @@ class BiEncoderManifest(BaseModel):
         base_model: identity of the base, ``id@hash``.
         fingerprint: content hash of everything that determines the training.
         weights_hash: content hash of the weights in the folder.
+        files: content hash of each file of the model; empty in checkpoints that were written without.
         facts: epoch, dev scores and seconds.
         training: steps, pairs and tokens.
         config: of the training.
@@ -57,6 +69,7 @@ class BiEncoderManifest(BaseModel):
     dtype: str
     fingerprint: str
     weights_hash: str
+    files: dict[str, str] = {}
     facts: dict[str, float]
     training: TrainingBudget
     config: dict[str, Any]
@@ -73,15 +86,15 @@ def save_checkpoint(folder: Path, model: BiEncoder, manifest: Mapping[str, Any])
     Args:
         folder: of the checkpoint.
         model: with its current weights.
-        manifest: the manifest's fields, without ``weights_hash``.
+        manifest: the manifest's fields, without ``weights_hash`` and ``files``.
     """
     with atomic_dir(folder) as temporary, quiet_loading():
         model.transformer.save_pretrained(temporary)
         model.tokenizer.save_pretrained(temporary)
         width = _write_modules(temporary, model)
-        whole = BiEncoderManifest(**manifest, weights_hash=_weights_hash(temporary))
+        whole = BiEncoderManifest(**manifest, weights_hash=_weights_hash(temporary), files=hash_files(temporary))
         write_text(temporary / "README.md", _model_card(whole, width))
-        write_json(temporary / MANIFEST, whole.model_dump())
+        write_sealed(temporary / MANIFEST, whole.model_dump())
 
 
 def read_biencoder(folder: Path) -> BiEncoderManifest:
@@ -98,6 +111,8 @@ def read_biencoder(folder: Path) -> BiEncoderManifest:
     manifest = read_model(path, BiEncoderManifest, "give the checkpoint of a bi-encoder")
     if _weights_hash(folder) != manifest.weights_hash:
         raise DataError(f"{folder}: weights differ from the manifest (damaged or replaced); train it again")
+    if file := changed_file(folder, manifest.files):
+        raise DataError(f"{file}: differs from the manifest (damaged or replaced); train it again")
     return manifest
 
 

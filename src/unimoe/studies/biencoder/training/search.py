@@ -7,7 +7,7 @@ from shutil import rmtree
 
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError
-from unimoe.io import read_json, write_json
+from unimoe.io import read_json, write_sealed
 from unimoe.metrics import score_run
 from unimoe.retrieval.bm25 import cached_bm25_run
 from unimoe.retrieval.dense import UNIT_LENGTH, search
@@ -80,7 +80,7 @@ class HardNegatives:
         if begun or epoch != generation * (config.refresh_every or 0):
             raise DataError(f"{path}: missing; delete {self._folder.parent} to start over")
         negatives = self._search(source if generation or config.source == "model" else None)
-        write_json(path, {"fingerprint": self._fingerprint, "negatives": negatives}, indent=None)
+        write_sealed(path, {"fingerprint": self._fingerprint, "negatives": negatives}, indent=None)
         return negatives
 
     def clear(self) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
+
 from unimoe.config.base import Section
 from unimoe.errors import DataError
-from unimoe.io import read_model, write_json
+from unimoe.io import changed_file, hash_files, parse_json, read_bytes, read_json, read_model, write_sealed
 from unimoe.models.rerankers.files import weights_hash
 from unimoe.results import TrainingBudget
 
 MANIFEST = "unimoe.json"
+_STATE = "trainer_state.json"
 
 _WITHOUT_EFFECT = {"name", "output_dir", "keep", "push_to_hub", "caveats"}
 
@@ -24,6 +28,7 @@ class CrossEncoderManifest(Section):
         base_model: identity of the base.
         fingerprint: content hash of everything that determined the training.
         weights_hash: content hash of the weights.
+        files: content hash of each file of the model; empty in folders that were written without.
         dev: mean nDCG@10 on dev; None without dev sets.
         training: steps, lists and tokens.
         seconds: of steps and evaluations, since the last resumption.
@@ -37,6 +42,7 @@ class CrossEncoderManifest(Section):
     base_model: str
     fingerprint: str
     weights_hash: str
+    files: dict[str, str] = Field(default_factory=dict)
     dev: float | None
     training: TrainingBudget
     seconds: float
@@ -52,7 +58,7 @@ def determining(config: dict[str, Any]) -> dict[str, Any]:
 
 def write_manifest(folder: Path, manifest: CrossEncoderManifest) -> None:
     """Write the manifest, which completes the folder."""
-    write_json(folder / MANIFEST, manifest.model_dump())
+    write_sealed(folder / MANIFEST, manifest.model_dump())
 
 
 def read_manifest(folder: Path) -> CrossEncoderManifest:
@@ -67,4 +73,39 @@ def read_manifest(folder: Path) -> CrossEncoderManifest:
     manifest = read_model(path, CrossEncoderManifest, "train again with this unimoe")
     if weights_hash(folder) != manifest.weights_hash:
         raise DataError(f"{folder}: weights differ from their manifest (damaged or replaced); train again")
+    if file := changed_file(folder, manifest.files):
+        raise DataError(f"{file}: differs from the manifest (damaged or replaced); train again")
     return manifest
+
+
+def seal_state(folder: Path) -> None:
+    """Write the hashes of all files of a state that the trainer has saved."""
+    write_sealed(folder / MANIFEST, {"files": hash_files(folder, but=[MANIFEST])})
+
+
+def last_state(work: Path) -> Path | None:
+    """Return the newest complete state in a folder; incomplete ones, which a killed run may leave, are removed.
+
+    Raises:
+        DataError: one has changed. The trainer may need an older one too, the best on dev.
+    """
+    whole = []
+    for folder in work.glob("checkpoint-*"):
+        sealed = (folder / MANIFEST).exists()
+        file = changed_file(folder, read_json(folder / MANIFEST)["files"]) if sealed else None
+        if file is not None and file.exists():
+            raise DataError(f"{file}: was changed after it was written; delete {work} to start over")
+        try:
+            parse_json(read_bytes(folder / _STATE).decode())  # the trainer writes it last
+        except (DataError, ValueError):
+            file = folder / _STATE
+        if file is None:
+            whole.append(folder)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    return max(whole, key=step_of, default=None)
+
+
+def step_of(state: Path) -> int:
+    """Return the step after which a state was saved."""
+    return int(state.name.rpartition("-")[2])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -15,10 +14,11 @@ from sentence_transformers import CrossEncoder
 from sentence_transformers.base.evaluation import BaseEvaluator
 from sentence_transformers.cross_encoder import CrossEncoderTrainer, CrossEncoderTrainingArguments
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from unimoe.evaluation.rerankers import CrossEncoderReranker
 from unimoe.evaluation.reranking_eval import rerank_run
-from unimoe.io import atomic_dir, hash_json, read_json, write_json
+from unimoe.io import atomic_dir, hash_files, hash_json, read_json, write_sealed
 from unimoe.metrics import score_run
 from unimoe.models.quiet import quiet_loading
 from unimoe.models.rerankers.files import weights_hash
@@ -30,7 +30,10 @@ from unimoe.studies.cross_encoder.training.checkpoint import (
     MANIFEST,
     CrossEncoderManifest,
     determining,
+    last_state,
     read_manifest,
+    seal_state,
+    step_of,
     write_manifest,
 )
 from unimoe.studies.cross_encoder.training.lists import Lists, as_columns
@@ -44,7 +47,6 @@ _MEAN = "mean_ndcg@10"
 """The score that chooses the checkpoint."""
 
 _METRICS = ("ndcg@10", "mrr@10", "map")
-_STATE = "trainer_state.json"
 
 
 class CrossEncoderTraining:
@@ -128,8 +130,8 @@ class CrossEncoderTraining:
         start = time.perf_counter()
         model = new_cross_encoder(self.config.model, self._base, self.config.seed, self.device)
         trainer, loss = self._trainer(model, on_step)
-        state = self._last_state()
-        self._state.cut_logs(0 if state is None else _step_of(state))
+        state = last_state(self._work)
+        self._state.cut_logs(0 if state is None else step_of(state))
         with quiet_loading():
             trainer.train(resume_from_checkpoint=str(state) if state else None)
         return self._finish(model, trainer.state, loss, time.perf_counter() - start)
@@ -141,7 +143,7 @@ class CrossEncoderTraining:
             there = read_json(note)
             self._state.refuse_other(self._work, there.get("fingerprint"), there["settings"])
         else:
-            write_json(note, {"fingerprint": self._state.fingerprint, "settings": self._state.settings})
+            write_sealed(note, {"fingerprint": self._state.fingerprint, "settings": self._state.settings})
 
     @property
     def _bfloat16(self) -> bool:
@@ -189,17 +191,6 @@ class CrossEncoderTraining:
         trainer.remove_callback(PrinterCallback)  # it would print every line of the log on stdout
         return trainer, loss
 
-    def _last_state(self) -> Path | None:
-        """Return the newest complete state; incomplete ones, which a killed run may leave, are removed."""
-        whole = []
-        for folder in self._work.glob("checkpoint-*"):
-            try:
-                json.loads((folder / _STATE).read_text(encoding="utf-8"))  # the trainer writes it last
-                whole.append(folder)
-            except (OSError, ValueError):
-                shutil.rmtree(folder, ignore_errors=True)
-        return max(whole, key=_step_of, default=None)
-
     def _finish(
         self, model: CrossEncoder, state: TrainerState, loss: CrossEncoderListLoss, seconds: float
     ) -> CrossEncoderManifest:
@@ -213,6 +204,7 @@ class CrossEncoderTraining:
                 base_model=self._base.identity,
                 fingerprint=self._state.fingerprint,
                 weights_hash=weights_hash(temporary),
+                files=hash_files(temporary, but=["README.md"]),
                 dev=state.best_metric if self._dev else None,
                 training=TrainingBudget(
                     steps=state.global_step,
@@ -255,7 +247,7 @@ class _DevEvaluator(BaseEvaluator):
 
 
 class _Watch(TrainerCallback):
-    """Writes the logs, reports steps, and keeps the count of tokens in the saved state."""
+    """Writes the logs and the hashes of saved states, reports steps, and keeps the count of tokens in the states."""
 
     def __init__(self, loss: CrossEncoderListLoss, state: RunState[Any], on_step: OnStep | None) -> None:
         self._loss, self._state, self._on_step = loss, state, on_step
@@ -273,6 +265,10 @@ class _Watch(TrainerCallback):
         if self._on_step:
             self._on_step(state.global_step, state.max_steps)
 
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        folder = Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
+        seal_state(folder)
+
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
         numbers = {key: value for key, value in given["logs"].items() if _is_number(value)}
         if "loss" in numbers:
@@ -281,10 +277,6 @@ class _Watch(TrainerCallback):
         scores = {key.removeprefix("eval_"): value for key, value in numbers.items() if "@" in key or "_map" in key}
         if scores:
             self._state.log({"step": state.global_step, **scores}, "dev")
-
-
-def _step_of(state: Path) -> int:
-    return int(state.name.rpartition("-")[2])
 
 
 def _is_number(value: Any) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from unimoe.data.catalog import result_name
 from unimoe.evaluation.spec import EvaluationSpec, Outcome
 from unimoe.evaluation.store import ResultStore
-from unimoe.io import hash_file, read_json, write_json
+from unimoe.io import hash_file, read_json, write_sealed
 from unimoe.models.device import describe_device
 from unimoe.results import TrainingBudget, arm_dir, result_path
 from unimoe.studies.common.pool_results import RerankingPools
@@ -55,7 +55,7 @@ def report(trainer: HeadTrainer, comparison: Comparison, output_dir: Path, given
         "peak_bytes": _peak_bytes(trainer),
         **facts,
     }
-    write_json(path, record)
+    write_sealed(path, record)
     return result.aggregate[metric]
 
 

@@ -18,7 +18,7 @@ from unimoe.config import ModelConfig, PromptConfig
 from unimoe.config.encoder import EncoderConfig
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, InputError, UsageError
-from unimoe.io import cache_dir, hash_parts, lock, read_json, write_json
+from unimoe.io import cache_dir, hash_parts, lock, read_json, write_sealed
 from unimoe.models.base import load_base
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.device import choose_device, choose_dtype, describe_device, release_memory
@@ -191,7 +191,7 @@ def _kept_scores(train: PoolSet, collection: Collection, identity: Sequence[str]
             with lock(path):
                 kept = _read_values(path, len(asked))
                 values = score(asked, texts) if kept is None else kept
-                write_json(path, {"gaps": list(values)})
+                write_sealed(path, {"gaps": list(values)})
         for (query_id, document_id), value in zip(asked, values, strict=True):
             run[query_id][document_id] = value
     return run

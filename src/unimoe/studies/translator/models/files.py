@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from unimoe.errors import DataError
-from unimoe.io import atomic_dir, hash_file, read_model, write_json
+from unimoe.io import atomic_dir, hash_file, read_model, write_sealed
 from unimoe.studies.translator.models.interface import LinearMap, ProjectionPair
 
 TENSORS_FILE, MANIFEST_FILE = "translator.safetensors", "translator.json"
@@ -73,7 +73,7 @@ def save_translator(
         file = temporary / TENSORS_FILE
         safetensors.numpy.save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, file)
         manifest = _Manifest(kind=kind, settings=dict(settings), notes=list(notes), tensors_hash=hash_file(file))
-        write_json(temporary / MANIFEST_FILE, manifest.model_dump())
+        write_sealed(temporary / MANIFEST_FILE, manifest.model_dump())
     return manifest.tensors_hash
 
 

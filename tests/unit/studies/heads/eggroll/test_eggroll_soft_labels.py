@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from pydantic import ValidationError
 from sentence_transformers import CrossEncoder
 from support.heads import topics_folder, toy_config, toy_data
+from support.json_files import read_plain, write_plain
 from support.tiny_encoders import save_tiny_encoder
 from support.tiny_models import save_tiny_model
 from support.tiny_rerankers import save_tiny_cross_encoder
@@ -162,7 +162,7 @@ class TestVoters:
         again, _ = soften(data.train, data.splits, chosen)
         assert torch.equal(first.grades, again.grades)
         for path in kept:
-            path.write_text(json.dumps({"gaps": [-gap for gap in json.loads(path.read_text())["gaps"]]}))
+            write_plain(path, {"gaps": [-gap for gap in read_plain(path)["gaps"]]})
         turned, _ = soften(data.train, data.splits, chosen)
         assert not torch.equal(first.grades, turned.grades)
 
