@@ -322,8 +322,8 @@ def main() -> None:
     facts = {
         "kills": sum(tally.kills.values()), "kills_by_command": tally.kills, "resumed": tally.resumed,
         "equal": tally.equal, "lost_units_max": tally.lost_units_max, "corrupted": tally.corrupted,
-        "undetected_corruptions": tally.undetected, "unread": len(tally.unread), "faults": tally.faults, "seed": given.seed,
-        "minutes": round((time.monotonic() - begin) / 60, 1),
+        "undetected_corruptions": tally.undetected, "unread": len(tally.unread), "faults": tally.faults,
+        "seed": given.seed, "minutes": round((time.monotonic() - begin) / 60, 1),
     }  # fmt: skip
     print(json.dumps(facts))
     sys.exit(bool(tally.faults) or not tally.resumed)

@@ -13,7 +13,7 @@ EXCLUDED = (
     "tokens_per_s", "rows_per_s", "date", "evaluation_time", "train_seconds",
     "max_rss_mib", "peak_mib", "modified", "total_flos", "checksum",
 )  # fmt: skip
-"""Keys of times and of memory, and of checksums over them, whose values may differ between a quiet run and a resumed one."""
+"""Keys of times and of memory, and of checksums over them: their values may differ in a resumed run."""
 
 COLUMNS = (
     "s", "s std", "seconds", "peak MB", "peak MB std", "ms/query", "ms/query std", "µs/query", "µs/query std", "ms",
