@@ -139,13 +139,14 @@ class Chaos:
         return not ending.code and self.ends_alike(command, what)
 
     def kill(self, command: Command) -> None:
-        """Kill a command once to four times, and resume it to its end."""
+        """Kill a command once to six times, and resume it to its end."""
         self.clear(command, warm=self.random.random() < 0.8)
-        kills, left = 0, self.seconds[command.name]
-        for _ in range(self.random.randint(1, 4)):
+        kills, whole = 0, self.seconds[command.name]
+        left = whole
+        for _ in range(self.random.randint(1, 6)):
             moment = self.random.uniform(0.0, left)
             kills += self.run(command, moment, signal.SIGKILL).code == -signal.SIGKILL
-            left -= moment
+            left = max(left - moment, whole / 3)
         self.tally.kills[command.name] += kills
         self.tally.resumed += 1
         if not self.resume(command, f"after {kills} kills"):
