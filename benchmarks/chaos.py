@@ -308,9 +308,9 @@ def main() -> None:
     given = parser.parse_args()
     begin = time.monotonic()
     root = Path(tempfile.mkdtemp(prefix="unimoe-chaos-"))
-    sys.path.append(str(root / "inputs"))
     _import_libraries()
     chaos = Chaos(root, given.seed, given.minutes, given.only)
+    sys.path.append(str(root / "inputs"))  # for functions that commands name
     with suppress(OutOfTimeError):
         chaos.rounds(given.kills)
     tally = chaos.tally
