@@ -22,7 +22,7 @@ from chaos_compare import files_without_times
 
 UNITS = re.compile(
     r"(^asked .*|state\.safetensors|store\.json|shards/[^/]+\.json|results/.*(?<!\.queries)(?<!\.mteb)\.json"
-    r"|checkpoint[^/]*|part[^/]*\.json)$"
+    r"|checkpoint[^/]*|checkpoint-[^/]*/unimoe\.json|part[^/]*\.json)$"
 )
 """The lines of a journal that show a unit of work: what a file is written for, or what a model was asked."""
 
