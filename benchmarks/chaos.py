@@ -223,7 +223,7 @@ class Chaos:
     def corrupt(self, command: Command) -> None:
         """Cut or change a file that a killed or finished run left, and start the command again."""
         self.clear(command)
-        if self.random.random() < 0.7:
+        if self.random.random() < 0.5:
             self.run(command, self.random.uniform(0.0, self.seconds[command.name]), signal.SIGKILL)
         else:
             shutil.rmtree(self.place.folder)

@@ -21,7 +21,7 @@ from typing import Any
 from chaos_compare import files_without_times
 
 UNITS = re.compile(
-    r"(^asked .*|state\.safetensors|store\.json|shards/[^/]+\.json|results/.*(?<!\.queries)(?<!\.mteb)\.json"
+    r"(^asked .*|state\.safetensors|store\.json|shards/.+\.json|results/.*(?<!\.queries)(?<!\.mteb)\.json"
     r"|checkpoint[^/]*|checkpoint-[^/]*/unimoe\.json|part[^/]*\.json)$"
 )
 """The lines of a journal that show a unit of work: what a file is written for, or what a model was asked."""
