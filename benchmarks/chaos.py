@@ -59,6 +59,7 @@ class Tally:
     kills: dict[str, int] = field(default_factory=dict)
     resumed: int = 0
     equal: int = 0
+    lost_units: int = 0
     lost_units_max: int = 0
     corrupted: int = 0
     undetected: int = 0
@@ -153,6 +154,7 @@ class Chaos:
             return
         self.tally.equal += 1
         more = self.place.units() - self.units[command.name]
+        self.tally.lost_units += more.total()
         self.tally.lost_units_max = max(self.tally.lost_units_max, math.ceil(more.total() / max(kills, 1)))
         if more.total() > kills * command.at_once:
             self.complain(command, f"after {kills} kills: done again {dict(more)}")
@@ -322,7 +324,8 @@ def main() -> None:
         print(f"not read again, and left as it was: {what}")
     facts = {
         "kills": sum(tally.kills.values()), "kills_by_command": tally.kills, "resumed": tally.resumed,
-        "equal": tally.equal, "lost_units_max": tally.lost_units_max, "corrupted": tally.corrupted,
+        "equal": tally.equal, "lost_units": tally.lost_units, "lost_units_max": tally.lost_units_max,
+        "corrupted": tally.corrupted,
         "undetected_corruptions": tally.undetected, "unread": len(tally.unread), "faults": tally.faults,
         "seed": given.seed, "minutes": round((time.monotonic() - begin) / 60, 1),
     }  # fmt: skip
