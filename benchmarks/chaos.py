@@ -6,7 +6,7 @@ Each command runs at the smallest honest size, on models of a few thousand weigh
 the kills are spent or the time is up, the commands take turns: one is killed by SIGKILL at a random moment, with all
 its processes, started again, perhaps killed again, and in the end left alone. Its results, checkpoints, tables and
 reports must equal those of the quiet run byte for byte but for times and memory; no unit that was saved may be computed
-again; no temporary file may stay. In between, each command meets Ctrl-C and SIGTERM (exit code 130 after one line), a
+again; no temporary file may stay. Then each command meets Ctrl-C and SIGTERM (exit code 130 after one line), a
 folder that cannot be written, a full disk, a second process in its folder, a clock that was set back while it was away,
 and files that were cut or changed while it was away: it refuses such a file by name, or makes what depends on it again.
 
@@ -61,6 +61,7 @@ class Tally:
     equal: int = 0
     lost_units: int = 0
     lost_units_max: int = 0
+    disturbed: int = 0
     corrupted: int = 0
     undetected: int = 0
     unread: list[str] = field(default_factory=list)
@@ -140,11 +141,11 @@ class Chaos:
         return not ending.code and self.ends_alike(command, what)
 
     def kill(self, command: Command) -> None:
-        """Kill a command once to six times, and resume it to its end."""
+        """Kill a command two to eight times, and resume it to its end."""
         self.clear(command, warm=self.random.random() < 0.8)
         kills, whole = 0, self.seconds[command.name]
         left = whole
-        for _ in range(self.random.randint(1, 6)):
+        for _ in range(self.random.randint(2, 8)):
             moment = self.random.uniform(0.0, left)
             kills += self.run(command, moment, signal.SIGKILL).code == -signal.SIGKILL
             left = max(left - moment, whole / 3)
@@ -265,14 +266,16 @@ class Chaos:
         others = [self.interrupt, self.terminate, self.forbid, self.fill, self.repeat, self.turn_back]
         waiting = {command.name: self.random.sample(others, len(others)) for command in chosen}
         self.tally.kills = dict.fromkeys(waiting, 0)
-        while any(self.tally.kills[command.name] < share for command in chosen):
-            for command in chosen:
-                if self.tally.kills[command.name] < share:
-                    self.kill(command)
-                    self.corrupt(command)
-                    if waiting[command.name]:
-                        waiting[command.name].pop()(command)
+        while short := [command for command in chosen if self.tally.kills[command.name] < share]:
+            for command in short:
+                self.kill(command)
             print(f"{sum(self.tally.kills.values())} kills, {self.tally.faults} faults", flush=True)
+        for number in range(len(others)):
+            for command in chosen:
+                waiting[command.name][number](command)
+                self.tally.disturbed += 1
+                self.corrupt(command)
+            print(f"{number + 1} of {len(others)} other rounds, {self.tally.faults} faults", flush=True)
 
 
 def _is_one_line(ending: Ending, begin: str) -> bool:
@@ -325,7 +328,7 @@ def main() -> None:
     facts = {
         "kills": sum(tally.kills.values()), "kills_by_command": tally.kills, "resumed": tally.resumed,
         "equal": tally.equal, "lost_units": tally.lost_units, "lost_units_max": tally.lost_units_max,
-        "corrupted": tally.corrupted,
+        "disturbed": tally.disturbed, "corrupted": tally.corrupted,
         "undetected_corruptions": tally.undetected, "unread": len(tally.unread), "faults": tally.faults,
         "seed": given.seed, "minutes": round((time.monotonic() - begin) / 60, 1),
     }  # fmt: skip
