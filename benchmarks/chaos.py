@@ -5,325 +5,67 @@
 Each command runs at the smallest honest size, on models of a few thousand weights. A quiet run comes first. Then, until
 the kills are spent or the time is up, the commands take turns: one is killed by SIGKILL at a random moment, with all
 its processes, started again, perhaps killed again, and in the end left alone. Its results, checkpoints, tables and
-reports must equal those of the quiet run byte for byte but for ``EXCLUDED``; no unit that was saved may be computed
-again; no temporary file may stay. Further rounds send Ctrl-C and SIGTERM (exit code 130 after one line), write into a
-folder that cannot be written and onto a full disk, run a command twice at a time in one folder, and cut or change files
-that a run left before it is started again: either the file is refused by name, or what depends on it is made again.
+reports must equal those of the quiet run byte for byte but for times and memory; no unit that was saved may be computed
+again; no temporary file may stay. Then each command meets Ctrl-C and SIGTERM (exit code 130 after one line), a
+folder that cannot be written, a full disk, a second process in its folder, a clock that was set back while it was away,
+and files that were cut or changed while it was away: it refuses such a file by name, or makes what depends on it again.
 
 Commands run in forks of this process, which has imported the libraries, so that random moments hit their work. The last
-line is one JSON object: ``kills``, ``equal`` (of the runs that were resumed), ``lost_units_max``,
+line is one JSON object: ``kills``, ``equal`` (of the runs that were resumed), ``lost_units_max`` (by one kill),
 ``undetected_corruptions``.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import importlib
 import json
+import math
 import os
+import pkgutil
 import random
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-EXCLUDED = (
-    "created", "registered", "wall_time_s", "items_per_s", "seconds", "ms_per_query", "pairs_per_s", "texts_per_s",
-    "tokens_per_s", "rows_per_s", "date", "evaluation_time", "train_seconds",
-    "max_rss_mib", "peak_mib", "modified", "total_flos", "checksum",
-)  # fmt: skip
-"""Keys of times and of memory, whose values may differ between a quiet run and a resumed one."""
+from chaos_commands import commands
+from chaos_runs import Command, Ending, OutOfTimeError, Place
 
-COLUMNS = (
-    "s",
-    "s std",
-    "seconds",
-    "peak MB",
-    "peak MB std",
-    "ms/query",
-    "ms/query std",
-    "µs/query",
-    "µs/query std",
-    "ms",
-    "ms std",
-)
-"""Columns of tables that hold times and memory."""
+DAY = 24 * 3600.0
 
-SKIPPED = re.compile(
-    r"(^|/)(run\.json|.*\.lock|events\.out\..*|training_args\.bin|.*\.pdf|README\.md)$"
-    r"|\.cache/|(^|/)cache/|\.mteb\.json$"
-)
-"""Files that only hold times, or that other programs stamp with times."""
+REFUSED = (2, 3)
+"""Exit codes of a command that refuses what it is given."""
 
-UNITS = re.compile(
-    r"(state\.safetensors|store\.json|shards/[^/]+\.json|results/.*\.json|checkpoint[^/]*|part[^/]*\.json)$"
-)
-"""What is written once for each unit of work."""
-
-TEMPORARY = re.compile(r"\.tmp$|\.old$")
-
-
-@dataclass(frozen=True)
-class Command:
-    """A long command.
-
-    Attributes:
-        name: of the command.
-        arguments: of the command line, ``OUT`` in the place of its output folder.
-    """
-
-    name: str
-    arguments: tuple[str, ...]
-
-
-@dataclass
-class Ending:
-    """How a run ended.
-
-    Attributes:
-        code: the exit code, or minus the signal.
-        seconds: that it took.
-        said: its stderr.
-    """
-
-    code: int
-    seconds: float
-    said: str
-
-    @property
-    def last(self) -> str:
-        """The last line of stderr."""
-        return (self.said.strip().splitlines() or [""])[-1]
+_NOT_READ_BACK = re.compile(r"/analysis/|/(stderr|journal|run\.json)$|\.(md|tex|csv|pdf|svg|html|lock)$|/tensorboard/")
+"""Files that no later run reads: logs for people, tables, figures and reports."""
 
 
 @dataclass
 class Tally:
     """What was found."""
 
-    kills: int = 0
+    kills: dict[str, int] = field(default_factory=dict)
     resumed: int = 0
     equal: int = 0
+    lost_units: int = 0
     lost_units_max: int = 0
+    disturbed: int = 0
+    corrupted: int = 0
     undetected: int = 0
-    complaints: list[str] = field(default_factory=list)
-
-    def complain(self, what: str) -> None:
-        """Record a fault, and print it."""
-        self.complaints.append(what)
-        print(f"FAULT {what}", flush=True)
-
-
-class Place:
-    """Output folder and cache of one series of runs of a command."""
-
-    def __init__(self, folder: Path, command: Command, cache: Path | None = None) -> None:
-        self.folder, self.command = folder, command
-        self.out, self.named = folder / "out", "out"
-        self.journal = folder / "journal"
-        folder.mkdir(parents=True)
-        if cache is not None and cache.is_dir():
-            shutil.copytree(cache, folder / "cache")
-
-    def start(self, **environment: str) -> int:
-        """Start the command in a fork with a session of its own, and return the process's id."""
-        arguments = [part.replace("OUT", self.named) for part in self.command.arguments]
-        child = os.fork()
-        if child:
-            return child
-        code = 1
-        try:
-            os.setsid()
-            os.chdir(self.folder)
-            log = os.open(self.folder / "stderr", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(log, 2)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            os.environ |= {"UNIMOE_CACHE": str(self.folder / "cache"), **environment}
-            _write_down_replacements(self.journal)
-            sys.argv = ["unimoe", *arguments]
-            from unimoe.cli.main import main
-
-            main()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-
-    def wait(self, child: int, limit: float, with_signal: int | None = None) -> Ending:
-        """Wait for a run; after ``limit`` seconds send a signal, if one is given, to all its processes."""
-        begin = time.monotonic()
-        sent = False
-        while True:
-            done, status = os.waitpid(child, os.WNOHANG)
-            if done:
-                break
-            if with_signal is not None and not sent and time.monotonic() - begin >= limit:
-                target = os.killpg if with_signal == signal.SIGKILL else os.kill
-                target(child, with_signal)
-                sent = True
-            time.sleep(0.002)
-        if with_signal == signal.SIGKILL:
-            _kill_group(child)  # what the run has started
-        code = os.waitstatus_to_exitcode(status)
-        return Ending(code, time.monotonic() - begin, (self.folder / "stderr").read_text("utf-8", "replace"))
-
-    def run(self, limit: float = 1e9, with_signal: int | None = None, **environment: str) -> Ending:
-        """Start the command and wait for it."""
-        return self.wait(self.start(**environment), limit, with_signal)
-
-    def left(self) -> dict[str, bytes]:
-        """Return the files of the output folder without times."""
-        found = {}
-        for path in sorted(self.out.rglob("*")):
-            name = path.relative_to(self.out).as_posix()
-            if path.is_file() and not SKIPPED.search(name):
-                found[name] = _without_times(path, self.folder)
-        return found
-
-    def units(self) -> Counter[str]:
-        """Return how often each unit of work was saved."""
-        lines = self.journal.read_text("utf-8").splitlines() if self.journal.exists() else []
-        return Counter(line for line in lines if UNITS.search(line))
-
-    def temporary(self) -> list[str]:
-        """Return temporary files that were left."""
-        return [str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if TEMPORARY.search(path.name)]
-
-
-def _write_down_replacements(journal: Path) -> None:
-    """Append the name of every file or folder that is put into its place to a journal."""
-    replace, root = os.replace, str(journal.parent)
-
-    def recorded(source: Any, target: Any, **options: Any) -> None:
-        replace(source, target, **options)
-        name = os.fspath(target).removeprefix(root)
-        with journal.open("a", encoding="utf-8") as file:
-            file.write(f"{name}\n")
-
-    os.replace = recorded  # type: ignore[assignment]
-
-
-def _kill_group(group: int) -> None:
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-_TIMES = re.compile(rf'(\\*"(?:{"|".join(EXCLUDED)})\\*": )(-?[0-9.e+-]+|\\*"[^"\\]*\\*"|null)')
-_WORDS = re.compile(
-    r"20\d\d-\d\d-\d\d[T ]?[0-9:.+Z]*"
-    r"|\d[\d,]*(\.\d+)? (ms|s|min|MiB|pairs/s|texts/s|items/s|pairs per second|texts per second|seconds)\b"
-    r"|(?<=hash )[0-9a-f]{16}"  # of a gate file, which holds the instant of its registration
-    r'|(?<="checkpoint": ")[0-9a-f]{16}'  # of a head's file, which holds the seconds of its training
-)
-_UPRIGHT = re.compile(r"\\rotatebox|& s &")
-
-
-def _without_times(path: Path, folder: Path) -> bytes:
-    """Return a file's content without ``EXCLUDED`` and the columns of times and memory in tables."""
-    content = path.read_bytes()
-    if path.suffix == ".safetensors" and len(content) > 8:
-        end = 8 + int.from_bytes(content[:8], "little")
-        try:
-            about = json.dumps(json.loads(content[8:end]), sort_keys=True)  # their order is another in each process
-        except ValueError:
-            return content
-        return _plain(about, folder).encode() + content[end:]
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError:
-        return content
-    if path.suffix == ".tex" and _UPRIGHT.search(text):  # a comparison's table, whose numbers its .md has too
-        text = re.sub(r"[\d.]+", "0", text)
-    elif path.suffix in {".csv", ".md"}:
-        text = "\n".join(_without_columns(text.split("\n"), path.suffix))
-    return _plain(text, folder).encode()
-
-
-def _plain(text: str, folder: Path) -> str:
-    return _WORDS.sub("TIME", _TIMES.sub(r"\1TIME", text.replace(str(folder), "FOLDER")))
-
-
-def _without_columns(lines: Sequence[str], suffix: str) -> Iterator[str]:
-    """Yield the rows of tables without their columns of times and memory."""
-    masked: list[int] = []
-    for line in lines:
-        fields = next(csv.reader([line]), []) if suffix == ".csv" else line.split("|")
-        heads = [index for index, field in enumerate(fields) if field.strip() in COLUMNS]
-        if heads:
-            masked = heads
-        yield "\t".join("" if index in masked else field.strip() for index, field in enumerate(fields))
-
-
-def write_inputs(root: Path) -> None:
-    """Write what the commands read."""
-    import yaml
-    from support.experiments import tiny_experiment_dict
-    from support.heads import topics_folder
-    from support.reranking import invented, write_invented
-    from support.results import write_experiment
-    from support.tiny_encoders import save_tiny_encoder
-    from support.tiny_rerankers import save_tiny_cross_encoder
-    from support.translators import small_pairs, write_npz
-
-    experiment = tiny_experiment_dict(root) | {"seeds": [0]}
-    (root / "tiny.yaml").write_text(yaml.safe_dump(experiment), encoding="utf-8")
-    save_tiny_encoder(root / "encoder")
-    topics_folder(root / "topics", {"train": 24, "dev": 6, "test": 6})
-    write_invented(root / "one", invented(documents=40, queries=6, words=5000, name="one"))
-    write_invented(root / "two", invented(documents=40, queries=4, words=5000, name="two"))
-    write_npz(root / "pairs.npz", small_pairs())
-    write_experiment(root / "finished", queries=20)
-    save_tiny_cross_encoder(root / "grader")
-
-
-def commands(root: Path) -> list[Command]:
-    """Return the commands that read what ``write_inputs`` has written."""
-    encoder, topics, one, two, pairs, grader = (
-        root / name for name in ("encoder", "topics", "one", "two", "pairs.npz", "grader")
-    )
-    lines = {
-        "main job": f"demo --config {root}/tiny.yaml",
-        "evaluate": f"evaluate --zero-shot --config {root}/tiny.yaml --datasets path:{one},path:{two} --task reranking",
-        "retrieve": f"retrieve --datasets path:{one},path:{two} --set encoder.base={encoder}",
-        "train-head": f"train-head --task path:{topics} --method infonce --num-steps 40 --set save_every=5 "
-        f"--set encoder.base={encoder} --set eval_every=4 --set batch_size=12 --set pools.depth=20",
-        "compare-heads": f"compare-heads --task path:{topics} --methods zero_shot,infonce --num-steps 8 --settings 2 "
-        f"--seeds 2 --set encoder.base={encoder} --set eval_every=4 --set batch_size=12 --set pools.depth=20",
-        "train-biencoder": f"train-biencoder --set collection=path:{topics} --set encoder.base={encoder} "
-        "--set epochs=2 --set batch_size=6 --set save_every=2 --set out_dim=16 --set document_length=60",
-        "train-cross-encoder": f"train-cross-encoder --set lists.source=path:{topics} --set model.base={encoder} "
-        "--set model.max_length=48 --set model.frozen_layers=0 --set lists.max_docs=4 "
-        "--set evaluation.depth=6 --set batch_size=4 --set max_steps=8 --set eval_every=2",
-        "train-translator": f"train-translator --train {pairs} --set hidden=8 --set epochs=6 --P 8 --mine_H 4",
-        "compare-translators": f"compare-translators --data {pairs} --epochs 3 --seeds 2 --settings 2 --set hidden=8 "
-        "--set sampler.batch=32",
-        "label-pairs": f"label-pairs --collection path:{topics} --model cross-encoder:{grader} "
-        "--set sampling.queries=20 --set shard_queries=2 --set depth=6",
-        "analyze": "analyze",
-    }
-    everywhere = ("--output-dir", "OUT")
-    return [
-        Command(name, (*line.split(), *everywhere, *([] if name == "analyze" else ["--device", "cpu"])))
-        for name, line in lines.items()
-    ]
+    unread: list[str] = field(default_factory=list)
+    faults: int = 0
 
 
 class Chaos:
@@ -332,240 +74,266 @@ class Chaos:
     Args:
         root: a folder for everything.
         seed: of moments and choices.
+        minutes: in which all must end.
+        only: names of commands; none for all.
     """
 
-    def __init__(self, root: Path, seed: int, only: Sequence[str]) -> None:
+    def __init__(self, root: Path, seed: int, minutes: float, only: Sequence[str]) -> None:
         self.root, self.random, self.tally = root, random.Random(seed), Tally()
-        (root / "inputs").mkdir()
-        in_fork(lambda: write_inputs(root / "inputs"))
-        self.commands = [command for command in commands(root / "inputs") if not only or command.name in only]
-        self.quiet: dict[str, Place] = {}
+        self.place = Place(root / "work", time.monotonic() + 60 * minutes)
+        made = commands(root / "inputs", root / "work")
+        self.commands = [command for command in made if not only or command.name in only]
         self.seconds: dict[str, float] = {}
-        self._made = 0
+        self.quiet: dict[str, dict[str, bytes]] = {}
+        self.units: dict[str, Counter[str]] = {}
 
-    def place(self, command: Command, *, warm: bool = True) -> Place:
-        """Return a new place; with the cache of the quiet run where ``warm``."""
-        self._made += 1
-        cache = self.quiet[command.name].folder / "cache" if warm and command.name in self.quiet else None
-        made = Place(self.root / f"{self._made:04d}", command, cache)
-        if command.name == "analyze":
-            shutil.copytree(self.root / "inputs/finished", made.out)
-        return made
+    def complain(self, command: Command, what: str) -> None:
+        """Print a fault, and keep a copy of the place."""
+        self.tally.faults += 1
+        kept = self.root / f"fault-{self.tally.faults}"
+        shutil.copytree(self.place.folder, kept, ignore_dangling_symlinks=True)
+        print(f"FAULT {command.name}, {what} ({kept})", flush=True)
 
-    def run_quietly(self) -> None:
-        """Run every command twice without disturbing it: the second time with a warm cache, which gives the seconds."""
-        for command in list(self.commands):
-            first = self.place(command)
-            ending = first.run()
-            if ending.code:
-                self.tally.complain(f"{command.name}: the quiet run ends with {ending.code}: {ending.last}")
-                self.commands.remove(command)
-                continue
-            self.quiet[command.name] = first
-            second = self.place(command)
-            self.seconds[command.name] = second.run().seconds
-            same = self.compare(second, "a second quiet run")
-            print(
-                f"{command.name}: {self.seconds[command.name]:.1f} s, {sum(first.units().values())} units", flush=True
-            )
-            if same:
-                shutil.rmtree(second.folder)
+    def finished(self, command: Command) -> Path:
+        """Return where the place of a command's quiet run is kept."""
+        return self.root / "quiet" / command.name
 
-    def compare(self, place: Place, what: str) -> bool:
+    def clear(self, command: Command, *, warm: bool = True) -> None:
+        """Begin anew with a command; with the cache of the quiet run where ``warm``."""
+        self.place.clear(command, self.finished(command) / "cache" if warm else None)
+
+    def run(self, command: Command, moment: float = 0.0, number: int | None = None, clock: float = 0.0) -> Ending:
+        """Start a command and wait for it, far longer than it should take."""
+        patience = 120 + 20 * self.seconds.get(command.name, 30.0)
+        return self.place.wait(self.place.start(command, clock=clock), patience, moment, number)
+
+    def run_quietly(self, command: Command) -> bool:
+        """Run a command twice undisturbed: the second time with a warm cache, which gives the seconds."""
+        self.clear(command, warm=False)
+        ending = self.run(command)
+        if ending.code:
+            self.complain(command, f"quiet: ends with {ending.code}: {ending.last}")
+            return False
+        self.quiet[command.name], self.units[command.name] = self.place.files(), self.place.units()
+        shutil.move(self.place.folder, self.finished(command))
+        self.clear(command)
+        self.seconds[command.name] = self.run(command).seconds
+        self.ends_alike(command, "quiet again")
+        units = self.units[command.name].total()
+        print(f"{command.name}: {self.seconds[command.name]:.1f} s, {units} units", flush=True)
+        return True
+
+    def ends_alike(self, command: Command, what: str) -> bool:
         """Compare what a run left with the quiet run."""
-        expected, found = self.quiet[place.command.name].left(), place.left()
+        expected, found, left = self.quiet[command.name], self.place.files(), self.place.temporary()
         different = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
-        for name in different[:3]:
-            self.tally.complain(f"{place.command.name}, {what}: {name} differs ({place.folder})")
-        left = place.temporary()
+        if different:
+            self.complain(command, f"{what}: {', '.join(different[:3])} differ")
         if left:
-            self.tally.complain(f"{place.command.name}, {what}: temporary files stay: {', '.join(left[:3])}")
+            self.complain(command, f"{what}: temporary files stay: {', '.join(left[:3])}")
         return not different and not left
 
-    def kill(self, command: Command) -> None:
-        """Kill a command once to three times, and resume it to its end."""
-        place, kills = self.place(command, warm=self.random.random() < 0.8), 0
-        for _ in range(self.random.choice([1, 1, 2, 3])):
-            moment = self.random.uniform(0.0, self.seconds[command.name])
-            if place.run(moment, signal.SIGKILL).code == -signal.SIGKILL:
-                kills += 1
-        ending = place.run()
-        self.tally.kills += kills
-        self.tally.resumed += 1
-        what = f"after {kills} kills"
+    def resume(self, command: Command, what: str, clock: float = 0.0) -> bool:
+        """Run a command to its end, and compare what it left with the quiet run."""
+        ending = self.run(command, clock=clock)
         if ending.code:
-            self.tally.complain(f"{command.name}, {what}: ends with {ending.code}: {ending.last} ({place.folder})")
+            self.complain(command, f"{what}: ends with {ending.code}: {ending.last}")
+        return not ending.code and self.ends_alike(command, what)
+
+    def kill(self, command: Command) -> None:
+        """Kill a command two to eight times, and resume it to its end."""
+        self.clear(command, warm=self.random.random() < 0.8)
+        kills, whole = 0, self.seconds[command.name]
+        left = whole
+        for _ in range(self.random.randint(2, 8)):
+            moment = self.random.uniform(0.0, left)
+            kills += self.run(command, moment, signal.SIGKILL).code == -signal.SIGKILL
+            left = max(left - moment, whole / 3)
+        self.tally.kills[command.name] += kills
+        self.tally.resumed += 1
+        if not self.resume(command, f"after {kills} kills"):
             return
-        same = self.compare(place, what)
-        self.tally.equal += same
-        more = place.units() - self.quiet[command.name].units()
-        lost = max(more.values(), default=0)
-        self.tally.lost_units_max = max(self.tally.lost_units_max, lost)
-        if lost > kills:
-            self.tally.complain(f"{command.name}, {what}: done again {lost} times: {more.most_common(1)[0][0]}")
-        if same:
-            shutil.rmtree(place.folder)
+        self.tally.equal += 1
+        more = self.place.units() - self.units[command.name]
+        self.tally.lost_units += more.total()
+        self.tally.lost_units_max = max(self.tally.lost_units_max, math.ceil(more.total() / max(kills, 1)))
+        if more.total() > kills * command.at_once:
+            self.complain(command, f"after {kills} kills: done again {dict(more)}")
 
     def stop(self, command: Command, number: signal.Signals) -> None:
         """Ask a command to end, and resume it."""
-        place = self.place(command)
-        ending = place.run(self.seconds[command.name] * self.random.uniform(0.2, 0.8), number)
-        if ending.code == 0:
-            return
-        if ending.code != 130 or not ending.last.startswith("error: stopped") or "Traceback" in ending.said:
-            self.tally.complain(
-                f"{command.name}, {number.name}: ends with {ending.code}: {ending.last} ({place.folder})"
-            )
-        if place.temporary():
-            self.tally.complain(f"{command.name}, {number.name}: temporary files stay: {place.temporary()[:3]}")
-        if place.run().code == 0 and self.compare(place, f"after {number.name}"):
-            shutil.rmtree(place.folder)
+        self.clear(command)
+        ending = self.run(command, self.seconds[command.name] * self.random.uniform(0.0, 0.9), number)
+        what = f"after {number.name}"
+        if ending.code != 0 and (ending.code != 130 or not _is_one_line(ending, "error: stopped")):
+            self.complain(command, f"{what}: ends with {ending.code}: {ending.last}")
+        if self.place.temporary():
+            self.complain(command, f"{what}: temporary files stay: {self.place.temporary()[:3]}")
+        self.resume(command, what)
+
+    def interrupt(self, command: Command) -> None:
+        """Send Ctrl-C."""
+        self.stop(command, signal.SIGINT)
+
+    def terminate(self, command: Command) -> None:
+        """Send SIGTERM."""
+        self.stop(command, signal.SIGTERM)
 
     def forbid(self, command: Command) -> None:
-        """Give a command an output folder that cannot be made."""
-        place = self.place(command)
-        place.named = "/sys/unimoe"  # the superuser may write into folders that others may not
-        ending = place.run()
-        if ending.code not in (2, 3) or "Traceback" in ending.said or "/sys/" not in ending.last:
-            self.tally.complain(f"{command.name}, read-only folder: ends with {ending.code}: {ending.last}")
-        shutil.rmtree(place.folder)
+        """Give a command an output folder that cannot be made; the superuser may write into those of others."""
+        self.clear(command)
+        ending = self.place.wait(self.place.start(command, out="/sys/unimoe"), 120)
+        if ending.code not in REFUSED or not _is_one_line(ending, "error: ") or "/sys/" not in ending.last:
+            self.complain(command, f"folder that cannot be made: ends with {ending.code}: {ending.last}")
 
-    def twice(self, command: Command) -> None:
+    def fill(self, command: Command) -> None:
+        """Give a command a disk that fills up, where this process may mount a small one; then room, and resume it."""
+        self.clear(command)
+        disk, out = self.place.disk, self.place.out
+        before = sum(path.stat().st_size for path in out.rglob("*"))
+        size = before + max(4096, (sum(map(len, self.quiet[command.name].values())) - before) // 2)
+        if not _mounted(f"size={size}", disk):
+            return
+        try:
+            if command.finished:
+                shutil.copytree(command.finished, out)
+            ending = self.run(command)
+            if ending.code not in (0, *REFUSED) or (ending.code and not _is_one_line(ending, "error: ")):
+                self.complain(command, f"full disk: ends with {ending.code}: {ending.last}")
+            _mounted("remount,size=1g", disk)
+            self.resume(command, "after a full disk")
+        finally:
+            subprocess.run(["umount", "-l", disk], check=True)
+
+    def repeat(self, command: Command) -> None:
         """Run a command twice at a time in one folder."""
-        place = self.place(command)
-        first = place.start()
+        self.clear(command)
+        first = self.place.start(command)
         time.sleep(self.seconds[command.name] * self.random.uniform(0.0, 0.5))
-        second = place.start()
-        endings = [place.wait(child, 1e9) for child in (first, second)]
-        if any(ending.code not in (0, 2, 3) for ending in endings) or "Traceback" in endings[-1].said:
-            self.tally.complain(
-                f"{command.name}, two at a time: {[e.code for e in endings]} {endings[-1].last} ({place.folder})"
-            )
-        if place.run().code == 0 and self.compare(place, "after two at a time"):
-            shutil.rmtree(place.folder)
+        second = self.place.start(command)
+        endings = [self.place.wait(child, 120 + 20 * self.seconds[command.name]) for child in (first, second)]
+        if any(ending.code not in (0, *REFUSED) for ending in endings) or "Traceback" in endings[-1].said:
+            codes = [ending.code for ending in endings]
+            self.complain(command, f"two at a time: end with {codes}: {endings[-1].last}")
+        self.resume(command, "after two at a time")
+
+    def turn_back(self, command: Command) -> None:
+        """Kill a command, and resume it with its clock set back by a day: all files are of tomorrow then."""
+        self.clear(command)
+        self.run(command, self.random.uniform(0.0, self.seconds[command.name]), signal.SIGKILL)
+        self.resume(command, "after its clock was set back", clock=-DAY)
 
     def corrupt(self, command: Command) -> None:
         """Cut or change a file that a killed or finished run left, and start the command again."""
-        place = self.place(command)
-        share = self.random.choice([0.3, 0.6, 0.9, 2.0])
-        if share < 1:
-            place.run(self.seconds[command.name] * share, signal.SIGKILL)
+        self.clear(command)
+        if self.random.random() < 0.5:
+            self.run(command, self.random.uniform(0.0, self.seconds[command.name]), signal.SIGKILL)
         else:
-            place.run()
-        if command.name == "analyze":
-            shutil.rmtree(place.out / "analysis", ignore_errors=True)
-        files = [
-            path
-            for path in sorted(place.folder.rglob("*"))
-            if path.is_file() and path.stat().st_size and _is_read_back(path)
-        ]
+            shutil.rmtree(self.place.folder)
+            shutil.copytree(self.finished(command), self.place.folder)
+        if command.finished:
+            shutil.rmtree(self.place.out / "analysis", ignore_errors=True)
+        files = [path for path in sorted(self.place.folder.rglob("*")) if _is_read_back(path)]
         if not files:
             return
         path = self.random.choice(files)
         content, cut = path.read_bytes(), self.random.random() < 0.5
         at = self.random.randrange(len(content))
-        path.write_bytes(content[:at] if cut else content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
-        what = f"{path.relative_to(place.folder)} {'cut at' if cut else 'changed at'} {at} of {len(content)}"
-        ending = place.run()
-        if "Traceback" in ending.said or ending.code not in (0, 2, 3, 4):
-            self.tally.complain(f"{command.name}, {what}: ends with {ending.code}: {ending.last} ({place.folder})")
-        elif ending.code == 0:
-            expected, found = self.quiet[command.name].left(), place.left()
-            wrong = sorted(name for name in expected if found.get(name) != expected[name])
-            if wrong:
-                self.tally.undetected += 1
-                self.tally.complain(f"{command.name}, {what}: not detected, {wrong[:3]} differ ({place.folder})")
-                return
-        shutil.rmtree(place.folder)
-
-    def fill(self, command: Command) -> None:
-        """Give a command a disk that fills up: a small tmpfs, where this process may mount one."""
-        place = self.place(command)
-        place.out.mkdir(exist_ok=True)
-        size = max(4096, sum(map(len, self.quiet[command.name].left().values())) // 2)
-        if os.system(f"mount -t tmpfs -o size={size} tmpfs {place.out} 2>/dev/null"):  # noqa: S605
-            shutil.rmtree(place.folder)
+        changed = content[:at] + (b"" if cut else bytes([content[at] ^ 1]) + content[at + 1 :])
+        path.write_bytes(changed)
+        name = path.relative_to(self.place.folder)
+        what = f"{name} {'cut at' if cut else 'changed at'} {at} of {len(content)}"
+        self.tally.corrupted += 1
+        ending = self.run(command)
+        if ending.code:
+            if ending.code not in (*REFUSED, 4) or not _is_one_line(ending, "error: "):
+                self.complain(command, f"{what}: ends with {ending.code}: {ending.last}")
             return
-        try:
-            ending = place.run()
-            if ending.code not in (0, 2, 3) or "Traceback" in ending.said:
-                self.tally.complain(f"{command.name}, full disk: ends with {ending.code}: {ending.last}")
-        finally:
-            os.system(f"umount -l {place.out}")  # noqa: S605
-            shutil.rmtree(place.folder, ignore_errors=True)
+        expected, found = self.quiet[command.name], self.place.files()
+        wrong = sorted(name for name in expected if found.get(name) != expected[name])
+        inside = path.is_relative_to(self.place.out)
+        if inside and wrong == [path.relative_to(self.place.out).as_posix()] and path.read_bytes() == changed:
+            self.tally.unread.append(f"{command.name}: {what}")  # this command is done with it
+        elif wrong:
+            self.tally.undetected += 1
+            self.complain(command, f"{what}: not detected, {', '.join(wrong[:3])} differ")
 
-    def rounds(self, kills: int, minutes: float) -> None:
-        """Disturb the commands in turn."""
-        until = time.monotonic() + 60 * minutes
-        for command in self.commands:
-            for disturb in (self.forbid, self.fill, self.twice):
-                if time.monotonic() < until:
-                    disturb(command)
-            for number in (signal.SIGINT, signal.SIGTERM):
-                if time.monotonic() < until:
-                    self.stop(command, number)
-        while self.tally.kills < kills and time.monotonic() < until:
-            for command in self.commands:
-                if time.monotonic() < until:
-                    self.kill(command)
-                    self.corrupt(command)
+    def rounds(self, kills: int) -> None:
+        """Run every command quietly; then kill them in turn, a tenth of the kills each or more, and do the rest."""
+        (self.root / "quiet").mkdir()
+        chosen = [command for command in self.commands if self.run_quietly(command)]
+        share = math.ceil(kills / max(1, min(10, len(chosen))))
+        others = [self.interrupt, self.terminate, self.forbid, self.fill, self.repeat, self.turn_back]
+        waiting = {command.name: self.random.sample(others, len(others)) for command in chosen}
+        self.tally.kills = dict.fromkeys(waiting, 0)
+        while short := [command for command in chosen if self.tally.kills[command.name] < share]:
+            for command in short:
+                self.kill(command)
+            print(f"{sum(self.tally.kills.values())} kills, {self.tally.faults} faults", flush=True)
+        for number in range(len(others)):
+            for command in chosen:
+                waiting[command.name][number](command)
+                self.tally.disturbed += 1
+                self.corrupt(command)
+            print(f"{number + 1} of {len(others)} other rounds, {self.tally.faults} faults", flush=True)
+
+
+def _is_one_line(ending: Ending, begin: str) -> bool:
+    return ending.last.startswith(begin) and "Traceback" not in ending.said
 
 
 def _is_read_back(path: Path) -> bool:
-    """Return whether a later run reads a file: not logs for people, tables, figures and reports."""
-    name = path.as_posix()
-    return not re.search(
-        r"/analysis/|/(stderr|journal|run\.json)$|\.(md|tex|csv|pdf|svg|html|lock)$|/tensorboard/", name
-    )
+    return path.is_file() and path.stat().st_size > 0 and not _NOT_READ_BACK.search(path.as_posix())
 
 
-def in_fork(work: Callable[[], object]) -> None:
-    """Do work in a copy of this process, whose libraries stay as they are after the import."""
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    if os.waitpid(child, 0)[1]:
-        raise RuntimeError("the inputs could not be written; the error is above")
+def _mounted(options: str, folder: Path) -> bool:
+    mounting = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    return subprocess.run(mounting, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
-LIBRARIES = (
-    "matplotlib.pyplot", "mteb", "pandas", "peft", "sentence_transformers", "transformers", "torch", "unimoe.api",
-    "unimoe.cli.main", "unimoe.evaluation.evaluate", "unimoe.experiment",
-)  # fmt: skip
-"""Imported before the forks, so that they begin at once."""
+def _import_libraries() -> None:
+    """Import what commands import, so that forks begin with their work."""
+    import unimoe
+
+    for module in pkgutil.walk_packages(unimoe.__path__, "unimoe."):
+        if module.name != "unimoe.__main__":
+            importlib.import_module(module.name)
+    for library in ("matplotlib.pyplot", "mteb", "pandas", "peft", "ray", "sentence_transformers", "transformers"):
+        with suppress(ImportError):
+            importlib.import_module(library)
 
 
 def main() -> None:
     """Run the harness."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--kills", type=int, default=200, help="SIGKILLs in all")
+    parser.add_argument("--kills", type=int, default=200, help="SIGKILLs in all, a tenth of them for each command")
     parser.add_argument("--seed", type=int, default=0, help="of moments and choices")
-    parser.add_argument("--minutes", type=float, default=1e6, help="start no new round after so many")
+    parser.add_argument("--minutes", type=float, default=1e6, help="end after so many, whatever is missing")
     parser.add_argument("--only", action="append", default=[], help="a command; may be repeated")
-    parser.add_argument("--keep", action="store_true", help="keep the folder")
     given = parser.parse_args()
+    begin = time.monotonic()
     root = Path(tempfile.mkdtemp(prefix="unimoe-chaos-"))
-    for library in LIBRARIES:
-        importlib.import_module(library)
-    chaos = Chaos(root, given.seed, given.only)
-    chaos.run_quietly()
-    chaos.rounds(given.kills, given.minutes)
+    _import_libraries()
+    chaos = Chaos(root, given.seed, given.minutes, given.only)
+    sys.path.append(str(root / "inputs"))  # for functions that commands name
+    with suppress(OutOfTimeError):
+        chaos.rounds(given.kills)
     tally = chaos.tally
-    if not tally.complaints and not given.keep:
-        shutil.rmtree(root)
+    if tally.faults:
+        print(f"faults kept in {root}")
     else:
-        print(f"kept in {root}")
+        shutil.rmtree(root)
+    for what in tally.unread:
+        print(f"not read again, and left as it was: {what}")
     facts = {
-        "kills": tally.kills, "resumed": tally.resumed, "equal": tally.equal, "lost_units_max": tally.lost_units_max,
-        "undetected_corruptions": tally.undetected, "faults": len(tally.complaints), "seed": given.seed,
+        "kills": sum(tally.kills.values()), "kills_by_command": tally.kills, "resumed": tally.resumed,
+        "equal": tally.equal, "lost_units": tally.lost_units, "lost_units_max": tally.lost_units_max,
+        "disturbed": tally.disturbed, "corrupted": tally.corrupted,
+        "undetected_corruptions": tally.undetected, "unread": len(tally.unread), "faults": tally.faults,
+        "seed": given.seed, "minutes": round((time.monotonic() - begin) / 60, 1),
     }  # fmt: skip
     print(json.dumps(facts))
-    sys.exit(bool(tally.complaints))
+    sys.exit(bool(tally.faults) or not tally.resumed)
 
 
 if __name__ == "__main__":

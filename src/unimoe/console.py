@@ -52,6 +52,9 @@ LONGEST_MESSAGE = 4000
 STOPPED = 130
 """The exit code of a command that Ctrl-C or SIGTERM ended."""
 
+_REPEATED_AFTER = 0.01
+"""Seconds after which a signal that came at a bad moment is sent again."""
+
 
 class _Stopped(SystemExit):
     """A signal asked this process to end; temporary files are removed on the way out."""
@@ -107,10 +110,24 @@ def _stopped_by_signals() -> Iterator[None]:
     def stop(*_: object) -> NoReturn:
         raise _Stopped(STOPPED)
 
+    repeats: list[threading.Timer] = []
+
+    def repeat(ignored: sys.UnraisableHookArgs) -> None:
+        """Send the signal again where it came in a destructor or a callback, from which Python raises nothing."""
+        if ignored.exc_type is not _Stopped:
+            hook(ignored)
+            return
+        repeats.append(threading.Timer(_REPEATED_AFTER, os.kill, (os.getpid(), signal.SIGTERM)))
+        repeats[-1].start()
+
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    hook, sys.unraisablehook = sys.unraisablehook, repeat
     try:
         yield
     finally:
+        for timer in repeats:
+            timer.cancel()
+        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -116,20 +116,21 @@ def _writer(process: int) -> str:
 
 def _remove_abandoned(path: Path) -> None:
     """Remove what killed processes of this machine left when they wrote ``path``."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.{_writer(0).removesuffix('0')}*.tmp"):
+    for left in path.parent.glob(f".{glob.escape(path.name)}.{_writer(0).removesuffix('0')}*"):
         process = left.name.removeprefix(f".{path.name}.").partition(".")[0].rpartition("-")[2]
-        if process.isdecimal() and not _runs(int(process)):
+        if left.suffix in {".tmp", ".old"} and process.isdecimal() and not _runs(int(process)):
             shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
 
 
 def _runs(process: int) -> bool:
     try:
         os.kill(process, 0)
+        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except ProcessLookupError:
         return False
-    except OSError:  # another user's
+    except OSError:  # another user's, or a system without /proc
         return True
-    return True
+    return state[0] != "Z"  # dead, and its parent does not ask how it ended
 
 
 def _refuse_full_disk(path: Path, error: Exception) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -191,6 +192,30 @@ class TestResumption:
         logs = [tmp_path / name / "cross_encoder" / "seed_3" / "logs" for name in ("whole", "killed")]
         for name in ("train.jsonl", "dev.jsonl"):
             assert read_lines(logs[1] / name) == read_lines(logs[0] / name)
+
+    @pytest.mark.parametrize("has_dev", [True, False])
+    def test_one_killed_after_its_last_step_takes_no_other(
+        self, places: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_dev: bool
+    ) -> None:
+        def made(name: str) -> CrossEncoderTraining:
+            training = trained(config(places, tmp_path / name, max_steps=4))  # in the middle of an epoch
+            if not has_dev:
+                training._dev = ()
+            return training
+
+        expected = made("whole").fit()
+        killed = made("killed")
+        with monkeypatch.context() as patch:
+            patch.setattr(CrossEncoderTraining, "_finish", Mock(side_effect=KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                killed.fit()
+        found = killed.fit()
+        assert found.training == expected.training
+        assert found.dev == expected.dev
+        assert found.weights_hash == expected.weights_hash
+        logs = [tmp_path / name / "cross_encoder" / "seed_3" / "logs" for name in ("whole", "killed")]
+        for path in logs[0].iterdir():
+            assert read_lines(logs[1] / path.name) == read_lines(path)
 
     def test_another_config_names_what_differs(self, places: tuple[Path, Path], tmp_path: Path) -> None:
         settings = config(places, tmp_path)

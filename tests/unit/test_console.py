@@ -83,6 +83,21 @@ def test_a_signal_ends_it_with_a_line_and_cleans_up(
     assert signal.getsignal(number) is handler
 
 
+def test_a_signal_in_a_destructor_ends_it_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    class Slow:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+
+    def work() -> None:
+        _ = Slow()
+        del _
+        time.sleep(20)
+        raise AssertionError
+
+    assert ended(work, capsys) == (130, "error: stopped; run the same command again to go on from what is done\n")
+
+
 def test_a_path_that_is_too_long_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     code, said = ended(lambda: Path("x" * 300).stat(), capsys)
     assert code == 3

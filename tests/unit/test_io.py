@@ -236,3 +236,32 @@ def test_what_a_killed_process_left_goes_with_the_next_write(tmp_path: Path) -> 
     with io.atomic_dir(tmp_path / "b"):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b"]
+
+
+def test_a_process_killed_between_the_old_folder_and_the_new_leaves_none_behind(tmp_path: Path) -> None:
+    code = (
+        "import os, sys, pathlib\nfrom unimoe.io import atomic_dir\n"
+        "path, replace = pathlib.Path(sys.argv[1]), pathlib.Path.replace\n"
+        "pathlib.Path.replace = lambda a, b: os.kill(os.getpid(), 9) if a.suffix == '.tmp' else replace(a, b)\n"
+        "with atomic_dir(path / 'b'):\n    pass"
+    )
+    (tmp_path / "b").mkdir()
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=False)
+    assert [path.suffix for path in sorted(tmp_path.iterdir())] == [".old", ".tmp"]
+    with io.atomic_dir(tmp_path / "b"):
+        pass
+    assert names(tmp_path) == ["b"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs Unix")
+def test_a_dead_process_that_nobody_has_asked_after_is_dead(tmp_path: Path) -> None:
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    try:
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        (tmp_path / f".a.json.{io._writer(child)}.x.tmp").touch()
+        io.write_text(tmp_path / "a.json", "whole")
+        assert names(tmp_path) == ["a.json"]
+    finally:
+        os.waitpid(child, 0)

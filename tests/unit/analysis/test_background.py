@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -57,4 +58,15 @@ def test_an_error_of_the_caller_does_not_wait_for_the_work() -> None:
         time.sleep(600)
 
     with pytest.raises(KeyError), in_background(work):
+        raise KeyError
+
+
+def test_work_that_does_not_end_when_asked_to_is_not_waited_for_once_it_is_done() -> None:
+    def work() -> bytes:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(0.5)
+        return bytes(2**20)  # more than fits into a pipe
+
+    with pytest.raises(KeyError), in_background(work):  # noqa: PT012 - the work must have begun
+        time.sleep(0.2)
         raise KeyError

@@ -127,7 +127,7 @@ def in_background(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
         return
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send, args=(work, sender), daemon=True)
+    process = context.Process(target=_send, args=(work, sender, receiver), daemon=True)
     process.start()
     sender.close()
 
@@ -143,15 +143,19 @@ def in_background(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
     try:
         yield received
     finally:
+        receiver.close()  # or it waits for ever to send what nobody collects
         process.terminate()  # long done where its result was collected
         process.join()
 
 
-def _send(work: Callable[[], T], sender: Connection) -> None:
+def _send(work: Callable[[], T], sender: Connection, receiver: Connection) -> None:
+    receiver.close()  # the copy of this process
     try:
         sender.send(work())
     except UnimoeError as error:
         sender.send(error)
+    except BrokenPipeError:  # nobody collects it
+        return
     except Exception:
         traceback.print_exc()
 

@@ -14,6 +14,7 @@ from sentence_transformers import CrossEncoder
 from sentence_transformers.base.evaluation import BaseEvaluator
 from sentence_transformers.cross_encoder import CrossEncoderTrainer, CrossEncoderTrainingArguments
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from unimoe.evaluation.rerankers import CrossEncoderReranker
@@ -133,7 +134,10 @@ class CrossEncoderTraining:
         state = last_state(self._work)
         self._state.cut_logs(0 if state is None else step_of(state))
         with quiet_loading():
-            trainer.train(resume_from_checkpoint=str(state) if state else None)
+            if state is not None and step_of(state) >= self.steps:
+                _load_finished(trainer, loss, state)
+            else:
+                trainer.train(resume_from_checkpoint=str(state) if state else None)
         return self._finish(model, trainer.state, loss, time.perf_counter() - start)
 
     def _claim_folder(self) -> None:
@@ -224,6 +228,13 @@ class CrossEncoderTraining:
         per_epoch = -(-len(self._lists.lists) // self.config.batch_size)
         epochs, rest = divmod(state.global_step, per_epoch)
         return epochs * len(self._lists.lists) + rest * self.config.batch_size
+
+
+def _load_finished(trainer: CrossEncoderTrainer, loss: CrossEncoderListLoss, state: Path) -> None:
+    """Give a trainer what it had after its last step, from which it would take another one."""
+    trainer.state = TrainerState.load_from_json(str(state / TRAINER_STATE_NAME))
+    loss.tokens = trainer.state.num_input_tokens_seen
+    trainer._load_from_checkpoint(trainer.state.best_model_checkpoint or str(state))
 
 
 class _DevEvaluator(BaseEvaluator):
