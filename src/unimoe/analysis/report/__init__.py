@@ -115,8 +115,8 @@ def gather(analysis: Analysis, tables: Sequence[Table]) -> Contents:
 def in_background(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
     """Start ``work`` in a copy of this process, and collect what it returns by calling what the context gives.
 
-    A copy sees all that has been loaded, without sending it; what the work returns is sent, and it may change nothing
-    but files. Only Linux copies a process safely; elsewhere, and on one core, the work is done when it is asked for.
+    A copy sees all that has been loaded, without sending it. What the work returns is sent; it may change nothing but
+    files. Only Linux copies a process safely; elsewhere, and on one core, the work is done when it is asked for.
 
     Raises:
         UnimoeError: what the work raised, when it is collected.

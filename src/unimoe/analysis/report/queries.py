@@ -86,7 +86,9 @@ def _places(shown: Sequence[tuple[Judgment, Finding]]) -> Iterator[str]:
 
 def _row(place: int, case: QueryCase) -> QueryRow:
     best = {document: _best_rank(case, document) for document in case.relevant}
+    # By the best rank, then by grade: what nobody retrieved comes last.
     documents = sorted(best, key=lambda document: (best[document], -case.relevant[document], document))
+    first = min(best.values(), default=math.inf)
     lines = [_ranks(case, document) for document in documents[:MOST_DOCUMENTS]]
     if len(documents) > MOST_DOCUMENTS:
         lines.append(f"and {len(documents) - MOST_DOCUMENTS:,} more")
@@ -99,7 +101,7 @@ def _row(place: int, case: QueryCase) -> QueryRow:
         difference=_points(case.difference),
         share=round(100 * case.share, 3) + 0.0,
         ranks=tuple(lines),
-        best=next((int(best[document]) for document in documents[:1] if best[document] < math.inf), None),
+        best=int(first) if first < math.inf else None,
     )
 
 

@@ -42,7 +42,7 @@ class Cell:
     @classmethod
     def count(cls, value: int | None) -> Cell:
         """Return a whole number; absent where there is none."""
-        return cls.number(value, ",")
+        return cls(ABSENT) if value is None else cls(f"{value:,}", value=value)
 
     @classmethod
     def signed(cls, value: float | None, digits: int = 2, *, keep_side: bool = False) -> Cell:
