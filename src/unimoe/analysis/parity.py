@@ -17,11 +17,10 @@ from unimoe.errors import DataError, UsageError, first_few
 from unimoe.results import SIDECARS, EvalResult, by_query_id, read_result, run_beside
 from unimoe.trec import Run, ranked, read_run
 
-TOP = 10
-"""Documents at the head of a ranking, whose change a reader would see."""
+TOP = 10  # documents at the head of a ranking, whose change a reader would see
 
+# Result files below the folder of a seed, of an arm, and of an experiment.
 _BELOW = ("results/*/*.json", "seed_*/results/*/*.json", "*/seed_*/results/*/*.json")
-"""Result files below the folder of a seed, of an arm, and of an experiment."""
 
 
 @dataclass(frozen=True)
@@ -39,33 +38,22 @@ class Scored:
 
 @dataclass(frozen=True)
 class Parity:
-    """How two systems' scores of the same pairs of one ``task/dataset`` differ.
-
-    Attributes:
-        systems: the two, by name and identity.
-        largest: the largest absolute difference of two scores; ``mean``: the mean of all.
-        largest_at: query and document of the largest.
-        kendall_mean: mean over queries of Kendall's tau-b of the two orders; None where no query has two documents.
-        kendall_lowest: the lowest of them, and its query.
-        top_changed: queries whose first ten documents, in their order, are others.
-        metric: the main one, of whose means ``means`` and ``measure`` are: the second system minus the first.
-        unfit: why the difference of the means has no test, as a clause; empty where it has one.
-    """
+    """How two systems' scores of the same pairs of one ``task/dataset`` differ."""
 
     key: str
-    systems: tuple[str, str]
+    systems: tuple[str, str]  # by name and identity
     queries: int
     pairs: int
-    largest: float
-    largest_at: tuple[str, str]
-    mean: float
-    kendall_mean: float | None
-    kendall_lowest: tuple[float, str] | None
-    top_changed: list[str]
-    metric: str
-    means: tuple[float, float]
-    measure: Estimate
-    unfit: str
+    largest: float  # the largest absolute difference of two scores
+    largest_at: tuple[str, str]  # its query and document
+    mean: float  # of all absolute differences
+    kendall_mean: float | None  # over queries, Kendall's tau-b of the two orders; None where none has two documents
+    kendall_lowest: tuple[float, str] | None  # the lowest of them, and its query
+    top_changed: list[str]  # queries whose first ten documents, in their order, are others
+    metric: str  # the main one
+    means: tuple[float, float]  # of the metric
+    measure: Estimate  # their difference, the second system minus the first
+    unfit: str  # why that difference has no test, as a clause; empty where it has one
 
 
 def result_paths(path: Path) -> dict[str, Path]:

@@ -17,8 +17,7 @@ from unimoe.errors import DataError, did_you_mean
 from unimoe.io import atomic_path, find_files, write_text
 from unimoe.results import Task
 
-REGISTERED = "gates.yaml"
-"""The file in an output folder. Its presence means that it was there before the first result."""
+REGISTERED = "gates.yaml"  # its presence in an output folder means that it was there before the first result
 
 
 def register(registration: Registration, output_dir: Path) -> bool:
