@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -154,9 +154,8 @@ def parity_lines(found: Parity) -> list[str]:
     return lines
 
 
-def parity_json(found: Iterable[Parity], tolerance: float) -> dict[str, Any]:
+def parity_json(found: Sequence[Parity], tolerance: float) -> dict[str, Any]:
     """Return comparisons as plain data."""
-    every = list(found)
     datasets = [
         {
             "key": one.key,
@@ -175,19 +174,18 @@ def parity_json(found: Iterable[Parity], tolerance: float) -> dict[str, Any]:
             "measure_difference": one.measure.as_json(),
             "unfit": one.unfit or None,
         }
-        for one in every
+        for one in found
     ]
-    largest = max((one.largest for one in every), default=0.0)
+    largest = max((one.largest for one in found), default=0.0)
     return {"tolerance": tolerance, "largest": largest, "within": largest < tolerance, "datasets": datasets}
 
 
-def verdict_line(found: Iterable[Parity], tolerance: float) -> str:
+def verdict_line(found: Sequence[Parity], tolerance: float) -> str:
     """Return a sentence about the largest difference and the tolerance."""
-    every = list(found)
-    worst = max(every, key=lambda one: one.largest)
+    worst = max(found, key=lambda one: one.largest)
     if worst.largest < tolerance:
         return f"parity: no score differs by {tolerance:g} or more"
-    alike = all(one.kendall_lowest is None or one.kendall_lowest[0] == 1.0 for one in every)
+    alike = all(one.kendall_lowest is None or one.kendall_lowest[0] == 1.0 for one in found)
     why = "; the order is the same, so the scores may be on two scales, as a margin and a probability are"
     return f"no parity: scores differ by up to {worst.largest:.3g} ({worst.key}), tolerance {tolerance:g}{why * alike}"
 

@@ -143,7 +143,7 @@ class InterferenceGate(_Gate):
 class _DifferenceGate(_Gate):
     """A gate on system minus baseline, in the metric's unit (0 to 1); ``margin`` has the same unit."""
 
-    specialist_must_beat: ClassVar[None] = None
+    specialist_must_beat: ClassVar[None] = None  # no key of such a gate, but every gate can be asked for it
     system: Text
     baseline: Text
     margin: Annotated[float, Field(ge=0)]
