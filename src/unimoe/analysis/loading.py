@@ -73,7 +73,7 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
 
     @property
     def firsts(self) -> tuple[EvalResult, ...]:
-        """The first result on each of the ``dataset_keys``: what the key is, its main metric, its queries."""
+        """The first result on each of the ``dataset_keys``, to tell what all results there share."""
         return tuple(self._measured[key][0] for key in self.dataset_keys)
 
     @property
