@@ -70,19 +70,14 @@ class NotComputable:
 
 @dataclass(frozen=True)
 class Described:
-    """TIR on one of MTEB's tasks without queries: a description, since nothing is paired and no interval exists.
-
-    Attributes:
-        seeds: the training seeds that both arms have.
-        specialist: main score by seed (0 to 1; correlations may be negative), as ``joint``.
-    """
+    """TIR on one of MTEB's tasks without queries: a description, since nothing is paired and no interval exists."""
 
     pair: Pair
     dataset: str
     metric: str
-    seeds: tuple[int, ...]
-    specialist: tuple[float, ...]
-    joint: tuple[float, ...]
+    seeds: tuple[int, ...]  # the training seeds that both arms have
+    specialist: tuple[float, ...]  # main score by seed (0 to 1; correlations may be negative)
+    joint: tuple[float, ...]  # the same
 
     @property
     def tir(self) -> float:

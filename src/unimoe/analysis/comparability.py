@@ -15,7 +15,7 @@ from typing import Any
 from unimoe.errors import DataError, UsageError, did_you_mean
 from unimoe.results import TASKS, EvalResult, by_query_id
 
-ALLOWANCES = {
+ALLOWANCES = {  # the differences that can be allowed by name, and what each means
     "queries": "arms judged on different queries are compared on those that all of them share",
     "candidates": "other candidates: their hash, first stage or pool, or whether one may have the query's id",
     "metrics": "other main metrics; arms are compared on one that all of them hold",
@@ -24,7 +24,6 @@ ALLOWANCES = {
     "collections": "another collection or split of the same name",
     "duplicates": "one checkpoint, or one run, under several seeds of an arm",
 }
-"""The differences that can be allowed by name, and what each means."""
 
 _IDS_SHOWN = 10
 

@@ -22,9 +22,7 @@ from unimoe.results import EvalResult
 ALPHA = 0.05
 ITERATIONS = 10_000
 
-_MOST_FOR_ALL_PAIRS = 8
-"""With more systems on a dataset, all pairs would be a family in which little can be found."""
-
+_MOST_FOR_ALL_PAIRS = 8  # systems on a dataset; all pairs of more would be a family in which little can be found
 _ROUNDING = 1e-12
 
 
@@ -42,36 +40,26 @@ class Question:
 class Comparison:
     """System against baseline on the same queries of one ``task/dataset``.
 
-    Attributes:
-        seeds: the training seeds of system and baseline; ``(None,)`` for an arm without seeds.
-        means: of system and baseline, in the metric's unit (0 to 1).
-        difference: system minus baseline with its 95 % interval, in the metric's unit.
-        p: two-sided; below .05 exactly where the interval excludes 0. None where there is no test.
-        p_holm: ``p`` corrected by Holm (1979) for all comparisons made with it.
-        unfit: why there is no test, as a clause; empty where there is one.
-        effect: Cohen's d, mean over standard deviation of the differences per query; None where they do not vary.
-        wins: queries where the system scores higher, averaged over seeds; ``losses``: lower; ``ties``: the same.
-        check_interval: percentile interval of the paired bootstrap over queries, the runs taken as they are.
-        check_p: two-sided, from sign flips over queries, the runs taken as they are; never 0.
+    The checks are over queries, the runs taken as they are.
     """
 
     key: str
     metric: str
     system: str
     baseline: str
-    seeds: tuple[tuple[Seed, ...], tuple[Seed, ...]]
+    seeds: tuple[tuple[Seed, ...], tuple[Seed, ...]]  # of system and baseline; ``(None,)`` for an arm without seeds
     queries: int
-    means: tuple[float, float]
-    difference: Estimate
-    p: float | None
-    p_holm: float | None
-    unfit: str
-    effect: float | None
-    wins: int
+    means: tuple[float, float]  # of system and baseline, in the metric's unit (0 to 1)
+    difference: Estimate  # system minus baseline with its 95 % interval, in the metric's unit
+    p: float | None  # two-sided; below .05 exactly where the interval excludes 0. None where there is no test
+    p_holm: float | None  # ``p`` corrected by Holm (1979) for all comparisons made with it
+    unfit: str  # why there is no test, as a clause; empty where there is one
+    effect: float | None  # Cohen's d, mean over standard deviation of the differences; None where they do not vary
+    wins: int  # queries where the system scores higher, averaged over seeds
     ties: int
     losses: int
-    check_interval: tuple[float, float]
-    check_p: float
+    check_interval: tuple[float, float]  # percentile interval of the paired bootstrap
+    check_p: float  # two-sided, from sign flips; never 0
 
     @property
     def delta(self) -> float:

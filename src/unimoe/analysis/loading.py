@@ -15,11 +15,8 @@ from unimoe.errors import DataError
 from unimoe.query_details import QueryDetail, read_query_details
 from unimoe.results import TASKS, EvalResult, by_query_id, read_result, result_files, result_path, safe_name, seed_name
 
-Seed: TypeAlias = int | None
-"""A training seed; None for arms that have none, such as BM25 and zero-shot."""
-
-Details: TypeAlias = Mapping[str, QueryDetail]
-"""What is known of the queries of one arm and seed, by query id."""
+Seed: TypeAlias = int | None  # of a training; None for arms that have none, such as BM25 and zero-shot
+Details: TypeAlias = Mapping[str, QueryDetail]  # what is known of the queries of one arm and seed, by query id
 
 
 class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
@@ -76,7 +73,7 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
 
     @property
     def firsts(self) -> tuple[EvalResult, ...]:
-        """The first result on each of the ``dataset_keys``: what the key is, its main metric, its queries."""
+        """The first result on each of the ``dataset_keys``, to tell what all results there share."""
         return tuple(self._measured[key][0] for key in self.dataset_keys)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,10 @@ from unimoe.errors import DataError, UsageError, first_few
 from unimoe.results import SIDECARS, EvalResult, by_query_id, read_result, refuse_changed_run, run_beside
 from unimoe.trec import Run, ranked, read_run
 
-TOP = 10
-"""Documents at the head of a ranking, whose change a reader would see."""
+TOP = 10  # documents at the head of a ranking, whose change a reader would see
 
+# Result files below the folder of a seed, of an arm, and of an experiment.
 _BELOW = ("results/*/*.json", "seed_*/results/*/*.json", "*/seed_*/results/*/*.json")
-"""Result files below the folder of a seed, of an arm, and of an experiment."""
 
 
 @dataclass(frozen=True)
@@ -39,33 +38,22 @@ class Scored:
 
 @dataclass(frozen=True)
 class Parity:
-    """How two systems' scores of the same pairs of one ``task/dataset`` differ.
-
-    Attributes:
-        systems: the two, by name and identity.
-        largest: the largest absolute difference of two scores; ``mean``: the mean of all.
-        largest_at: query and document of the largest.
-        kendall_mean: mean over queries of Kendall's tau-b of the two orders; None where no query has two documents.
-        kendall_lowest: the lowest of them, and its query.
-        top_changed: queries whose first ten documents, in their order, are others.
-        metric: the main one, of whose means ``means`` and ``measure`` are: the second system minus the first.
-        unfit: why the difference of the means has no test, as a clause; empty where it has one.
-    """
+    """How two systems' scores of the same pairs of one ``task/dataset`` differ."""
 
     key: str
-    systems: tuple[str, str]
+    systems: tuple[str, str]  # by name and identity
     queries: int
     pairs: int
-    largest: float
-    largest_at: tuple[str, str]
-    mean: float
-    kendall_mean: float | None
-    kendall_lowest: tuple[float, str] | None
-    top_changed: list[str]
-    metric: str
-    means: tuple[float, float]
-    measure: Estimate
-    unfit: str
+    largest: float  # the largest absolute difference of two scores
+    largest_at: tuple[str, str]  # its query and document
+    mean: float  # of all absolute differences
+    kendall_mean: float | None  # over queries, Kendall's tau-b of the two orders; None where none has two documents
+    kendall_lowest: tuple[float, str] | None  # the lowest of them, and its query
+    top_changed: list[str]  # queries whose first ten documents, in their order, are others
+    metric: str  # the main one
+    means: tuple[float, float]  # of the metric
+    measure: Estimate  # their difference, the second system minus the first
+    unfit: str  # why that difference has no test, as a clause; empty where it has one
 
 
 def result_paths(path: Path) -> dict[str, Path]:
@@ -167,9 +155,8 @@ def parity_lines(found: Parity) -> list[str]:
     return lines
 
 
-def parity_json(found: Iterable[Parity], tolerance: float) -> dict[str, Any]:
+def parity_json(found: Sequence[Parity], tolerance: float) -> dict[str, Any]:
     """Return comparisons as plain data."""
-    every = list(found)
     datasets = [
         {
             "key": one.key,
@@ -188,19 +175,18 @@ def parity_json(found: Iterable[Parity], tolerance: float) -> dict[str, Any]:
             "measure_difference": one.measure.as_json(),
             "unfit": one.unfit or None,
         }
-        for one in every
+        for one in found
     ]
-    largest = max((one.largest for one in every), default=0.0)
+    largest = max((one.largest for one in found), default=0.0)
     return {"tolerance": tolerance, "largest": largest, "within": largest < tolerance, "datasets": datasets}
 
 
-def verdict_line(found: Iterable[Parity], tolerance: float) -> str:
+def verdict_line(found: Sequence[Parity], tolerance: float) -> str:
     """Return a sentence about the largest difference and the tolerance."""
-    every = list(found)
-    worst = max(every, key=lambda one: one.largest)
+    worst = max(found, key=lambda one: one.largest)
     if worst.largest < tolerance:
         return f"parity: no score differs by {tolerance:g} or more"
-    alike = all(one.kendall_lowest is None or one.kendall_lowest[0] == 1.0 for one in every)
+    alike = all(one.kendall_lowest is None or one.kendall_lowest[0] == 1.0 for one in found)
     why = "; the order is the same, so the scores may be on two scales, as a margin and a probability are"
     return f"no parity: scores differ by up to {worst.largest:.3g} ({worst.key}), tolerance {tolerance:g}{why * alike}"
 

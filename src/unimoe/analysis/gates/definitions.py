@@ -27,8 +27,7 @@ from unimoe.results import Task
 Label = Literal["PASS", "FAIL", "MARGINAL", "INCONCLUSIVE"]
 Averaging = Literal["mean_of_tirs", "tir_of_means"]
 
-Below: TypeAlias = Callable[[float], float]
-"""Confidence that the true value lies below a cutoff, 0 to 1."""
+Below: TypeAlias = Callable[[float], float]  # confidence that the true value lies below a cutoff, 0 to 1
 
 Text = Annotated[str, Field(min_length=1)]
 
@@ -53,23 +52,14 @@ Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterV
 
 
 class _Gate(Section):
-    """What every gate has.
-
-    Attributes:
-        datasets: one or more; with several, the value is their mean, in which CQADupStack's forums count once.
-        metric: a metric the results hold by query, in any spelling of the field: ``ndcg@10``, ``nDCG@10``.
-        confidence: a label needs at least this much, else the gate is INCONCLUSIVE.
-        estimand: what the label holds for: other seeds and other queries, other queries with these very runs, or other
-            seeds on these very queries.
-        seeds: exactly these training seeds of each arm; null for all that an arm has.
-    """
+    """What every gate has. With several datasets the value is their mean, in which CQADupStack's forums count once."""
 
     task: Task
     datasets: Annotated[list[Text], Field(min_length=1), AfterValidator(_distinct)]
-    metric: MetricName
-    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.90
-    estimand: Estimand = "seeds_and_queries"
-    seeds: Seeds | None = None
+    metric: MetricName  # one that the results hold by query, in any spelling of the field: ``ndcg@10``, ``nDCG@10``
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.90  # a label needs at least this, else it is INCONCLUSIVE
+    estimand: Estimand = "seeds_and_queries"  # what the label holds for, as in ``ESTIMANDS``
+    seeds: Seeds | None = None  # exactly these training seeds of each arm; null for all that an arm has
 
     @property
     def arms(self) -> tuple[str, str]:
@@ -101,22 +91,18 @@ class _Gate(Section):
 class InterferenceGate(_Gate):
     """TIR = (specialist - joint) / specialist: PASS from ``pass_at``, FAIL below ``fail_below``, MARGINAL between.
 
-    Attributes:
-        pass_at: a ratio, .02 for 2 %.
-        fail_below: a ratio, at most ``pass_at``.
-        across: with several datasets, the mean of their TIRs or the TIR of the arms' mean scores.
-        specialist_must_beat: an arm, usually zero_shot, that the specialist must beat with the gate's confidence for
-            any label but INCONCLUSIVE: a loss against a specialist that has learnt nothing means nothing. Null only
-            adds a caveat.
+    ``specialist_must_beat`` is an arm, usually zero_shot, that the specialist must beat with the gate's confidence for
+    any label but INCONCLUSIVE: a loss against a specialist that has learnt nothing means nothing. Null only adds a
+    caveat.
     """
 
     kind: Literal["interference"]
     specialist: Text
     joint: Text
     specialist_must_beat: Text | None = None
-    pass_at: Positive = 0.02
-    fail_below: Positive = 0.01
-    across: Averaging = "mean_of_tirs"
+    pass_at: Positive = 0.02  # a ratio, .02 for 2 %
+    fail_below: Positive = 0.01  # a ratio, at most ``pass_at``
+    across: Averaging = "mean_of_tirs"  # with several datasets: this, or the TIR of the arms' mean scores
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -158,7 +144,7 @@ class InterferenceGate(_Gate):
 class _DifferenceGate(_Gate):
     """A gate on system minus baseline, in the metric's unit (0 to 1); ``margin`` has the same unit."""
 
-    specialist_must_beat: ClassVar[None] = None
+    specialist_must_beat: ClassVar[None] = None  # no key of such a gate, but every gate can be asked for it
     system: Text
     baseline: Text
     margin: Annotated[float, Field(ge=0)]
@@ -219,11 +205,7 @@ _MODELS = {get_args(model.model_fields["kind"].annotation)[0]: model for model i
 
 
 class GateFile(Section):
-    """Gates by name, and when they were fixed.
-
-    Attributes:
-        registered: results made before this instant were known, or could have been, when the cutoffs were chosen.
-    """
+    """Gates by name, and when they were fixed: results made before could have been known when cutoffs were chosen."""
 
     registered: Annotated[datetime, BeforeValidator(instant)]
     gates: Annotated[dict[Name, Annotated[Gate, Field(discriminator="kind")]], Field(min_length=1)]
@@ -231,14 +213,10 @@ class GateFile(Section):
 
 @dataclass(frozen=True)
 class Registration:
-    """Gates, and the file they were read from with the hash that says which one it was.
-
-    Attributes:
-        path: None for gates that no file registers; ``content_hash`` and ``registered`` are None then too.
-    """
+    """Gates, and the file they were read from with the hash that says which one it was."""
 
     gates: Mapping[str, Gate]
-    path: Path | None = None
+    path: Path | None = None  # None, as the others, for gates that no file registers
     content_hash: str | None = None
     registered: datetime | None = None
 

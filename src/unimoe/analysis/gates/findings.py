@@ -23,32 +23,20 @@ Kind = Literal["seed", "dataset"]
 class Finding:
     """What some scores say of a gate.
 
-    Attributes:
-        datasets: what the numbers are about; CQADupStack's forums each, though they count once.
-        seeds: the training seeds of each arm; ``(None,)`` for an arm without seeds.
-        paired: whether seeds pair.
-        queries: of all datasets together.
-        means: mean score of each arm, averaged over datasets, in the metric's unit (0 to 1).
-        runs: the same of every run of each arm.
-        by_seed: the gate's value by training seed, of the seeds that both arms have and that have one: a description.
-            Equal seeds make a pair only where the experiment declares it.
-        estimate: TIR (a ratio) or system minus baseline (in the metric's unit), with its interval.
-        label: the label that holds the confidence the gate asks for, else INCONCLUSIVE.
-        confidence: confidence in each label; empty where too little is known to have any.
-        why: why the label is INCONCLUSIVE whatever the numbers are, as a clause; empty where they decide.
+    ``by_seed`` describes the seeds that both arms have; equal seeds make a pair only where the experiment declares it.
     """
 
-    datasets: tuple[str, ...]
-    seeds: tuple[tuple[Seed, ...], tuple[Seed, ...]]
-    paired: bool
-    queries: int
-    means: tuple[float, float]
-    runs: tuple[tuple[float, ...], tuple[float, ...]]
-    by_seed: dict[int, float]
-    estimate: Estimate
-    label: Label
-    confidence: dict[Label, float]
-    why: str
+    datasets: tuple[str, ...]  # CQADupStack's forums each, though they count once
+    seeds: tuple[tuple[Seed, ...], tuple[Seed, ...]]  # of each arm; ``(None,)`` for an arm without seeds
+    paired: bool  # whether seeds pair
+    queries: int  # of all datasets together
+    means: tuple[float, float]  # of each arm, averaged over datasets, in the metric's unit (0 to 1)
+    runs: tuple[tuple[float, ...], tuple[float, ...]]  # the same of every run of each arm
+    by_seed: dict[int, float]  # the gate's value, of the seeds that have one
+    estimate: Estimate  # TIR (a ratio) or system minus baseline (in the metric's unit), with its interval
+    label: Label  # the one that holds the confidence the gate asks for, else INCONCLUSIVE
+    confidence: dict[Label, float]  # in each label; empty where too little is known to have any
+    why: str  # why the label is INCONCLUSIVE whatever the numbers are, as a clause; empty where they decide
 
     @property
     def value(self) -> float:
@@ -68,35 +56,22 @@ class Finding:
 
 @dataclass(frozen=True)
 class Without:
-    """What a gate says without one seed or one dataset.
+    """What a gate says without one seed or one dataset."""
 
-    Attributes:
-        left_out: ``seed 1``, ``joint_r8 seed 1``, or a dataset; CQADupStack's forums go together.
-        value: as in ``Finding``.
-        region: the label of the region in which the value lies, however uncertain it is.
-        label: the label of the value with the interval of the whole, moved to it.
-    """
-
-    left_out: str
+    left_out: str  # ``seed 1``, ``joint_r8 seed 1``, or a dataset; CQADupStack's forums go together
     kind: Kind
-    value: float
-    region: Label
-    label: Label
+    value: float  # as in ``Finding``
+    region: Label  # of the region in which the value lies, however uncertain it is
+    label: Label  # of the value with the interval of the whole, moved to it
 
 
 @dataclass(frozen=True)
 class Stability:
-    """Whether the label of a gate holds without any one seed or dataset.
+    """Whether the label of a gate holds without any one seed or dataset."""
 
-    Attributes:
-        rows: seeds first; a kind of which there is only one has none.
-        holds: the label is the same in all rows; None where nothing can be left out, or nothing was decided.
-        sentence: the same in words.
-    """
-
-    rows: tuple[Without, ...]
-    holds: bool | None
-    sentence: str
+    rows: tuple[Without, ...]  # seeds first; a kind of which there is only one has none
+    holds: bool | None  # the label is the same in all rows; None where nothing can be left out, or nothing was decided
+    sentence: str  # the same in words
 
 
 def find(gate: Gate, scores: GateScores) -> Finding:

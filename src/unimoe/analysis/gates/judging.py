@@ -39,29 +39,17 @@ _FEW_QUERIES = 10
 
 @dataclass(frozen=True)
 class Judgment:
-    """What a gate says of the results.
-
-    Attributes:
-        gate: as it was judged: in an advisory look, with the datasets that have results.
-        registered: whether a file registers the gate; an unregistered gate decides nothing.
-        found: value, interval and label, over all datasets of the gate.
-        parts: the same of each dataset with the seeds it has, where there are several.
-        otherwise: the value across datasets by the way that the gate does not take; None for one dataset and for
-            other kinds than interference.
-        learnt: whether the specialist beats zero-shot; None where there is no zero-shot result, or no specialist.
-        advisory: why the judgment may neither pass nor stop a project; empty where it may.
-        notes: what else a reader must know before trusting the label.
-    """
+    """What a gate says of the results."""
 
     name: str
-    gate: Gate
-    registered: bool
-    found: Finding
-    parts: tuple[Finding, ...]
-    otherwise: float | None
-    learnt: Learnt | None
-    advisory: tuple[str, ...]
-    notes: tuple[str, ...]
+    gate: Gate  # as it was judged: in an advisory look, with the datasets that have results
+    registered: bool  # whether a file registers the gate; an unregistered gate decides nothing
+    found: Finding  # value, interval and label, over all datasets of the gate
+    parts: tuple[Finding, ...]  # the same of each dataset with the seeds it has, where there are several
+    otherwise: float | None  # TIR across several datasets by the way that the gate does not take
+    learnt: Learnt | None  # whether the specialist beats zero-shot; None without a zero-shot result or a specialist
+    advisory: tuple[str, ...]  # why the judgment may neither pass nor stop a project; empty where it may
+    notes: tuple[str, ...]  # what else a reader must know before trusting the label
     scores: GateScores
 
     @property

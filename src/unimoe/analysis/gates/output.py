@@ -19,8 +19,7 @@ from unimoe.io import finite
 
 WIDTH = 96
 
-_MOST_ROWS = 4
-"""Datasets of one gate beyond these get a line each: a full tier has 26 collections."""
+_MOST_ROWS = 4  # datasets of one gate beyond these get a line each: a full tier has 26 collections
 
 
 def gate_lines(registration: Registration | None, outcomes: Outcomes) -> str:

@@ -17,8 +17,7 @@ from unimoe.errors import DataError, did_you_mean
 from unimoe.io import find_files, read_bytes, write_bytes
 from unimoe.results import Task
 
-REGISTERED = "gates.yaml"
-"""The file in an output folder. Its presence means that it was there before the first result."""
+REGISTERED = "gates.yaml"  # its presence in an output folder means that it was there before the first result
 
 
 def register(registration: Registration, output_dir: Path) -> bool:
@@ -56,7 +55,7 @@ def register(registration: Registration, output_dir: Path) -> bool:
 def unmet(
     registration: Registration, arms: Collection[str], seeds: Collection[int], datasets: Mapping[Task, Collection[str]]
 ) -> Iterator[str]:
-    """Yield what gates lack in an experiment of these arms, training seeds and datasets by task, with its mend."""
+    """Yield each thing that gates lack in an experiment of some arms, training seeds and datasets, and its mend."""
     for name, gate in registration.gates.items():
         where = f"{registration.path}: gate {name!r}"
         for arm in gate.needed:

@@ -16,21 +16,13 @@ from unimoe.metrics import dataset_group
 
 @dataclass(frozen=True)
 class GateScores:
-    """What a gate judges.
+    """What a gate judges."""
 
-    Attributes:
-        arms: specialist and joint, or system and baseline.
-        seeds: the training seeds of each arm, the same on all datasets; ``(None,)`` for an arm without seeds.
-        paired: whether equal seeds make a pair, which the experiment declares.
-        by_dataset: scores of both arms, ``(seeds, queries)`` each, in the gate's order of datasets.
-        numbered: whether seeds are those of trainings; those of run files are only their places in a list.
-    """
-
-    arms: tuple[str, str]
-    seeds: tuple[tuple[Seed, ...], tuple[Seed, ...]]
-    paired: bool
-    by_dataset: dict[str, tuple[Array, Array]]
-    numbered: bool = True
+    arms: tuple[str, str]  # specialist and joint, or system and baseline
+    seeds: tuple[tuple[Seed, ...], tuple[Seed, ...]]  # of each arm, the same on all datasets; ``(None,)`` without any
+    paired: bool  # whether equal seeds make a pair, which the experiment declares
+    by_dataset: dict[str, tuple[Array, Array]]  # scores of both arms, ``(seeds, queries)``, in the gate's order
+    numbered: bool = True  # whether seeds are those of trainings; those of run files are only their places in a list
 
     @property
     def queries(self) -> int:

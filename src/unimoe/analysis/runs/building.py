@@ -33,8 +33,7 @@ from unimoe.results import EvalResult, Identity, Provenance, Task, by_query_id, 
 
 TASK: Task = "retrieval"
 
-MARKER = "comparison.json"
-"""The file that says what a folder compares; its presence means that nothing else made the results there."""
+MARKER = "comparison.json"  # says what a folder compares, and that nothing else made the results there
 
 _PACKAGES = ("unimoe", "numpy", "scipy", "pytrec-eval-terrier", "ir-measures")
 

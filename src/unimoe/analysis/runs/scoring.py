@@ -18,35 +18,27 @@ from unimoe.query_details import QueryDetail
 from unimoe.results import read_result, refuse_changed_run, result_beside
 from unimoe.trec import Qrels, Run, head, is_unordered, ranked, read_run
 
-ALLOWANCES = {
+ALLOWANCES = {  # the differences that can be allowed by name, and what each means
     "queries": "compare on the judged queries that all runs have",
     "zeros": "judged queries that a run lacks count 0 there, as in trec_eval -c",
     "depth": "runs of different depth",
     "duplicates": "the same run given twice",
 }
-"""The differences that can be allowed by name, and what each means."""
 
 
 @dataclass(frozen=True)
 class Scoring:
     """How runs are scored.
 
-    Attributes:
-        metrics: those asked for, in any spelling; the first is the main metric, which is tested.
-        others: shown too where the rankings of all runs are deep enough.
-        depth: score only this many documents of each query.
-        allow: what would be refused otherwise, of ``ALLOWANCES``.
-        paired: whether run i of all systems shares data order and initial weights.
-
     Raises:
         UsageError: an unknown metric or allowance, two allowances that contradict each other, or a depth below 1.
     """
 
-    metrics: tuple[str, ...]
-    others: tuple[str, ...] = ()
-    depth: int | None = None
-    allow: tuple[str, ...] = ()
-    paired: bool = False
+    metrics: tuple[str, ...]  # those asked for, in any spelling; the first is the main metric, which is tested
+    others: tuple[str, ...] = ()  # shown too where the rankings of all runs are deep enough
+    depth: int | None = None  # score only this many documents of each query
+    allow: tuple[str, ...] = ()  # what would be refused otherwise, of ``ALLOWANCES``
+    paired: bool = False  # whether run i of all systems shares data order and initial weights
 
     def __post_init__(self) -> None:
         for name in ("metrics", "others"):
@@ -75,26 +67,16 @@ class Scoring:
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """What a comparison keeps of a run.
-
-    Attributes:
-        depth: documents of the longest ranking among judged queries.
-        digest: hash of queries, rankings and scores; neither tag nor line order counts.
-        modified: when the file was last written, in ISO 8601; of a dictionary, now.
-        per_query: metric to ``{query id: value}`` over all judged queries; those that the run lacks count 0.
-        missing: judged queries that the run lacks, in the order of the qrels.
-        unjudged: queries of the run without judgments, sorted.
-        unordered: judged queries whose documents, two or more, all have one score: only their ids order them.
-    """
+    """What a comparison keeps of a run."""
 
     source: RunSource
-    depth: int
-    digest: str
-    modified: str
-    per_query: dict[str, dict[str, float]]
-    missing: list[str]
-    unjudged: list[str]
-    unordered: list[str]
+    depth: int  # documents of the longest ranking among judged queries
+    digest: str  # hash of queries, rankings and scores; neither tag nor line order counts
+    modified: str  # when the file was last written, in ISO 8601; of a dictionary, now
+    per_query: dict[str, dict[str, float]]  # by metric, over all judged queries; those that the run lacks count 0
+    missing: list[str]  # judged queries that the run lacks, in the order of the qrels
+    unjudged: list[str]  # queries of the run without judgments, sorted
+    unordered: list[str]  # judged queries whose documents, two or more, all have one score: only their ids order them
     details: dict[str, QueryDetail]
 
     @property

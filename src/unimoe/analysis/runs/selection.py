@@ -20,8 +20,7 @@ from unimoe.trec import Qrels, read_qrels, text_lines
 RunContent: TypeAlias = Path | Mapping[str, Mapping[str, float]]
 QrelsContent: TypeAlias = Path | Mapping[str, Mapping[str, int]]
 
-PLACE = "{dataset}"
-"""What a pattern holds in place of a dataset's name."""
+PLACE = "{dataset}"  # what a pattern holds in place of a dataset's name
 
 _WILDCARD = re.compile(r"[*?\[]")
 _EXTENSIONS = re.compile(r"(\.(trec|run|res|txt|tsv))?(\.gz)?$")
@@ -29,42 +28,35 @@ _EXTENSIONS = re.compile(r"(\.(trec|run|res|txt|tsv))?(\.gz)?$")
 
 @dataclass(frozen=True)
 class Judgments:
-    """The judgments of one dataset.
-
-    Attributes:
-        name: as messages call the judgments: the path of a file.
-        level: the lowest grade that binary measures count as relevant.
-        stated: the level that the user or the file's own description states; None where neither does.
-        texts: of queries; None where none are given.
-    """
+    """The judgments of one dataset."""
 
     dataset: str
-    name: str
+    name: str  # as messages call the judgments: the path of a file
     qrels: Qrels
     content_hash: str
-    level: int
-    stated: int | None
-    texts: Mapping[str, str] | None = None
+    level: int  # the lowest grade that binary measures count as relevant
+    stated: int | None  # the level that the user or the file's own description states
+    texts: Mapping[str, str] | None = None  # of queries; None where none are given
 
 
 @dataclass(frozen=True)
 class RunSource:
-    """One run, which is one seed of a system on a dataset; messages call it by its name, the path of a file."""
+    """One run, which is one seed of a system on a dataset."""
 
     system: str
     judged: Judgments
-    seed: int
-    name: str
+    seed: int  # counted from 0 in the order given
+    name: str  # as messages call it: the path of a file
     content: RunContent
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """One system as a command line names it to an option: a file or a pattern of files, with a name or without."""
+    """One system as a command line names it."""
 
-    option: str
-    name: str | None
-    path: str
+    option: str  # that it was given to, for messages
+    name: str | None  # of the system; None where none is given
+    path: str  # a file or a pattern of files, with ``{dataset}`` where the name of a dataset is
 
     @classmethod
     def parse(cls, option: str, text: str) -> Pattern:

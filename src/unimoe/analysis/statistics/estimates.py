@@ -17,32 +17,20 @@ from scipy.special import stdtr, stdtrit
 
 from unimoe.analysis.statistics.variance import Array, Estimand, Moments, Terms
 
-LEVEL = 0.95
-"""Of every interval."""
-
-MIN_DIFFERING = 6
-"""Queries on which two arms must differ: with fewer no sign-flip test reaches .05, whatever the differences are."""
+LEVEL = 0.95  # of every interval
+MIN_DIFFERING = 6  # queries on which two arms must differ: with fewer no sign-flip test reaches .05
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval.
+    """A number with its interval."""
 
-    Attributes:
-        value: a ratio of means, a difference of means or a mean; NaN for a ratio to 0.
-        estimand: what the interval holds for beyond the data.
-        unfit: why there is no interval, or none to decide on, as a clause; empty where there is one.
-        standard_error: of the value, to first order; 0 where nothing varies.
-        degrees_of_freedom: of Student's t at the value.
-        terms: the parts of the variance at the value; None where they cannot be estimated.
-    """
-
-    value: float
-    estimand: Estimand
-    unfit: str
-    standard_error: float
-    degrees_of_freedom: float
-    terms: Terms | None
+    value: float  # a ratio of means, a difference of means or a mean; NaN for a ratio to 0
+    estimand: Estimand  # what the interval holds for beyond the data
+    unfit: str  # why there is no interval, or none to decide on, as a clause; empty where there is one
+    standard_error: float  # of the value, to first order; 0 where nothing varies
+    degrees_of_freedom: float  # of Student's t at the value
+    terms: Terms | None  # the parts of the variance at the value; None where they cannot be estimated
     _below: Callable[[float], float] | None = None
 
     @cached_property
@@ -121,8 +109,7 @@ class LossRatios:
         return np.asarray(np.einsum("rd,ra->da", self.weights, by_ratio))
 
 
-Quantity: TypeAlias = Linear | LossRatios
-"""A function of the arms' means, with its derivative by each of them."""
+Quantity: TypeAlias = Linear | LossRatios  # a function of the arms' means, with its derivative by each of them
 
 
 def estimate(found: Moments, quantity: Quantity, estimand: Estimand = "seeds_and_queries") -> Estimate:

@@ -21,30 +21,24 @@ from unimoe.errors import UsageError
 POWER = 0.80
 MOST_SEEDS = 100
 MOST_QUERIES = 10**9
-_ENDLESS = 1e15
-"""As good as infinitely many, and finite in every formula."""
-FAST_TIER_QUERIES = 300 + 323 + 648
-"""Test queries of SciFact, NFCorpus and FiQA2018."""
+FAST_TIER_QUERIES = 300 + 323 + 648  # test queries of SciFact, NFCorpus and FiQA2018
+_ENDLESS = 1e15  # as good as infinitely many, and finite in every formula
 
 
 @dataclass(frozen=True)
 class Aim:
     """What is asked of a gate: the confidence its label needs, and the chance that other data reaches that.
 
-    Attributes:
-        cutoffs: ascending; they bound the regions that have a label.
-        confidence: that the estimate's region must hold.
-        power: chance that new data of the planned size settles the gate if the true value is the one observed. Half
-            of all data sets of a size that settles it only just would not.
-        one_sided: a region between two cutoffs needs the confidence on either side (two one-sided tests, as for
-            equivalence), not on both at once (as MARGINAL does).
+    ``power`` is the chance that new data of the planned size settles the gate if the true value is the one observed:
+    half of all data sets of a size that settles it only just would not. ``one_sided``: a region between two cutoffs
+    needs the confidence on either side (two one-sided tests, as for equivalence), not on both at once (as MARGINAL).
 
     Raises:
         UsageError: no cutoffs or unordered ones; a confidence or a power outside [.5, 1).
     """
 
-    cutoffs: Sequence[float]
-    confidence: float
+    cutoffs: Sequence[float]  # ascending; they bound the regions that have a label
+    confidence: float  # that the estimate's region must hold
     power: float = POWER
     one_sided: bool = False
 
@@ -64,28 +58,20 @@ class Aim:
 
 @dataclass(frozen=True)
 class PowerPlan:
-    """What would settle a gate at the observed estimate; ``None`` means never.
+    """What would settle a gate at the observed estimate; None where no number of seeds or queries up to the most does.
 
-    Attributes:
-        at_hand: ``(seeds, queries)``, the seeds of the arm with fewest.
-        settled: the present data settles it; ``seeds``, ``queries`` and ``grid`` are then the present sizes.
-        seeds: smallest number of seeds of each arm, queries as they are; None where no number up to ``MOST_SEEDS``
-            does, or no arm has seeds.
-        queries: smallest number of queries, seeds as they are; None where no number up to ``MOST_QUERIES`` does.
-        grid: the ``(seeds, queries)`` with the fewest scored pairs that keep what there is.
-        decides: smallest distance from a cutoff that data of this size settles, with the asked power; with these
-            seeds and any number of queries, the reverse, or the fast tier's queries, if they vary as these do.
+    Where the present data settles it, ``seeds``, ``queries`` and ``grid`` are the present sizes.
     """
 
-    at_hand: tuple[int, int]
-    settled: bool
-    seeds: int | None
-    queries: int | None
-    grid: tuple[int, int] | None
-    decides: float
-    decides_with_any_queries: float
-    decides_with_any_seeds: float
-    decides_in_fast_tier: float
+    at_hand: tuple[int, int]  # ``(seeds, queries)``, the seeds of the arm with fewest
+    settled: bool  # the present data settles it
+    seeds: int | None  # smallest number of seeds of each arm, queries as they are; None too where no arm has seeds
+    queries: int | None  # smallest number of queries, seeds as they are
+    grid: tuple[int, int] | None  # the ``(seeds, queries)`` with the fewest scored pairs that keep what there is
+    decides: float  # smallest distance from a cutoff that data of this size settles, with the asked power
+    decides_with_any_queries: float  # the same with these seeds and any number of queries
+    decides_with_any_seeds: float  # the reverse
+    decides_in_fast_tier: float  # with the fast tier's queries, if they vary as these do
 
 
 def at_size(terms: Terms, seeds: float, queries: float) -> Terms:

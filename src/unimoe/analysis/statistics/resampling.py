@@ -15,9 +15,7 @@ from scipy.sparse import csr_array
 from scipy.special import pdtr
 from threadpoolctl import ThreadpoolController
 
-_CELLS = 2**20
-"""Resamples times rows drawn at once: their counts take 4 MiB in single precision, and calls cost nothing beside."""
-
+_CELLS = 2**20  # resamples times rows drawn at once: their counts take 4 MiB, and calls cost nothing beside
 _UNDECIDED = 255
 
 Array = NDArray[np.float64]

@@ -24,51 +24,38 @@ from scipy.special import psi
 Array: TypeAlias = NDArray[np.float64]
 
 Estimand = Literal["seeds_and_queries", "queries", "seeds"]
-"""What a statement holds for beyond the present data."""
 
-ESTIMANDS: dict[Estimand, str] = {
+ESTIMANDS: dict[Estimand, str] = {  # what a statement holds for beyond the present data
     "seeds_and_queries": "other training seeds and other queries",
     "queries": "other queries, these very runs",
     "seeds": "other training seeds, these very queries",
 }
-"""The same in words."""
 
-_NOTHING = 1e-24
-"""A variance below this, of scores between 0 and 1, is the rounding of decimals."""
+_NOTHING = 1e-24  # a variance below this, of scores between 0 and 1, is the rounding of decimals
 
+# A variance below this part of the variances that it is a difference of is their rounding: arms a constant apart.
 _CANCELLED = 1e-13
-"""A variance below this part of the variances it is a difference of is their rounding: arms a constant apart."""
 
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Training runs that vary together: those of one arm, or of two arms whose seeds pair.
+    """Training runs, two or more, that vary together: those of one arm, or of two arms whose seeds pair."""
 
-    Attributes:
-        means: mean score over queries of each run, centred, ``(2 or more runs, datasets, arms)``; 0 for other arms.
-        residual: covariance of what is left, divided by runs and queries, ``(datasets, arms, arms)``; 0 outside.
-    """
-
-    means: Array
-    residual: Array
+    means: Array  # mean score over queries of each run, centred, ``(runs, datasets, arms)``; 0 for arms outside
+    residual: Array  # covariance of what is left, divided by runs and queries, ``(datasets, arms, arms)``; 0 outside
 
 
 @dataclass(frozen=True)
 class Moments:
     """Means and variances of arms on datasets; everything that an interval of a contrast needs.
 
-    Attributes:
-        means: ``(datasets, arms)``, each over runs and queries.
-        query: covariance over queries of the arms' scores, averaged over runs, divided by the number of queries,
-            ``(datasets, arms, arms)``.
-        queries: number of queries of each dataset.
-        groups: the groups of runs; an arm in none of them is taken as it is.
+    ``query`` is the covariance over queries of the arms' scores, averaged over runs, divided by the number of queries.
     """
 
-    means: Array
-    query: Array
-    queries: tuple[int, ...]
-    groups: tuple[RunGroup, ...]
+    means: Array  # ``(datasets, arms)``, each over runs and queries
+    query: Array  # ``(datasets, arms, arms)``
+    queries: tuple[int, ...]  # number of queries of each dataset
+    groups: tuple[RunGroup, ...]  # an arm in none of them is taken as it is
 
     def terms(self, contrast: Array, estimand: Estimand = "seeds_and_queries") -> Terms:
         """Return the parts of the variance of a contrast, the weight of each mean ``(datasets, arms)``."""
@@ -88,21 +75,13 @@ class Moments:
 
 @dataclass(frozen=True)
 class Terms:
-    """The parts of the variance of one contrast, in its squared unit, and the sizes they come from.
+    """The parts of the variance of one contrast, in its squared unit, and the sizes they come from."""
 
-    Attributes:
-        query: of each dataset, ``(datasets,)``.
-        run: of each group of runs, ``(groups,)``.
-        residual: part of the two above that both count, ``(groups, datasets)``.
-        queries: number of queries by dataset.
-        runs: number of runs by group.
-    """
-
-    query: Array
-    run: Array
-    residual: Array
-    queries: tuple[float, ...]
-    runs: tuple[float, ...]
+    query: Array  # of each dataset, ``(datasets,)``
+    run: Array  # of each group of runs, ``(groups,)``
+    residual: Array  # part of the two above that both count, ``(groups, datasets)``
+    queries: tuple[float, ...]  # number of queries by dataset
+    runs: tuple[float, ...]  # number of runs by group
     variance: float = field(init=False)
 
     def __post_init__(self) -> None:
