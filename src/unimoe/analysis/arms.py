@@ -46,7 +46,8 @@ def has_role(name: str) -> bool:
 def pairs(arms: Iterable[str]) -> Iterator[Pair]:
     """Yield every pair that some of the arms belong to, reranking first; either side may be absent.
 
-    Several joint arms may share a specialist: each way of joint training is compared with it.
+    Several joint arms may share a specialist: each way of joint training is compared with it. Several specialists
+    without any joint arm, such as one for each loss, are compared with each other and belong to no pair.
     """
     arms = set(arms)
     joint = _behind(arms, "joint")
@@ -54,7 +55,7 @@ def pairs(arms: Iterable[str]) -> Iterator[Pair]:
     known = set[str]().union(*own.values())
     for task, word in SPECIALISTS.items():
         of_joint = {name: _specialist_of(name, own[task], known) for name in joint}
-        alone = {name: name for name in known if name not in of_joint.values()}
+        alone = {name: name for name in known if name not in of_joint.values()} if joint or len(known) == 1 else {}
         for name, specialist in sorted((of_joint | alone).items()):
             yield Pair(task, specialist=f"{word}{specialist}", joint=f"joint{name}")
 
