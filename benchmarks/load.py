@@ -156,7 +156,7 @@ def main() -> None:
     """Measure each case at a quarter and at the whole of its size."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--queries", type=int, default=1_000_000, help="of runs")
-    parser.add_argument("--results", type=int, default=10_000, help="result files")
+    parser.add_argument("--results", type=int, default=2_500, help="result files")
     parser.add_argument("--judgments", type=int, default=10_000_000, help="lines of judgments")
     parser.add_argument("--corpus-mib", type=int, default=256, help="MiB of documents")
     parser.add_argument("--only", action="append", default=[], help="a case; may be repeated")

@@ -59,7 +59,15 @@ def conflict_figure(logs: ConflictLogs, notes: Sequence[str] = ()) -> Figure:
     left = max(text_width(_layer(layer)) for _, layers, _ in grids for layer in layers) + 0.09
     height = min(3.0, max(1.3, 0.12 * max(len(layers) for _, layers, _ in grids)))
     figure, panes = panels(
-        len(grids), columns=2, left=left, right=0.85, height=height, xlabel="step", ylabel="layer", notes=notes
+        len(grids),
+        columns=2,
+        follow=True,
+        left=left,
+        right=0.85,
+        height=height,
+        xlabel="step",
+        ylabel="layer",
+        notes=notes,
     )
     limit = max((float(np.nanmax(np.abs(values))) for *_, values in grids if not np.isnan(values).all()), default=1.0)
     scale = ScalarMappable(Normalize(-limit or -1.0, limit or 1.0), _COLOURS)
@@ -166,7 +174,16 @@ def _page(
         look = looks[arm]
         legend.append(Line2D([], [], color=look.colour, linestyle=look.dashes, linewidth=1.5, label=label))
     figure, grid = panels(
-        rows, columns=1, left=0.46, right=0.13, above=0.25, height=1.35, xlabel="step", legend=legend, notes=notes
+        rows,
+        columns=1,
+        follow=True,
+        left=0.46,
+        right=0.13,
+        above=0.25,
+        height=1.35,
+        xlabel="step",
+        legend=legend,
+        notes=notes,
     )
     grid[0].xaxis.set_major_locator(MaxNLocator(5, integer=True))
     return figure, grid

@@ -46,8 +46,8 @@ def register(registration: Registration, output_dir: Path) -> bool:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         plain = {name: gate.model_dump(exclude_none=True) for name, gate in registration.gates.items()}
         content = yaml.safe_dump({"registered": now, "gates": plain}, sort_keys=False).encode()
-    else:
-        content = unsealed_yaml(read_bytes(registration.path), registration.path)  # to the byte, or the hashes differ
+    else:  # to the byte: it is known by its hash
+        content = unsealed_yaml(read_bytes(registration.path), registration.path)
     write_bytes(path, sealed_yaml(content))
     return True
 
