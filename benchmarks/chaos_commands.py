@@ -82,7 +82,7 @@ def commands(inputs: Path, work: Path) -> list[Command]:
             name,
             (*line.split(), "--output-dir", "OUT", *([] if name == "analyze" else ["--device", "cpu"])),
             script=scripts / "compare_losses.py" if name == "compare-losses" else None,
-            at_once=REQUESTS_IN_FLIGHT if name.startswith("served") else 1,
+            requests=REQUESTS_IN_FLIGHT if name.startswith("served") else 0,
             finished=inputs / "finished" if name == "analyze" else None,
         )
         for name, line in lines.items()
