@@ -43,6 +43,10 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from chaos_commands import commands
 from chaos_runs import Command, Ending, OutOfTimeError, Place
 
+LIBRARIES = (
+    "matplotlib.pyplot", "mteb", "openai", "pandas", "peft", "ray", "sentence_transformers", "transformers"
+)  # fmt: skip
+
 DAY = 24 * 3600.0
 
 REFUSED = (2, 3)
@@ -142,7 +146,7 @@ class Chaos:
 
     def kill(self, command: Command) -> None:
         """Kill a command two to eight times, and resume it to its end."""
-        self.clear(command, warm=self.random.random() < 0.8)
+        self.clear(command, warm=self.random.random() < 0.8 and not command.requests)  # a warm cache has the answers
         kills, whole = 0, self.seconds[command.name]
         left = whole
         for _ in range(self.random.randint(2, 8)):
@@ -157,7 +161,7 @@ class Chaos:
         more = self.place.units() - self.units[command.name]
         self.tally.lost_units += more.total()
         self.tally.lost_units_max = max(self.tally.lost_units_max, math.ceil(more.total() / max(kills, 1)))
-        if more.total() > kills * command.at_once:
+        if more.total() > kills * max(1, command.requests):
             self.complain(command, f"after {kills} kills: done again {dict(more)}")
 
     def stop(self, command: Command, number: signal.Signals) -> None:
@@ -298,7 +302,7 @@ def _import_libraries() -> None:
     for module in pkgutil.walk_packages(unimoe.__path__, "unimoe."):
         if module.name != "unimoe.__main__":
             importlib.import_module(module.name)
-    for library in ("matplotlib.pyplot", "mteb", "pandas", "peft", "ray", "sentence_transformers", "transformers"):
+    for library in LIBRARIES:
         with suppress(ImportError):
             importlib.import_module(library)
 

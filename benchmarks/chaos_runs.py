@@ -44,14 +44,14 @@ class Command:
         name: of the command.
         arguments: of the command line, ``OUT`` in the place of its output folder.
         script: in ``scripts/``, where it is no command of ``unimoe``.
-        at_once: units of work under way together.
+        requests: that wait together for a server; 0 for a command that asks none.
         finished: what its output folder holds from the beginning.
     """
 
     name: str
     arguments: tuple[str, ...]
     script: Path | None = None
-    at_once: int = 1
+    requests: int = 0
     finished: Path | None = None
 
 
