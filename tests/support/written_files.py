@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from unimoe.io import append_jsonl, read_json, write_sealed
 from unimoe.metrics import score_run
 from unimoe.models.served.answers import KeptVectors
 from unimoe.query_details import drilldown_path, read_drilldown, read_query_details
-from unimoe.results import read_result, run_path
+from unimoe.results import read_result, run_beside, run_path
 from unimoe.retrieval.run_cache import cached_run, read_cached
 from unimoe.retrieval.vector_store import encode_corpus, read_store
 from unimoe.run_record import RunRecord
@@ -82,9 +82,14 @@ def run_of_a_result(folder: Path) -> tuple[Path, Read]:
     return path, lambda: read_scored(store.path(spec)).run
 
 
-def run_of_a_done_evaluation(folder: Path) -> tuple[Path, Read]:
-    store, spec = evaluated(folder)
-    return run_path(folder, "joint_r8", 0, "reranking", "toy"), lambda: store.is_done(spec) or None
+def done(place: Callable[[Path], Path]) -> Make:
+    """A file beside the result at a place, whose damage an evaluation must find before it counts as done."""
+
+    def make(folder: Path) -> tuple[Path, Read]:
+        store, spec = evaluated(folder)
+        return place(store.path(spec)), lambda: store.is_done(spec) or None
+
+    return make
 
 
 def cached_candidates(folder: Path) -> tuple[Path, Read]:
@@ -212,7 +217,9 @@ ARTEFACTS: dict[str, Make] = OF_TRAININGS | {
     "MTEB's result": mteb_result,
     "card of judgments": card_of_judgments,
     "run of a result": run_of_a_result,
-    "run of a done evaluation": run_of_a_done_evaluation,
+    "run of a done evaluation": done(run_beside),
+    "drill-down of a done evaluation": done(drilldown_path),
+    "MTEB's result of a done evaluation": done(lambda path: path.with_suffix(".mteb.json")),
     "cached candidates": cached_candidates,
     "record of candidates": record_of_candidates,
     "training log": logs("train.jsonl"),
