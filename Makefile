@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help install test lint format types check docs demo clean
+.PHONY: help install test lint format types check audit docs demo clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ docs:  ## the manual as a site in site/, its configuration page written anew
 	NO_MKDOCS_2_WARNING=1 uv run --group docs mkdocs build --strict
 
 check: lint types test  ## what a change has to pass
+
+audit:  ## compare the locked packages with published advisories; needs a network
+	uv audit --locked --preview-features audit-command
 
 demo:  ## the main job at its smallest, offline: train, evaluate, judge
 	uv run scripts/run_experiment.py --smoke --output-dir outputs/demo

@@ -4,9 +4,9 @@
 
 `evaluate-run` and `compare` read runs of many queries, `evaluate-run` judgments of many lines, `analyze` a folder of
 many result files, and BM25 indexes and searches a corpus. Each runs in a process of its own on a quarter of the input
-and on all of it. Inputs are generated beforehand, which the seconds leave out. A ratio of 1 is linear: it is the time
-of the whole over the time of the quarter, start of the process left out, over the ratio of the sizes. The last line is
-one JSON object.
+and on all of it. Inputs are generated beforehand, which the seconds leave out. A ratio of 1 is linear: it is the
+processor time of the whole over that of the quarter, the start of the process left out, over the ratio of the sizes.
+The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def corpus(folder: Path, mib: int) -> Sequence[str | Path]:
     (folder / "qrels").mkdir()
     with (folder / "corpus.jsonl").open("w", encoding="utf-8") as file:
         while size < mib * 2**20:
-            for row in rng.integers(0, _PARTS, (10_000, 6)).tolist():
+            for row in rng.integers(0, _PARTS, (1_000, 6)).tolist():
                 text = ". ".join([parts[part] for part in row])
                 size += file.write(f'{{"_id": "d{number}", "text": "{text}"}}\n')
                 number += 1
@@ -136,8 +136,8 @@ def _write_lines(path: Path, lines: Iterator[str] | Sequence[str]) -> None:
         file.writelines(lines)
 
 
-def measure(arguments: Sequence[str | Path]) -> tuple[float, float]:
-    """Seconds and peak memory (MiB) of a command in a process of its own; any verdict will do."""
+def measure(arguments: Sequence[str | Path]) -> tuple[float, float, float]:
+    """Seconds, processor seconds and peak memory (MiB) of a command in a process of its own; any verdict will do."""
     program: list[str | Path] = [__file__, "--search"] if arguments[0] == "bm25" else ["-m", "unimoe", arguments[0]]
     with tempfile.TemporaryFile() as output:
         start = time.perf_counter()
@@ -148,14 +148,15 @@ def measure(arguments: Sequence[str | Path]) -> tuple[float, float]:
         said = output.read().decode()
         if child.returncode not in (0, 10, 11, 12):
             sys.exit(f"{arguments[0]} ended with {child.returncode}: {said[-2000:]}")
-    return elapsed, usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+    memory = usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+    return elapsed, usage.ru_utime + usage.ru_stime, memory
 
 
 def main() -> None:
     """Measure each case at a quarter and at the whole of its size."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--queries", type=int, default=1_000_000, help="of runs")
-    parser.add_argument("--results", type=int, default=10_000, help="result files")
+    parser.add_argument("--results", type=int, default=2_500, help="result files")
     parser.add_argument("--judgments", type=int, default=10_000_000, help="lines of judgments")
     parser.add_argument("--corpus-mib", type=int, default=256, help="MiB of documents")
     parser.add_argument("--only", action="append", default=[], help="a case; may be repeated")
@@ -175,21 +176,22 @@ def main() -> None:
     for case in cases:
         if given.only and case.name not in given.only:
             continue
-        seconds, peaks = [], []
+        measured = []
         for size in (max(1, case.size // 1000), case.size // 4, case.size):
             folder = Path(tempfile.mkdtemp(prefix="unimoe-load-"))
             try:
-                taken, peak = measure(case.write(folder, size))
+                measured.append(measure(case.write(folder, size)))
             finally:
                 shutil.rmtree(folder)
-            seconds.append(taken)
-            peaks.append(peak)
-            print(f"{case.name}, {size:,} {case.unit}: {taken:.1f} s, {peak:,.0f} MiB", flush=True)
-        start, quarter, whole = seconds
+            seconds, processor, peak = measured[-1]
+            taken = f"{seconds:.1f} s ({processor:.1f} s of processors), {peak:,.0f} MiB"
+            print(f"{case.name}, {size:,} {case.unit}: {taken}", flush=True)
+        (_, start, _), (_, quarter, _), (seconds, whole, peak) = measured
         found[case.name] = {
             "size": case.size,
-            "seconds": round(whole, 1),
-            "peak_mib": round(peaks[-1]),
+            "seconds": round(seconds, 1),
+            "processor_seconds": round(whole, 1),
+            "peak_mib": round(peak),
             "ratio": round((whole - start) / max(quarter - start, 1e-3) / 4, 2),
         }
     print(json.dumps(found))

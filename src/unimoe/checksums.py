@@ -49,6 +49,14 @@ def unsealed(content: bytes, name: Path | str) -> bytes:
     return body + b"}\n"
 
 
+def resealed(content: bytes) -> bytes:
+    """Return an object that was changed on purpose with a checksum that fits, if it had one."""
+    end = _END.search(content, max(0, len(content) - _LONGEST_END))
+    if end is None:
+        return content
+    return content[: end.start(1)] + _checksum(content[: end.start()]).encode() + content[end.end(1) :]
+
+
 def unsealed_yaml(content: bytes, name: Path | str) -> bytes:
     """Return sealed YAML without its comment, and any other as it is. Errors are those of ``unsealed``."""
     begin = _COMMENT.match(content)

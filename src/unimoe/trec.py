@@ -103,6 +103,7 @@ def read_run(path: Path | str) -> Run:
             twice for a query.
     """
     run: Run = {}
+    known: dict[str, str] = {}  # of documents that many queries share, one text each
     for number, line in _fields_lines(path):
         fields = line.split()
         if len(fields) != 6:
@@ -113,7 +114,7 @@ def read_run(path: Path | str) -> Run:
         scores = run.setdefault(query_id, {})
         if document_id in scores:
             raise DataError(f"{path}:{number}: document {document_id!r} is listed twice for query {query_id!r}")
-        scores[document_id] = _number(read_score, text, path, number, "score")
+        scores[known.setdefault(document_id, document_id)] = _number(read_score, text, path, number, "score")
     return run
 
 
@@ -125,6 +126,7 @@ def read_qrels(path: Path | str) -> Qrels:
             for a query.
     """
     qrels: Qrels = {}
+    known: dict[str, str] = {}
     for number, line in _fields_lines(path):
         fields = line.split("\t") if line.count("\t") == 2 else line.split()
         if number == 1 and _is_header(fields):
@@ -133,7 +135,7 @@ def read_qrels(path: Path | str) -> Qrels:
             raise DataError(
                 f"{path}:{number}: a qrels line has 3 fields (qid docid grade) or 4, this one {len(fields)}"
             )
-        query_id, document_id = fields[0], fields[-2]
+        query_id, document_id = fields[0], known.setdefault(fields[-2], fields[-2])
         grade = _number(read_grade, fields[-1], path, number, "grade")
         if qrels.setdefault(query_id, {}).setdefault(document_id, grade) != grade:
             raise DataError(f"{path}:{number}: document {document_id!r} has two grades for query {query_id!r}")

@@ -12,7 +12,7 @@ import torch
 
 from unimoe.config import ModelConfig, PromptConfig
 from unimoe.errors import DataError
-from unimoe.io import read_json, write_json
+from unimoe.io import read_json
 from unimoe.models import bundled
 from unimoe.models.base import base_identity, base_layers, layer_kinds, load_base
 from unimoe.models.bundled import BUNDLED_ID, bundled_weights_hash, prepared_bundled_model
@@ -89,7 +89,7 @@ class TestWholeness:
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
         (tmp_path / "model.safetensors").write_bytes(b"12345")
-        write_json(tmp_path / "unimoe.json", {"weights": "hash", "bytes": 5})
+        bundled._write_manifest(tmp_path)
         return tmp_path
 
     def test_a_whole_folder_is_kept(self, folder: Path) -> None:

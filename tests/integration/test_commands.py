@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.experiments import tiny_experiment_dict, write_tiny_experiment
+from support.json_files import read_plain
 from support.scripts import Done, assert_refused, call_script
 from support.tiny_models import save_tiny_model
 
@@ -184,7 +185,7 @@ class TestEvaluate:
     ) -> None:
         assert call_script("evaluate.py", "--checkpoint", checkpoint, "--output-dir", tmp_path).returncode == 0
         path = tmp_path / "joint_r8/seed_1/results/reranking/apidocs.json"
-        path.write_text(damage(path.read_text(encoding="utf-8")), encoding="utf-8")
+        path.write_text(damage(json.dumps(read_plain(path))), encoding="utf-8")
         assert_refused(call_script("analyze_results.py", "--output-dir", tmp_path), 3, "reranking/apidocs.json", *words)
 
 

@@ -14,6 +14,7 @@ from support.scripts import call_script
 
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.registration import REGISTERED
+from unimoe.checksums import unsealed_yaml
 from unimoe.config import Experiment
 from unimoe.config.files import load_experiment
 from unimoe.errors import DataError
@@ -92,7 +93,7 @@ def test_the_declaration_of_paired_seeds_is_fixed_with_the_experiment(tmp_path: 
 def test_the_gates_are_there_before_any_result(experiment: Experiment) -> None:
     ExperimentRun(experiment, CPU)
     copy = Path(experiment.output_dir) / REGISTERED
-    assert copy.read_bytes() == Path(str(experiment.gates)).read_bytes()
+    assert unsealed_yaml(copy.read_bytes(), copy) == Path(str(experiment.gates)).read_bytes()
     assert not list(Path(experiment.output_dir).rglob("results"))
     ExperimentRun(experiment, CPU)  # a second start goes on
 

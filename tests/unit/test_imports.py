@@ -67,7 +67,7 @@ ALLOWED: dict[str, set[str]] = {
     "losses": {"errors", "config", "registry", "metrics"},
     "models": MODELS | {"provenance"},
     "retrieval": MODELS | {"models", "data", "provenance"},
-    "engine": {"errors", "io", "console", "processes", "provenance", "models"},
+    "engine": {"checksums", "errors", "io", "console", "processes", "provenance", "models"},
     "training": TRAINING | {"losses"},
     "evaluation": TRAINING | {"engine"},
     "analysis": FOUNDATION,

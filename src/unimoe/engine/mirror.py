@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from unimoe.checksums import resealed, unsealed
 from unimoe.engine.units import UnitStore
 from unimoe.errors import DataError
 from unimoe.io import atomic_path
@@ -62,8 +63,14 @@ class Mirror:
         content = (self._folder / name).read_bytes() if content is None else content
         if not name.endswith((".json", ".jsonl", ".md")):
             return content
-        here = str(self._folder).encode()
-        return content.replace(here, _HERE.encode()) if to_store else content.replace(_HERE.encode(), here)
+        own, stored = str(self._folder).encode(), _HERE.encode()
+        before, after = (own, stored) if to_store else (stored, own)
+        if before not in content:
+            return content
+        if not name.endswith(".jsonl"):
+            unsealed(content, self._folder / name)
+            return resealed(content.replace(before, after))
+        return b"\n".join(resealed(line.replace(before, after)) for line in content.split(b"\n"))
 
     def _files(self) -> list[Path]:
         if not self._folder.is_dir():

@@ -15,9 +15,10 @@ from shutil import rmtree
 from unimoe.collection_card import sidecar_path
 from unimoe.errors import DataError
 from unimoe.evaluation.spec import EvaluationSpec, Outcome
-from unimoe.io import hash_file, write_sealed
+from unimoe.io import hash_file, read_json, write_sealed
 from unimoe.provenance import collect_provenance
 from unimoe.results import (
+    SIDECARS,
     DrillDown,
     EvalResult,
     FirstStageScores,
@@ -55,11 +56,15 @@ class ResultStore:
         """Return whether the result on disk is of this very spec.
 
         Raises:
-            DataError: the file on disk is damaged.
+            DataError: the file on disk is damaged, or one beside it.
         """
-        if not spec.reusable or not self.path(spec).exists():
+        path = self.path(spec)
+        if not spec.reusable or not path.exists():
             return False
         there = self.read(spec)
+        for beside in map(path.with_suffix, SIDECARS):
+            if beside.is_file():
+                read_json(beside)
         run = run_path(*self._place(spec))
         if there.per_query and not (run.exists() and there.run_hash in (None, hash_file(run))):
             return False

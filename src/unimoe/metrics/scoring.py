@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from unimoe.errors import DataError, UsageError
 from unimoe.limits import HIGHEST_GRADE, HIGHEST_SCORE, grade_problem, text_problem
@@ -19,6 +20,8 @@ from unimoe.metrics.names import (
 )
 from unimoe.metrics.trec_eval import trec_eval_scores
 from unimoe.trec import Qrels, Run, ranked
+
+N = TypeVar("N", int, float)
 
 DEFAULT_METRICS = ("ndcg@10", "mrr@10", "map", "recall@100")
 
@@ -228,7 +231,7 @@ def whole_grades(qrels: Mapping[str, Mapping[str, int]]) -> Qrels:
     judged = {query_id: grades for query_id, grades in qrels.items() if grades}
     for grades in judged.values():
         _refuse_unwritable(grades, "document")
-    return {query_id: {key: int(grade) for key, grade in grades.items()} for query_id, grades in judged.items()}
+    return {query_id: _all(grades, int) for query_id, grades in judged.items()}
 
 
 def _without_negative(qrels: Qrels) -> Qrels:
@@ -241,13 +244,20 @@ def _without_negative(qrels: Qrels) -> Qrels:
 
 def _plain(query_id: str, scores: Mapping[str, float]) -> dict[str, float]:
     """Return Python floats: pytrec_eval refuses numpy's and takes NaN in silence."""
-    plain = dict(zip(scores, map(float, scores.values()), strict=True))
+    plain = _all(scores, float)
     if not all(abs(score) <= HIGHEST_SCORE for score in plain.values()):
         document_id, score = next((key, score) for key, score in plain.items() if not abs(score) <= HIGHEST_SCORE)
         state = "beyond float32" if math.isfinite(score) else "not finite"
         raise DataError(f"query {query_id!r}, document {document_id!r}: score {score} is {state}")
     _refuse_unwritable(scores, "document")
     return plain
+
+
+def _all(values: Mapping[str, Any], kind: type[N]) -> dict[str, N]:
+    """Return a dictionary of values of one kind: the same where it is one, since a million copies take memory."""
+    if type(values) is dict and all(type(value) is kind for value in values.values()):
+        return values
+    return {key: kind(value) for key, value in values.items()}
 
 
 def _refuse_unwritable(ids: Iterable[str], what: str) -> None:

@@ -32,7 +32,10 @@ def trec_eval_scores(
         passes.setdefault((_depth(metric), metric.level or relevance_level), []).append(metric)
     per_query: dict[str, dict[str, float]] = {}
     for (depth, level), members in passes.items():
-        cut_run = run if depth is None else {query_id: head(scores, depth) for query_id, scores in run.items()}
+        cut_run = {
+            query_id: scores if depth is None or len(scores) <= depth else head(scores, depth)
+            for query_id, scores in run.items()
+        }
         names = {metric.name: _name(metric) for metric in members}
         evaluator = pytrec_eval.RelevanceEvaluator(qrels, set(names.values()), relevance_level=level)
         evaluated = evaluator.evaluate(cut_run)

@@ -107,7 +107,7 @@ def _is_whole(folder: Path) -> bool:
         content = read_json(manifest)
         hashes = content.get("files", {weights.name: content["weights"]})
         return content["bytes"] == weights.stat().st_size and changed_file(folder, hashes) is None
-    except (DataError, KeyError, TypeError):  # a damaged manifest
+    except (DataError, AttributeError, KeyError, TypeError):  # a damaged manifest
         return False
 
 

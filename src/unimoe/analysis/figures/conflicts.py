@@ -36,7 +36,15 @@ def conflict_figure(logs: Mapping[tuple[str, Seed], ConflictLog], notes: Sequenc
     left = max(text_width(_layer(layer)) for named in layers for layer in named) + 0.09
     height = min(3.0, max(1.3, 0.12 * max(map(len, layers))))
     figure, panes = panels(
-        len(grids), columns=2, left=left, right=0.85, height=height, xlabel="step", ylabel="layer", notes=notes
+        len(grids),
+        columns=2,
+        follow=True,
+        left=left,
+        right=0.85,
+        height=height,
+        xlabel="step",
+        ylabel="layer",
+        notes=notes,
     )
     limit = max((float(np.nanmax(np.abs(grid))) for *_, grid in grids if not np.isnan(grid).all()), default=1.0)
     scale = ScalarMappable(Normalize(-limit or -1.0, limit or 1.0), _COLOURS)

@@ -138,7 +138,16 @@ def _page(
         look = looks[arm]
         legend.append(Line2D([], [], color=look.colour, linestyle=look.dashes, linewidth=1.5, label=label))
     figure, grid = panels(
-        rows, columns=1, left=0.46, right=0.13, above=0.25, height=1.35, xlabel="step", legend=legend, notes=notes
+        rows,
+        columns=1,
+        follow=True,
+        left=0.46,
+        right=0.13,
+        above=0.25,
+        height=1.35,
+        xlabel="step",
+        legend=legend,
+        notes=notes,
     )
     grid[0].xaxis.set_major_locator(MaxNLocator(5, integer=True))
     return figure, grid

@@ -54,8 +54,8 @@ def difference_figure(
         _draw_differences(axes, differences, *(looks[arm] for arm in item.gate.sides))
     for axes in grid:
         axes.set_ylim(-1.05 * reach or -1.0, 1.05 * reach or 1.0)
-    grid[0].set_xlim(0.0, 100.0)
-    grid[0].set_xticks([20, 40, 60, 80])
+        axes.set_xlim(0.0, 100.0)
+        axes.set_xticks([20, 40, 60, 80])
     return figure
 
 

@@ -85,8 +85,9 @@ def score_figure(shown: Sequence[Panel], looks: Mapping[str, Look], notes: Seque
     set_titles(grid, titles, [f"n = {panel.queries:,}" for panel in shown])
     most = max(score.reach for panel in shown for score in panel.scores.values())
     width, room = panel_width(grid[0]), 0.08 + text_width("00.0") + 0.05
-    grid[0].set_xlim(0.0, max(most, 1e-9) * width / (width - room))
-    grid[0].xaxis.set_major_locator(MaxNLocator(4))
+    for axes in grid:
+        axes.set_xlim(0.0, max(most, 1e-9) * width / (width - room))
+        axes.xaxis.set_major_locator(MaxNLocator(4))
     return figure
 
 

@@ -150,6 +150,7 @@ def panels(
     width: float | None = None,
     height: float | None = None,
     columns: int = 3,
+    follow: bool = False,
     right: float = 0.2,
     above: float = 0.2,
     legend: Sequence[Artist] = (),
@@ -157,7 +158,7 @@ def panels(
 ) -> tuple[Figure, list[Axes]]:
     """Make a figure of ``n`` equal panels, its legend along its upper edge and its notes along its lower one.
 
-    Panels share the scale across: only the outer ones have tick labels. Notes travel with the figure wherever it is
+    Panels have one scale across: only the outer ones have tick labels. Notes travel with the figure wherever it is
     pasted. All lengths are in inches.
 
     Args:
@@ -168,6 +169,8 @@ def panels(
         width: of the figure; left out, one column of a paper where panels are below each other, else two.
         height: of a panel, without title and tick labels; left out, low where there are many rows.
         columns: most panels in a row.
+        follow: whether the scale across adapts to what any panel shows. That takes time in proportion to the square of
+            their number: where there are many, set the same limits in each instead.
         right: room at the right.
         above: room for the title of a panel in the first row.
         legend: labelled handles.
@@ -191,7 +194,7 @@ def panels(
         row, column = divmod(i, columns)
         place = left + column * (across + between), total - head - above - height - row * (height + gap)
         box = place[0] / width, place[1] / total, across / width, height / total
-        axes.append(figure.add_axes(box, sharex=axes[0] if axes else None))
+        axes.append(figure.add_axes(box, sharex=axes[0] if axes and follow else None))
         axes[-1].tick_params(labelleft=column == 0, labelbottom=i + columns >= n)
         for axis in (axes[-1].xaxis, axes[-1].yaxis):
             axis.set_label_coords(0.0, 0.0)  # there is none, yet its place would be worked out

@@ -24,8 +24,8 @@ REGISTERED = "gates.yaml"
 def register(registration: Registration, output_dir: Path) -> bool:
     """Put gates into an output folder that holds no results yet.
 
-    Gates that come from a file are copied to the byte, below a checksum; others are written with the present
-    time. Where the folder has registered gates and these come from no file, the registered ones stay.
+    Gates that come from a file are copied to the byte, below a checksum; others are written with the present time.
+    Where the folder has registered gates and these come from no file, the registered ones stay.
 
     Returns:
         Whether the folder has registered gates now. False for a folder that has results but no registered gates: it is
@@ -50,10 +50,8 @@ def register(registration: Registration, output_dir: Path) -> bool:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         plain = {name: gate.model_dump(exclude_none=True) for name, gate in registration.gates.items()}
         content = yaml.safe_dump({"registered": now, "gates": plain}, sort_keys=False).encode()
-    else:
-        content = unsealed_yaml(
-            read_bytes(registration.path), registration.path
-        )  # to the byte, or the hashes would differ
+    else:  # to the byte: it is known by its hash
+        content = unsealed_yaml(read_bytes(registration.path), registration.path)
     write_bytes(path, sealed_yaml(content))
     return True
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.caption_pairs import latent_pairs, linear_pairs, pairs_of
+from support.json_files import read_plain, write_plain
 
 from unimoe.errors import DataError, InputError, UsageError
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, split_by_image
@@ -231,11 +232,11 @@ class TestFiles:
         with pytest.raises(DataError, match="no such translator"):
             read_translator(folder)
         save_translator(folder, "mlp", {"w": np.ones((2, 2))}, {})
-        manifest = (folder / MANIFEST_FILE).read_text()
-        (folder / MANIFEST_FILE).write_text(manifest.replace('"translator_version": 1', '"translator_version": 9'))
+        manifest = read_plain(folder / MANIFEST_FILE)
+        write_plain(folder / MANIFEST_FILE, manifest | {"translator_version": 9})
         with pytest.raises(DataError, match="translator_version"):
             read_translator(folder)
-        (folder / MANIFEST_FILE).write_text(manifest)
+        write_plain(folder / MANIFEST_FILE, manifest)
         (folder / TENSORS_FILE).write_bytes(b"other")
         with pytest.raises(DataError, match="content differs from its manifest"):
             read_translator(folder)

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from unimoe.config.base import Section
 from unimoe.errors import DataError
-from unimoe.io import changed_file, hash_files, parse_json, read_bytes, read_json, read_model, write_sealed
+from unimoe.io import changed_file, hash_bytes, hash_files, read_bytes, read_json, read_model, write_sealed
 from unimoe.models.rerankers.files import weights_hash
 from unimoe.results import TrainingBudget
 
@@ -80,7 +80,7 @@ def read_manifest(folder: Path) -> CrossEncoderManifest:
 
 def seal_state(folder: Path) -> None:
     """Write the hashes of all files of a state that the trainer has saved."""
-    write_sealed(folder / MANIFEST, {"files": hash_files(folder, but=[MANIFEST])})
+    write_sealed(folder / MANIFEST, {"files": _hashes(folder)})
 
 
 def last_state(work: Path) -> Path | None:
@@ -91,19 +91,31 @@ def last_state(work: Path) -> Path | None:
     """
     whole = []
     for folder in work.glob("checkpoint-*"):
-        sealed = (folder / MANIFEST).exists()
-        file = changed_file(folder, read_json(folder / MANIFEST)["files"]) if sealed else None
-        if file is not None and file.exists():
-            raise DataError(f"{file}: was changed after it was written; delete {work} to start over")
-        try:
-            parse_json(read_bytes(folder / _STATE).decode())  # the trainer writes it last
-        except (DataError, ValueError):
-            file = folder / _STATE
-        if file is None:
+        stated = read_json(folder / MANIFEST)["files"] if (folder / MANIFEST).exists() else {}
+        there = _hashes(folder)
+        if changed := [name for name in stated if there.get(name, stated[name]) != stated[name]]:
+            raise DataError(f"{folder / changed[0]}: was changed after it was written; delete {work} to start over")
+        if stated.keys() <= there.keys() and _is_json(folder / _STATE):  # the trainer writes it last
             whole.append(folder)
         else:
             shutil.rmtree(folder, ignore_errors=True)
     return max(whole, key=step_of, default=None)
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    """Return the hashes of a state's files, without the path of its folder, which is another on another machine."""
+    hashes = hash_files(folder, but=[MANIFEST])
+    if _STATE in hashes:
+        hashes[_STATE] = hash_bytes(read_bytes(folder / _STATE).replace(str(folder.parent).encode(), b""))
+    return hashes
+
+
+def _is_json(path: Path) -> bool:
+    try:
+        read_json(path)
+    except DataError:
+        return False
+    return True
 
 
 def step_of(state: Path) -> int:
