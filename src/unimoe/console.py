@@ -52,7 +52,7 @@ LONGEST_MESSAGE = 4000
 STOPPED = 130
 """The exit code of a command that Ctrl-C or SIGTERM ended."""
 
-_REPEATED_AFTER = 0.01
+_REPEATED_AFTER = 0.05
 """Seconds after which a signal that came at a bad moment is sent again."""
 
 
@@ -107,26 +107,34 @@ def _stopped_by_signals() -> Iterator[None]:
         yield
         return
 
-    def stop(*_: object) -> NoReturn:
-        raise _Stopped(STOPPED)
+    came, deaf = threading.Event(), False
 
-    repeats: list[threading.Timer] = []
+    def stop(*_: object) -> None:
+        if not deaf:
+            came.set()
+            raise _Stopped(STOPPED)
+
+    def send() -> None:
+        while not came.wait(_REPEATED_AFTER):
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def repeat(ignored: sys.UnraisableHookArgs) -> None:
         """Send the signal again where it came in a destructor or a callback, from which Python raises nothing."""
+        nonlocal deaf
         if ignored.exc_type is not _Stopped:
             hook(ignored)
             return
-        repeats.append(threading.Timer(_REPEATED_AFTER, os.kill, (os.getpid(), signal.SIGTERM)))
-        repeats[-1].start()
+        deaf = True  # nor does it from here
+        came.clear()
+        threading.Thread(target=send, daemon=True).start()
+        deaf = False
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     hook, sys.unraisablehook = sys.unraisablehook, repeat
     try:
         yield
     finally:
-        for timer in repeats:
-            timer.cancel()
+        came.set()
         sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -83,8 +83,12 @@ def first_few(ids: Sequence[str], number: int = 3) -> str:
     return ", ".join(ids[:number]) + ", ..." * (len(ids) > number)
 
 
+_UNWRITTEN = ("basic_ios::clear: iostream error", "] . unexpected pos ")
+"""What torch says when it could not write; it does not say why, and a full disk is why."""
+
+
 def is_full_disk(error: Exception) -> bool:
-    """Return whether an error says that a disk or a quota is full."""
+    """Return whether an error says that a disk or a quota is full, or comes of it."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return os.strerror(errno.ENOSPC) in str(error)
+    return any(sign in str(error) for sign in (os.strerror(errno.ENOSPC), *_UNWRITTEN))

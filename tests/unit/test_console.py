@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 
 from unimoe.console import print_error, run
@@ -110,6 +111,14 @@ def test_a_full_disk_is_one_line_whoever_says_it(capsys: pytest.CaptureFixture[s
         run(command(error))
     assert left.value.code == 3
     assert capsys.readouterr().err.startswith("error: no room is left on the disk")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("numbers", [10, 100_000])
+def test_a_full_disk_is_one_line_where_torch_writes(capsys: pytest.CaptureFixture[str], numbers: int) -> None:
+    code, said = ended(lambda: torch.save(torch.zeros(numbers), "/dev/full"), capsys)
+    assert code == 3
+    assert said.startswith("error: no room is left on the disk")
 
 
 def test_a_long_message_loses_its_middle(capsys: pytest.CaptureFixture[str]) -> None:
