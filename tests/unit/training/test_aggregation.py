@@ -227,9 +227,7 @@ class TestChoice:
             ArmConfig(task="rank_only", learning_rate=1e-3, aggregation="pcgrad")
 
     def test_the_shipped_comparison_has_the_recipe_that_it_names(self) -> None:
-        methods, main = (
-            load_experiment(Path(f"experiments/{name}")) for name in ("joint_methods", "bundled")
-        )
+        methods, main = (load_experiment(Path(f"experiments/{name}")) for name in ("joint_methods", "bundled"))
         own = {"name", "output_dir", "gates", "arms", "training", "evaluation"}
         assert methods.model_dump(exclude=own) == main.model_dump(exclude=own)
         neutral = {"conflicts"}
