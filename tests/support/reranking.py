@@ -10,8 +10,8 @@ from unimoe.config import Experiment
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.sources.beir_layout import write_parts
 
-_TIMES = re.compile(r'"(created|wall_time_s|items_per_s)": ("[^"]*"|[\d.e-]+|null)')
-"""What may differ between the result files of two runs of one measurement."""
+_TIMES = re.compile(r'"(created|wall_time_s|items_per_s|checksum)": ("[^"]*"|[\d.e-]+|null)')
+"""What may differ between the result files of two runs of one measurement: times, and checksums of all the rest."""
 
 _SYLLABLES = ("ba", "ke", "li", "mo", "nu", "ra", "so", "ti")
 _WORDS = [first + second for first in _SYLLABLES for second in _SYLLABLES]
