@@ -198,6 +198,17 @@ def test_a_unit_that_kills_its_worker_is_set_aside_and_the_rest_is_done(cluster:
     assert sorted(states.values()) == ["done", "failed", "failed"]
 
 
+@pytest.mark.slow
+def test_a_stopped_driver_ends_with_a_line(cluster: Any, home: Path) -> None:
+    add_node(cluster)
+    driver = start(*arguments(home, write_collection(home, "one")), *on(cluster, home, workers=1))
+    wait_until(lambda: len(asked(home)) >= 2)
+    driver.send_signal(signal.SIGTERM)
+    _, stderr = driver.communicate(timeout=100)
+    assert driver.returncode == 130, stderr
+    assert stderr.splitlines()[-1].startswith("error: stopped")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
+import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,10 +196,22 @@ def _connected(address: str | None) -> Any:
     options: dict[str, Any] = {} if address else {"include_dashboard": False}
     options["runtime_env"] = {"env_vars": {name: os.environ[name] for name in _PASSED_ON if name in os.environ}}
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, namespace="unimoe", **options)
+        with _own_sigterm():
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, namespace="unimoe", **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise _no_cluster(address, error) from None
     return ray
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keep the handler of SIGTERM, which Ray replaces by one that ends with 15 and prints a stack."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _refuse_silence(address: str | None) -> None:
