@@ -148,7 +148,8 @@ def _row(
     costs = [Cell(ABSENT)] * 3
     if peaks:
         seconds = float(np.median([record["seconds"] for record in records]))
-        costs = [_number(seconds), _number(max(peaks) / 1e6), Cell.count(round(records[0]["weight_bytes"] / 1e3))]
+        tenths = (Cell.number(value, ".1f") for value in (seconds, max(peaks) / 1e6))
+        costs = [*tenths, Cell.count(round(records[0]["weight_bytes"] / 1e3))]
     return (
         Cell(name),
         Cell.mean(train),
@@ -170,10 +171,6 @@ def _scores(results: Results, names: Sequence[str], key: str) -> dict[str, NDArr
 def _means(scores: Mapping[str, NDArray[np.float64]], names: Sequence[str]) -> dict[str, Cell]:
     cells = [Cell.mean([100.0 * float(row.mean()) for row in scores[name]]) for name in names]
     return dict(zip(names, marked(cells), strict=True))
-
-
-def _number(value: float) -> Cell:
-    return Cell(f"{value:.1f}", value=value)
 
 
 def _records(results: Results, name: str, key: str) -> list[dict[str, Any]]:

@@ -53,9 +53,9 @@ def model_table(run: TranslatorRun, results: Results, chosen: Mapping[str, Chose
                 *(arms.mean(name, rank, factor=1.0) for rank in ("median_rank", "p75_rank")),
                 *arms.against.get(name, NO_DIFFERENCE),
                 Cell.count(records[0]["parameters"]),
-                _number(records[0]["weight_bytes"] / 1e6, 2),
-                _number(float(np.median([record["seconds"] for record in records])), 1),
-                _number(1e3 * float(np.median([record["ms_per_query"] for record in records])), 2),
+                Cell.number(records[0]["weight_bytes"] / 1e6, ".2f"),
+                Cell.number(float(np.median([record["seconds"] for record in records])), ".1f"),
+                Cell.number(1e3 * float(np.median([record["ms_per_query"] for record in records])), ".2f"),
                 Cell(setting or ABSENT),
             )
         )
@@ -84,7 +84,7 @@ def ablation_table(run: TranslatorRun, results: Results, names: Sequence[str]) -
         counts = [round(float(np.mean([record["fired"].get(key, 0) for record in records]))) for key in _COUNTS]
         epoch = float(np.mean([record["best_epoch"] for record in records]))
         difference = arms.against.get(name, NO_DIFFERENCE)
-        rows.append((Cell(name), mrr, *difference, *map(Cell.count, counts), _number(epoch, 1)))
+        rows.append((Cell(name), mrr, *difference, *map(Cell.count, counts), Cell.number(epoch, ".1f")))
     return Table(
         name="ablation",
         caption=_caption(run, "Components of the objective"),
@@ -148,7 +148,3 @@ def _caption(run: TranslatorRun, what: str) -> str:
 def _notes(run: TranslatorRun, results: Results) -> tuple[str, ...]:
     cosine = "centred cosine" if run.comparison.base.centre else "plain cosine"
     return (f"Ranked by the {cosine}.", *run.source.pairs.dropped.notes, *caveat_notes(results))
-
-
-def _number(value: float, digits: int) -> Cell:
-    return Cell(f"{value:.{digits}f}", value=value)
