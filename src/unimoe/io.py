@@ -58,7 +58,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         raise UsageError(f"{path}: this is a folder, and a file is to be written here; choose another path")
     ensure_dir(path.parent)
     try:
-        _remove_abandoned(path)
+        remove_abandoned(path.parent, glob.escape(path.name))
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{_writer(os.getpid())}.", suffix=".tmp")
     except OSError as error:
         raise UsageError(f"{path.parent}: cannot write here ({error.strerror}); choose another folder") from None
@@ -86,7 +86,7 @@ def atomic_dir(path: Path) -> Iterator[Path]:
         raise UsageError(f"{path}: this is a file, and a folder is to be written here; choose another path")
     ensure_dir(path.parent)
     try:
-        _remove_abandoned(path)
+        remove_abandoned(path.parent, glob.escape(path.name))
         prefix = f".{path.name}.{_writer(os.getpid())}."
         temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=prefix, suffix=".tmp"))
     except OSError as error:
@@ -114,10 +114,11 @@ def _writer(process: int) -> str:
     return f"{hash_parts([platform.node()])[:6]}-{process}"
 
 
-def _remove_abandoned(path: Path) -> None:
-    """Remove what killed processes of this machine left when they wrote ``path``."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.{_writer(0).removesuffix('0')}*"):
-        process = left.name.removeprefix(f".{path.name}.").partition(".")[0].rpartition("-")[2]
+def remove_abandoned(folder: Path, name: str = "*") -> None:
+    """Remove what killed processes of this machine left in a folder when they wrote files of such a name."""
+    machine = _writer(0).removesuffix("0")
+    for left in folder.glob(f".{name}.{machine}*"):
+        process = left.name.rpartition(f".{machine}")[2].partition(".")[0]
         if left.suffix in {".tmp", ".old"} and process.isdecimal() and not _runs(int(process)):
             shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
 

@@ -11,11 +11,12 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from unimoe.errors import UsageError
-from unimoe.io import atomic_path
+from unimoe.io import atomic_path, remove_abandoned
 
 if TYPE_CHECKING:
     import fsspec
@@ -102,6 +103,12 @@ class UnitStore:
         """Return the JSON values of an object; None where there is none, or it is damaged."""
         body = self.read(scope, key)
         return None if body is None else json.loads(body)
+
+    def remove_abandoned(self, scope: str) -> None:
+        """Remove what killed processes of this machine left in a scope whose objects are never written again."""
+        if self._is_folder:
+            with suppress(OSError):
+                remove_abandoned(Path(f"{self._root}/{scope}"))
 
     def _patiently(self, request: Callable[[], T]) -> T:
         """Repeat a request until the store answers, or patience ends."""
