@@ -207,11 +207,18 @@ def _connected(address: str | None) -> Any:
 def _own_sigterm() -> Iterator[None]:
     """Keep the handler of SIGTERM, which Ray replaces by one that ends with 15 and prints a stack."""
     before = signal.getsignal(signal.SIGTERM)
+    came = False
     try:
         yield
+    except SystemExit as end:
+        if end.code != signal.SIGTERM:
+            raise
+        came = True
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
+    if came:
+        signal.raise_signal(signal.SIGTERM)
 
 
 def _refuse_silence(address: str | None) -> None:
