@@ -266,7 +266,7 @@ def hash_json(value: Any) -> str:
 
 
 def hash_files(folder: Path, but: Collection[str] = ()) -> dict[str, str]:
-    """Return the content hash of every file below a folder by its name there, but those called so."""
+    """Return the content hash of every file below a folder by its name there, except those of these names."""
     files = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.name not in but]
     return {file.relative_to(folder).as_posix(): hash_file(file) for file in files}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,16 @@ def log(checkpoint: Path) -> list[dict[str, float]]:
 
 
 class TestWhatItLeaves:
+    def test_of_two_trainings_in_one_folder_one_takes_the_steps(
+        self, experiment: Experiment, data: TrainingData, tmp_path: Path
+    ) -> None:
+        here = placed(experiment, tmp_path)
+        with ThreadPoolExecutor(2) as threads:
+            folders = [threads.submit(train, here, data, "rank_only_r8") for _ in range(2)]
+        assert {found.result() for found in folders} == {tmp_path / "rank_only_r8" / "seed_0" / "checkpoint"}
+        steps = [line["step"] for line in log(folders[0].result())]
+        assert steps == list(range(1, experiment.training.steps + 1))
+
     def test_checkpoint_says_where_it_came_from(
         self, experiment: Experiment, data: TrainingData, tmp_path: Path
     ) -> None:

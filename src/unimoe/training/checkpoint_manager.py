@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -115,6 +115,10 @@ class CheckpointManager:
         if self._experiment.training.evaluate_every:
             self._refuse_other_checkpoint(self.best)
         return True
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Return ``RunState.alone``'s lock; none under torchrun, where one process must not wait while others go on."""
+        return self._state.alone() if self._processes.size == 1 else nullcontext()
 
     def refuse_anything_there(self) -> None:
         """Refuse to replace what an earlier training has left.

@@ -99,6 +99,13 @@ def train_arm(
     refuse_missing(experiment.training.tracking)
     if score_on_dev and experiment.training.evaluate_every and processes.leads:
         score_on_dev.prepare()
+    with run.checkpoints.alone():
+        if run.checkpoints.is_finished():  # another process has trained it since
+            return run.checkpoints.last
+        return _train(run, experiment.training.save_every, on_step)
+
+
+def _train(run: ArmTraining, save_every: int, on_step: Callable[[StepReport], None] | None) -> Path:
     run.prepare()
     with run.checkpoints.trackers(run.progress.step) as show:
         while not run.is_over:
@@ -109,7 +116,7 @@ def train_arm(
                 on_step(report)
             if run.evaluation_is_due:
                 show(report.step, run.evaluate())
-            if not run.is_over and report.step % experiment.training.save_every == 0:
+            if not run.is_over and report.step % save_every == 0:
                 run.save_state()
     return run.finish()
 
