@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from unimoe.checksums import sealed
 from unimoe.io import ensure_dir, write_text
 from unimoe.metrics import DEFAULT_METRICS
-from unimoe.query_details import DrillDown, QueryDetail
 from unimoe.results import EvalResult, Identity, Provenance, TrainingBudget, arm_dir, by_query_id, write_result
+from unimoe.results.details import DrillDown, QueryDetail
 
 QUERIES = {
     "arguana": 1_406,

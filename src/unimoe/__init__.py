@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from unimoe.config.files import load_experiment
     from unimoe.evaluation.reranking_eval import evaluate_beir
     from unimoe.metrics import score_run
-    from unimoe.run_scores import score_run_file
+    from unimoe.runs.one_file import score_run_file
     from unimoe.trec import read_qrels, read_run
 
 __all__ = [
@@ -48,7 +48,7 @@ _DEFINED_IN = {
     "read_qrels": "trec",
     "read_run": "trec",
     "score_run": "metrics",
-    "score_run_file": "run_scores",
+    "score_run_file": "runs.one_file",
     "tir": "api",
 }
 

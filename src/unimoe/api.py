@@ -16,7 +16,6 @@ from unimoe.analysis.gates.definitions import Label, Registration
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment, Refusal, judge_all
 from unimoe.analysis.gates.registration import gate_of, suites
-from unimoe.analysis.loading import Results, load_all_results
 from unimoe.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.config import BM25Config, ModelConfig, PromptConfig
 from unimoe.config.encoder import BUNDLED_ENCODER, EncoderConfig
@@ -27,6 +26,7 @@ from unimoe.evaluation.tiers import Dataset, collections_of
 from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.results import TASKS, Task
+from unimoe.results.folder import Results, load_all_results
 from unimoe.retrieval.bm25 import cached_bm25_run
 from unimoe.trec import Run, head, is_unordered
 

@@ -11,7 +11,7 @@ from support.gates import DIFFERENCE, INTERFERENCE, both, register
 from support.results import make_result, simulate
 
 from unimoe.analysis.gates.judging import judge
-from unimoe.analysis.loading import Results
+from unimoe.results.folder import Results
 
 TOST = DIFFERENCE | {"kind": "equivalence", "margin": 0.02}
 

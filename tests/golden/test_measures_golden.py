@@ -14,7 +14,7 @@ import pytrec_eval
 
 from unimoe.errors import DataError
 from unimoe.metrics import canonical_metric, score_run
-from unimoe.run_scores import score_run_file
+from unimoe.runs.one_file import score_run_file
 from unimoe.trec import Qrels, Run, read_qrels, read_run
 
 needs_perl = pytest.mark.skipif(shutil.which("perl") is None, reason="gdeval is a Perl script")

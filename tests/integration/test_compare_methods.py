@@ -14,10 +14,10 @@ from support.scripts import Done, assert_refused, call_script
 
 import unimoe
 from unimoe.analysis.gates.definitions import load_gates
-from unimoe.analysis.loading import load_all_results
 from unimoe.metrics import score_run
-from unimoe.query_details import read_drilldown
 from unimoe.results import read_result, result_path
+from unimoe.results.details import read_drilldown
+from unimoe.results.folder import load_all_results
 from unimoe.studies.heads.compare import search
 from unimoe.trec import read_qrels, read_run
 

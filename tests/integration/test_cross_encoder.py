@@ -17,7 +17,6 @@ from support.scripts import Done, assert_refused, call_script
 from support.tiny_encoders import save_tiny_encoder
 
 from unimoe.analysis.gates.definitions import load_gates
-from unimoe.analysis.loading import load_all_results
 from unimoe.config.encoder import BUNDLED_ENCODER
 from unimoe.config.files import config_root, load_config, parse_config
 from unimoe.data.catalog import result_name
@@ -27,6 +26,7 @@ from unimoe.evaluation.reranking_eval import rerank_run
 from unimoe.metrics import score_run
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder, score_pairs
 from unimoe.results import read_result, result_path, run_path
+from unimoe.results.folder import load_all_results
 from unimoe.studies.cross_encoder import compare_losses as losses
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig, CrossEncoderModelConfig
 from unimoe.studies.cross_encoder.jobs import train_and_evaluate, training_of

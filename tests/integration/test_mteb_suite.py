@@ -13,8 +13,8 @@ from support.scripts import Done, call_script
 
 from unimoe.metrics import score_run
 from unimoe.models.loader import ModelLoader
-from unimoe.query_details import read_drilldown
 from unimoe.results import EvalResult, read_result
+from unimoe.results.details import read_drilldown
 from unimoe.trec import read_qrels, read_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -16,8 +16,8 @@ from support.reranking import long_collection, write_invented, written
 from support.scripts import SCRIPTS, Done, call_script
 
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.query_details import DrillDown
 from unimoe.results import EvalResult, write_result
+from unimoe.results.details import DrillDown
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -15,11 +15,11 @@ from support.scripts import Done, assert_refused, call_script
 from support.tiny_encoders import load
 
 import unimoe
-from unimoe.analysis.logs import read_logs
 from unimoe.data.catalog import result_name
 from unimoe.errors import DataError, UsageError
 from unimoe.metrics import score_run
 from unimoe.results import read_result, result_path
+from unimoe.results.logs import read_logs
 from unimoe.retrieval.dense import search
 from unimoe.studies.biencoder.training.checkpoint import read_biencoder
 from unimoe.studies.biencoder.training.trainer import BiEncoderTrainer

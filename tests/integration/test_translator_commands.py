@@ -17,10 +17,10 @@ from support.translators import small_pairs, write_npz
 from typer.testing import CliRunner
 
 from unimoe.analysis.gates.definitions import load_gates
-from unimoe.analysis.loading import load_all_results
 from unimoe.cli.main import app
 from unimoe.errors import UsageError
 from unimoe.results import read_result, result_path
+from unimoe.results.folder import load_all_results
 from unimoe.studies.translator.compare.arms import COMPONENTS, ablation_config
 from unimoe.studies.translator.config import TranslatorConfig
 from unimoe.studies.translator.data.caption_pairs import split_by_image

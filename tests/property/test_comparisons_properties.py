@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from support.results import make_result
 
 from unimoe.analysis.comparisons import Comparison, compare_arms
-from unimoe.analysis.loading import Results
 from unimoe.analysis.statistics.estimates import holm
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
 from unimoe.results import EvalResult
+from unimoe.results.folder import Results
 
 Scores = NDArray[np.float64]
 

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from support.caption_pairs import seed_arrays
 from support.results import make_result
 
-from unimoe.analysis.logs import read_conflict_logs, read_logs
 from unimoe.collection_card import describe_qrels
 from unimoe.config.files import load_experiment, overridden, parse_experiment
 from unimoe.config.yaml_text import DEEPEST, MOST_VALUES, YamlError, parse_yaml
@@ -26,7 +25,8 @@ from unimoe.errors import UnimoeError
 from unimoe.limits import HIGHEST_GRADE, HIGHEST_SCORE
 from unimoe.metrics import canonical_metric
 from unimoe.results import read_result, result_path, write_result
-from unimoe.run_scores import score_run_file
+from unimoe.results.logs import read_conflict_logs, read_logs
+from unimoe.runs.one_file import score_run_file
 from unimoe.studies.translator.data.caption_npz import load_pairs
 from unimoe.trec import read_qrels, read_run
 

@@ -16,7 +16,7 @@ from unimoe.analysis.gates.findings import Finding, find, region_of
 from unimoe.analysis.gates.judging import judge_all
 from unimoe.analysis.gates.registration import default_gates
 from unimoe.analysis.gates.scores import GateScores
-from unimoe.analysis.loading import Results
+from unimoe.results.folder import Results
 
 Scores = NDArray[np.float64]
 Arms = tuple[Scores, Scores]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from unimoe.analysis.loading import load_all_results
+from unimoe.results.folder import load_all_results
 
 _TIMES = {"s", "peak MB", "µs/query"}
 """Columns of tables that differ between two runs."""

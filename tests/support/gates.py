@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from support.results import make_result
 
 from unimoe.analysis.gates.definitions import Registration, load_gates
-from unimoe.analysis.loading import Results
 from unimoe.results import EvalResult
+from unimoe.results.folder import Results
 
 Matrix = Sequence[Sequence[float]] | NDArray[np.float64]
 

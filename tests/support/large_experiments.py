@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from support.results import make_result, simulate
 
-from unimoe.analysis.loading import Results
 from unimoe.io import append_jsonl
 from unimoe.results import EvalResult, Task, arm_dir
+from unimoe.results.folder import Results
 
 QUERIES = {
     "arguana": 1406,

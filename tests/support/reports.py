@@ -11,11 +11,11 @@ from support.results import make_result, simulate
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.gates.definitions import Registration
-from unimoe.analysis.loading import Results
 from unimoe.analysis.report import gather
 from unimoe.analysis.report.cards import Card
 from unimoe.analysis.report.pages import Contents
 from unimoe.results import EvalResult
+from unimoe.results.folder import Results
 
 Scores = list[EvalResult]
 

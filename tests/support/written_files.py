@@ -14,7 +14,6 @@ from support.written_trainings import OF_TRAININGS, Make, Read
 
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.registration import register
-from unimoe.analysis.logs import read_conflict_logs, read_logs
 from unimoe.analysis.parity import read_scored
 from unimoe.data.collection import Document
 from unimoe.data.sources.beir_layout import read_beir
@@ -25,8 +24,9 @@ from unimoe.evaluation.store import ResultStore
 from unimoe.io import append_jsonl, read_json, write_sealed
 from unimoe.metrics import score_run
 from unimoe.models.served.answers import KeptVectors
-from unimoe.query_details import drilldown_path, read_drilldown, read_query_details
 from unimoe.results import read_result, run_beside, run_path
+from unimoe.results.details import drilldown_path, read_drilldown, read_query_details
+from unimoe.results.logs import read_conflict_logs, read_logs
 from unimoe.retrieval.run_cache import cached_run, read_cached
 from unimoe.retrieval.vector_store import encode_corpus, read_store
 from unimoe.run_record import RunRecord

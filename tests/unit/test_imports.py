@@ -31,7 +31,8 @@ FOUNDATION = {
     "config",
     "registry",
     "schema",
-    "query_details",
+    "background",
+    "grouping",
     "results",
     "console",
 }
@@ -44,7 +45,7 @@ MAIN_LINE = TRAINING | {
     "evaluation",
     "analysis",
     "experiment",
-    "run_scores",
+    "runs",
     "run_record",
 }
 
@@ -60,12 +61,13 @@ ALLOWED: dict[str, set[str]] = {
     "registry": {"errors"},
     "config": {"errors", "limits", "metrics", "registry"},
     "schema": {"checksums", "errors", "io"},
-    "query_details": {"checksums", "errors", "io", "schema"},
-    "results": {"errors", "io", "limits", "schema", "query_details"},
+    "grouping": set(),
+    "background": {"errors"},
+    "results": {"checksums", "errors", "io", "limits", "schema"},
     "provenance": {"results"},
     "processes": {"errors"},
     "console": {"errors", "limits"},
-    "run_scores": {"errors", "trec", "collection_card", "metrics"},
+    "runs": {"errors", "grouping", "io", "limits", "trec", "collection_card", "metrics", "results"},
     "checkpoint": {"errors", "io", "config", "results"},
     "data": FOUNDATION,
     "losses": {"errors", "config", "registry", "metrics"},
@@ -74,17 +76,17 @@ ALLOWED: dict[str, set[str]] = {
     "engine": {"checksums", "errors", "io", "console", "processes", "provenance", "models"},
     "training": TRAINING | {"losses"},
     "evaluation": TRAINING | {"engine"},
-    "analysis": FOUNDATION,
+    "analysis": FOUNDATION | {"runs"},
     "run_record": {"io"},
     "training_job": TRAINING | {"engine", "training", "evaluation"},
     "experiment": TRAINING | {"engine", "run_record", "training_job"} | {"training", "evaluation", "analysis"},
-    "api": MAIN_LINE - {"experiment", "losses", "training", "run_scores"},
+    "api": MAIN_LINE - {"experiment", "losses", "training", "runs"},
     "cli": MAIN_LINE,
-    "studies": MAIN_LINE - {"experiment", "run_scores"},
+    "studies": MAIN_LINE - {"experiment", "runs"},
     "__main__": {"cli"},
 }
 
-WITHOUT_TORCH = sorted(FOUNDATION | {"run_scores", "analysis"})
+WITHOUT_TORCH = sorted(FOUNDATION | {"runs", "analysis"})
 HEAVY = {"torch", "transformers", "peft", "mteb", "sentence_transformers", "accelerate"}
 
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")

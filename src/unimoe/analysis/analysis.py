@@ -11,7 +11,7 @@ from unimoe.analysis.drilldown import QueryCase, drill_down_all
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
 from unimoe.analysis.gates.judging import Judgment, Outcome, judge_all
 from unimoe.analysis.gates.registration import default_gates, registered_in
-from unimoe.analysis.loading import Results
+from unimoe.results.folder import Results
 
 
 class Analysis:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from unimoe.analysis.loading import Results
 from unimoe.results import Task
+from unimoe.results.folder import Results
 
 ZERO_SHOT = "zero_shot"
 FIRST_STAGE = "bm25"

@@ -16,9 +16,9 @@ from pathlib import Path
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.comparisons import Comparison, compare_arms
 from unimoe.analysis.gates.judging import Judgment
-from unimoe.analysis.loading import Results, load_all_results
-from unimoe.analysis.runs.systems import SystemComparison, compare
+from unimoe.analysis.systems import SystemComparison, compare
 from unimoe.analysis.tables.scores import generate_comparison_table
+from unimoe.results.folder import Results, load_all_results
 
 __all__ = [
     "Results",

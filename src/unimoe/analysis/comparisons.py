@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT, has_role, pairs
-from unimoe.analysis.loading import Results, Seed
 from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear, estimate, holm
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
 from unimoe.analysis.statistics.variance import Array, Estimand, groups_of, moments
 from unimoe.errors import DataError, UsageError, did_you_mean
 from unimoe.results import EvalResult
+from unimoe.results.folder import Results, Seed
 
 ALPHA = 0.05
 ITERATIONS = 10_000
@@ -198,6 +198,12 @@ def difference(system: Array, baseline: Array, *, paired: bool = False) -> tuple
     estimated = estimate(found, Linear(np.array([[1.0, -1.0]])), estimand)
     few = f"the systems differ on {differing:,} of {system.shape[1]:,} queries" if differing < MIN_DIFFERING else ""
     return estimated, few or estimated.unfit
+
+
+def interval_of_mean(scores: Array) -> tuple[float, float] | None:
+    """Return the 95 % interval of a mean, for other queries and, of several seeds, other seeds; None for one query."""
+    found = moments([[scores]], groups_of((len(scores),), paired=False))
+    return estimate(found, Linear(np.ones((1, 1)))).interval
 
 
 def unknown_arm(arm: str, known: Iterable[str]) -> str:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from unimoe.analysis.comparisons import difference
 from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.analysis.statistics.variance import Array
-from unimoe.errors import DataError, UsageError, first_few
-from unimoe.results import SIDECARS, EvalResult, by_query_id, read_result, refuse_changed_run, run_beside
+from unimoe.errors import DataError
+from unimoe.results import EvalResult, by_query_id, read_result, refuse_changed_run, run_beside
 from unimoe.trec import Run, ranked, read_run
 
 TOP = 10  # documents at the head of a ranking, whose change a reader would see
-
-# Result files below the folder of a seed, of an arm, and of an experiment.
-_BELOW = ("results/*/*.json", "seed_*/results/*/*.json", "*/seed_*/results/*/*.json")
 
 
 @dataclass(frozen=True)
@@ -54,24 +50,6 @@ class Parity:
     means: tuple[float, float]  # of the metric
     measure: Estimate  # their difference, the second system minus the first
     unfit: str  # why that difference has no test, as a clause; empty where it has one
-
-
-def result_paths(path: Path) -> dict[str, Path]:
-    """Return the reranking results at a path by ``task/dataset``: a file, or the folder of a seed, arm or system.
-
-    A folder of several arms has the first stage's results beside one system's; nothing is found in other folders.
-
-    Raises:
-        UsageError: the folder holds several systems.
-        DataError: a result is damaged.
-    """
-    if path.is_file() and path.suffix == ".json":
-        return {read_result(path).key: path}
-    for pattern in _BELOW if path.is_dir() else ():
-        files = [file for file in sorted(path.glob(pattern)) if not file.name.endswith(SIDECARS)]
-        if files:
-            return _of_one_system(path, files)
-    return {}
 
 
 def read_scored(path: Path) -> Scored:
@@ -134,72 +112,6 @@ def parity(key: str, first: Scored, second: Scored) -> Parity:
         measure=measure,
         unfit=unfit,
     )
-
-
-def parity_lines(found: Parity) -> list[str]:
-    """Return a comparison as lines of text."""
-    lines = [f"{found.key}: {found.systems[0]} and {found.systems[1]}"]
-    query, document = found.largest_at
-    lines.append(f"  scores         {found.pairs:,} pairs of {found.queries:,} queries")
-    lines.append(f"  difference     largest {found.largest:.3g} (query {query}, document {document})")
-    lines.append(f"                 mean {found.mean:.3g}")
-    if found.kendall_mean is not None and found.kendall_lowest is not None:
-        low, where = found.kendall_lowest
-        lines.append(f"  Kendall's tau  mean {found.kendall_mean:.4f}, lowest {low:.4f} (query {where})")
-    changed = f" ({first_few(found.top_changed)})" if found.top_changed else ""
-    lines.append(f"  top {TOP}         other in {len(found.top_changed):,} of {found.queries:,} queries{changed}")
-    ends = found.measure.interval
-    test = f"[{ends[0]:+.4f}, {ends[1]:+.4f}]" if ends and not found.unfit else f"(no test: {found.unfit})"
-    one, other = found.means
-    lines.append(f"  {found.metric:<14} {one:.4f} and {other:.4f}: {found.measure.value:+.4f} {test}")
-    return lines
-
-
-def parity_json(found: Sequence[Parity], tolerance: float) -> dict[str, Any]:
-    """Return comparisons as plain data."""
-    datasets = [
-        {
-            "key": one.key,
-            "systems": list(one.systems),
-            "queries": one.queries,
-            "pairs": one.pairs,
-            "largest_difference": one.largest,
-            "largest_at": {"query": one.largest_at[0], "document": one.largest_at[1]},
-            "mean_difference": one.mean,
-            "kendall_mean": one.kendall_mean,
-            "kendall_lowest": one.kendall_lowest and one.kendall_lowest[0],
-            "kendall_lowest_query": one.kendall_lowest and one.kendall_lowest[1],
-            "top_changed": one.top_changed,
-            "metric": one.metric,
-            "means": list(one.means),
-            "measure_difference": one.measure.as_json(),
-            "unfit": one.unfit or None,
-        }
-        for one in found
-    ]
-    largest = max((one.largest for one in found), default=0.0)
-    return {"tolerance": tolerance, "largest": largest, "within": largest < tolerance, "datasets": datasets}
-
-
-def verdict_line(found: Sequence[Parity], tolerance: float) -> str:
-    """Return a sentence about the largest difference and the tolerance."""
-    worst = max(found, key=lambda one: one.largest)
-    if worst.largest < tolerance:
-        return f"parity: no score differs by {tolerance:g} or more"
-    alike = all(one.kendall_lowest is None or one.kendall_lowest[0] == 1.0 for one in found)
-    why = "; the order is the same, so the scores may be on two scales, as a margin and a probability are"
-    return f"no parity: scores differ by up to {worst.largest:.3g} ({worst.key}), tolerance {tolerance:g}{why * alike}"
-
-
-def _of_one_system(path: Path, files: list[Path]) -> dict[str, Path]:
-    found: dict[str, dict[str, Path]] = {}
-    for file in files:
-        result = read_result(file)
-        if result.task == "reranking" and result.identity.base_model is not None:
-            found.setdefault(str(file.parents[2]), {})[result.key] = file
-    if len(found) > 1:
-        raise UsageError(f"{path}: holds results of {len(found)} systems; name one of {', '.join(sorted(found))}")
-    return next(iter(found.values()), {})
 
 
 def _refuse_other_pairs(key: str, first: Scored, second: Scored) -> None:

@@ -98,7 +98,7 @@ def judge_gates(
     from unimoe.analysis.gates.judging import Judgment, Refusal, exit_code, judge_all
     from unimoe.analysis.gates.output import exit_line, gate_lines, gates_as_json
     from unimoe.analysis.gates.registration import default_gates
-    from unimoe.analysis.loading import load_all_results
+    from unimoe.results.folder import load_all_results
 
     registration = _gates(output_dir, gates)
     results = load_all_results(output_dir, allow, only=None if registration is None else _needed(registration))
@@ -143,10 +143,10 @@ def _analyze(
     from unimoe.analysis import report
     from unimoe.analysis.analysis import Analysis
     from unimoe.analysis.gates.output import gate_lines
-    from unimoe.analysis.loading import load_all_results
     from unimoe.analysis.report.systems import systems_headlines
     from unimoe.analysis.tables.mteb import mteb_table
     from unimoe.analysis.tables.scores import generate_comparison_table
+    from unimoe.results.folder import load_all_results
 
     results = load_all_results(output_dir, allow)
     analysis = Analysis(results, _gates(output_dir, gates) if gates else None, iterations=iterations, seed=seed)

@@ -10,18 +10,28 @@ from typing import Any
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.arms import Pair, arm_order
-from unimoe.analysis.comparability import with_metrics
 from unimoe.analysis.comparisons import Question, unknown_arm
 from unimoe.analysis.drilldown import LIMIT, drilldown_table
 from unimoe.analysis.gates.definitions import Registration, load_gates
 from unimoe.analysis.gates.judging import Refusal, exit_code
 from unimoe.analysis.gates.output import filled, gate_lines, gates_as_json
 from unimoe.analysis.gates.registration import gate_of, registered_in
-from unimoe.analysis.loading import Results, load_all_results
+from unimoe.analysis.kept import MARKER, keep
 from unimoe.analysis.report.systems import systems_headlines
-from unimoe.analysis.runs.building import MARKER, TASK, ScoredSystems, keep, score_systems
-from unimoe.analysis.runs.scoring import ScoredRun, Scoring
-from unimoe.analysis.runs.selection import (
+from unimoe.analysis.systems import Pairs, SystemComparison, compare_systems, comparison_row, in_order
+from unimoe.analysis.tables import Table
+from unimoe.analysis.tables.comparisons import comparisons_table
+from unimoe.analysis.tables.scores import generate_comparison_table
+from unimoe.console import print_error, stderr, stdout
+from unimoe.errors import UsageError
+from unimoe.grouping import gathered
+from unimoe.io import finite
+from unimoe.metrics import DEFAULT_METRICS, canonical_metric
+from unimoe.results.comparability import with_metrics
+from unimoe.results.folder import Results, load_all_results
+from unimoe.runs.building import TASK, ScoredSystems, score_systems
+from unimoe.runs.scoring import ScoredRun, Scoring
+from unimoe.runs.selection import (
     PLACE,
     Pattern,
     name_systems,
@@ -31,15 +41,6 @@ from unimoe.analysis.runs.selection import (
     select_runs,
     two_arms,
 )
-from unimoe.analysis.runs.systems import Pairs, SystemComparison, compare_systems, comparison_row, in_order
-from unimoe.analysis.tables import Table
-from unimoe.analysis.tables.cells import gathered
-from unimoe.analysis.tables.comparisons import comparisons_table
-from unimoe.analysis.tables.scores import generate_comparison_table
-from unimoe.console import print_error, stderr, stdout
-from unimoe.errors import UsageError
-from unimoe.io import finite
-from unimoe.metrics import DEFAULT_METRICS, canonical_metric
 
 _METRIC = "ndcg@10"
 

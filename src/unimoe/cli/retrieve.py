@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -67,7 +68,7 @@ def retrieve(
     in the folder vectors/ of the output folder, so you can restart a killed run; you may delete vectors/ at any time.
     Under torchrun the processes share the embedding, with --engine ray the machines of a cluster.
     """
-    from unimoe.analysis.tables.comparisons import print_before_after, refuse_unknown_arm
+    from unimoe.analysis.tables.comparisons import print_before_after
     from unimoe.config.dense import DenseExperiment
     from unimoe.config.files import load_config
     from unimoe.evaluation.mteb.names import split_names
@@ -102,3 +103,18 @@ def retrieve(
         if report is not None:
             print_before_after(folder, before, report.arms, report.keys)
             report.failures.refuse(done=bool(report.keys))
+
+
+def refuse_unknown_arm(output_dir: Path, arm: str, coming: Iterable[str]) -> None:
+    """Refuse, before any work is done, an arm that has no result in a folder and is none of those to come.
+
+    Raises:
+        UsageError: there is none; names the closest.
+    """
+    from unimoe.analysis.comparisons import unknown_arm
+    from unimoe.io import find_files
+
+    there = find_files(output_dir, "*/seed_*/results/*/*.json") if output_dir.exists() else []
+    known = sorted({*coming, *(path.parents[3].name for path in there)})
+    if arm not in known:
+        raise UsageError(unknown_arm(arm, known))

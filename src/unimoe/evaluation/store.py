@@ -17,7 +17,6 @@ from unimoe.errors import DataError
 from unimoe.evaluation.spec import EvaluationSpec, Outcome
 from unimoe.io import hash_file, read_json, write_sealed
 from unimoe.provenance import collect_provenance
-from unimoe.query_details import DrillDown, QueryDetail
 from unimoe.results import (
     SIDECARS,
     EvalResult,
@@ -33,6 +32,7 @@ from unimoe.results import (
     safe_name,
     write_result,
 )
+from unimoe.results.details import DrillDown, QueryDetail
 from unimoe.trec import Qrels, Run, ranked, write_qrels, write_run
 
 

@@ -17,9 +17,9 @@ from unimoe.analysis.gates import judging
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.output import gate_lines
 from unimoe.analysis.gates.registration import REGISTERED
-from unimoe.analysis.loading import Results, load_all_results
 from unimoe.analysis.report import write_report
 from unimoe.errors import DataError
+from unimoe.results.folder import Results, load_all_results
 
 
 def test_the_parts_of_a_command_share_what_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,9 +19,9 @@ from unimoe.analysis.comparisons import (
     difference,
     questions_of,
 )
-from unimoe.analysis.loading import Results
 from unimoe.errors import DataError, UsageError
 from unimoe.results import EvalResult
+from unimoe.results.folder import Results
 
 
 def results(*items: EvalResult) -> Results:

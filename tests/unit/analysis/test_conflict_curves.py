@@ -13,9 +13,9 @@ from support.results import make_result
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.figures import Drawing, all_figures
 from unimoe.analysis.figures.training import conflict_rate, norm_ratio
-from unimoe.analysis.loading import Results
-from unimoe.analysis.logs import Conflict
 from unimoe.io import append_jsonl
+from unimoe.results.folder import Results
+from unimoe.results.logs import Conflict
 
 
 def record(step: int, layer: int, cosine: float | None = 0.1, **values: float | None) -> dict[str, Any]:

@@ -8,14 +8,13 @@ import pytest
 from support.gates import DIFFERENCE, INTERFERENCE, register
 from support.results import make_result
 
-from unimoe.analysis import loading
 from unimoe.analysis.drilldown import QueryCase, drill_down, drilldown_table
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate
 from unimoe.analysis.gates.findings import find
 from unimoe.analysis.gates.scores import collect
-from unimoe.analysis.loading import Results, load_all_results
-from unimoe.query_details import DrillDown, QueryDetail, drilldown_path, read_query_details
-from unimoe.results import result_path, write_result
+from unimoe.results import folder, result_path, write_result
+from unimoe.results.details import DrillDown, QueryDetail, drilldown_path, read_query_details
+from unimoe.results.folder import Results, load_all_results
 
 Damage = Callable[[Path], object]
 
@@ -139,7 +138,7 @@ def test_each_sidecar_is_read_once_however_many_queries(tmp_path: Path, monkeypa
         read.append(path)
         return read_query_details(path, query_ids)
 
-    monkeypatch.setattr(loading, "read_query_details", counted)
+    monkeypatch.setattr(folder, "read_query_details", counted)
     assert len(drilled(results)) == 30
     assert len(read) == len(set(read)) == 4
 

@@ -10,8 +10,8 @@ from support.results import make_result, without_queries
 
 from unimoe.analysis.arms import Described, NotComputable, missing_pairs
 from unimoe.analysis.arms import without_queries as described
-from unimoe.analysis.loading import Results
 from unimoe.results import EvalResult
+from unimoe.results.folder import Results
 
 
 def reasons(*items: EvalResult, task: str = "reranking") -> list[str]:

@@ -16,13 +16,13 @@ from unimoe.analysis.comparisons import Comparison, Question, compare_arms
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.registration import REGISTERED
 from unimoe.analysis.gates.wording import action, headline
-from unimoe.analysis.loading import load_all_results
 from unimoe.analysis.report import gather, write_report
 from unimoe.analysis.report.pages import markdown_page
 from unimoe.analysis.report.systems import systems_headlines
 from unimoe.errors import DataError
 from unimoe.io import hash_file
 from unimoe.results import write_result
+from unimoe.results.folder import load_all_results
 
 
 class TestHeadlines:

@@ -20,13 +20,13 @@ from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.drilldown import MOST_CASES, QueryCase, Ranks
 from unimoe.analysis.figures import all_figures, to_svg
 from unimoe.analysis.gates.definitions import load_gates
-from unimoe.analysis.loading import load_all_results
 from unimoe.analysis.report import gather, write_report
 from unimoe.analysis.report.pages import html_page, markdown_page
 from unimoe.analysis.report.provenance import missing_parts, provenance
 from unimoe.analysis.report.queries import MOST_CHARACTERS, _row, gather_queries
-from unimoe.query_details import DrillDown, QueryDetail
 from unimoe.results import write_result
+from unimoe.results.details import DrillDown, QueryDetail
+from unimoe.results.folder import load_all_results
 
 
 def words_of(path: Path, analysis: Analysis) -> str:

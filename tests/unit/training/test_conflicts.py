@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unimoe.analysis.logs import Conflict
 from unimoe.config.losses import LOSSES, LossConfig
 from unimoe.config.training import ArmConfig
 from unimoe.losses.listwise import ListwiseLoss
+from unimoe.results.logs import Conflict
 from unimoe.training.aggregation import Aggregation, Task, make_aggregation
 from unimoe.training.conflicts import (
     FlatGradients,

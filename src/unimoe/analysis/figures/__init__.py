@@ -21,9 +21,9 @@ from unimoe.analysis.figures.scores import overview_figure, score_figure, score_
 from unimoe.analysis.figures.style import STYLE, Look, looks
 from unimoe.analysis.figures.training import conflict_figure, conflict_rate_figure, loss_figure, norm_ratio_figure
 from unimoe.analysis.gates.definitions import InterferenceGate
-from unimoe.analysis.logs import read_conflict_logs
 from unimoe.analysis.tables.cells import caveat_notes
 from unimoe.results import TASKS, Task
+from unimoe.results.logs import read_conflict_logs
 
 __all__ = ["Drawing", "all_figures", "save", "save_all", "to_svg"]
 

@@ -19,10 +19,10 @@ from unimoe.analysis.figures.style import NEUTRAL, Dashes, Look, fit, panels, se
 from unimoe.analysis.gates.definitions import Gate
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment
-from unimoe.analysis.loading import Results
 from unimoe.analysis.statistics.power import half_width
 from unimoe.analysis.statistics.variance import Terms
 from unimoe.analysis.tables.gates import by_kind
+from unimoe.results.folder import Results
 
 MOST_STEPS = 300  # of a panel, which is about 150 points wide in print
 MORE_SEEDS: dict[int, Dashes] = {5: "--", 10: ":"}  # numbers of seeds to plan for, and the dashes of their curves

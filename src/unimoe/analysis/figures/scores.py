@@ -14,9 +14,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from unimoe.analysis.arms import arm_order
+from unimoe.analysis.comparisons import interval_of_mean
 from unimoe.analysis.figures.style import NEUTRAL, Look, fit, fit_all, panel_width, panels, set_titles, text_width
-from unimoe.analysis.loading import Results
-from unimoe.analysis.tables.comparisons import interval_of_mean
+from unimoe.results.folder import Results
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from unimoe.analysis.arms import arm_order
 from unimoe.analysis.figures.style import NEUTRAL, Look, fit, panel_width, panels, text_width
-from unimoe.analysis.loading import Seed
-from unimoe.analysis.logs import ConflictLog, Log
-from unimoe.analysis.tables.cells import gathered, natural_key
+from unimoe.grouping import gathered, natural_key
+from unimoe.results.folder import Seed
+from unimoe.results.logs import ConflictLog, Log
 
 Curve: TypeAlias = Mapping[int, float]  # a value by step
 Curves: TypeAlias = Mapping[str, Sequence[Curve]]  # one curve for each seed, by arm

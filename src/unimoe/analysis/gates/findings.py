@@ -11,10 +11,11 @@ import numpy as np
 
 from unimoe.analysis.gates.definitions import Averaging, Gate, InterferenceGate, Label
 from unimoe.analysis.gates.scores import GateScores
-from unimoe.analysis.loading import Seed
 from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear, LossRatios, Quantity, estimate
 from unimoe.analysis.statistics.variance import Array
+from unimoe.grouping import gathered
 from unimoe.metrics import dataset_group
+from unimoe.results.folder import Seed
 
 Kind = Literal["seed", "dataset"]
 
@@ -109,10 +110,7 @@ def stability_of(gate: Gate, scores: GateScores, whole: Finding) -> Stability:
         return Stability((), None, f"not tried: {untried}")
     if whole.why:
         return Stability(rows, None, "not tried: there is no label to keep")
-    changes: dict[Label, list[str]] = {}
-    for row in rows:
-        if row.label != whole.label:
-            changes.setdefault(row.label, []).append(row.left_out)
+    changes = gathered((row.label, row.left_out) for row in rows if row.label != whole.label)
     if changes:
         without = (f"{label} without {' or '.join(names)}" for label, names in changes.items())
         said = f"{whole.label} becomes {', '.join(without)}"

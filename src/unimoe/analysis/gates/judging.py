@@ -25,11 +25,11 @@ from unimoe.analysis.gates.definitions import (
 )
 from unimoe.analysis.gates.findings import Finding, Stability, find, quantity_of, stability_of
 from unimoe.analysis.gates.scores import GateScores, collect, refuse_unknown_arm, restricted
-from unimoe.analysis.loading import Results, Seed
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.statistics.power import Aim, PowerPlan, plan
 from unimoe.errors import DataError
 from unimoe.results import EvalResult
+from unimoe.results.folder import Results, Seed
 
 EXIT_CODES: dict[Label, int] = {"PASS": 0, "FAIL": 10, "MARGINAL": 11, "INCONCLUSIVE": 12}
 WORST_FIRST = (DataError.exit_code, 10, 12, 11, 0)

@@ -11,11 +11,11 @@ import yaml
 
 from unimoe.analysis.arms import ZERO_SHOT, Pair, pairs
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Registration, load_gates
-from unimoe.analysis.loading import Results
 from unimoe.checksums import sealed_yaml, unsealed_yaml
 from unimoe.errors import DataError, did_you_mean
 from unimoe.io import find_files, read_bytes, write_bytes
 from unimoe.results import Task
+from unimoe.results.folder import Results
 
 REGISTERED = "gates.yaml"  # its presence in an output folder means that it was there before the first result
 

@@ -8,10 +8,11 @@ from functools import cached_property
 import numpy as np
 
 from unimoe.analysis.gates.definitions import Gate
-from unimoe.analysis.loading import Results, Seed
 from unimoe.analysis.statistics.variance import Array, Moments, groups_of, moments
 from unimoe.errors import DataError, did_you_mean
+from unimoe.grouping import gathered
 from unimoe.metrics import dataset_group
+from unimoe.results.folder import Results, Seed
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,7 @@ class GateScores:
     @property
     def groups(self) -> dict[str, list[str]]:
         """The datasets by what counts once: CQADupStack's forums together, any other dataset alone."""
-        groups: dict[str, list[str]] = {}
-        for dataset in self.by_dataset:
-            groups.setdefault(dataset_group(dataset), []).append(dataset)
-        return groups
+        return gathered((dataset_group(dataset), dataset) for dataset in self.by_dataset)
 
     @property
     def single(self) -> tuple[str, ...]:

@@ -6,16 +6,9 @@ at all.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import sys
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TypeVar
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.gates.output import origin
@@ -29,14 +22,12 @@ from unimoe.analysis.tables.comparisons import comparisons_table
 from unimoe.analysis.tables.gates import datasets_table, gates_table, power_table, seeds_table, stability_table
 from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table, tir_without_queries_table
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table, training_table
-from unimoe.errors import UnimoeError
+from unimoe.background import in_background
 from unimoe.io import atomic_dir, write_text
 
 __all__ = ["SUBFOLDER", "gather", "write_figures", "write_report", "write_tables"]
 
 SUBFOLDER = "analysis"
-
-T = TypeVar("T")
 
 
 def write_report(analysis: Analysis) -> Path:
@@ -109,55 +100,6 @@ def gather(analysis: Analysis, tables: Sequence[Table]) -> Contents:
         missing=(*missing_parts(analysis), *queries.unread),
         provenance=(*provenance(results), ("Checks beside each test", checks)),
     )
-
-
-@contextmanager
-def in_background(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
-    """Start ``work`` in a copy of this process, and collect what it returns by calling what the context gives.
-
-    A copy sees all that has been loaded, without sending it. What the work returns is sent; it may change nothing but
-    files. Only Linux copies a process safely; elsewhere, and on one core, the work is done when it is asked for.
-
-    Raises:
-        UnimoeError: what the work raised, when it is collected.
-        RuntimeError: the work failed otherwise.
-    """
-    if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2:
-        yield work
-        return
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send, args=(work, sender, receiver), daemon=True)
-    process.start()
-    sender.close()
-
-    def received() -> T:
-        try:
-            found: T | UnimoeError = receiver.recv()
-        except EOFError:
-            raise RuntimeError("a process in the background failed; its traceback is printed above") from None
-        if isinstance(found, UnimoeError):
-            raise found
-        return found
-
-    try:
-        yield received
-    finally:
-        receiver.close()  # or it waits for ever to send what nobody collects
-        process.terminate()  # long done where its result was collected
-        process.join()
-
-
-def _send(work: Callable[[], T], sender: Connection, receiver: Connection) -> None:
-    receiver.close()  # the copy of this process
-    try:
-        sender.send(work())
-    except UnimoeError as error:
-        sender.send(error)
-    except BrokenPipeError:  # nobody collects it
-        return
-    except Exception:
-        traceback.print_exc()
 
 
 def _drawn(analysis: Analysis) -> tuple[DrawnFigure, ...]:

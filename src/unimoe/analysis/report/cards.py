@@ -13,7 +13,7 @@ from unimoe.analysis.gates.output import in_one_line, judgment_lines
 from unimoe.analysis.gates.wording import action, amount, asked, claim, headline, shown
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.statistics.variance import ESTIMANDS
-from unimoe.analysis.tables.cells import gathered
+from unimoe.grouping import gathered
 
 # Of the lines of a judgment, those for a first look, and those that a card shows in another way.
 _UNFOLDED = ("Advisory", "TIR", "Difference", "Confidence", "Specialist", "Would settle it", "Note")

@@ -9,11 +9,11 @@ from unimoe.analysis.arms import ZERO_SHOT, arm_order
 from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.judging import Judgment, Refusal
 from unimoe.analysis.gates.output import learnt_line
-from unimoe.analysis.loading import Results
 from unimoe.analysis.statistics.power import settle_sentence
-from unimoe.analysis.tables.cells import gathered
+from unimoe.grouping import gathered
 from unimoe.io import hash_json
 from unimoe.results import EvalResult
+from unimoe.results.folder import Results
 
 Fact = tuple[str, str]  # a name and what it says
 

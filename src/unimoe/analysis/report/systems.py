@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 
 from unimoe.analysis.comparisons import ALPHA, Comparison
-from unimoe.analysis.loading import Results
 from unimoe.analysis.statistics.estimates import LEVEL
-from unimoe.analysis.tables.cells import gathered
+from unimoe.grouping import gathered
+from unimoe.results.folder import Results
 
 _NAMED = 4  # systems that a sentence names; more are counted
 

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from unimoe.analysis.formats import p_text, signed
-from unimoe.analysis.loading import Results
+from unimoe.grouping import gathered
+from unimoe.results.folder import Results
 
 Mark = Literal["best", "second"]
 
 ABSENT = "–"  # shown where there is no number; empty in CSV
 NAME_WIDTH = 32  # characters of a name in a table with many columns; longer ones are cut
-
-_Key = TypeVar("_Key", bound=Hashable)
-_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
@@ -83,19 +80,6 @@ class RowGroup:
 
     heading: str
     rows: tuple[Row, ...]
-
-
-def gathered(pairs: Iterable[tuple[_Key, _Value]]) -> dict[_Key, list[_Value]]:
-    """Return the values of equal keys together, keys in the order in which they first come."""
-    found: dict[_Key, list[_Value]] = {}
-    for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
-
-
-def natural_key(name: object) -> list[tuple[int, str]]:
-    """Return a sort key that puts ``run-2`` before ``run-10`` and ``@5`` before ``@10``."""
-    return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", str(name))]
 
 
 def row_groups(rows: Iterable[tuple[str, Row]]) -> tuple[RowGroup, ...]:

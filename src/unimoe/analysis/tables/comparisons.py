@@ -8,24 +8,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
-
 from unimoe.analysis.arms import arm_order
-from unimoe.analysis.comparisons import ALPHA, Comparison, before_after, difference, unknown_arm
-from unimoe.analysis.formats import signed
-from unimoe.analysis.loading import Results, load_all_results
-from unimoe.analysis.statistics.estimates import LEVEL, Linear, estimate, holm
-from unimoe.analysis.statistics.variance import Array, groups_of, moments
-from unimoe.analysis.tables.cells import ABSENT, Cell, Row, caveat_notes, gathered, row_groups
+from unimoe.analysis.comparisons import ALPHA, Comparison, before_after
+from unimoe.analysis.statistics.estimates import LEVEL
+from unimoe.analysis.tables.cells import ABSENT, Cell, Row, caveat_notes, row_groups
 from unimoe.analysis.tables.table import Table
 from unimoe.console import stderr, stdout
-from unimoe.errors import UsageError
-from unimoe.io import find_files
+from unimoe.grouping import gathered
+from unimoe.results.folder import Results, load_all_results
 
 Asked = TypeVar("Asked", bound=Hashable)
 
@@ -122,18 +117,6 @@ def before_after_table(results: Results, comparisons: Sequence[Comparison]) -> T
     )
 
 
-def refuse_unknown_arm(output_dir: Path, arm: str, coming: Iterable[str]) -> None:
-    """Refuse, before any work is done, an arm that has no result in a folder and is none of those to come.
-
-    Raises:
-        UsageError: there is none; names the closest.
-    """
-    there = find_files(output_dir, "*/seed_*/results/*/*.json") if output_dir.exists() else []
-    known = sorted({*coming, *(path.parents[3].name for path in there)})
-    if arm not in known:
-        raise UsageError(unknown_arm(arm, known))
-
-
 def print_before_after(output_dir: Path, before: str, after: Sequence[str], keys: Sequence[str]) -> None:
     """Print a table of how some arms differ from an earlier one on some ``task/dataset`` keys of a folder.
 
@@ -150,67 +133,6 @@ def print_before_after(output_dir: Path, before: str, after: Sequence[str], keys
     if compared:
         stdout.print()
         stdout.print(before_after_table(results, before_after(results, before, after, keys=compared)).to_rich())
-
-
-@dataclass(frozen=True)
-class Arms:
-    """Scores of two arms, ``(seeds, queries)``, on the same queries; one row for an arm without seeds."""
-
-    system: Array
-    baseline: Array
-    paired: bool  # whether row i of one belongs to row i of the other
-
-
-@dataclass(frozen=True)
-class Difference:
-    """System minus baseline in the metric's unit, with its 95 % interval and two-sided p after Holm, if any."""
-
-    value: float
-    interval: tuple[float, float] | None
-    p: float | None
-
-    @property
-    def cells(self) -> tuple[Cell, Cell, Cell]:
-        """Difference in points, its interval, p."""
-        ends = [signed(100.0 * end, 1, keep_side=True) for end in self.interval or ()]
-        return Cell.signed(100.0 * self.value), Cell(" to ".join(ends) or ABSENT), Cell.p(self.p)
-
-
-NO_DIFFERENCE = (Cell(ABSENT), Cell(ABSENT), Cell(ABSENT))  # of an arm that is compared with nothing
-
-TESTED = (
-    "Differences, their 95 % intervals and p are of the model of variance, for other queries and other seeds (queries "
-    "alone where neither arm has seeds); p is corrected by Holm over all differences of this table. "
-)
-"""What the p of a study's table holds for; the table adds which seeds pair."""
-
-
-def differences(asked: Mapping[Asked, Arms]) -> dict[Asked, Difference]:
-    """Compare arms in pairs; all of them are one family, that of the table which shows them."""
-    found = {name: difference(arms.system, arms.baseline, paired=arms.paired) for name, arms in asked.items()}
-    p_values = {name: each.p for name, (each, unfit) in found.items() if not unfit and each.p is not None}
-    corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
-    return {
-        name: Difference(each.value, None if unfit else each.interval, corrected.get(name))
-        for name, (each, unfit) in found.items()
-    }
-
-
-def pair_up(results: Results, key: str, system: str, baseline: str) -> bool:
-    """Return whether the seeds of two arms pair on one ``task/dataset``: the same ones, and declared to."""
-    alike = results.seeds(system, key) == results.seeds(baseline, key)
-    return alike and results.seeds_pair((system, baseline), [key])
-
-
-def interval_of_mean(scores: Array) -> tuple[float, float] | None:
-    """Return the 95 % interval of a mean, for other queries and, of several seeds, other seeds; None for one query."""
-    found = moments([[scores]], groups_of((len(scores),), paired=False))
-    return estimate(found, Linear(np.ones((1, 1)))).interval
-
-
-def mean_interval(scores: Array) -> Cell:
-    """Return the 95 % interval of a mean in points."""
-    return Cell(" to ".join(f"{100.0 * end:.1f}" for end in interval_of_mean(scores) or ()) or ABSENT)
 
 
 def _row(c: Comparison, columns: Sequence[str]) -> Row:

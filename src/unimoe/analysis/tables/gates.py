@@ -14,12 +14,13 @@ from unimoe.analysis.gates.definitions import InterferenceGate, Label
 from unimoe.analysis.gates.findings import Finding, Without
 from unimoe.analysis.gates.judging import Judgment, Outcomes, Refusal
 from unimoe.analysis.gates.wording import WAYS, asked, other_way, region, shares, shown, unlearnt
-from unimoe.analysis.loading import Seed
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.statistics.power import FAST_TIER_QUERIES, MOST_QUERIES, MOST_SEEDS, POWER, PowerPlan, points
 from unimoe.analysis.statistics.variance import ESTIMANDS
-from unimoe.analysis.tables.cells import ABSENT, Cell, Row, gathered, name_cells, row_groups
+from unimoe.analysis.tables.cells import ABSENT, Cell, Row, name_cells, row_groups
 from unimoe.analysis.tables.table import Table
+from unimoe.grouping import gathered
+from unimoe.results.folder import Seed
 
 T = TypeVar("T")
 

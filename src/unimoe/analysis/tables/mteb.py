@@ -8,10 +8,11 @@ from statistics import fmean
 from unimoe.analysis.arms import Described, NotComputable, Pair, arm_order, without_queries
 from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.judging import unequal_budgets
-from unimoe.analysis.loading import Results, Seed
-from unimoe.analysis.tables.cells import ABSENT, Cell, Row, RowGroup, caveat_notes, gathered, marked, row_groups
+from unimoe.analysis.tables.cells import ABSENT, Cell, Row, RowGroup, caveat_notes, marked, row_groups
 from unimoe.analysis.tables.table import Table
+from unimoe.grouping import gathered
 from unimoe.results import EvalResult
+from unimoe.results.folder import Results, Seed
 
 MAIN_SCORE = "main_score"  # MTEB's own in ``aggregate``, where the main metric is another
 

@@ -9,23 +9,13 @@ from dataclasses import replace
 
 from unimoe.analysis.arms import arm_order
 from unimoe.analysis.comparisons import Comparison
-from unimoe.analysis.loading import Results
-from unimoe.analysis.tables.cells import (
-    ABSENT,
-    Cell,
-    Row,
-    RowGroup,
-    caveat_notes,
-    gathered,
-    marked,
-    name_cells,
-    natural_key,
-    row_groups,
-)
+from unimoe.analysis.tables.cells import ABSENT, Cell, Row, RowGroup, caveat_notes, marked, name_cells, row_groups
 from unimoe.analysis.tables.comparisons import Marks, significance_marks
 from unimoe.analysis.tables.table import Table
+from unimoe.grouping import gathered, natural_key
 from unimoe.metrics import DEFAULT_METRICS, dataset_group, suite_averages
 from unimoe.results import TASKS, EvalResult
+from unimoe.results.folder import Results
 
 
 def generate_comparison_table(results: Results, comparisons: Sequence[Comparison] = ()) -> Table:

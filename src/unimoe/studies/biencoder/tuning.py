@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from unimoe.analysis.loading import load_all_results
 from unimoe.analysis.statistics.variance import Array
 from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import caveat_notes
-from unimoe.analysis.tables.comparisons import TESTED, Arms, Difference, differences
 from unimoe.config.files import parse_config
 from unimoe.data.catalog import result_name
 from unimoe.errors import UsageError, did_you_mean
 from unimoe.evaluation.engines import Engine
 from unimoe.metrics import score_run
 from unimoe.results import read_result, refuse_changed_run, result_beside, run_path
+from unimoe.results.folder import load_all_results
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.distant import train_by_workers, with_dtype_of_workers
 from unimoe.studies.biencoder.evaluation import base_retriever, evaluate, trained_retriever
 from unimoe.studies.biencoder.jobs import train
 from unimoe.studies.biencoder.training.pairs import biencoder_splits
+from unimoe.studies.common.differences import TESTED, Arms, Difference, differences
 from unimoe.studies.common.splits import Splits
 from unimoe.trec import read_run
 

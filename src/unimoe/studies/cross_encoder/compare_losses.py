@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.arms import FIRST_STAGE
-from unimoe.analysis.loading import Results, load_all_results
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import caveat_notes, marked
-from unimoe.analysis.tables.comparisons import NO_DIFFERENCE, TESTED, Arms, differences, pair_up
 from unimoe.config.files import parse_config
 from unimoe.config.losses import Activation, LossConfig
 from unimoe.console import Steps, stderr, stdout
 from unimoe.errors import UsageError, did_you_mean
 from unimoe.evaluation.engines import Engine
+from unimoe.results.folder import Results, load_all_results
+from unimoe.studies.common.differences import NO_DIFFERENCE, TESTED, Arms, differences, pair_up
 from unimoe.studies.common.progress import fit_with_progress
 from unimoe.studies.common.registered_gates import register_gates, verdict
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig

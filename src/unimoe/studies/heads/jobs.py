@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.loading import Results, load_all_results
 from unimoe.analysis.tables import Table
 from unimoe.config.files import find_config, overridden, parse_config, read_yaml
 from unimoe.console import Steps, stderr, stdout
@@ -16,6 +15,7 @@ from unimoe.data.catalog import available
 from unimoe.errors import UsageError
 from unimoe.evaluation.engines import Engine
 from unimoe.results import safe_name
+from unimoe.results.folder import Results, load_all_results
 from unimoe.studies.common.registered_gates import verdict
 from unimoe.studies.heads.compare import Part
 from unimoe.studies.heads.compare.arms import Comparison

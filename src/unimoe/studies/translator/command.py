@@ -162,10 +162,10 @@ def compare_translators(
     Started again, an interrupted comparison resumes. ``analyze`` reads the folder too.
     """
     from unimoe.analysis.analysis import Analysis
-    from unimoe.analysis.loading import load_all_results
     from unimoe.config.files import overridden, parse_config
     from unimoe.console import stdout
     from unimoe.results import safe_name
+    from unimoe.results.folder import load_all_results
     from unimoe.studies.common.registered_gates import verdict
     from unimoe.studies.translator.compare.arms import TranslatorComparison
     from unimoe.studies.translator.compare.runs import TranslatorRun

@@ -17,10 +17,10 @@ from unimoe.analysis.figures import Drawing, all_figures
 from unimoe.analysis.figures.gates import QUERIES, power_curves, sorted_differences, stairs
 from unimoe.analysis.figures.style import looks
 from unimoe.analysis.figures.training import loss_figure
-from unimoe.analysis.loading import Seed
-from unimoe.analysis.logs import Log
 from unimoe.errors import DataError
 from unimoe.io import append_jsonl
+from unimoe.results.folder import Seed
+from unimoe.results.logs import Log
 
 
 def test_losses_are_drawn_by_part_where_a_log_has_parts() -> None:

@@ -14,9 +14,9 @@ from support.results import make_result, simulate
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.judging import Judgment, Refusal, exit_code, judge, judge_all
 from unimoe.analysis.gates.output import gate_lines, gates_as_json
-from unimoe.analysis.loading import Results
 from unimoe.errors import DataError
 from unimoe.results import TrainingBudget
+from unimoe.results.folder import Results
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -15,7 +15,7 @@ from unimoe.analysis.gates.definitions import Gate
 from unimoe.analysis.gates.findings import Finding, find, ratio_weights, region_of
 from unimoe.analysis.gates.judging import judge
 from unimoe.analysis.gates.scores import GateScores, collect
-from unimoe.analysis.loading import Results
+from unimoe.results.folder import Results
 
 
 def gate(folder: Path, **change: Any) -> Gate:

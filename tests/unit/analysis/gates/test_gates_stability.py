@@ -13,7 +13,7 @@ from support.results import make_result, simulate
 from unimoe.analysis.gates.findings import Stability, find, stability_of
 from unimoe.analysis.gates.judging import judge
 from unimoe.analysis.gates.scores import GateScores
-from unimoe.analysis.loading import Results
+from unimoe.results.folder import Results
 
 
 def stability(found: Results, folder: Path, **change: Any) -> Stability:

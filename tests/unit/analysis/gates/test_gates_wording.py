@@ -17,7 +17,7 @@ from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment, judge
 from unimoe.analysis.gates.output import WIDTH, gate_lines
 from unimoe.analysis.gates.wording import action, amount, claim, headline, region, shares, shown
-from unimoe.analysis.loading import Results
+from unimoe.results.folder import Results
 
 
 def judged(folder: Path, found: Results, **gate: Any) -> Judgment:

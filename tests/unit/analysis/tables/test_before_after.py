@@ -12,10 +12,11 @@ from support.results import make_result
 
 from unimoe.analysis.comparisons import Question, compare_arms
 from unimoe.analysis.gates.judging import judge
-from unimoe.analysis.loading import Results
-from unimoe.analysis.tables.comparisons import print_before_after, refuse_unknown_arm
+from unimoe.analysis.tables.comparisons import print_before_after
+from unimoe.cli.retrieve import refuse_unknown_arm
 from unimoe.errors import UsageError
 from unimoe.results import EvalResult, by_query_id, write_result
+from unimoe.results.folder import Results
 
 
 def measured(arm: str, scores: list[float], seed: int | None = None, dataset: str = "toy") -> EvalResult:

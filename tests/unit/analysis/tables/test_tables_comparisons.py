@@ -11,8 +11,8 @@ from support.results import make_result
 from support.tables import row, texts
 
 from unimoe.analysis.comparisons import Comparison, before_after, compare_arms
-from unimoe.analysis.loading import Results
 from unimoe.analysis.tables.comparisons import before_after_table, comparisons_table
+from unimoe.results.folder import Results
 
 N = 60
 

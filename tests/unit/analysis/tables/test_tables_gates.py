@@ -17,9 +17,9 @@ from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.judging import Judgment, Refusal, judge_all
 from unimoe.analysis.gates.registration import default_gates
 from unimoe.analysis.gates.wording import shares, shown
-from unimoe.analysis.loading import Results
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.gates import datasets_table, gates_table, power_table, seeds_table, stability_table
+from unimoe.results.folder import Results
 
 Outcomes = tuple[Judgment | Refusal, ...]
 

@@ -13,9 +13,9 @@ from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.arms import Described, NotComputable
 from unimoe.analysis.arms import without_queries as tirs_without_queries
 from unimoe.analysis.compare import compute_significance, load_all_results
-from unimoe.analysis.loading import Results
 from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table, tir_without_queries_table
 from unimoe.results import EvalResult, TrainingBudget, write_result
+from unimoe.results.folder import Results
 
 RETRIEVAL: dict[str, Any] = {"task": "embedding", "dataset": "SciFact", "task_type": "Retrieval"}
 

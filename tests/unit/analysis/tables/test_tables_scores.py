@@ -12,9 +12,9 @@ from support.results import make_result
 from support.tables import row, shown, texts
 
 from unimoe.analysis.comparisons import Question, compare_arms
-from unimoe.analysis.loading import Results
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table
 from unimoe.results import EvalResult
+from unimoe.results.folder import Results
 
 N = 20
 BASE = np.linspace(0.2, 0.6, N)

@@ -11,9 +11,9 @@ import torch
 from pydantic import ValidationError
 from support.heads import WordEmbedder, topics_folder, toy_config, toy_data
 
-from unimoe.analysis.logs import read_logs
 from unimoe.errors import DataError
 from unimoe.metrics import score_run
+from unimoe.results.logs import read_logs
 from unimoe.studies.common.initial_weight import initial_weight
 from unimoe.studies.heads.config import TrainConfig, methods, original_recipe
 from unimoe.studies.heads.data import HeadData

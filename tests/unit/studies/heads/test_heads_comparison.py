@@ -18,9 +18,9 @@ from torch import Tensor
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.comparisons import difference
 from unimoe.analysis.gates.judging import judge_all
-from unimoe.analysis.loading import Results, load_all_results
 from unimoe.analysis.statistics.estimates import holm
 from unimoe.errors import DataError
+from unimoe.results.folder import Results, load_all_results
 from unimoe.studies.heads.compare import search
 from unimoe.studies.heads.compare.arms import ARMS, LARGEST_GRID, Comparison, changed
 from unimoe.studies.heads.compare.flatness import disturbed, flatness_table, robustness

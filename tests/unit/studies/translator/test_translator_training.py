@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from support.translators import small_config, small_pairs, small_split
 from torch.nn.functional import normalize
 
-from unimoe.analysis.logs import read_logs
 from unimoe.config.files import load_config
 from unimoe.errors import DataError
+from unimoe.results.logs import read_logs
 from unimoe.studies.translator.config import (
     CLOSED_FORMS,
     MODELS,

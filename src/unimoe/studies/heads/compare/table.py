@@ -9,10 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unimoe.analysis.arms import ZERO_SHOT
-from unimoe.analysis.loading import Results
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import caveat_notes, marked
-from unimoe.analysis.tables.comparisons import (
+from unimoe.data.catalog import result_name
+from unimoe.io import read_json
+from unimoe.results import arm_dir
+from unimoe.results.folder import Results
+from unimoe.studies.common.differences import (
     NO_DIFFERENCE,
     TESTED,
     Arms,
@@ -21,9 +24,6 @@ from unimoe.analysis.tables.comparisons import (
     mean_interval,
     pair_up,
 )
-from unimoe.data.catalog import result_name
-from unimoe.io import read_json
-from unimoe.results import arm_dir
 from unimoe.studies.common.splits import Splits
 from unimoe.studies.heads.compare.arms import ARMS, Comparison, in_words
 from unimoe.studies.heads.compare.methods import Chosen

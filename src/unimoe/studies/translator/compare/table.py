@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.analysis.loading import Results
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import caveat_notes, marked
-from unimoe.analysis.tables.comparisons import NO_DIFFERENCE, TESTED, Arms, differences, mean_interval, pair_up
 from unimoe.io import read_json
 from unimoe.results import arm_dir
+from unimoe.results.folder import Results
+from unimoe.studies.common.differences import NO_DIFFERENCE, TESTED, Arms, differences, mean_interval, pair_up
 from unimoe.studies.translator.compare.arms import BASELINE, COMPONENTS
 from unimoe.studies.translator.compare.runs import Chosen, TranslatorRun
 from unimoe.studies.translator.compare.testing import TRAINING_FILE

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from unimoe.analysis.runs.selection import Judgments, RunSource
-from unimoe.analysis.tables.cells import gathered
 from unimoe.errors import DataError, UsageError, did_you_mean, first_few
+from unimoe.grouping import gathered
 from unimoe.io import HASH_LENGTH
 from unimoe.metrics import canonical_metric, is_binary, level_note, metric_cutoff, score_run
-from unimoe.query_details import QueryDetail
 from unimoe.results import read_result, refuse_changed_run, result_beside
+from unimoe.results.details import QueryDetail
+from unimoe.runs.selection import Judgments, RunSource
 from unimoe.trec import Qrels, Run, head, is_unordered, ranked, read_run
 
 ALLOWANCES = {  # the differences that can be allowed by name, and what each means

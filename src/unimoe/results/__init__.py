@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, model_validator
 from unimoe.errors import DataError
 from unimoe.io import find_files, hash_file, write_sealed
 from unimoe.limits import HIGHEST_GRADE, MOST, name_problem, shortened
-from unimoe.query_details import DrillDown, drilldown_path, write_drilldown
+from unimoe.results.details import DrillDown, drilldown_path, write_drilldown
 from unimoe.schema import Strict, read_strict
 
 Task = Literal["reranking", "embedding", "retrieval", "crossmodal"]

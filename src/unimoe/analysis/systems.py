@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.comparisons import ITERATIONS, Comparison, Question, all_pairs, unknown_arm
-from unimoe.analysis.loading import Results
-from unimoe.analysis.runs.building import score_systems
-from unimoe.analysis.runs.scoring import Scoring
-from unimoe.analysis.runs.selection import Judgments, QrelsContent, RunContent, RunSource, judgments
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import significance_marks
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table
 from unimoe.errors import DataError, UsageError
+from unimoe.results.folder import Results
+from unimoe.runs.building import score_systems
+from unimoe.runs.scoring import Scoring
+from unimoe.runs.selection import Judgments, QrelsContent, RunContent, RunSource, judgments
 
 if TYPE_CHECKING:
     import pandas as pd

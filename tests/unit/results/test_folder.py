@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from support.results import make_result, without_queries, write_experiment
 
-from unimoe.analysis.loading import Results, load_all_results
 from unimoe.errors import DataError
 from unimoe.io import read_json, write_json
-from unimoe.query_details import DrillDown, QueryDetail
 from unimoe.results import write_result
+from unimoe.results.details import DrillDown, QueryDetail
+from unimoe.results.folder import Results, load_all_results
 
 SCORES = [0.2, 0.4, 0.6]
 

@@ -11,9 +11,11 @@ import pytest
 from support.runs import one_relevant, run_with_ranks, write_arms, write_systems
 
 from unimoe.analysis import compare as public
-from unimoe.analysis.runs.building import ScoredSystems, score_systems
-from unimoe.analysis.runs.scoring import Scoring
-from unimoe.analysis.runs.selection import (
+from unimoe.cli.compare import repeated
+from unimoe.errors import DataError, UsageError
+from unimoe.runs.building import ScoredSystems, score_systems
+from unimoe.runs.scoring import Scoring
+from unimoe.runs.selection import (
     Pattern,
     RunSource,
     judgments,
@@ -22,8 +24,6 @@ from unimoe.analysis.runs.selection import (
     select_datasets,
     select_runs,
 )
-from unimoe.cli.compare import repeated
-from unimoe.errors import DataError, UsageError
 from unimoe.trec import Qrels, Run, write_run
 
 QUERIES = ("q1", "q2", "q3")

@@ -10,7 +10,6 @@ import pytest
 from support.json_files import read_plain, write_plain
 
 from unimoe.errors import DataError
-from unimoe.query_details import DrillDown, QueryDetail, drilldown_path, read_drilldown, read_query_details
 from unimoe.results import (
     EvalResult,
     Identity,
@@ -23,6 +22,7 @@ from unimoe.results import (
     safe_name,
     write_result,
 )
+from unimoe.results.details import DrillDown, QueryDetail, drilldown_path, read_drilldown, read_query_details
 
 IDENTITY: dict[str, Any] = {
     "experiment": "tiny",

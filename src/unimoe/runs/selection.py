@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from unimoe.analysis.tables.cells import natural_key
 from unimoe.collection_card import describe_qrels
 from unimoe.errors import DataError, UsageError, did_you_mean
+from unimoe.grouping import natural_key
 from unimoe.io import hash_file, hash_json
 from unimoe.limits import name_problem, shortened
 from unimoe.metrics import checked_level, whole_grades

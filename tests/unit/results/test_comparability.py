@@ -12,9 +12,9 @@ from support.results import make_result, without_queries
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import generate_comparison_table
 from unimoe.analysis.gates.output import gate_lines
-from unimoe.analysis.loading import load_all_results
 from unimoe.errors import DataError, UsageError
 from unimoe.results import EvalResult, write_result
+from unimoe.results.folder import load_all_results
 
 SCORES = [0.2, 0.4, 0.6]
 KEY = "reranking/apidocs"

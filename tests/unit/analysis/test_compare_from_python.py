@@ -12,8 +12,8 @@ import pytest
 from support.runs import one_relevant, random_qrels, random_run, run_with_ranks, write_arms
 
 from unimoe.analysis import compare as public
+from unimoe.analysis import systems as systems_module
 from unimoe.analysis.comparisons import ALPHA
-from unimoe.analysis.runs import systems as systems_module
 from unimoe.errors import UsageError
 from unimoe.trec import Qrels, Run
 

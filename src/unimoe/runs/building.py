@@ -1,4 +1,4 @@
-"""Results made of scored runs, so that runs from anywhere are judged, shown and kept in a folder as evaluations are."""
+"""Results made of scored runs, so that runs from anywhere are judged and shown as evaluations are."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-from unimoe.analysis.gates.definitions import Registration
-from unimoe.analysis.gates.registration import REGISTERED, register, registered_in
-from unimoe.analysis.loading import Details, Results, Seed
-from unimoe.analysis.runs.scoring import (
+from unimoe.errors import UsageError
+from unimoe.grouping import gathered
+from unimoe.metrics import computable_metrics
+from unimoe.results import EvalResult, Identity, Provenance, Task, by_query_id
+from unimoe.results.folder import Details, Results, Seed
+from unimoe.runs.scoring import (
     ScoredRun,
     Scoring,
     caveats_of,
@@ -23,17 +24,9 @@ from unimoe.analysis.runs.scoring import (
     score_source,
     warnings_of,
 )
-from unimoe.analysis.runs.selection import RunSource
-from unimoe.analysis.tables.cells import gathered
-from unimoe.errors import DataError, UsageError
-from unimoe.io import hash_json, read_json, write_sealed
-from unimoe.metrics import computable_metrics
-from unimoe.query_details import DrillDown, drilldown_path, read_drilldown
-from unimoe.results import EvalResult, Identity, Provenance, Task, by_query_id, result_files, result_path, write_result
+from unimoe.runs.selection import RunSource
 
 TASK: Task = "retrieval"
-
-MARKER = "comparison.json"  # says what a folder compares, and that nothing else made the results there
 
 _PACKAGES = ("unimoe", "numpy", "scipy", "pytrec-eval-terrier", "ir-measures")
 
@@ -92,43 +85,6 @@ def score_systems(
     allow = [name for name in scoring.allow if name == "duplicates"]
     found = Results(output_dir, results, allow=allow, details=details)
     return ScoredSystems(found, runs, list(dict.fromkeys(warnings)))
-
-
-def keep(
-    results: Results, gates: Registration | None, *, overwrite: bool, source: Path | None = None
-) -> Registration | None:
-    """Write results to their ``output_dir``, with the gates that judge them, and return the gates registered there.
-
-    Sidecars come from the folder ``source`` where the results hold no details of queries.
-
-    Raises:
-        DataError: the folder holds results of something else, or another comparison that ``overwrite`` does not allow
-            to replace.
-    """
-    folder = results.output_dir
-    facts = {  # what makes two comparisons the same
-        "gates": None if gates is None else {name: gate.model_dump(mode="json") for name, gate in gates.gates.items()},
-        "results": {_place(result): _content(result) for result in results.everything},
-    }
-    if (folder / MARKER).exists():
-        there = read_json(folder / MARKER)
-        if not isinstance(there, dict) or not isinstance(there.get("results"), dict):
-            raise DataError(f"{folder / MARKER}: not what a comparison writes; choose another --output-dir")
-        difference = _difference(there, facts)
-        if difference and not overwrite:
-            raise DataError(
-                f"{folder} holds another comparison: {difference}; choose another --output-dir, or --overwrite"
-            )
-        if difference:
-            _remove(folder, there["results"])
-    elif result_files(folder):
-        raise DataError(f"{folder} holds results that no comparison made; choose another --output-dir")
-    if gates is not None and not (folder / MARKER).exists():
-        register(gates, folder)
-    write_sealed(folder / MARKER, facts)
-    for result in results.everything:
-        write_result(folder, result, _detail(results, result, source))
-    return registered_in(folder)
 
 
 def _refuse_unequal(sources: Sequence[RunSource]) -> None:
@@ -194,56 +150,3 @@ def _result(
             given=list(given),
         ),
     )
-
-
-def _detail(results: Results, result: EvalResult, source: Path | None) -> DrillDown | None:
-    if results.details:
-        return DrillDown(queries=dict(results.details[result.config_name, result.seed, result.key]))
-    there = None if source is None else source / _place(result)
-    return read_drilldown(there) if there and drilldown_path(there).exists() else None
-
-
-def _place(result: EvalResult) -> str:
-    """Return where a result lies below the folder."""
-    return result_path(Path(), result.config_name, result.seed, result.task, result.dataset).as_posix()
-
-
-def _content(result: EvalResult) -> dict[str, Any]:
-    hashes = result.provenance.hashes
-    return {
-        "run": hashes.get("run") or hashes.get("checkpoint"),
-        "qrels": hashes.get("qrels"),
-        "main metric": result.main_metric,
-        "metrics": sorted(result.aggregate),
-        "relevance level": result.relevance_level,
-        "paired seeds": result.config.get("paired_seeds"),
-        **result.identity.model_dump(),
-        "caveats": result.caveats,
-        "scores": hash_json([result.per_query, result.per_query_metrics]),
-    }
-
-
-def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """Name the first difference of two comparisons; empty where they are the same."""
-    held, wanted = there["results"], here["results"]
-    for what, places in (("lacks", wanted.keys() - held.keys()), ("also holds", held.keys() - wanted.keys())):
-        if places:
-            return f"it {what} {min(places)}"
-    for place, content in wanted.items():
-        for name, value in content.items():
-            if held[place].get(name) != value:
-                return f"{name} of {place} is {held[place].get(name)!r} there, {value!r} here"
-    return "" if there.get("gates") == here["gates"] else f"{REGISTERED} holds other gates"
-
-
-def _remove(folder: Path, places: Mapping[str, Any]) -> None:
-    """Remove the results and gates of a comparison; ``analysis`` is replaced when it is written again."""
-    for path in result_files(folder):
-        if path.relative_to(folder).as_posix() in places:
-            path.unlink()
-            drilldown_path(path).unlink(missing_ok=True)
-            for parent in path.parents[:4]:
-                if not any(parent.iterdir()):
-                    parent.rmdir()
-    (folder / REGISTERED).unlink(missing_ok=True)
-    (folder / MARKER).unlink(missing_ok=True)

@@ -9,11 +9,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.analysis.comparability import comparable, name_of
-from unimoe.analysis.logs import Log, read_logs
 from unimoe.errors import DataError
-from unimoe.query_details import QueryDetail, read_query_details
 from unimoe.results import TASKS, EvalResult, by_query_id, read_result, result_files, result_path, safe_name, seed_name
+from unimoe.results.comparability import comparable, name_of
+from unimoe.results.details import QueryDetail, read_query_details
+from unimoe.results.logs import Log, read_logs
 
 Seed: TypeAlias = int | None  # of a training; None for arms that have none, such as BM25 and zero-shot
 Details: TypeAlias = Mapping[str, QueryDetail]  # what is known of the queries of one arm and seed, by query id

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unimoe.analysis.report import in_background
+from unimoe.background import in_background
 from unimoe.errors import DataError
 
 

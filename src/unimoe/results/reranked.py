@@ -1,0 +1,40 @@
+"""The reranking results of one system, found at the path that a user names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from unimoe.errors import UsageError
+from unimoe.results import SIDECARS, read_result
+
+# Result files below the folder of a seed, of an arm, and of an experiment.
+_BELOW = ("results/*/*.json", "seed_*/results/*/*.json", "*/seed_*/results/*/*.json")
+
+
+def result_paths(path: Path) -> dict[str, Path]:
+    """Return the reranking results at a path by ``task/dataset``: a file, or the folder of a seed, arm or system.
+
+    A folder of several arms has the first stage's results beside one system's; nothing is found in other folders.
+
+    Raises:
+        UsageError: the folder holds several systems.
+        DataError: a result is damaged.
+    """
+    if path.is_file() and path.suffix == ".json":
+        return {read_result(path).key: path}
+    for pattern in _BELOW if path.is_dir() else ():
+        files = [file for file in sorted(path.glob(pattern)) if not file.name.endswith(SIDECARS)]
+        if files:
+            return _of_one_system(path, files)
+    return {}
+
+
+def _of_one_system(path: Path, files: list[Path]) -> dict[str, Path]:
+    found: dict[str, dict[str, Path]] = {}
+    for file in files:
+        result = read_result(file)
+        if result.task == "reranking" and result.identity.base_model is not None:
+            found.setdefault(str(file.parents[2]), {})[result.key] = file
+    if len(found) > 1:
+        raise UsageError(f"{path}: holds results of {len(found)} systems; name one of {', '.join(sorted(found))}")
+    return next(iter(found.values()), {})
