@@ -41,7 +41,7 @@ def flips(content: bytes, choice: random.Random) -> Iterator[bytes]:
 
 
 def is_sound(found: Any, expected: Any, name: str) -> bool:
-    """Return whether a reader's answer is right: absent, whole, or of a log that lost its end the records before."""
+    """Return whether an answer is right: absent, whole, or of an unfinished training's log its first records."""
     if "log" in name:
         return bool(found == expected[: len(found)])
     return found is None or bool(found == expected)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from support.reranking import invented
 from support.results import make_result
-from support.written_trainings import OF_TRAININGS, Make, Read
+from support.written_trainings import OF_TRAININGS, Make, Read, state_in
 
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.registration import register
@@ -103,14 +103,18 @@ def record_of_candidates(folder: Path) -> tuple[Path, Read]:
     return path.with_suffix(".json"), read
 
 
-def logs(name: str) -> Make:
+def logs(name: str, damaged: str = "") -> Make:
+    """As an unfinished training leaves them; or a finished one, one of whose files is damaged."""
+
     def make(folder: Path) -> tuple[Path, Read]:
         path, numbers = folder / "joint_r8" / "seed_0" / "logs" / name, ("cosine", "norm_rank", "norm_embed")
         others = ("cosine_self_rank", "cosine_self_embed", "cosine_corrected", "magnitude_similarity")
         for step in range(1, 9):
             append_jsonl(path, {"step": step, "layer": 0, "loss": 1 / step, **dict.fromkeys((*numbers, *others), 0.5)})
+        if damaged:
+            state_in(folder / "joint_r8" / "seed_0").end_logs()
         read = read_logs if name == "train.jsonl" else read_conflict_logs
-        return path, lambda: [dict(record) for record in read(folder).get(("joint_r8", 0), ())]
+        return path.with_name(damaged or name), lambda: [dict(r) for r in read(folder).get(("joint_r8", 0), ())]
 
     return make
 
@@ -224,6 +228,9 @@ ARTEFACTS: dict[str, Make] = OF_TRAININGS | {
     "record of candidates": record_of_candidates,
     "training log": logs("train.jsonl"),
     "log of conflicts": logs("gradient_conflicts.jsonl"),
+    "finished training's steps": logs("train.jsonl", "train.jsonl"),
+    "finished training's conflicts": logs("gradient_conflicts.jsonl", "gradient_conflicts.jsonl"),
+    "numbers of lines": logs("train.jsonl", "lines.json"),
     "vectors": vectors("vectors.npy"),
     "record of vectors": vectors("store.json"),
     "ids of vectors": vectors("ids.json"),

@@ -1,6 +1,7 @@
 """Training logs and logs of gradient conflicts, as a killed and resumed training leaves them.
 
-Of a step's records, the later one counts: a resumed run writes again what came after its last state.
+Of a step's records, the later one counts: a resumed run writes again what came after its last state. A finished
+training leaves the number of lines of each log beside them, so that one that has lost its end is noticed.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from unimoe.checksums import unsealed
 from unimoe.errors import DataError
-from unimoe.io import find_files, read_bytes
+from unimoe.io import find_files, read_bytes, read_json
 from unimoe.limits import LONGEST_NAME, MOST, name_problem
+
+LINES = "lines.json"  # beside the logs of a finished training: how many lines each of them has
 
 Log: TypeAlias = tuple[dict[str, Any], ...]
 """A training log: one record per line, with at least ``step`` and ``loss``."""
@@ -106,7 +109,9 @@ def _log_files(output_dir: Path, name: str) -> Iterator[tuple[tuple[str, int | N
 
 def _records(path: Path, kind: type[Record], what: str) -> Iterator[Record]:
     """Yield the records of a log, without a last line that has no end: a killed run leaves one."""
-    for number, line in enumerate(read_bytes(path).split(b"\n")[:-1], start=1):
+    lines = read_bytes(path).split(b"\n")[:-1]
+    _refuse_cut(path, len(lines))
+    for number, line in enumerate(lines, start=1):
         place = f"{path}:{number}"
         try:
             yield kind.model_validate_json(unsealed(line, place))
@@ -114,3 +119,16 @@ def _records(path: Path, kind: type[Record], what: str) -> Iterator[Record]:
             first = error.errors()[0]
             why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first["loc"] else first["msg"]
             raise DataError(f"{place}: not {what} ({why}); remove the line") from None
+
+
+def _refuse_cut(path: Path, lines: int) -> None:
+    """Refuse a log of a finished training that has lost lines, or has more than that training wrote."""
+    counts = path.with_name(LINES)
+    held = read_json(counts) if counts.exists() else {}
+    if not isinstance(held, dict):
+        raise DataError(f"{counts}: not what a finished training writes; delete it")
+    if lines != held.get(path.name, lines):
+        raise DataError(
+            f"{path}: has {lines:,} lines, and the finished training wrote {held[path.name]}; restore it, or delete "
+            f"{counts} to read what is left"
+        )

@@ -168,6 +168,8 @@ class CheckpointManager:
         """
         if not self._processes.leads:
             return
+        if which == "last":
+            self._state.end_logs()
         with atomic_dir(self.last if which == "last" else self.best) as temporary:
             # Without False, "auto" would ask the hub whether embedding layers belong to the adapter.
             peft.save_pretrained(temporary, save_embedding_layers=False)

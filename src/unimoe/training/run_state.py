@@ -19,8 +19,9 @@ from torch import Tensor
 from unimoe.checkpoint import first_difference
 from unimoe.checksums import unsealed
 from unimoe.errors import DataError
-from unimoe.io import append_jsonl, lock, parse_json, read_bytes, write_text
+from unimoe.io import append_jsonl, lock, parse_json, read_bytes, write_sealed, write_text
 from unimoe.models.tensor_files import read_tensors, save_tensors
+from unimoe.results.logs import LINES
 
 Progress = TypeVar("Progress")
 Parts = dict[str, dict[str, Tensor]]
@@ -89,12 +90,19 @@ class RunState(Generic[Progress]):
         """Append one line to a log."""
         append_jsonl(self._logs / f"{name}.jsonl", dict(record))
 
+    def end_logs(self) -> None:
+        """Note how many lines each log has; called before the last checkpoint, when nothing more is logged."""
+        counts = {path.name: read_bytes(path).count(b"\n") for path in sorted(self._logs.glob("*.jsonl"))}
+        if counts:
+            write_sealed(self._logs / LINES, counts)
+
     def cut_logs(self, step: int) -> None:
         """Drop the lines about later steps than ``step``: a resumed training takes those steps again.
 
         Raises:
             DataError: a line is not a record of a step; names file and line.
         """
+        (self._logs / LINES).unlink(missing_ok=True)
         for path in sorted(self._logs.glob("*.jsonl")):
             _cut_log(path, step)
 

@@ -198,6 +198,7 @@ class CrossEncoderTraining:
     def _finish(
         self, model: CrossEncoder, state: TrainerState, loss: CrossEncoderListLoss, seconds: float
     ) -> CrossEncoderManifest:
+        self._state.end_logs()
         with atomic_dir(self.checkpoint_dir) as temporary:
             with quiet_loading():
                 model.save_pretrained(str(temporary))
