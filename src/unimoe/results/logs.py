@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from unimoe.checksums import unsealed
 from unimoe.errors import DataError
-from unimoe.io import find_files, read_bytes, read_json
+from unimoe.io import find_files, read_bytes, read_json, write_sealed
 from unimoe.limits import LONGEST_NAME, MOST, name_problem
 
 LINES = "lines.json"  # beside the logs of a finished training: how many lines each of them has
@@ -97,6 +97,13 @@ def read_conflict_logs(output_dir: Path) -> dict[tuple[str, int | None], Conflic
     return logs
 
 
+def note_lines(folder: Path) -> None:
+    """Write down how many lines each log in a folder has, where there is one: the training is over."""
+    counts = {path.name: read_bytes(path).count(b"\n") for path in sorted(folder.glob("*.jsonl"))}
+    if counts:
+        write_sealed(folder / LINES, counts)
+
+
 def _log_files(output_dir: Path, name: str) -> Iterator[tuple[tuple[str, int | None], Path]]:
     """Yield the logs of one name by arm and seed."""
     for path in find_files(output_dir, f"*/seed_*/logs/{name}") if output_dir.exists() else ():
@@ -110,7 +117,6 @@ def _log_files(output_dir: Path, name: str) -> Iterator[tuple[tuple[str, int | N
 def _records(path: Path, kind: type[Record], what: str) -> Iterator[Record]:
     """Yield the records of a log, without a last line that has no end: a killed run leaves one."""
     lines = read_bytes(path).split(b"\n")[:-1]
-    _refuse_cut(path, len(lines))
     for number, line in enumerate(lines, start=1):
         place = f"{path}:{number}"
         try:
@@ -119,6 +125,7 @@ def _records(path: Path, kind: type[Record], what: str) -> Iterator[Record]:
             first = error.errors()[0]
             why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first["loc"] else first["msg"]
             raise DataError(f"{place}: not {what} ({why}); remove the line") from None
+    _refuse_cut(path, len(lines))
 
 
 def _refuse_cut(path: Path, lines: int) -> None:

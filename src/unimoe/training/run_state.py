@@ -19,9 +19,9 @@ from torch import Tensor
 from unimoe.checkpoint import first_difference
 from unimoe.checksums import unsealed
 from unimoe.errors import DataError
-from unimoe.io import append_jsonl, lock, parse_json, read_bytes, write_sealed, write_text
+from unimoe.io import append_jsonl, lock, parse_json, read_bytes, write_text
 from unimoe.models.tensor_files import read_tensors, save_tensors
-from unimoe.results.logs import LINES
+from unimoe.results.logs import LINES, note_lines
 
 Progress = TypeVar("Progress")
 Parts = dict[str, dict[str, Tensor]]
@@ -92,9 +92,7 @@ class RunState(Generic[Progress]):
 
     def end_logs(self) -> None:
         """Note how many lines each log has; called before the last checkpoint, when nothing more is logged."""
-        counts = {path.name: read_bytes(path).count(b"\n") for path in sorted(self._logs.glob("*.jsonl"))}
-        if counts:
-            write_sealed(self._logs / LINES, counts)
+        note_lines(self._logs)
 
     def cut_logs(self, step: int) -> None:
         """Drop the lines about later steps than ``step``: a resumed training takes those steps again.
