@@ -154,8 +154,9 @@ class Chaos:
             kills += self.run(command, moment, signal.SIGKILL).code == -signal.SIGKILL
             left = max(left - moment, whole / 3)
         self.tally.kills[command.name] += kills
+        equal = self.resume(command, f"after {kills} kills")
         self.tally.resumed += 1
-        if not self.resume(command, f"after {kills} kills"):
+        if not equal:
             return
         self.tally.equal += 1
         more = self.place.units() - self.units[command.name]
