@@ -86,15 +86,13 @@ def collect(results: Results, gate: Gate) -> GateScores:
     _refuse_missing(results, gate)
     (arm, other), keys, metric = gate.arms, gate.keys, gate.metric
     first, second = _seeds(results, gate, arm), _seeds(results, gate, other)
-    common = tuple(seed for seed in first if seed in second)
-    paired = len(common) > 1 and results.seeds_pair(gate.arms, keys)
-    if paired:
+    if common := results.paired_seeds(gate.arms, keys, first, second):
         first = second = common
     blocks = [(results.scores(arm, key, first, metric), results.scores(other, key, second, metric)) for key in keys]
     return GateScores(
         arms=gate.arms,
         seeds=(first, second),
-        paired=paired,
+        paired=bool(common),
         by_dataset=dict(zip(gate.datasets, blocks, strict=True)),
         numbered=all(r.identity.checkpoint != "none" for k in keys for a in gate.arms for r in results.measured(k, a)),
     )

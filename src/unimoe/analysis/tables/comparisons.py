@@ -189,6 +189,9 @@ def _limits(comparisons: Sequence[Comparison]) -> Iterator[str]:
     for where, arms in alike.items():
         rows = "its rows take that run as it is" if len(arms) == 1 else "their rows take these runs as they are"
         yield f"One run of {', '.join(arms)}{where}: {rows}."
+    unpaired = gathered((f"{c.system} − {c.baseline} on {c.key}", run) for c in comparisons for run in c.left_out)
+    for row, runs in unpaired.items():
+        yield f"Left out of {row}, since seeds pair and the other arm lacks the seed: {', '.join(dict.fromkeys(runs))}."
     untested = gathered((c.unfit, f"{c.system} − {c.baseline} on {c.key}") for c in comparisons if c.p is None)
     for reason, names in untested.items():
         yield f"No test of {', '.join(dict.fromkeys(names))}: {reason}."
