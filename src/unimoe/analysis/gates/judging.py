@@ -43,7 +43,7 @@ class Judgment:
 
     name: str
     gate: Gate  # as it was judged: in an advisory look, with the datasets that have results
-    registered: bool  # whether a file registers the gate; an unregistered gate decides nothing
+    registered: bool  # whether a file registers the gate; beside registered ones, another decides nothing
     found: Finding  # value, interval and label, over all datasets of the gate
     parts: tuple[Finding, ...]  # the same of each dataset with the seeds it has, where there are several
     otherwise: float | None  # TIR across several datasets by the way that the gate does not take
@@ -93,13 +93,11 @@ class Learnt:
 
     baseline: str
     found: Finding
-    needed: float
 
     @property
     def holds(self) -> bool:
-        """Whether the specialist beats the baseline with the gate's confidence; one seed is taken as it is."""
-        estimate = self.found.estimate
-        return estimate.interval is not None and 1.0 - estimate.confidence_below(0.0) >= self.needed
+        """Whether the specialist beats the baseline with the gate's confidence."""
+        return self.found.label == "PASS"
 
 
 @dataclass(frozen=True)
@@ -206,7 +204,7 @@ def _parts(results: Results, gate: Gate) -> Iterator[Finding]:
 def _learnt(results: Results, gate: Gate) -> Learnt | None:
     """Compare the specialist with an arm that was not trained, by a superiority gate without a margin.
 
-    None where that arm has no results, or a DataError where the gate requires them.
+    One seed is taken as it is. None where that arm has no results, or a DataError where the gate requires them.
     """
     if not isinstance(gate, InterferenceGate):
         return None
@@ -217,7 +215,8 @@ def _learnt(results: Results, gate: Gate) -> Learnt | None:
         return None
     shared = gate.model_dump(include={"task", "datasets", "metric", "confidence", "estimand"})
     asked = SuperiorityGate(kind="superiority", system=gate.specialist, baseline=baseline, margin=0.0, **shared)
-    return Learnt(baseline, find(asked, collect(results, asked)), gate.confidence)
+    scores = collect(results, asked)
+    return Learnt(baseline, find(asked.model_copy(update={"estimand": "queries"}) if scores.single else asked, scores))
 
 
 def _required(gate: Gate, found: Finding, learnt: Learnt | None) -> Finding:
