@@ -34,6 +34,12 @@ def noisy(specialist: float, joint: float, seeds: int = 3, queries: int = 20) ->
 
 
 class TestInterference:
+    def test_a_confidence_that_falls_between_the_cutoffs_leaves_none_for_marginal(self, tmp_path: Path) -> None:
+        """With six queries the degrees of freedom may fall faster than the distance to a cutoff grows."""
+        below = {0.2: 0.977, 0.43: 0.963}
+        wide = gate(tmp_path, pass_at=0.43, fail_below=0.2)
+        assert wide.confidences(below.__getitem__) == pytest.approx({"PASS": 0.023, "FAIL": 0.977, "MARGINAL": 0.0})
+
     def test_value_means_and_runs_by_hand(self, tmp_path: Path) -> None:
         item = found(both([[0.4, 0.6], [0.5, 0.7]], [[0.4, 0.5], [0.5, 0.64]]), gate(tmp_path))
         assert item.value == pytest.approx(1.0 - 0.51 / 0.55)
