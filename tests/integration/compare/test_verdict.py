@@ -76,6 +76,9 @@ class TestVerdict:
         (gate,) = json.loads(done.stdout)["gates"]["gates"]
         assert gate["datasets"].keys() == datasets.keys()
         assert gate["label"] == "PASS"
+        text = words_of(compare("--specialist", files[0], "--joint", files[1], *dataset_options(tmp_path, ["x", "y"])))
+        for dataset in datasets:
+            assert f"joint against specialist, ndcg@10 on {dataset} Query" in text, "whose queries they are"
 
     def test_texts_of_queries_and_ranks_of_relevant_documents(self, one_query: Arms, tmp_path: Path) -> None:
         queries = tmp_path / "queries.tsv"
@@ -203,6 +206,10 @@ class TestWhatReviewersFound:
         Path(f"{q}.json").write_text('{"name": "dl20", "relevance_level": 2}', encoding="utf-8")
         done = compare_arms((a, b, q), "--metric", "map", "--output-dir", tmp_path / "out")
         assert "Relevance level 2 on dl20" in done.stdout
+        assert "map (relevant from grade 2) x 100" in done.stdout
+        assert (
+            "map (relevant from grade 2) on dl20" in (tmp_path / "out" / "analysis" / "tables" / "gates.md").read_text()
+        )
         assert "counts from 2" not in done.stderr
         stored = read_result(result_path(tmp_path / "out", "joint", 1, "retrieval", "dl20"))
         assert stored.relevance_level == 2

@@ -119,6 +119,16 @@ class TestDatasets:
             assert {result.relevance_level for result in found.results.results} == {level}
             assert not found.warnings
 
+    def test_a_level_in_the_metrics_name_chooses_the_relevant_documents_too(self, tmp_path: Path) -> None:
+        """The ranks of RBP(rel=2) were those of documents that it does not count."""
+        graded = {query_id: {"rel": 2, "d1": 1} for query_id in QUERIES}
+        a, b, q = write_arms(tmp_path, graded, [ranks(1, 1, 1)], [ranks(2, 3, 4)])
+        judged = judgments(q)
+        for metric, relevant in (("RBP(rel=2)", {"rel"}), ("AP(rel=2)", {"rel"}), ("map", {"rel", "d1"})):
+            sources = [RunSource(system, judged, 0, system, path) for system, path in (("a", a[0]), ("b", b[0]))]
+            found = score_systems(sources, Scoring((metric,)), "test").results
+            assert set(found.details["a", 0, found.dataset_keys[0]][QUERIES[0]].relevant) == relevant
+
     def test_grades_above_1_without_a_stated_level_are_pointed_out(self, tmp_path: Path) -> None:
         graded = {query_id: {"rel": 2, "d1": 1} for query_id in QUERIES}
         found = scored(tmp_path, [ranks(1, 1, 1)], [ranks(2, 3, 4)], graded)

@@ -25,7 +25,7 @@ from unimoe.analysis.gates.definitions import (
 )
 from unimoe.analysis.gates.findings import Finding, Stability, find, quantity_of, stability_of
 from unimoe.analysis.gates.scores import GateScores, collect, refuse_unknown_arm, restricted
-from unimoe.analysis.statistics.estimates import LEVEL
+from unimoe.analysis.statistics.estimates import TWO_SEEDS
 from unimoe.analysis.statistics.power import Aim, PowerPlan, plan
 from unimoe.errors import DataError
 from unimoe.results import EvalResult
@@ -56,6 +56,12 @@ class Judgment:
     def label(self) -> Label:
         """The label with confidence."""
         return self.found.label
+
+    @property
+    def metric(self) -> str:
+        """The metric, with the lowest relevant grade where it depends on one."""
+        levels = " or ".join(map(str, self.scores.levels))
+        return f"{self.gate.metric} (relevant from grade {levels})" if levels else self.gate.metric
 
     @property
     def verdict(self) -> str:
@@ -267,10 +273,7 @@ def _notes_on_scores(results: Results, gate: Gate, scores: GateScores) -> Iterat
         yield f"fewer than {_FEW_QUERIES} queries on {', '.join(few)}: the interval across datasets is a rough one"
     two = [arm for arm, seeds in zip(scores.arms, scores.seeds, strict=True) if len(seeds) == 2]
     if two:
-        yield (
-            f"two seeds of {' and '.join(two)}: where seeds carry most of the variance, a {100 * LEVEL:g} % interval "
-            "from two seeds covers as little as 91 %; train a third"
-        )
+        yield f"two seeds of {' and '.join(two)}: {TWO_SEEDS}"
     several = all(len(seeds) > 1 for seeds in scores.seeds)
     if several and not scores.paired and results.seeds_pair(gate.arms, gate.keys):
         yield "the experiment declares that seeds pair, but its arms share fewer than two: they are judged unpaired"

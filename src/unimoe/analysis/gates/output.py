@@ -148,7 +148,7 @@ def _scores(item: Judgment) -> str:
         of_runs = f": {', '.join(f'{100 * run:.2f}' for run in runs)}" if len(runs) > 1 else ""
         parts.append(f"{arm} {100 * mean:.2f} ({number}{of_runs})")
     paired = "; seeds pair, as the experiment declares" if found.paired else ""
-    return f"{item.gate.metric} x 100, {found.queries:,} queries: {', '.join(parts)}{paired}"
+    return f"{item.metric} x 100, {found.queries:,} queries: {', '.join(parts)}{paired}"
 
 
 def _as_json(outcome: Outcome) -> dict[str, Any]:
@@ -159,6 +159,7 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
     return facts | {
         "registered": outcome.registered,
         "headline": headline(outcome),
+        "relevance_levels": outcome.scores.levels,
         **_finding_as_json(outcome, outcome.found),
         "action": action(outcome),
         "advisory": outcome.advisory,

@@ -190,7 +190,7 @@ def _claims(judgments: Sequence[Judgment]) -> Iterator[str]:
         gate, few = item.gate, len(item.gate.datasets) <= _DATASETS_NAMED
         of = f"TIR of {' against '.join(gate.sides)}, " if isinstance(gate, InterferenceGate) else ""
         where = ", ".join(gate.datasets) if few else f"{len(gate.datasets)} datasets"
-        yield f"{item.name}: {of}{asked(gate)}; {gate.task}, {gate.metric} on {where}."
+        yield f"{item.name}: {of}{asked(gate)}; {gate.task}, {item.metric} on {where}."
     for registered, word in ((True, "yes"), (False, "no: the default cutoffs")):
         names = [item.name for item in judgments if item.registered == registered]
         if names:
