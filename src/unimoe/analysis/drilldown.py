@@ -141,7 +141,7 @@ def _row(case: QueryCase) -> tuple[Cell, ...]:
     return (
         Cell(f"{case.query_id}: {short}" if short else case.query_id),
         *(Cell.number(value, ".2f") for value in numbers[:2]),
-        *(Cell.number(value, "+.2f") for value in numbers[2:]),
+        *(Cell.signed(value) for value in numbers[2:]),
         Cell(" → ".join(_first_ranks(ranks) or "?" for ranks in (case.first_ranks, case.second_ranks))),
     )
 

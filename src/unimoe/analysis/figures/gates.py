@@ -16,6 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
 from unimoe.analysis.figures.style import NEUTRAL, Dashes, Look, fit, panels, set_titles
+from unimoe.analysis.formats import signed
 from unimoe.analysis.gates.definitions import Gate
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment
@@ -91,7 +92,7 @@ def _draw_differences(axes: Axes, differences: NDArray[np.float64], judged: Look
     axes.axhline(0.0, color=NEUTRAL, linewidth=0.6)
     wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
     counts = f"won {wins:,}, tied {len(differences) - wins - losses:,}, lost {losses:,}"
-    for height, text in ((0.97, counts), (0.85, f"mean {round(differences.mean(), 2) + 0.0:+.2f}")):
+    for height, text in ((0.97, counts), (0.85, f"mean {signed(float(differences.mean()))}")):
         axes.text(0.99, height, text, transform=axes.transAxes, ha="right", va="top")
 
 
