@@ -181,6 +181,28 @@ class TestPatterns:
         assert stems == [f"mono-seed{n}" for n in range(1, 12)]
         assert all("/x/" in source.name for source in found if source.judged.dataset == "x")
 
+    @pytest.mark.parametrize("in_order", [False, True])
+    def test_a_training_that_a_dataset_lacks_moves_no_other(self, tmp_path: Path, in_order: bool) -> None:
+        """The third training was seed 1 on the dataset without the second, and seed 2 on the other."""
+        write_systems(tmp_path, {"a": 2, "b-1": 2}, {"mono": (1.0, 11)})
+        (tmp_path / "a" / "mono-seed2.trec").unlink()
+        datasets = [judgments(tmp_path / f"{name}.qrels", name) for name in ("a", "b-1")]
+        pattern = Pattern.parse("--systems", f"{tmp_path}/./{{dataset}}/m?[n]o-seed*.trec")
+        found = select_runs({"mono": [pattern]}, datasets, in_order=in_order)
+        numbers = {
+            name: {s.seed: Path(s.name).stem for s in found if s.judged.dataset == name} for name in ("a", "b-1")
+        }
+        assert numbers["b-1"] == {n - 1: f"mono-seed{n}" for n in range(1, 12)}
+        assert numbers["a"] == {seed: stem for seed, stem in numbers["b-1"].items() if seed != 1}
+
+    def test_names_that_no_two_datasets_share_are_counted_by_place(self, tmp_path: Path) -> None:
+        write_systems(tmp_path, {"x": 2, "y": 2}, {"mono": (1.0, 2)})
+        for number in (1, 2):
+            (tmp_path / "y" / f"mono-seed{number}.trec").rename(tmp_path / "y" / f"mono-on-monday-{number}.trec")
+        datasets = select_datasets(None, [str(tmp_path / "x.qrels"), str(tmp_path / "y.qrels")], None)
+        found = select_runs({"mono": [Pattern.parse("--systems", f"{tmp_path}/{{dataset}}/mono-*.trec")]}, datasets)
+        assert [source.seed for source in found] == [0, 1, 0, 1]
+
     def test_of_several_datasets_hold_their_place(self, tmp_path: Path) -> None:
         write_systems(tmp_path, {"x": 2, "y": 2}, {})
         datasets = select_datasets(None, [str(tmp_path / "x.qrels"), str(tmp_path / "y.qrels")], None)
