@@ -142,7 +142,7 @@ def _unfit(found: Moments, quantity: Quantity, value: float, estimand: Estimand)
     if estimand != "seeds" and min(found.queries) < 2:
         return "a dataset has one query, and other queries cannot be judged by it"
     if estimand == "seeds" and not found.groups:
-        return "other training seeds cannot be judged by one seed"
+        return "other training seeds cannot be judged by one run of each arm"
     for weights in quantity.weights if isinstance(quantity, LossRatios) else ():
         contrast = np.zeros_like(found.means)
         contrast[:, 0] = weights

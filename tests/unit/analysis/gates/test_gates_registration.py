@@ -87,7 +87,7 @@ class TestDefaults:
             "reranking.joint_r8_pcgrad": ("rank_only_r8", "joint_r8_pcgrad"),
         }
 
-    def test_they_say_that_they_are_not_registered_and_decide_nothing(self) -> None:
+    def test_they_say_that_nobody_registered_them(self) -> None:
         analysis = Analysis(both(TWO_SEEDS, TWO_SEEDS))
         assert analysis.registration is None
         (judgment,) = analysis.judgments
