@@ -127,11 +127,10 @@ def shares(found: Finding, needed: float) -> dict[Label, str]:
     exact = {label: 10**digits * share for label, share in found.confidence.items()}
     whole = {label: math.floor(value + 1e-9) for label, value in exact.items()} | {top: floor}
     rest = 10**digits - sum(whole.values())
-    for label in sorted((label for label in exact if label != top), key=lambda name: whole[name] - exact[name]):
-        if rest > 0:
-            whole[label] += 1
-            rest -= 1
-    whole[top] += rest
+    others = sorted((label for label in exact if label != top), key=lambda name: whole[name] - exact[name])
+    for label in others[:rest]:
+        whole[label] += 1
+    whole[top] += max(0, rest - len(others))
     return {label: f"{number / 10**digits:.{digits}f}" for label, number in whole.items()}
 
 
