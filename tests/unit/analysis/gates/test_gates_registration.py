@@ -113,6 +113,15 @@ class TestDefaults:
         assert [item.registered for item in analysis.judgments] == [True, False]
         assert [item.name for item in analysis.decisive] == ["it"]
 
+    def test_what_a_file_requires_keeps_no_other_dataset_from_being_judged(self, tmp_path: Path) -> None:
+        """A dataset without zero-shot beside the gate's own was NOT JUDGED."""
+        arms = [measured(arm, TWO_SEEDS, name) for arm in ("rank_only_r8", "joint_r8") for name in ("apidocs", "b")]
+        found = results(*arms, [make_result("zero_shot", None, [0.1] * len(TWO_SEEDS[0]))])
+        registration = register(tmp_path, **INTERFERENCE | {"specialist_must_beat": "zero_shot"})
+        (other,) = default_gates(found, registration).gates.values()
+        assert (other.datasets, other.specialist_must_beat) == (["b"], None)
+        assert len(Analysis(found, registration).judgments) == 2
+
 
 class TestOwnGates:
     """An experiment that names no gates gets gates for its own arms and datasets, before the first step."""
