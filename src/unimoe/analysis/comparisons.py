@@ -48,6 +48,7 @@ class Comparison:
     system: str
     baseline: str
     seeds: tuple[tuple[Seed, ...], tuple[Seed, ...]]  # of system and baseline; ``(None,)`` for an arm without seeds
+    left_out: tuple[str, ...]  # runs whose seed the other arm lacks, where the experiment declares that seeds pair
     queries: int
     means: tuple[float, float]  # of system and baseline, in the metric's unit (0 to 1)
     difference: Estimate  # system minus baseline with its 95 % interval, in the metric's unit
@@ -238,27 +239,29 @@ def _on_one_dataset(
 ) -> Iterator[Comparison]:
     key, asked = questions[0].key, [(q.system, q.baseline) for q in questions]
     metrics = [q.metric or results.measured(key)[0].main_metric for q in questions]
-    seeds = {arm: tuple(r.seed for r in results.measured(key, arm)) for arms in asked for arm in arms}
+    held = {arm: tuple(r.seed for r in results.measured(key, arm)) for arms in asked for arm in arms}
+    pairing = [results.paired_seeds((arm, other), [key], held[arm], held[other]) for arm, other in asked]
+    seeds = [(common or held[arm], common or held[other]) for (arm, other), common in zip(asked, pairing, strict=True)]
     scores = [
-        [results.scores(arm, key, seeds[arm], metric) for arm in arms]
-        for arms, metric in zip(asked, metrics, strict=True)
+        [results.scores(arm, key, of_arm, metric) for arm, of_arm in zip(arms, of_arms, strict=True)]
+        for arms, of_arms, metric in zip(asked, seeds, metrics, strict=True)
     ]
     deltas = np.column_stack([system.mean(axis=0) - baseline.mean(axis=0) for system, baseline in scores])
     deltas[np.abs(deltas) < _ROUNDING] = 0.0  # a tie, except for the rounding of an average
     means = bootstrap_means(deltas, iterations, seed)
     ends = np.quantile(means, [ALPHA / 2.0, 1.0 - ALPHA / 2.0], axis=0).T
     flips = sign_flip_p(deltas, iterations, seed)
-    rows = zip(asked, metrics, scores, deltas.T, ends, flips, strict=True)
-    for (arm, other), metric, (system, baseline), delta, (low, high), flip_p in rows:
-        paired = seeds[arm] == seeds[other] and results.seeds_pair((arm, other), [key])
-        estimated, unfit = difference(system, baseline, paired=paired)
+    rows = zip(asked, metrics, seeds, pairing, scores, deltas.T, ends, flips, strict=True)
+    for (arm, other), metric, of_arms, common, (system, baseline), delta, (low, high), flip_p in rows:
+        estimated, unfit = difference(system, baseline, paired=bool(common))
         spread = float(delta.std(ddof=1)) if len(delta) > 1 else 0.0
         yield Comparison(
             key=key,
             metric=metric,
             system=arm,
             baseline=other,
-            seeds=(seeds[arm], seeds[other]),
+            seeds=of_arms,
+            left_out=tuple(f"{a} seed {s}" for a in (arm, other) for s in held[a] if common and s not in common),
             queries=len(delta),
             means=(float(system.mean()), float(baseline.mean())),
             difference=estimated,

@@ -97,8 +97,8 @@ def drill_down_all(results: Results, judgments: Sequence[Judgment]) -> dict[tupl
     return {(item.name, found.datasets[0]): drill_down(results, item.gate, found, limit) for item, found in rows}
 
 
-def drilldown_table(cases: Sequence[QueryCase], gate: Gate) -> Table:
-    """Return the first queries of what ``drill_down`` returned for a gate as a table."""
+def drilldown_table(cases: Sequence[QueryCase], gate: Gate, dataset: str) -> Table:
+    """Return the first queries of what ``drill_down`` returned for a gate on a dataset as a table."""
     rows = tuple(_row(case) for case in cases[:_TOP])
     first, second = gate.arms
     notes = [
@@ -113,7 +113,7 @@ def drilldown_table(cases: Sequence[QueryCase], gate: Gate) -> Table:
         name="drilldown",
         caption=f"The {len(rows)} queries with the largest differences, scores × 100",
         columns=("Query", first, second, "Difference", "Share", "First relevant"),
-        groups=(RowGroup(" against ".join(gate.sides), rows),) if rows else (),
+        groups=(RowGroup(f"{' against '.join(gate.sides)}, {gate.metric} on {dataset}", rows),) if rows else (),
         notes=tuple(notes),
     )
 
@@ -141,7 +141,7 @@ def _row(case: QueryCase) -> tuple[Cell, ...]:
     return (
         Cell(f"{case.query_id}: {short}" if short else case.query_id),
         *(Cell.number(value, ".2f") for value in numbers[:2]),
-        *(Cell.number(value, "+.2f") for value in numbers[2:]),
+        *(Cell.signed(value) for value in numbers[2:]),
         Cell(" → ".join(_first_ranks(ranks) or "?" for ranks in (case.first_ranks, case.second_ranks))),
     )
 

@@ -235,7 +235,7 @@ def _print_verdict(analysis: Analysis) -> None:
     for item in analysis.judgments:
         for row in item.rows:
             if cases := analysis.cases[item.name, row.datasets[0]]:
-                _print_table(drilldown_table(cases, item.gate))
+                _print_table(drilldown_table(cases, item.gate, row.datasets[0]))
 
 
 def _print_systems(found: SystemComparison) -> None:

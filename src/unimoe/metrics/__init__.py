@@ -16,7 +16,7 @@ that could be there, so that 1 can be reached where more than K documents are re
   first K of the run. Where a run holds fewer than K documents, what it does not hold is not counted as missed.
 """
 
-from unimoe.metrics.names import canonical_metric, is_binary, metric_cutoff, register_measure
+from unimoe.metrics.names import canonical_metric, is_binary, lowest_relevant, metric_cutoff, register_measure
 from unimoe.metrics.scoring import (
     DEFAULT_METRICS,
     Scores,
@@ -40,6 +40,7 @@ __all__ = [
     "from_grade",
     "is_binary",
     "level_note",
+    "lowest_relevant",
     "metric_cutoff",
     "register_measure",
     "score_run",

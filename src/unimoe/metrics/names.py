@@ -70,6 +70,12 @@ class OtherMetric:
         return cutoff
 
     @property
+    def level(self) -> int | None:
+        """The lowest relevant grade, where the name fixes it."""
+        level: int | None = self.measure.params.get("rel")
+        return level
+
+    @property
     def binary(self) -> bool:
         """Whether a relevance level changes it. Some measures (NumRet, RBP) mean something else without a level."""
         rel = self.measure.SUPPORTED_PARAMS.get("rel")
@@ -84,6 +90,7 @@ class FunctionMetric:
     function: MeasureFunction
     cutoff: int | None = None
     binary: bool = False
+    level: int | None = None
 
 
 MeasureFunction = Callable[[Mapping[str, int], Sequence[str]], float]
@@ -145,6 +152,16 @@ def is_binary(name: str) -> bool:
         UsageError: as in ``canonical_metric``.
     """
     return parse_metric(name).binary
+
+
+def lowest_relevant(name: str, level: int) -> int:
+    """Return the lowest grade that a metric counts as relevant: its name's, else the given one where it depends on one.
+
+    Raises:
+        UsageError: as in ``canonical_metric``.
+    """
+    metric = parse_metric(name)
+    return metric.level or (level if metric.binary else 1)
 
 
 def parse_metric(name: str) -> Metric:

@@ -98,6 +98,13 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
         """Return the training seeds of an arm that were measured on one ``task/dataset``, ascending."""
         return tuple(r.seed for r in self.measured(key, config_name) if r.seed is not None)
 
+    def paired_seeds(
+        self, arms: tuple[str, str], keys: Iterable[str], first: Collection[Seed], second: Collection[Seed]
+    ) -> tuple[Seed, ...]:
+        """Return the seeds of two arms that make pairs: those both have, if two or more and declared; else none."""
+        common = tuple(seed for seed in first if seed in second)
+        return common if len(common) > 1 and self.seeds_pair(arms, keys) else ()
+
     def seeds_pair(self, arms: Iterable[str], keys: Iterable[str]) -> bool:
         """Return whether the config of every result declares ``paired_seeds``: equal seeds of these arms are a pair.
 

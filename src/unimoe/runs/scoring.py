@@ -12,7 +12,7 @@ from pathlib import Path
 from unimoe.errors import DataError, UsageError, did_you_mean, first_few
 from unimoe.grouping import gathered
 from unimoe.io import HASH_LENGTH
-from unimoe.metrics import canonical_metric, is_binary, level_note, metric_cutoff, score_run
+from unimoe.metrics import canonical_metric, level_note, lowest_relevant, metric_cutoff, score_run
 from unimoe.results import read_result, refuse_changed_run, result_beside
 from unimoe.results.details import QueryDetail
 from unimoe.runs.selection import Judgments, RunSource
@@ -101,7 +101,7 @@ def score_source(source: RunSource, scoring: Scoring) -> ScoredRun:
         run = {query_id: head(scores, scoring.depth) for query_id, scores in run.items()}
     order = {query_id: ranked(scores) for query_id, scores in run.items()}
     scores = score_run(qrels, run, scoring.every, judged.level)
-    lowest = judged.level if is_binary(scoring.main) else 1
+    lowest = lowest_relevant(scoring.main, judged.level)
     return ScoredRun(
         source=source,
         depth=max(len(order.get(query_id, ())) for query_id in qrels),

@@ -23,7 +23,11 @@ QrelsContent: TypeAlias = Path | Mapping[str, Mapping[str, int]]
 PLACE = "{dataset}"  # what a pattern holds in place of a dataset's name
 
 _WILDCARD = re.compile(r"[*?\[]")
+_WILDCARDS = re.compile(r"(\*+|\?|\[[^\]]*\])")
 _EXTENSIONS = re.compile(r"(\.(trec|run|res|txt|tsv))?(\.gz)?$")
+
+
+Named: TypeAlias = tuple[int, str]  # place of a pattern, and a file that matches it without the dataset's name
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,13 @@ class Pattern:
         if not files:
             raise DataError(f"{self.option} {plain}: no file matches; check the pattern, and quote it from the shell")
         return sorted(files, key=natural_key)
+
+    def template(self, path: Path, dataset: str) -> str:
+        """Return the path of one of the files with ``{dataset}`` where the name of the dataset is."""
+        texts = str(Path(self.path)).split(PLACE)
+        held = ("".join(map(_expression, _WILDCARDS.split(text))) for text in texts)
+        found = re.fullmatch(re.escape(dataset).join(f"({part})" for part in held), str(path))
+        return PLACE.join(found.groups()) if found else str(path)
 
 
 def judgments(content: QrelsContent, dataset: str | None = None, level: int | None = None) -> Judgments:
@@ -156,11 +167,30 @@ def select_runs(
                     f"{pattern.option} {pattern.path}: the same files for {len(datasets)} datasets; write {PLACE} "
                     "where the dataset's name is"
                 )
+        files = []
         for judged in datasets:
-            files = [path for pattern in of_system for path in pattern.files(judged.dataset)]
-            ordered = files if in_order else sorted(files, key=natural_key)
-            found += [RunSource(system, judged, seed, str(path), path) for seed, path in enumerate(ordered)]
+            here = [
+                (path, (place, pattern.template(path, judged.dataset)))
+                for place, pattern in enumerate(of_system)
+                for path in pattern.files(judged.dataset)
+            ]
+            files.append(here if in_order else sorted(here, key=lambda file: natural_key(file[0])))
+        for judged, here, seeds in zip(datasets, files, _seeds(files, in_order=in_order), strict=True):
+            found += [RunSource(system, judged, s, str(path), path) for (path, _), s in zip(here, seeds, strict=True)]
     return found
+
+
+def _seeds(files: Sequence[Sequence[tuple[Path, Named]]], *, in_order: bool) -> list[Sequence[int]]:
+    """Return the seed of each file of each dataset: files that differ in the dataset alone are of one training.
+
+    Where no training has a file on every dataset, the names say nothing, and seeds are places.
+    """
+    runs = [[run for _, run in of_dataset] for of_dataset in files]
+    if len(runs) == 1 or not set.intersection(*map(set, runs)):
+        return [range(len(of_dataset)) for of_dataset in runs]
+    every = {run for of_dataset in runs for run in of_dataset}
+    order = sorted(every, key=lambda run: (run[0] if in_order else 0, natural_key(run[1]), run[0]))
+    return [[order.index(run) for run in of_dataset] for of_dataset in runs]
 
 
 def select_keys(keys: Sequence[str], names: Sequence[str]) -> set[str]:
@@ -212,6 +242,11 @@ def _refuse_unusable(name: str) -> None:
     problem = name_problem(name, is_folder=True) or ("is the analysis's own" if name == "analysis" else None)
     if problem:
         raise UsageError(f"a system cannot be named {shortened(name)!r}, which {problem}; choose another name")
+
+
+def _expression(part: str) -> str:
+    """Return a wildcard as a regular expression that matches what it does and more; other text as it is."""
+    return ".*" if part[:1] == "*" else "." if part[:1] in ("?", "[") else re.escape(part)
 
 
 def _without_seed(part: str) -> str:

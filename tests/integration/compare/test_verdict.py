@@ -76,6 +76,18 @@ class TestVerdict:
         (gate,) = json.loads(done.stdout)["gates"]["gates"]
         assert gate["datasets"].keys() == datasets.keys()
         assert gate["label"] == "PASS"
+        text = words_of(compare("--specialist", files[0], "--joint", files[1], *dataset_options(tmp_path, ["x", "y"])))
+        for dataset in datasets:
+            assert f"joint against specialist, ndcg@10 on {dataset} Query" in text, "whose queries they are"
+
+    def test_a_suite_takes_the_trainings_that_are_on_every_dataset(self, tmp_path: Path) -> None:
+        write_systems(tmp_path, {"x": 20, "y": 30}, {"a": (0.5, 4), "b": (2.0, 3)})
+        (tmp_path / "x" / "a-seed2.trec").unlink()
+        files = [f"{tmp_path}/{{dataset}}/{name}-seed*.trec" for name in ("a", "b")]
+        done = compare("--specialist", files[0], "--joint", files[1], *dataset_options(tmp_path, ["x", "y"]), "--json")
+        (gate,) = json.loads(done.stdout)["gates"]["gates"]
+        assert gate["seeds"] == {"specialist": [0, 2, 3], "joint": [0, 1, 2]}
+        assert gate["datasets"]["y"]["seeds"]["specialist"] == [0, 1, 2, 3]
 
     def test_texts_of_queries_and_ranks_of_relevant_documents(self, one_query: Arms, tmp_path: Path) -> None:
         queries = tmp_path / "queries.tsv"
@@ -203,6 +215,10 @@ class TestWhatReviewersFound:
         Path(f"{q}.json").write_text('{"name": "dl20", "relevance_level": 2}', encoding="utf-8")
         done = compare_arms((a, b, q), "--metric", "map", "--output-dir", tmp_path / "out")
         assert "Relevance level 2 on dl20" in done.stdout
+        assert "map (relevant from grade 2) x 100" in done.stdout
+        assert (
+            "map (relevant from grade 2) on dl20" in (tmp_path / "out" / "analysis" / "tables" / "gates.md").read_text()
+        )
         assert "counts from 2" not in done.stderr
         stored = read_result(result_path(tmp_path / "out", "joint", 1, "retrieval", "dl20"))
         assert stored.relevance_level == 2

@@ -9,6 +9,7 @@ import pytest
 import scipy.stats
 from support.results import make_result, query_ids, simulate
 
+from unimoe.analysis.compare import compute_interference_metrics
 from unimoe.analysis.comparisons import (
     Comparison,
     Question,
@@ -19,6 +20,7 @@ from unimoe.analysis.comparisons import (
     difference,
     questions_of,
 )
+from unimoe.analysis.tables.comparisons import comparisons_table
 from unimoe.errors import DataError, UsageError
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results
@@ -114,6 +116,22 @@ class TestRows:
             ]
             (rows[paired],) = compare_arms(results(*items), iterations=50)
         assert rows[True].difference.standard_error < rows[False].difference.standard_error
+
+    def test_declared_pairs_take_the_seeds_of_both_arms_as_a_gate_does(self) -> None:
+        """The table tested four seeds against three without pairs, beside a gate on the three pairs."""
+        rng = np.random.default_rng(5)
+        luck, base = rng.normal(0.0, 0.03, (4, 1)), rng.normal(0.5, 0.1, 100)
+        system, baseline = (base + gap + luck + rng.normal(0.0, 0.02, (4, 100)) for gap in (-0.02, 0.0))
+        items = [make_result("joint_r8", seed, system[seed], paired_seeds=True) for seed in range(3)]
+        items += [make_result("rank_only_r8", seed, baseline[seed], paired_seeds=True) for seed in range(4)]
+        found = results(*items)
+        (row,), (judgment,) = compare_arms(found, iterations=50), compute_interference_metrics(found)
+        assert row.seeds == judgment.found.seeds == ((0, 1, 2), (0, 1, 2))
+        assert row.p == pytest.approx(judgment.found.estimate.p)
+        assert row.delta == pytest.approx(judgment.found.delta)
+        assert row.left_out == ("rank_only_r8 seed 3",)
+        said = "joint_r8 − rank_only_r8 on reranking/apidocs, since seeds pair and the other arm lacks the seed"
+        assert any(said in note for note in comparisons_table(found, [row]).notes)
 
     def test_numbers_of_seeds_may_differ_and_their_order_changes_nothing(self) -> None:
         specialist, joint = simulate(5, 40, 0.02, rng=np.random.default_rng(3))

@@ -125,7 +125,7 @@ def test_without_any_sidecar_the_scores_are_still_there(tmp_path: Path) -> None:
     cases = drilled(results)
     assert [case.query_id for case in cases] == ["q000", "q002"]
     assert {(case.text, len(case.relevant)) for case in cases} == {("", 0)}
-    table = drilldown_table(cases, GATE)
+    table = drilldown_table(cases, GATE, "apidocs")
     assert "and 3 more like it" in table.notes[-1]
 
 
@@ -144,7 +144,7 @@ def test_each_sidecar_is_read_once_however_many_queries(tmp_path: Path, monkeypa
 
 
 def test_the_table_shows_text_share_and_first_relevant_ranks(tmp_path: Path) -> None:
-    table = drilldown_table(drilled(written(tmp_path)), GATE)
+    table = drilldown_table(drilled(written(tmp_path)), GATE, "apidocs")
     first = [cell.text for cell in table.groups[0].rows[0]]
     assert first == ["q000: text of q000", "80.00", "30.00", "-50.00", "+21.74", "1 2 → 7 7"]
     assert "joint_r8 against rank_only_r8" in table.to_markdown()
@@ -152,7 +152,7 @@ def test_the_table_shows_text_share_and_first_relevant_ranks(tmp_path: Path) -> 
 
 def test_the_table_shortens_long_texts_and_stops_at_its_limit() -> None:
     case = QueryCase("q", "word " * 100, 0.5, 0.1, -0.4, 0.1, {"d": 1}, {"d": (None,)}, {}, ())
-    table = drilldown_table([case] * 30, GATE)
+    table = drilldown_table([case] * 30, GATE, "apidocs")
     assert len(table.groups[0].rows) == 10
     row = table.groups[0].rows[0]
     assert len(row[0].text) < 70
@@ -160,4 +160,4 @@ def test_the_table_shortens_long_texts_and_stops_at_its_limit() -> None:
 
 
 def test_a_table_of_no_cases_has_no_rows() -> None:
-    assert drilldown_table((), GATE).groups == ()
+    assert drilldown_table((), GATE, "apidocs").groups == ()

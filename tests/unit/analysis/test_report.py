@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -85,14 +86,19 @@ class TestCards:
         assert "train two more" in card.headline
         assert any("one seed of rank_only_r8 and joint_r8" in line for line in contents.missing)
 
-    def test_a_gate_that_cannot_be_judged_is_named_with_its_reason(self, tmp_path: Path) -> None:
-        registration = load_gates(gate_file(tmp_path, kill=INTERFERENCE, gone=INTERFERENCE | {"joint": "joint_r9"}))
+    def test_a_gate_that_cannot_be_judged_is_named_with_its_reason(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gate_file(tmp_path, kill=INTERFERENCE, gone=INTERFERENCE | {"joint": "joint_r9"})
+        monkeypatch.chdir(tmp_path)
+        registration = load_gates(Path("gates.yaml"))
         contents = contents_of(steady(0.9), registration)
         gone, kill = contents.cards
         assert kill.about == "joint_r8 against rank_only_r8, ndcg@10; gate kill, registered"
         assert gone.label == "NOT JUDGED"
         assert gone.gauge is None
         assert "did you mean 'joint_r8'?" in gone.headline
+        assert gone.headline.startswith("gates.yaml: "), "a path is quoted as it is"
         assert any(line.startswith("gone was not judged:") for line in contents.missing)
 
     def test_datasets_are_parts_of_one_card(self) -> None:
@@ -170,6 +176,14 @@ class TestSystems:
             f"bm25 [{100 * low:.1f}, {100 * high:.1f}] (p < .0001 after Holm), and is significantly better than bm25 "
             "and minilm."
         )
+
+    @pytest.mark.parametrize(("p", "said"), [(0.04998, ".04998"), (0.05, ".0500"), (1.0, "1"), (1e-6, "< .0001")])
+    def test_p_is_said_on_its_side_of_the_level(self, p: float, said: str) -> None:
+        """A significant difference had "p .0500"."""
+        results = loaded(systems(alpha=0.05, beta=0.0))
+        (tested,) = compare_arms(results, iterations=10)
+        (sentence,) = systems_headlines(results, [replace(tested, p_holm=p)])
+        assert f"(p {said} after Holm), and is {'' if p < 0.05 else 'not '}significantly better" in sentence
 
     def test_the_order_of_the_comparison_does_not_matter(self) -> None:
         results = loaded(systems(alpha=0.05, beta=0.0))

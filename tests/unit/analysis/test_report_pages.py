@@ -17,7 +17,7 @@ from support.reports import UNUSUAL, Scores, contents_of, loaded, noisy, steady,
 from support.results import make_result, query_ids, write_experiment
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.drilldown import MOST_CASES, QueryCase, Ranks
+from unimoe.analysis.drilldown import MOST_CASES, QueryCase, Ranks, drilldown_table
 from unimoe.analysis.figures import all_figures, to_svg
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.report import gather, write_report
@@ -140,6 +140,16 @@ class _Page(HTMLParser):
 
 
 class TestHtml:
+    def test_a_tiny_difference_of_a_query_has_no_sign(self) -> None:
+        """It was -0.00 in the list of queries."""
+        scores = {"rank_only_r8": [0.5, 0.6] * 4, "joint_r8": [0.5 - 1e-7, 0.6 + 1e-7] * 4}
+        analysis = Analysis(loaded([make_result(arm, 0, values) for arm, values in scores.items()]))
+        page = html_page(gather(analysis, []), [])
+        assert "<td>0.00</td>\n<td>0.000</td>" in page
+        table = drilldown_table(analysis.cases["reranking.joint_r8", "apidocs"], analysis.judgments[0].gate, "apidocs")
+        for said in (page, table.to_markdown()):
+            assert not re.search(r"[-+−]0\.00", said)
+
     def test_the_only_script_that_may_run_is_the_reports_own(self) -> None:
         page = html_page(contents_of(noisy()), [])
         policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page)

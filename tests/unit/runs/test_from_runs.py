@@ -119,6 +119,16 @@ class TestDatasets:
             assert {result.relevance_level for result in found.results.results} == {level}
             assert not found.warnings
 
+    def test_a_level_in_the_metrics_name_chooses_the_relevant_documents_too(self, tmp_path: Path) -> None:
+        """The ranks of RBP(rel=2) were those of documents that it does not count."""
+        graded = {query_id: {"rel": 2, "d1": 1} for query_id in QUERIES}
+        a, b, q = write_arms(tmp_path, graded, [ranks(1, 1, 1)], [ranks(2, 3, 4)])
+        judged = judgments(q)
+        for metric, relevant in (("RBP(rel=2)", {"rel"}), ("AP(rel=2)", {"rel"}), ("map", {"rel", "d1"})):
+            sources = [RunSource(system, judged, 0, system, path) for system, path in (("a", a[0]), ("b", b[0]))]
+            found = score_systems(sources, Scoring((metric,)), "test").results
+            assert set(found.details["a", 0, found.dataset_keys[0]][QUERIES[0]].relevant) == relevant
+
     def test_grades_above_1_without_a_stated_level_are_pointed_out(self, tmp_path: Path) -> None:
         graded = {query_id: {"rel": 2, "d1": 1} for query_id in QUERIES}
         found = scored(tmp_path, [ranks(1, 1, 1)], [ranks(2, 3, 4)], graded)
@@ -170,6 +180,28 @@ class TestPatterns:
         stems = [Path(source.name).stem for source in found if source.judged.dataset == "y"]
         assert stems == [f"mono-seed{n}" for n in range(1, 12)]
         assert all("/x/" in source.name for source in found if source.judged.dataset == "x")
+
+    @pytest.mark.parametrize("in_order", [False, True])
+    def test_a_training_that_a_dataset_lacks_moves_no_other(self, tmp_path: Path, in_order: bool) -> None:
+        """The third training was seed 1 on the dataset without the second, and seed 2 on the other."""
+        write_systems(tmp_path, {"a": 2, "b-1": 2}, {"mono": (1.0, 11)})
+        (tmp_path / "a" / "mono-seed2.trec").unlink()
+        datasets = [judgments(tmp_path / f"{name}.qrels", name) for name in ("a", "b-1")]
+        pattern = Pattern.parse("--systems", f"{tmp_path}/./{{dataset}}/m?[n]o-seed*.trec")
+        found = select_runs({"mono": [pattern]}, datasets, in_order=in_order)
+        numbers = {
+            name: {s.seed: Path(s.name).stem for s in found if s.judged.dataset == name} for name in ("a", "b-1")
+        }
+        assert numbers["b-1"] == {n - 1: f"mono-seed{n}" for n in range(1, 12)}
+        assert numbers["a"] == {seed: stem for seed, stem in numbers["b-1"].items() if seed != 1}
+
+    def test_names_that_no_two_datasets_share_are_counted_by_place(self, tmp_path: Path) -> None:
+        write_systems(tmp_path, {"x": 2, "y": 2}, {"mono": (1.0, 2)})
+        for number in (1, 2):
+            (tmp_path / "y" / f"mono-seed{number}.trec").rename(tmp_path / "y" / f"mono-on-monday-{number}.trec")
+        datasets = select_datasets(None, [str(tmp_path / "x.qrels"), str(tmp_path / "y.qrels")], None)
+        found = select_runs({"mono": [Pattern.parse("--systems", f"{tmp_path}/{{dataset}}/mono-*.trec")]}, datasets)
+        assert [source.seed for source in found] == [0, 1, 0, 1]
 
     def test_of_several_datasets_hold_their_place(self, tmp_path: Path) -> None:
         write_systems(tmp_path, {"x": 2, "y": 2}, {})

@@ -134,7 +134,7 @@ def _regions(gate: Gate) -> Iterator[tuple[str, float]]:
 
 def _row(item: Judgment, found: Finding, name: str, look: Look, *, several: bool = False) -> Row:
     number = shown(item.gate, found.value)
-    held = shares(found).get(found.label)
+    held = shares(found, item.gate.confidence).get(found.label)
     return Row(
         name=name,
         value=100.0 * found.value,

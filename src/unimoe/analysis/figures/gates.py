@@ -16,6 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
 from unimoe.analysis.figures.style import NEUTRAL, Dashes, Look, fit, panels, set_titles
+from unimoe.analysis.formats import signed
 from unimoe.analysis.gates.definitions import Gate
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment
@@ -91,7 +92,7 @@ def _draw_differences(axes: Axes, differences: NDArray[np.float64], judged: Look
     axes.axhline(0.0, color=NEUTRAL, linewidth=0.6)
     wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
     counts = f"won {wins:,}, tied {len(differences) - wins - losses:,}, lost {losses:,}"
-    for height, text in ((0.97, counts), (0.85, f"mean {round(differences.mean(), 2) + 0.0:+.2f}")):
+    for height, text in ((0.97, counts), (0.85, f"mean {signed(float(differences.mean()))}")):
         axes.text(0.99, height, text, transform=axes.transAxes, ha="right", va="top")
 
 
@@ -111,7 +112,8 @@ def _which(item: Judgment, items: Sequence[Judgment]) -> str:
         return ""
     arms, metrics = {other.gate.sides for other in items}, {other.gate.metric for other in items}
     parts = [*([item.gate.sides[0]] if len(arms) > 1 else []), *([item.gate.metric] if len(metrics) > 1 else [])]
-    return f", {', '.join(parts or [item.name])}"
+    alike = [other for other in items if (other.gate.sides, other.gate.metric) == (item.gate.sides, item.gate.metric)]
+    return f", {', '.join(parts) if parts and len(alike) == 1 else item.name}"
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ class Curve:
     """What a gate found on one dataset, and the parts of its variance to plan from."""
 
     gate: Gate
+    title: str  # the dataset, and what tells the gate from others
     found: Finding
     terms: Terms
     interval: tuple[float, float]
@@ -141,7 +144,7 @@ class Curve:
 def power_curves(items: Sequence[Judgment]) -> list[Curve]:
     """Return a curve for each dataset of each judgment whose variance is known."""
     return [
-        Curve(item.gate, found, found.estimate.terms, found.estimate.interval)
+        Curve(item.gate, found.datasets[0] + _which(item, items), found, found.estimate.terms, found.estimate.interval)
         for item in items
         for found in item.rows
         if found.estimate.terms and found.estimate.interval and not found.why and item.gate.estimand != "seeds"
@@ -158,9 +161,8 @@ def power_figure(curves: Sequence[Curve], looks: Mapping[str, Look], notes: Sequ
     ]
     ylabel = "half of the interval, points"
     figure, grid = panels(len(curves), left=0.3, xlabel="queries", ylabel=ylabel, legend=legend, notes=notes)
-    several = len({curve.gate.sides for curve in curves}) > 1
-    titles = [f"{c.found.datasets[0]}{f', {c.gate.sides[0]}' if several else ''}" for c in curves]
-    set_titles(grid, titles, [f"{f'S = {c.seeds}, ' if c.seeds else ''}n = {c.found.queries:,}" for c in curves])
+    sizes = [f"{f'S = {c.seeds}, ' if c.seeds else ''}n = {c.found.queries:,}" for c in curves]
+    set_titles(grid, [curve.title for curve in curves], sizes)
     drawn = [_draw_curve(axes, curve, looks[curve.gate.sides[0]]) for axes, curve in zip(grid, curves, strict=True)]
     low, high = min(map(min, drawn)), max(map(max, drawn))
     for axes in grid:

@@ -137,7 +137,10 @@ class InterferenceGate(_Gate):
 
     def confidences(self, below: Below) -> dict[Label, float]:
         """Return the confidence in each label; they add up to 1."""
-        fail, passed = below(self.fail_below), below(self.pass_at)
+        fail = below(self.fail_below)
+        passed = max(
+            fail, below(self.pass_at)
+        )  # few queries: degrees of freedom vary, and confidence may fall a little
         return {"PASS": 1.0 - passed, "FAIL": fail, "MARGINAL": passed - fail}
 
 
@@ -178,8 +181,8 @@ class NonInferiorityGate(_DifferenceGate):
 
     @property
     def cutoffs(self) -> tuple[float, ...]:
-        """The margin, on the side of the loss."""
-        return (-self.margin,)
+        """The margin, on the side of the loss; never -0."""
+        return (0.0 - self.margin,)
 
 
 class EquivalenceGate(_DifferenceGate):

@@ -79,7 +79,8 @@ def find(gate: Gate, scores: GateScores) -> Finding:
     """Judge scores by a gate, whatever seeds and datasets they hold."""
     datasets = tuple(scores.by_dataset)
     quantity = quantity_of(gate, datasets)
-    found = estimate(scores.moments, quantity, "queries" if scores.single else gate.estimand)
+    as_they_are = scores.single or (gate.estimand != "seeds" and not scores.moments.groups)
+    found = estimate(scores.moments, quantity, "queries" if as_they_are else gate.estimand)
     why = _too_little(gate, scores) or found.unfit
     confidence = {} if why else gate.confidences(found.confidence_below)
     weights = ratio_weights(datasets, "tir_of_means")[0]

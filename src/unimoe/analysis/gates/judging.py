@@ -25,7 +25,7 @@ from unimoe.analysis.gates.definitions import (
 )
 from unimoe.analysis.gates.findings import Finding, Stability, find, quantity_of, stability_of
 from unimoe.analysis.gates.scores import GateScores, collect, refuse_unknown_arm, restricted
-from unimoe.analysis.statistics.estimates import LEVEL
+from unimoe.analysis.statistics.estimates import TWO_SEEDS
 from unimoe.analysis.statistics.power import Aim, PowerPlan, plan
 from unimoe.errors import DataError
 from unimoe.results import EvalResult
@@ -43,7 +43,7 @@ class Judgment:
 
     name: str
     gate: Gate  # as it was judged: in an advisory look, with the datasets that have results
-    registered: bool  # whether a file registers the gate; an unregistered gate decides nothing
+    registered: bool  # whether a file registers the gate; beside registered ones, another decides nothing
     found: Finding  # value, interval and label, over all datasets of the gate
     parts: tuple[Finding, ...]  # the same of each dataset with the seeds it has, where there are several
     otherwise: float | None  # TIR across several datasets by the way that the gate does not take
@@ -56,6 +56,12 @@ class Judgment:
     def label(self) -> Label:
         """The label with confidence."""
         return self.found.label
+
+    @property
+    def metric(self) -> str:
+        """The metric, with the lowest relevant grade where it depends on one."""
+        levels = " or ".join(map(str, self.scores.levels))
+        return f"{self.gate.metric} (relevant from grade {levels})" if levels else self.gate.metric
 
     @property
     def verdict(self) -> str:
@@ -93,13 +99,11 @@ class Learnt:
 
     baseline: str
     found: Finding
-    needed: float
 
     @property
     def holds(self) -> bool:
-        """Whether the specialist beats the baseline with the gate's confidence; one seed is taken as it is."""
-        estimate = self.found.estimate
-        return estimate.interval is not None and 1.0 - estimate.confidence_below(0.0) >= self.needed
+        """Whether the specialist beats the baseline with the gate's confidence."""
+        return self.found.label == "PASS"
 
 
 @dataclass(frozen=True)
@@ -206,7 +210,7 @@ def _parts(results: Results, gate: Gate) -> Iterator[Finding]:
 def _learnt(results: Results, gate: Gate) -> Learnt | None:
     """Compare the specialist with an arm that was not trained, by a superiority gate without a margin.
 
-    None where that arm has no results, or a DataError where the gate requires them.
+    One seed is taken as it is. None where that arm has no results, or a DataError where the gate requires them.
     """
     if not isinstance(gate, InterferenceGate):
         return None
@@ -217,7 +221,8 @@ def _learnt(results: Results, gate: Gate) -> Learnt | None:
         return None
     shared = gate.model_dump(include={"task", "datasets", "metric", "confidence", "estimand"})
     asked = SuperiorityGate(kind="superiority", system=gate.specialist, baseline=baseline, margin=0.0, **shared)
-    return Learnt(baseline, find(asked, collect(results, asked)), gate.confidence)
+    scores = collect(results, asked)
+    return Learnt(baseline, find(asked.model_copy(update={"estimand": "queries"}) if scores.single else asked, scores))
 
 
 def _required(gate: Gate, found: Finding, learnt: Learnt | None) -> Finding:
@@ -268,10 +273,7 @@ def _notes_on_scores(results: Results, gate: Gate, scores: GateScores) -> Iterat
         yield f"fewer than {_FEW_QUERIES} queries on {', '.join(few)}: the interval across datasets is a rough one"
     two = [arm for arm, seeds in zip(scores.arms, scores.seeds, strict=True) if len(seeds) == 2]
     if two:
-        yield (
-            f"two seeds of {' and '.join(two)}: where seeds carry most of the variance, a {100 * LEVEL:g} % interval "
-            "from two seeds covers as little as 91 %; train a third"
-        )
+        yield f"two seeds of {' and '.join(two)}: {TWO_SEEDS}"
     several = all(len(seeds) > 1 for seeds in scores.seeds)
     if several and not scores.paired and results.seeds_pair(gate.arms, gate.keys):
         yield "the experiment declares that seeds pair, but its arms share fewer than two: they are judged unpaired"

@@ -30,7 +30,7 @@ def gate_lines(registration: Registration | None, outcomes: Outcomes) -> str:
 def origin(registration: Registration | None) -> str:
     """Say which file registered the gates, or that none did."""
     if registration is None or registration.path is None or registration.registered is None:
-        return "No gates were registered before the results; the default cutoffs are used, and they decide nothing"
+        return "No gates were registered before the results; the default cutoffs are used"
     when = registration.registered.isoformat().replace("+00:00", "Z")
     return f"Gates of {registration.path}, registered {when}, hash {registration.content_hash}"
 
@@ -50,7 +50,7 @@ def judgment_lines(item: Judgment) -> Iterator[tuple[str, str]]:
     yield ("TIR" if isinstance(gate, InterferenceGate) else "Difference"), _value(item)
     yield "Scores", _scores(item)
     if found.confidence:
-        held = ", ".join(f"{label} {share}" for label, share in shares(found).items())
+        held = ", ".join(f"{label} {share}" for label, share in shares(found, gate.confidence).items())
         yield "Confidence", f"{held}; a label needs {gate.confidence:g}"
     yield "Action", action(item)
     if len(item.rows) > 1:
@@ -148,7 +148,7 @@ def _scores(item: Judgment) -> str:
         of_runs = f": {', '.join(f'{100 * run:.2f}' for run in runs)}" if len(runs) > 1 else ""
         parts.append(f"{arm} {100 * mean:.2f} ({number}{of_runs})")
     paired = "; seeds pair, as the experiment declares" if found.paired else ""
-    return f"{item.gate.metric} x 100, {found.queries:,} queries: {', '.join(parts)}{paired}"
+    return f"{item.metric} x 100, {found.queries:,} queries: {', '.join(parts)}{paired}"
 
 
 def _as_json(outcome: Outcome) -> dict[str, Any]:
@@ -159,6 +159,7 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
     return facts | {
         "registered": outcome.registered,
         "headline": headline(outcome),
+        "relevance_levels": outcome.scores.levels,
         **_finding_as_json(outcome, outcome.found),
         "action": action(outcome),
         "advisory": outcome.advisory,
@@ -176,7 +177,7 @@ def _finding_as_json(item: Judgment, found: Finding) -> dict[str, Any]:
     return {
         "label": found.label,
         "estimate_lies": region(item.gate, found),
-        "confidence": {label: float(share) for label, share in shares(found).items()},
+        "confidence": {label: float(share) for label, share in shares(found, item.gate.confidence).items()},
         "interval": found.estimate.as_json(),
         "why": found.why or None,
         "means": dict(zip(item.gate.arms, found.means, strict=True)),

@@ -104,8 +104,11 @@ def default_gates(results: Results, registered: Registration | None = None) -> R
         name = f"{pair.task}.{pair.joint}"
         name += f"-{pair.specialist}" if len({p for p, _ in alike}) > 1 else ""
         name += f"-{metric}" if len({m for _, m in alike}) > 1 else ""
-        like = next((g for g in held if isinstance(g, InterferenceGate) and g.task == pair.task), None)
-        settings = {} if like is None else like.model_dump()
+        alike_gates = (g for g in held if isinstance(g, InterferenceGate) and g.task == pair.task)
+        settings: dict[str, Any] = next((g.model_dump() for g in alike_gates), {})
+        beaten = settings.get("specialist_must_beat")
+        if not all(results.measured(f"{pair.task}/{dataset}", beaten) for dataset in datasets):
+            settings["specialist_must_beat"] = None  # what nobody required here must not keep it from being judged
         gates[name] = gate_of(pair, **settings | {"datasets": datasets, "metric": metric, "seeds": None})
     return Registration(gates)
 

@@ -11,7 +11,7 @@ from unimoe.analysis.gates.definitions import Gate
 from unimoe.analysis.statistics.variance import Array, Moments, groups_of, moments
 from unimoe.errors import DataError, did_you_mean
 from unimoe.grouping import gathered
-from unimoe.metrics import dataset_group
+from unimoe.metrics import dataset_group, is_binary
 from unimoe.results.folder import Results, Seed
 
 
@@ -23,6 +23,7 @@ class GateScores:
     seeds: tuple[tuple[Seed, ...], tuple[Seed, ...]]  # of each arm, the same on all datasets; ``(None,)`` without any
     paired: bool  # whether equal seeds make a pair, which the experiment declares
     by_dataset: dict[str, tuple[Array, Array]]  # scores of both arms, ``(seeds, queries)``, in the gate's order
+    levels: tuple[int, ...] = ()  # lowest relevant grades, where the metric depends on them
     numbered: bool = True  # whether seeds are those of trainings; those of run files are only their places in a list
 
     @property
@@ -86,16 +87,15 @@ def collect(results: Results, gate: Gate) -> GateScores:
     _refuse_missing(results, gate)
     (arm, other), keys, metric = gate.arms, gate.keys, gate.metric
     first, second = _seeds(results, gate, arm), _seeds(results, gate, other)
-    common = tuple(seed for seed in first if seed in second)
-    paired = len(common) > 1 and results.seeds_pair(gate.arms, keys)
-    if paired:
+    if common := results.paired_seeds(gate.arms, keys, first, second):
         first = second = common
     blocks = [(results.scores(arm, key, first, metric), results.scores(other, key, second, metric)) for key in keys]
     return GateScores(
         arms=gate.arms,
         seeds=(first, second),
-        paired=paired,
+        paired=bool(common),
         by_dataset=dict(zip(gate.datasets, blocks, strict=True)),
+        levels=tuple(sorted({results.measured(k, arm)[0].relevance_level for k in keys if is_binary(metric)})),
         numbered=all(r.identity.checkpoint != "none" for k in keys for a in gate.arms for r in results.measured(k, a)),
     )
 

@@ -112,24 +112,26 @@ def interval_text(item: Judgment, row: Finding) -> str:
     return f"[{', '.join(ends) or 'no interval'}]"
 
 
-def shares(found: Finding) -> dict[Label, str]:
-    """Return the confidence in each label with three decimals that add up to 1 and never round up to certainty.
+def shares(found: Finding, needed: float) -> dict[Label, str]:
+    """Return the confidence in each label as decimals that add up to 1 and never round up to certainty.
 
-    The largest is rounded down, and what is left is shared by the others.
+    The largest is rounded down, to three decimals or as many as keep it on its side of the confidence that a label
+    needs, and what is left is shared by the others.
     """
     if not found.confidence:
         return {}
-    exact = {label: 1000 * held for label, held in found.confidence.items()}
-    top = max(exact, key=exact.__getitem__)
-    whole = {label: math.floor(value + 1e-9) for label, value in exact.items()}
-    whole[top] = min(whole[top], 999)
-    rest = 1000 - sum(whole.values())
-    for label in sorted((label for label in exact if label != top), key=lambda name: whole[name] - exact[name]):
-        if rest > 0:
-            whole[label] += 1
-            rest -= 1
-    whole[top] += rest
-    return {label: f"{thousandths / 1000:.3f}" for label, thousandths in whole.items()}
+    top = max(found.confidence, key=found.confidence.__getitem__)
+    held = found.confidence[top]
+    floors = ((d, min(math.floor(10**d * held + 1e-9), 10**d - 1)) for d in range(3, 15))
+    digits, floor = next(((d, n) for d, n in floors if (n >= 10**d * needed) == (held >= needed)), (15, 10**15 - 1))
+    exact = {label: 10**digits * share for label, share in found.confidence.items()}
+    whole = {label: math.floor(value + 1e-9) for label, value in exact.items()} | {top: floor}
+    rest = 10**digits - sum(whole.values())
+    others = sorted((label for label in exact if label != top), key=lambda name: whole[name] - exact[name])
+    for label in others[:rest]:
+        whole[label] += 1
+    whole[top] += max(0, rest - len(others))
+    return {label: f"{number / 10**digits:.{digits}f}" for label, number in whole.items()}
 
 
 def unit(gate: Gate) -> str:

@@ -137,7 +137,7 @@ def _judged(item: Judgment) -> Card:
 def _refused(item: Refusal, registered: bool) -> Card:
     return Card(
         label="NOT JUDGED",
-        headline=_sentence(str(item.error)),
+        headline=f"{item.error}.",
         action="Nothing is decided",
         heading=_heading(item.gate),
         about=_about(item.name, item.gate, registered=registered),

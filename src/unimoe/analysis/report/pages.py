@@ -12,6 +12,7 @@ from importlib import resources
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from unimoe.analysis.formats import signed
 from unimoe.analysis.report.cards import Card
 from unimoe.analysis.report.provenance import Fact
 from unimoe.analysis.report.queries import Queries
@@ -65,6 +66,7 @@ def html_page(contents: Contents, figures: Sequence[DrawnFigure]) -> str:
     escaping could not run. Style stays open because SVG and HTML set colours and positions in attributes.
     """
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["signed"] = signed
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     script = _packaged("report.js")
     leading, others = _leading(figures)

@@ -47,7 +47,10 @@
     return made;
   };
   const number = (value, digits) => cell("td", "", value.toFixed(digits).replace("-", "−"));
-  const signed = (value, digits) => cell("td", "", (value < 0 ? "−" : "+") + Math.abs(value).toFixed(digits));
+  const signed = (value, digits) => {
+    const text = Math.abs(value).toFixed(digits);
+    return cell("td", "", (Number(text) === 0 ? "" : value < 0 ? "−" : "+") + text);
+  };
 
   const rendered = (row) => {
     const ranks = cell("ul", "", ...row.ranks.map((text) => isolated(text, "li")));

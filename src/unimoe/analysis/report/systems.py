@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from unimoe.analysis.comparisons import ALPHA, Comparison
+from unimoe.analysis.formats import p_text
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.grouping import gathered
 from unimoe.results.folder import Results
@@ -77,7 +78,7 @@ def _certainty(c: Comparison, best: str) -> str:
         return f"(not tested: {c.unfit})"
     low, high = c.interval if c.system == best else (-c.interval[1], -c.interval[0])
     digits = _digits(c)
-    p = "p < .0001" if c.p_holm < 0.00005 else f"p {f'{c.p_holm:.4f}'.removeprefix('0').replace('1.0000', '1')}"
+    p = f"p {p_text(c.p_holm)}".replace("<0.", "< .").replace(" 0.", " .").replace("1.0000", "1")
     return f"[{100 * low:.{digits}f}, {100 * high:.{digits}f}] ({p} after Holm)"
 
 

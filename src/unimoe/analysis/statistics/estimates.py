@@ -18,6 +18,7 @@ from scipy.special import stdtr, stdtrit
 from unimoe.analysis.statistics.variance import Array, Estimand, Moments, Terms
 
 LEVEL = 0.95  # of every interval
+TWO_SEEDS = "where seeds carry most of the variance, a 95 % interval from two covers as little as 92 %; train a third"
 MIN_DIFFERING = 6  # queries on which two arms must differ: with fewer no sign-flip test reaches .05
 
 
@@ -138,7 +139,7 @@ def _unfit(found: Moments, quantity: Quantity, value: float, estimand: Estimand)
     if estimand != "seeds" and min(found.queries) < 2:
         return "a dataset has one query, and other queries cannot be judged by it"
     if estimand == "seeds" and not found.groups:
-        return "other training seeds cannot be judged by one seed"
+        return "other training seeds cannot be judged by one run of each arm"
     for weights in quantity.weights if isinstance(quantity, LossRatios) else ():
         contrast = np.zeros_like(found.means)
         contrast[:, 0] = weights

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from unimoe.analysis.arms import arm_order
 from unimoe.analysis.comparisons import ALPHA, Comparison, before_after
-from unimoe.analysis.statistics.estimates import LEVEL
+from unimoe.analysis.statistics.estimates import LEVEL, TWO_SEEDS
 from unimoe.analysis.tables.cells import ABSENT, Cell, Row, caveat_notes, row_groups
 from unimoe.analysis.tables.table import Table
 from unimoe.console import stderr, stdout
@@ -189,6 +189,12 @@ def _limits(comparisons: Sequence[Comparison]) -> Iterator[str]:
     for where, arms in alike.items():
         rows = "its rows take that run as it is" if len(arms) == 1 else "their rows take these runs as they are"
         yield f"One run of {', '.join(arms)}{where}: {rows}."
+    two = (a for c in comparisons for a, seeds in zip((c.system, c.baseline), c.seeds, strict=True) if len(seeds) == 2)
+    if named := ", ".join(dict.fromkeys(two)):
+        yield f"Two seeds of {named}: {TWO_SEEDS}."
+    unpaired = gathered((f"{c.system} − {c.baseline} on {c.key}", run) for c in comparisons for run in c.left_out)
+    for row, runs in unpaired.items():
+        yield f"Left out of {row}, since seeds pair and the other arm lacks the seed: {', '.join(dict.fromkeys(runs))}."
     untested = gathered((c.unfit, f"{c.system} − {c.baseline} on {c.key}") for c in comparisons if c.p is None)
     for reason, names in untested.items():
         yield f"No test of {', '.join(dict.fromkeys(names))}: {reason}."

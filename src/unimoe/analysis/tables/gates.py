@@ -41,7 +41,7 @@ def gates_table(outcomes: Outcomes) -> Table:
         columns=("Gate", "Value", "Low", "High", "Queries", "Seeds", "Estimate", "Verdict", "Confidence"),
         groups=row_groups(("", _gate_row(item)) for item in judged),
         notes=(
-            *_verdict_notes(judged, [item.found for item in judged]),
+            *_verdict_notes(judged, [(item, item.found) for item in judged]),
             *(f"{outcome.name} was not judged: {outcome.error}" for outcome in refused),
         ),
     )
@@ -70,7 +70,7 @@ def datasets_table(judgments: Sequence[Judgment]) -> Table:
         notes=(
             "Delta: joint minus specialist, in points; TIR is the share of the specialist's score that is lost. "
             "The standard deviation describes the seeds that both arms have; the interval takes all seeds and queries.",
-            *_verdict_notes(judgments, [found for item in judgments for found in item.rows]),
+            *_verdict_notes(judgments, [(item, found) for item in judgments for found in item.rows]),
             *cut,
         ),
     )
@@ -168,7 +168,7 @@ def _one_claim(judgments: Sequence[Judgment]) -> str:
     return f" ({claims.pop()})" if len(claims) == 1 else ""
 
 
-def _verdict_notes(judgments: Sequence[Judgment], findings: Iterable[Finding]) -> Iterator[str]:
+def _verdict_notes(judgments: Sequence[Judgment], findings: Iterable[tuple[Judgment, Finding]]) -> Iterator[str]:
     """Yield how to read labels, what the gates ask, what intervals hold for, and what else a reader must know."""
     yield (
         "Estimate: where the value lies against the gate's cutoffs, however uncertain it is. Verdict: the label that "
@@ -176,10 +176,10 @@ def _verdict_notes(judgments: Sequence[Judgment], findings: Iterable[Finding]) -
         "separate experts and against the joint model."
     )
     yield from _claims(judgments)
-    certain = [found for found in findings if found.estimate.interval is not None]
-    names = gathered((found.estimate.estimand, ", ".join(found.datasets)) for found in certain)
-    for estimand, datasets in names.items():
-        where = f" on {'; '.join(dict.fromkeys(datasets))}" if len(names) > 1 else ""
+    certain = [(item, found.estimate.estimand, found) for item, found in findings if found.estimate.interval]
+    names = gathered((estimand, f"{item.name} on {_datasets(item, found)}") for item, estimand, found in certain)
+    for estimand, of_gates in names.items():
+        where = f" of {', '.join(of_gates)}" if len(names) > 1 else ""
         yield f"Intervals{where} hold for {ESTIMANDS[estimand]}."
     yield from (f"{item.name}{remark}" for item in judgments for remark in _remarks(item))
 
@@ -190,7 +190,7 @@ def _claims(judgments: Sequence[Judgment]) -> Iterator[str]:
         gate, few = item.gate, len(item.gate.datasets) <= _DATASETS_NAMED
         of = f"TIR of {' against '.join(gate.sides)}, " if isinstance(gate, InterferenceGate) else ""
         where = ", ".join(gate.datasets) if few else f"{len(gate.datasets)} datasets"
-        yield f"{item.name}: {of}{asked(gate)}; {gate.task}, {gate.metric} on {where}."
+        yield f"{item.name}: {of}{asked(gate)}; {gate.task}, {item.metric} on {where}."
     for registered, word in ((True, "yes"), (False, "no: the default cutoffs")):
         names = [item.name for item in judgments if item.registered == registered]
         if names:
@@ -243,9 +243,9 @@ def _judged_cells(item: Judgment, found: Finding, middle: Sequence[Cell] = ()) -
     return *ends, *middle, Cell(region(item.gate, found)), Cell(label)
 
 
-def _confidence(found: Finding, label: Label) -> Cell:
+def _confidence(item: Judgment, found: Finding, label: Label) -> Cell:
     held = found.confidence.get(label)
-    return Cell(ABSENT) if held is None else Cell(shares(found)[label], value=held)
+    return Cell(ABSENT) if held is None else Cell(shares(found, item.gate.confidence)[label], value=held)
 
 
 def _means(found: Finding) -> list[Cell]:
@@ -256,7 +256,7 @@ def _gate_row(item: Judgment) -> Row:
     found = item.found
     seeds = dict.fromkeys(ABSENT if of_arm == (None,) else str(len(of_arm)) for of_arm in found.seeds)
     cells = _judged_cells(item, found, (Cell.count(found.queries), Cell(" v ".join(seeds))))
-    return Cell(item.name), _value(item, found.value), *cells, _confidence(found, item.label)
+    return Cell(item.name), _value(item, found.value), *cells, _confidence(item, found, item.label)
 
 
 def _dataset_row(item: Judgment, found: Finding, names: Mapping[str, Cell]) -> Row:
@@ -275,7 +275,7 @@ def _dataset_row(item: Judgment, found: Finding, names: Mapping[str, Cell]) -> R
         Cell(item.gate.metric),
         Cell(ABSENT if terms is None else ESTIMANDS[found.estimate.estimand]),
         *map(Cell.number, numbers),
-        *(_confidence(found, label) for label in _LABELS),
+        *(_confidence(item, found, label) for label in _LABELS),
     )
 
 

@@ -206,6 +206,19 @@ def test_each_gate_has_its_own_cutoffs(tmp_path: Path) -> None:
     assert drawn["difference-forest"].leads
 
 
+def test_panels_of_gates_on_one_dataset_are_told_apart(tmp_path: Path) -> None:
+    """Two panels were both called "full, tasb (S = 3, n = 43)"."""
+    equal = BASE | {"kind": "equivalence", "system": "joint_r8", "baseline": "rank_only_r8", "datasets": ["a"]}
+    one = equal | {"margin": 0.02}
+    path = gate_file(tmp_path, one=one, few=one | {"seeds": [0, 1]}, halved=one | {"metric": "mrr@10"})
+    analysis = Analysis(Results(tmp_path, simulated("a", 0.05)), load_gates(path))
+    for name in ("power-reranking", "differences-reranking"):
+        (figure,) = (drawing.figure for drawing in all_figures(analysis) if drawing.name == name)
+        titles = [title.partition(" (")[0] for title in (axes.get_title(loc="left") for axes in figure.axes) if title]
+        assert {"a, few", "a, mrr@10", "a, one"} <= set(titles)
+        assert len(set(titles)) == len(titles)
+
+
 def test_an_arrow_says_that_an_interval_goes_on(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     datasets = {"large": 2_000, "larger": 3_000, "tiny": 7}

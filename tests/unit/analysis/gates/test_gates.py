@@ -14,6 +14,7 @@ from support.results import make_result, simulate
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.judging import Judgment, Refusal, exit_code, judge, judge_all
 from unimoe.analysis.gates.output import gate_lines, gates_as_json
+from unimoe.analysis.gates.wording import unlearnt
 from unimoe.errors import DataError
 from unimoe.results import TrainingBudget
 from unimoe.results.folder import Results
@@ -177,6 +178,22 @@ class TestLearnt:
         text = gate_lines(registration, judge_all(self.arms(-0.2), registration))
         assert "learnt nothing" not in text
         assert "against zero_shot: it has learnt" in " ".join(text.split())
+
+    def test_a_difference_on_few_queries_is_nothing_learnt(self, tmp_path: Path) -> None:
+        """It had learnt, by four queries, beside a table that had no test of the same two arms."""
+        rng = np.random.default_rng(5)
+        untrained = rng.uniform(0.2, 0.8, 200)
+        specialist = untrained + np.where(np.arange(200) < 4, 0.2 + rng.normal(0.0, 0.001, (3, 200)), 0.0)
+        found = results(
+            measured("rank_only_r8", specialist),
+            measured("joint_r8", specialist - 0.1 + rng.normal(0.0, 0.01, (3, 200))),
+            [make_result("zero_shot", None, untrained)],
+        )
+        judgment = judge(found, register(tmp_path, **INTERFERENCE | {"specialist_must_beat": "zero_shot"}), "it")
+        assert judgment.learnt is not None
+        assert not judgment.learnt.holds
+        assert judgment.label == "INCONCLUSIVE"
+        assert "the arms differ on 4 of 200 queries" in unlearnt(judgment)
 
     def test_without_zero_shot_nothing_is_said(self, tmp_path: Path) -> None:
         assert judge(clear_gap(-0.1), register(tmp_path, **INTERFERENCE), "it").learnt is None

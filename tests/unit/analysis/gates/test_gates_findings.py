@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 from support.gates import DIFFERENCE, INTERFERENCE, both, clear_gap, constant_gap, measured, register, results
 from support.results import make_result, simulate
 
@@ -34,6 +35,12 @@ def noisy(specialist: float, joint: float, seeds: int = 3, queries: int = 20) ->
 
 
 class TestInterference:
+    def test_a_confidence_that_falls_between_the_cutoffs_leaves_none_for_marginal(self, tmp_path: Path) -> None:
+        """With six queries the degrees of freedom may fall faster than the distance to a cutoff grows."""
+        below = {0.2: 0.977, 0.43: 0.963}
+        wide = gate(tmp_path, pass_at=0.43, fail_below=0.2)
+        assert wide.confidences(below.__getitem__) == pytest.approx({"PASS": 0.023, "FAIL": 0.977, "MARGINAL": 0.0})
+
     def test_value_means_and_runs_by_hand(self, tmp_path: Path) -> None:
         item = found(both([[0.4, 0.6], [0.5, 0.7]], [[0.4, 0.5], [0.5, 0.64]]), gate(tmp_path))
         assert item.value == pytest.approx(1.0 - 0.51 / 0.55)
@@ -144,6 +151,18 @@ class TestSeeds:
         assert item.seeds == ((0, 1), (None,))
         assert item.label == "PASS"
         assert item.by_seed == {}
+
+    def test_two_arms_without_seeds_are_judged_for_other_queries_alone(self, tmp_path: Path) -> None:
+        """BM25 against a bundled encoder had an interval "for other training seeds and other queries"."""
+        rows = np.random.default_rng(1).uniform(0.4, 0.8, (2, 40))
+        arms = results(*([make_result(arm, None, row)] for arm, row in zip(("bm25", "zero_shot"), rows, strict=True)))
+        asked = DIFFERENCE | {"kind": "superiority", "system": "bm25", "baseline": "zero_shot", "margin": 0.0}
+        item = found(arms, register(tmp_path, **asked).gates["it"])
+        assert item.estimate.estimand == "queries"
+        assert item.estimate.p == pytest.approx(scipy.stats.ttest_rel(*rows).pvalue)
+        assert item.confidence, "it is judged all the same"
+        of_seeds = found(arms, register(tmp_path, **asked | {"estimand": "seeds"}).gates["it"])
+        assert "other training seeds cannot be judged" in of_seeds.why
 
     def test_a_gate_that_names_seeds_takes_those(self, tmp_path: Path) -> None:
         item = found(clear_gap(-0.1, seeds=4), gate(tmp_path, seeds=[3, 1]))

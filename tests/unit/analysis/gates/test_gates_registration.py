@@ -87,7 +87,7 @@ class TestDefaults:
             "reranking.joint_r8_pcgrad": ("rank_only_r8", "joint_r8_pcgrad"),
         }
 
-    def test_they_say_that_they_are_not_registered_and_decide_nothing(self) -> None:
+    def test_they_say_that_nobody_registered_them(self) -> None:
         analysis = Analysis(both(TWO_SEEDS, TWO_SEEDS))
         assert analysis.registration is None
         (judgment,) = analysis.judgments
@@ -112,6 +112,15 @@ class TestDefaults:
         analysis = Analysis(found, registration)
         assert [item.registered for item in analysis.judgments] == [True, False]
         assert [item.name for item in analysis.decisive] == ["it"]
+
+    def test_what_a_file_requires_keeps_no_other_dataset_from_being_judged(self, tmp_path: Path) -> None:
+        """A dataset without zero-shot beside the gate's own was NOT JUDGED."""
+        arms = [measured(arm, TWO_SEEDS, name) for arm in ("rank_only_r8", "joint_r8") for name in ("apidocs", "b")]
+        found = results(*arms, [make_result("zero_shot", None, [0.1] * len(TWO_SEEDS[0]))])
+        registration = register(tmp_path, **INTERFERENCE | {"specialist_must_beat": "zero_shot"})
+        (other,) = default_gates(found, registration).gates.values()
+        assert (other.datasets, other.specialist_must_beat) == (["b"], None)
+        assert len(Analysis(found, registration).judgments) == 2
 
 
 class TestOwnGates:

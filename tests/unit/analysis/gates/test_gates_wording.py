@@ -103,6 +103,17 @@ class TestRegions:
 
 
 class TestNumbers:
+    def test_a_margin_of_zero_has_no_sign(self, tmp_path: Path) -> None:
+        """The estimate of a non-inferiority gate with margin 0 was "below -0 points"."""
+        registration = register(tmp_path, **DIFFERENCE | {"kind": "non_inferiority", "margin": 0.0})
+        item = judge(clear_gap(-0.1), registration, "it")
+        assert region(item.gate, item.found) == "below 0 points"
+
+    def test_gates_that_nobody_registered_do_not_claim_to_decide_nothing(self, tmp_path: Path) -> None:
+        """Alone in a folder they give ``verdicts`` its exit code."""
+        said = gate_lines(None, [judged(tmp_path, clear_gap(-0.1))])
+        assert said.startswith("No gates were registered before the results; the default cutoffs are used.\n")
+
     def test_no_minus_zero(self, tmp_path: Path) -> None:
         assert shown(gate(tmp_path), -1e-9) == "0.00 %"
         text = gate_lines(None, [judged(tmp_path, clear_gap(0.0))])
@@ -117,14 +128,27 @@ class TestNumbers:
     def test_confidences_as_printed_add_up_to_one_and_never_reach_it(self, first: float, second: float) -> None:
         low, high = sorted((first, second))
         confidence = {"PASS": 1.0 - high, "FAIL": low, "MARGINAL": high - low}
-        printed = shares(_with(confidence))
+        printed = shares(_with(confidence), 0.9)
         assert sum(int(share.replace(".", "")) for share in printed.values()) == 1000
         assert all(share < "1.000" for share in printed.values())
         for label, share in printed.items():
             assert float(share) == pytest.approx(confidence[label], abs=0.0021)
 
     def test_certainty_is_not_printed(self) -> None:
-        assert shares(_with({"PASS": 1.0, "FAIL": 0.0, "MARGINAL": 0.0}))["PASS"] == "0.999"
+        assert shares(_with({"PASS": 1.0, "FAIL": 0.0, "MARGINAL": 0.0}), 0.9)["PASS"] == "0.999"
+
+    @pytest.mark.parametrize(
+        ("held", "needed", "printed"),
+        [(0.99995, 0.9999, "0.9999"), (1.0, 0.9999, "0.9999"), (0.99985, 0.9999, "0.999"), (0.8996, 0.8995, "0.8996")],
+    )
+    def test_a_confidence_is_printed_on_its_side_of_the_one_needed(
+        self, held: float, needed: float, printed: str
+    ) -> None:
+        """PASS had confidence 0.999 beside "a label needs 0.9999"."""
+        found = shares(_with({"PASS": held, "FAIL": 1.0 - held}), needed)
+        assert found["PASS"] == printed
+        assert (float(found["PASS"]) >= needed) == (held >= needed)
+        assert sum(map(float, found.values())) == pytest.approx(1.0, abs=1e-12)
 
 
 def _with(confidence: dict[str, float]) -> Finding:

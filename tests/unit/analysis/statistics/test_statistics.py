@@ -64,7 +64,7 @@ class TestTooLittle:
 
     def test_one_seed_says_nothing_of_other_seeds(self) -> None:
         scores = np.random.default_rng(0).uniform(size=(2, 1, 20))
-        assert "one seed" in refused(tir(scores[0], scores[1], "seeds"))
+        assert "one run of each arm" in refused(tir(scores[0], scores[1], "seeds"))
 
     def test_a_specialist_at_zero_has_no_ratio(self) -> None:
         found = tir(np.zeros((2, 4)), np.full((2, 4), 0.1))

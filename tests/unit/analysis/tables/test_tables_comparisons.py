@@ -12,6 +12,7 @@ from support.tables import row, texts
 
 from unimoe.analysis.comparisons import Comparison, before_after, compare_arms
 from unimoe.analysis.tables.comparisons import before_after_table, comparisons_table
+from unimoe.analysis.tables.scores import generate_comparison_table
 from unimoe.results.folder import Results
 
 N = 60
@@ -102,6 +103,14 @@ def test_single_runs_beside_several_are_named() -> None:
         "(1 row)." in table.notes
     )
     assert "One run of joint_r8: its rows take that run as it is." in table.notes
+
+
+def test_two_seeds_say_that_they_fall_short() -> None:
+    found = results()
+    for table in (comparisons_table(found, compared(found)), generate_comparison_table(found, compared(found))):
+        assert any(note.startswith("Two seeds of joint_r8, rank_only_r8: ") for note in table.notes)
+    three = results(seeds=3)
+    assert not any("Two seeds" in note for note in comparisons_table(three, compared(three)).notes)
 
 
 def test_no_difference_is_printed_as_minus_zero() -> None:

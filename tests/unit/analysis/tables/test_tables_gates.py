@@ -82,7 +82,7 @@ class TestUnusualCutoffs:
         cells = row(gates_table([item]), "it")
         assert item.label == "FAIL"
         assert [cells[name].text for name in ("Estimate", "Verdict")] == ["below 8 %", "FAIL"]
-        assert cells["Confidence"].text == shares(item.found)["FAIL"]
+        assert cells["Confidence"].text == shares(item.found, item.gate.confidence)["FAIL"]
         for table in (gates_table([item]), datasets_table([item]), stability_table([item])):
             assert "(PASS from 10 %, FAIL below 8 %, with confidence 0.8)" in table.caption
         assert (
@@ -119,6 +119,14 @@ class TestGates:
         assert (cells["Verdict"].text, cells["Confidence"].text) == ("INCONCLUSIVE", "–")
         assert any("on apidocs: INCONCLUSIVE, one seed of rank_only_r8 and joint_r8" in note for note in table.notes)
         assert "Intervals hold for other queries, these very runs." in table.notes
+
+    def test_gates_that_hold_for_other_things_are_told_apart(self, tmp_path: Path) -> None:
+        """Two notes said of one dataset that its intervals hold for other queries, and for other seeds."""
+        seeds = INTERFERENCE | {"estimand": "seeds"}
+        outcomes = judged(lossy(), tmp_path, both=INTERFERENCE, fixed=seeds)
+        for table in (gates_table(outcomes), datasets_table([item for item in outcomes if isinstance(item, Judgment)])):
+            assert "Intervals of both on apidocs hold for other training seeds and other queries." in table.notes
+            assert "Intervals of fixed on apidocs hold for other training seeds, these very queries." in table.notes
 
     def test_unequal_numbers_of_seeds_are_both_named(self, tmp_path: Path) -> None:
         specialist, joint = simulate(5, 60, 0.05, rng=np.random.default_rng(2))
