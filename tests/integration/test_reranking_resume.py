@@ -139,3 +139,16 @@ def test_shards_of_another_measurement_are_not_met_and_end_with_it(
     assert evaluate(data, tmp_path, "--set", "prompt.instruction=Think.").returncode == 0
     assert len(scored) == SHARDS
     assert shards(tmp_path) == []
+
+
+def test_of_two_processes_in_one_folder_one_scores_the_pairs(data: Path, undisturbed: Path, tmp_path: Path) -> None:
+    output_dir = tmp_path / "out"
+    command = [sys.executable, str(SCRIPTS / "evaluate.py"), *options(data, output_dir)]
+    environment = {**os.environ, "UNIMOE_DATA": str(data)}
+    both = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=300)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    waited = ["zero_shot: already done" in text for text in said]
+    assert sorted(waited) == [False, True]
+    result = Path("zero_shot/seed_none/runs/reranking/long.trec")
+    assert (output_dir / result).read_bytes() == (undisturbed / result).read_bytes()

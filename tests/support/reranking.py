@@ -55,6 +55,8 @@ def with_evaluation(experiment: Experiment, **settings: object) -> Experiment:
 
 
 def written(output_dir: Path) -> dict[str, str]:
-    """Everything in an output folder to the last byte, but for the times in results; without MTEB's own files."""
-    files = (path for path in output_dir.rglob("*") if path.is_file() and not path.name.endswith(".mteb.json"))
+    """Everything in an output folder to the last byte, except times in results; without locks and MTEB's own files."""
+    files = (
+        path for path in output_dir.rglob("*") if path.is_file() and not path.name.endswith((".lock", ".mteb.json"))
+    )
     return {str(path.relative_to(output_dir)): _TIMES.sub(r'"\1": 0', path.read_text("utf-8")) for path in files}

@@ -97,10 +97,16 @@ class Evaluator:
             DataError: the place of the result is taken by another evaluation, or a score is not finite.
         """
         spec = evaluation.spec
-        if self.store.is_done(spec):
-            steps.skip(spec.title)
-            self.store.clear_unfinished(spec)  # of a run that was killed right after the result
-            return self.store.read(spec)
+        if not self.store.is_done(spec):
+            with self.store.alone(spec):
+                if not self.store.is_done(spec):  # another process may have evaluated it since
+                    return self._evaluate(evaluation, steps, metric)
+        steps.skip(spec.title)
+        self.store.clear_unfinished(spec)  # of a run that was killed right after the result
+        return self.store.read(spec)
+
+    def _evaluate(self, evaluation: Evaluation, steps: Steps, metric: str | None) -> EvalResult:
+        spec = evaluation.spec
         with steps.step(spec.title, evaluation.size) as step:
             with self.engine.noted(spec, evaluation.size):
                 self.store.refuse_taken(spec)

@@ -8,14 +8,14 @@ result of another identity is never overwritten.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from shutil import rmtree
 
 from unimoe.collection_card import sidecar_path
 from unimoe.errors import DataError
 from unimoe.evaluation.spec import EvaluationSpec, Outcome
-from unimoe.io import hash_file, read_json, write_sealed
+from unimoe.io import hash_file, lock, read_json, write_sealed
 from unimoe.provenance import collect_provenance
 from unimoe.results import (
     SIDECARS,
@@ -133,6 +133,10 @@ class ResultStore:
         write_result(self.output_dir, result, detail)
         self.clear_unfinished(spec)  # the result holds all of it now
         return result
+
+    def alone(self, spec: EvaluationSpec) -> AbstractContextManager[None]:
+        """Return a lock: of several processes that evaluate the same, one does, and the others find it done."""
+        return lock(self.path(spec))
 
     def unfinished(self, spec: EvaluationSpec) -> Path:
         """Return the folder of what a killed evaluation finds again: shards of a reranking, else vectors."""

@@ -28,6 +28,7 @@ from unimoe.errors import DataError, InputError, UsageError
 from unimoe.evaluation import sharing
 from unimoe.evaluation.jobs import model_jobs
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
+from unimoe.evaluation.mteb import search  # before its constant's origin is changed
 from unimoe.evaluation.mteb.run import evaluate_task
 from unimoe.evaluation.rerankers import PairModelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
@@ -345,7 +346,7 @@ class TestMTEB:
     @pytest.fixture(autouse=True)
     def small_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sharing, "ENCODED_CHARACTERS", 300)
-        monkeypatch.setattr("unimoe.evaluation.mteb.search.ENCODED_CHARACTERS", 300)
+        monkeypatch.setattr(search, "ENCODED_CHARACTERS", 300)
         monkeypatch.setattr("unimoe.evaluation.rerankers.SHARD_CHARACTERS", 900)
 
     @pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.__name__)
