@@ -214,7 +214,7 @@ class TestResumption:
         assert found.dev == expected.dev
         assert found.weights_hash == expected.weights_hash
         logs = [tmp_path / name / "cross_encoder" / "seed_3" / "logs" for name in ("whole", "killed")]
-        for path in logs[0].iterdir():
+        for path in logs[0].glob("*.jsonl"):
             assert read_lines(logs[1] / path.name) == read_lines(path)
 
     def test_another_config_names_what_differs(self, places: tuple[Path, Path], tmp_path: Path) -> None:
