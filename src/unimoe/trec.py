@@ -128,9 +128,13 @@ def read_qrels(path: Path | str) -> Qrels:
     qrels: Qrels = {}
     known: dict[str, str] = {}
     for number, line in _fields_lines(path):
-        fields = line.split("\t") if line.count("\t") == 2 else line.split()
+        fields = line.split()
         if number == 1 and _is_header(fields):
             continue
+        if len(fields) > 3 and line.count("\t") == 2:  # ids may hold spaces then
+            if len(fields) == 4 and fields[1] in {"0", "Q0"}:
+                raise DataError(f"{path}:{number}: separated by tabs and by spaces; use one of them in all lines")
+            fields = [field.strip() for field in line.split("\t")]
         if len(fields) not in {3, 4} or not all(fields):
             raise DataError(
                 f"{path}:{number}: a qrels line has 3 fields (qid docid grade) or 4, this one {len(fields)}"
@@ -163,7 +167,10 @@ def text_lines(path: Path | str) -> Iterator[tuple[int, str]]:
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
-        raise DataError(f"{path}: not UTF-8 text; convert it first") from None
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        mend = "packed by gzip; end its name in .gz" if packed else "not UTF-8 text; convert it first"
+        raise DataError(f"{path}: {mend}") from None
 
 
 def _one_field_each(texts: Collection[str], path: Path, what: str) -> None:
@@ -176,7 +183,7 @@ def _one_field_each(texts: Collection[str], path: Path, what: str) -> None:
 
 def _is_header(fields: list[str]) -> bool:
     """Return whether these are names of columns; a query may be called ``qid`` too, but its line ends in a number."""
-    return fields[0] in {"query-id", "query_id", "qid"} and fields[-1].strip().isalpha()
+    return fields[0] in {"query-id", "query_id", "qid"} and fields[-1].isalpha()
 
 
 def _fields_lines(path: Path | str) -> Iterator[tuple[int, str]]:

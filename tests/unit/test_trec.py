@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,20 @@ class TestQrels:
 
     def test_tabs_let_ids_hold_spaces(self, tmp_path: Path) -> None:
         assert read_qrels(file_of(tmp_path, "q 1\ta doc\t1\n")) == {"q 1": {"a doc": 1}}
+
+    def test_a_packed_file_whose_name_does_not_say_so_is_named_as_such(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"packed by gzip; end its name in \.gz"):
+            read_qrels(file_of(tmp_path, gzip.compress(b"q1 0 d1 1\n" * 99, mtime=0)))
+
+    def test_spaces_beside_tabs_belong_to_no_id(self, tmp_path: Path) -> None:
+        assert read_qrels(file_of(tmp_path, "q1 \td1 \t1 \nq 2\t d 1\t 2\n")) == {"q1": {"d1": 1}, "q 2": {"d 1": 2}}
+
+    @pytest.mark.parametrize("line", ["q1 0\td1\t1", "q1\t0 d1\t1", "q1\tQ0\td1 1"])
+    def test_four_fields_by_tabs_and_spaces_are_not_three_with_a_space_in_an_id(
+        self, tmp_path: Path, line: str
+    ) -> None:
+        with pytest.raises(DataError, match=r":1: separated by tabs and by spaces; use one of them in all lines"):
+            read_qrels(file_of(tmp_path, f"{line}\n"))
 
     def test_negative_and_decimal_whole_grades(self, tmp_path: Path) -> None:
         grades = read_qrels(file_of(tmp_path, "q1 0 d1 -2\nq1 0 d2 1.0\n"))["q1"]

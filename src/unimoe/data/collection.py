@@ -147,8 +147,8 @@ class Collection:
         Raises:
             UsageError: ``n`` is below 1.
         """
-        if n < 1:
-            raise UsageError(f"a sample of {n} queries was asked for; ask for at least 1")
+        if not hasattr(n, "__index__") or n < 1:
+            raise UsageError(f"a sample of {n} queries was asked for; ask for a whole number, at least 1")
         return self._with_queries(set(_first_by_hash(self.qrels, n, seed)))
 
     def split_queries(self, test_size: float, seed: int = 0) -> tuple[Collection, Collection]:

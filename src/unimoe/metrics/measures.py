@@ -33,6 +33,7 @@ _KINDS = {
     str: "a quoted word",
     dict: "a mapping of grades to gains such as {1: 0, 2: 1}",
 }
+_EXAMPLES = {"cutoff": 10, "recall": 0.1, "max_rel": 3}  # of parameters that a measure needs
 _SUBTOPICS = {measure.NAME for measure in ir_measures.pyndeval.SUPPORTED_MEASURES}
 
 
@@ -129,11 +130,10 @@ def _choices(info: Any) -> str:
 
 
 def _refuse_incomplete(text: str, measure: Measure) -> None:
-    for key, info in measure.SUPPORTED_PARAMS.items():
-        if info.required and key not in measure.params:
-            at = "@0.1" if info.dtype is float else "@10"
-            written = f"{measure.NAME}{at}" if key == measure.AT_PARAM else f"{measure.NAME}({key}=...)"
-            _refuse(text, f"{key} is missing; write {written}")
+    missing = [key for key, info in measure.SUPPORTED_PARAMS.items() if info.required and key not in measure.params]
+    if missing:
+        written = spelling(measure(**{key: _EXAMPLES[key] for key in missing}))
+        _refuse(text, f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} missing; write {written}")
     low, high = (measure.params.get(key, 0) for key in ("min_rel", "max_rel"))
     if "max_rel" in measure.SUPPORTED_PARAMS and low >= high:
         _refuse(text, f"min_rel={low} is not below max_rel={high}; raise max_rel to the highest grade")

@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from unimoe.errors import UsageError, did_you_mean
+from unimoe.limits import name_problem
 
 if TYPE_CHECKING:
     from ir_measures import Measure
@@ -110,8 +111,11 @@ def register_measure(name: str, function: MeasureFunction, *, cutoff: int | None
         cutoff: how many documents of a ranking the measure looks at; None for all of them.
 
     Raises:
-        UsageError: the name already means a metric.
+        UsageError: the name already means a metric, or cannot be one; or the function is none.
     """
+    problem = name_problem(name) or ("" if callable(function) else f"has a {type(function).__name__} as its function")
+    if problem:
+        raise UsageError(f"metric {name!r} {problem}; give a name and a function")
     try:
         parse_metric(name)
     except UsageError:
@@ -170,6 +174,8 @@ def parse_metric(name: str) -> Metric:
     Raises:
         UsageError: as in ``canonical_metric``.
     """
+    if not isinstance(name, str):
+        raise UsageError(f"metric {name!r} is no text; write its name, such as 'ndcg@10'")
     return _registered.get(name) or _known(name)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from unimoe.errors import DataError, UsageError
-from unimoe.limits import HIGHEST_GRADE, HIGHEST_SCORE, grade_problem, text_problem
+from unimoe.limits import HIGHEST_GRADE, HIGHEST_SCORE, MOST, grade_problem, text_problem
 from unimoe.metrics.names import (
     FunctionMetric,
     Metric,
@@ -56,14 +56,15 @@ def score_run(
         relevance_level: the lowest grade that counts as relevant, in binary metrics whose name fixes none.
 
     Raises:
-        DataError: a score is not finite, a grade no whole number or too high, an id holds NUL or half a surrogate
-            pair, or no query of the run is judged.
+        DataError: run or qrels have another shape, a score is not finite, a grade no whole number or too high, an id is
+            no text or holds NUL or half a surrogate pair, or no query of the run is judged.
         UsageError: an unknown metric, one that cannot be computed here, or a level below 1.
     """
     wanted = _wanted(metrics, relevance_level)
     judged = whole_grades(qrels)
     if not judged:
         raise DataError("qrels hold no judgments: nothing can be scored")
+    _refuse_unwritable(_held(run, "a run"), "query")
     if run and judged.keys().isdisjoint(run):
         raise DataError(
             f"none of the run's {len(run):,} queries is judged (the first is {next(iter(run))!r}); give the qrels of "
@@ -172,6 +173,8 @@ def level_note(
 
 def checked_level(level: int, name: str = "relevance level") -> int:
     """Return a relevance level; raise ``UsageError``, which calls it ``name``, where no grade has it."""
+    if not hasattr(level, "__index__"):
+        raise UsageError(f"{name} {level!r} is no whole number; use at least 1")
     if level < 1:
         raise UsageError(f"{name} {level} makes every document relevant; use at least 1")
     if level > HIGHEST_GRADE:
@@ -201,11 +204,22 @@ def _by_query(qrels: Qrels, run: Run, metrics: Sequence[Metric], level: int) -> 
             values = provided_scores(qrels, run, metric, level)
             found[metric.name] = {query_id: values[query_id] for query_id in qrels}
         elif isinstance(metric, FunctionMetric):
-            value_of = metric.function
-            found[metric.name] = {
-                query_id: float(value_of(qrels[query_id], ranked(run[query_id]))) for query_id in qrels
-            }
+            found[metric.name] = {query_id: _own_value(metric, query_id, qrels[query_id], run) for query_id in qrels}
     return {metric.name: found[metric.name] for metric in metrics}
+
+
+def _own_value(metric: FunctionMetric, query_id: str, grades: Mapping[str, int], run: Run) -> float:
+    """Return what a registered function says of a query; refuse what is no finite number."""
+    value: Any = metric.function(grades, ranked(run[query_id]))
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not abs(number) <= MOST:
+        raise DataError(
+            f"metric {metric.name!r}: {value!r} for query {query_id!r} is no finite number; mend its function"
+        )
+    return number
 
 
 def _aggregate(metric: Metric, values: Mapping[str, float]) -> float:
@@ -221,11 +235,16 @@ def whole_grades(qrels: Mapping[str, Mapping[str, int]]) -> Qrels:
     """Return judgments with Python integers as grades, without the queries that have none.
 
     Raises:
-        DataError: a grade is no whole number, or too high; names query and document. Or an id cannot be written.
+        DataError: a grade is no whole number, or too high; names query and document. Or an id cannot be written, or
+            the judgments have another shape.
     """
-    for query_id, grades in qrels.items():
-        for document_id, grade in grades.items():
-            if not (abs(grade) <= HIGHEST_GRADE and grade == int(grade)):
+    for query_id, grades in _held(qrels, "qrels").items():
+        for document_id, grade in _held(grades, "qrels", query_id).items():
+            try:
+                whole = abs(grade) <= HIGHEST_GRADE and grade == int(grade)
+            except TypeError:
+                raise DataError(f"query {query_id!r}, document {document_id!r}: grade {grade!r} is no number") from None
+            if not whole:
                 raise DataError(f"query {query_id!r}, document {document_id!r}: grade {grade} {grade_problem(grade)}")
     _refuse_unwritable(qrels, "query")
     judged = {query_id: grades for query_id, grades in qrels.items() if grades}
@@ -242,9 +261,22 @@ def _without_negative(qrels: Qrels) -> Qrels:
     }
 
 
+def plain_run(run: Mapping[str, Mapping[str, float]]) -> Run:
+    """Return a run with Python floats as scores, without the queries that have none.
+
+    Raises:
+        DataError: the run has another shape, an id cannot be written, or a score is not finite or beyond float32.
+    """
+    _refuse_unwritable(_held(run, "a run"), "query")
+    return {query_id: plain for query_id, scores in run.items() if (plain := _plain(query_id, scores))}
+
+
 def _plain(query_id: str, scores: Mapping[str, float]) -> dict[str, float]:
     """Return Python floats: pytrec_eval refuses numpy's and takes NaN in silence."""
-    plain = _all(scores, float)
+    try:
+        plain = _all(_held(scores, "a run", query_id), float)
+    except (TypeError, ValueError):
+        raise DataError(f"query {query_id!r}: a score is no number; give {{document id: score}}") from None
     if not all(abs(score) <= HIGHEST_SCORE for score in plain.values()):
         document_id, score = next((key, score) for key, score in plain.items() if not abs(score) <= HIGHEST_SCORE)
         state = "beyond float32" if math.isfinite(score) else "not finite"
@@ -260,9 +292,23 @@ def _all(values: Mapping[str, Any], kind: type[N]) -> dict[str, N]:
     return {key: kind(value) for key, value in values.items()}
 
 
+def _held(content: Any, what: str, query_id: str | None = None) -> Mapping[str, Any]:
+    """Return a run or qrels, or those of one query; refuse what is no dictionary, such as a path."""
+    if isinstance(content, Mapping):
+        return content
+    inner = f"{{document id: {'grade' if what == 'qrels' else 'score'}}}"
+    where, shape = ("", f"{{query id: {inner}}}") if query_id is None else (f"query {query_id!r}: ", inner)
+    raise DataError(f"{where}{type(content).__name__} where {what} should be; give {shape}, or read the file first")
+
+
 def _refuse_unwritable(ids: Iterable[str], what: str) -> None:
-    """Refuse ids that trec_eval, whose texts end at NUL and are UTF-8, would take for others."""
-    if text_problem("".join(ids)):
+    """Refuse ids that are no text, and those that trec_eval, whose texts end at NUL and are UTF-8, takes for others."""
+    try:
+        whole = "".join(ids)
+    except TypeError:
+        found = next(identifier for identifier in ids if not isinstance(identifier, str))
+        raise DataError(f"the id of a {what}, {found!r}, is no text; write {str(found)!r}") from None
+    if text_problem(whole):
         found = next(identifier for identifier in ids if text_problem(identifier))
         raise DataError(f"the id of a {what}, {found!a}, {text_problem(found)}; rename it")
 

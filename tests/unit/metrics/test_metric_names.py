@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import ir_measures
 import pytest
 from pydantic import BaseModel
 
 from unimoe.config.base import MetricName
-from unimoe.errors import UsageError
+from unimoe.errors import DataError, UsageError
 from unimoe.metrics import (
     canonical_metric,
     computable_metrics,
@@ -122,7 +125,8 @@ REFUSED = {
         "metric 'nDCG(gains={1:-1})': gains={1: -1} will not do; "
         "it must be a mapping of grades to gains such as {1: 0, 2: 1}"
     ),
-    "BPM@10": "metric 'BPM@10': max_rel is missing; write BPM(max_rel=...)",
+    "BPM@10": "metric 'BPM@10': max_rel is missing; write BPM(max_rel=3)@10",
+    "BPM(T=2)": "metric 'BPM(T=2)': cutoff and max_rel are missing; write BPM(T=2.0,max_rel=3)@10",
     "BPM(max_rel=2,min_rel=2)@10": (
         "metric 'BPM(max_rel=2,min_rel=2)@10': min_rel=2 is not below max_rel=2; raise max_rel to the highest grade"
     ),
@@ -214,3 +218,17 @@ def test_a_measure_of_ones_own_can_be_named_like_any_other(monkeypatch: pytest.M
     for taken in ("found@2", "ndcg@10", "RBP(rel=2)"):
         with pytest.raises(UsageError, match="exists already; choose another name"):
             register_measure(taken, lambda grades, ranking: 0.0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None, "many"])
+def test_a_measure_of_ones_own_gives_numbers(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unimoe.metrics.names._registered", {})
+    register_measure("odd", lambda grades, ranking: value)
+    with pytest.raises(DataError, match=r"metric 'odd': .* for query 'q1' is no finite number; mend its function"):
+        score_run({"q1": {"d1": 1}}, {"q1": {"d1": 1.0}}, "odd")
+
+
+@pytest.mark.parametrize(("name", "function"), [("", len), (" odd", len), ("odd", 3)])
+def test_what_is_no_measure_is_not_registered(name: str, function: Any) -> None:
+    with pytest.raises(UsageError, match="give a name and a function"):
+        register_measure(name, function)

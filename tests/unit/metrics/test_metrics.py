@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,6 +55,37 @@ class TestValues:
         scores = score_run({"q1": {"d1": 1}}, {"q1": {"d1": kind(1), "d2": kind(2)}})
         assert scores.per_query["mrr@10"] == {"q1": 0.5}
         assert type(scores.per_query["mrr@10"]["q1"]) is float
+
+    @pytest.mark.parametrize(
+        ("qrels", "run", "words"),
+        [
+            ({1: {"d": 1}}, {"1": {"d": 1.0}}, "the id of a query, 1, is no text; write '1'"),
+            ({"q": {1: 1}}, {"q": {"1": 1.0}}, "the id of a document, 1, is no text; write '1'"),
+            ({"q": {"d": 1}}, {"q": {"d": 1.0}, 2: {}}, "the id of a query, 2, is no text; write '2'"),
+            ({"q": {"d": 1}}, {"q": {2: 1.0}}, "the id of a document, 2, is no text; write '2'"),
+            ({"q": {"d": "1"}}, {"q": {"d": 1.0}}, "query 'q', document 'd': grade '1' is no number"),
+            ({"q": {"d": 1}}, {"q": {"d": None}}, "query 'q': a score is no number; give {document id: score}"),
+            ({"q": {"d": 1}}, {"q": ["d"]}, "query 'q': list where a run should be; give {document id: score}"),
+            ({"q": ["d"]}, {}, "query 'q': list where qrels should be; give {document id: grade}"),
+            ("qrels.txt", {}, "str where qrels should be; give {query id: {document id: grade}}, or read the file"),
+            ({"q": {"d": 1}}, "a.trec", "str where a run should be; give {query id: {document id: score}}, or read"),
+        ],
+    )
+    def test_what_is_no_run_or_no_qrels_is_refused_in_words(self, qrels: Any, run: Any, words: str) -> None:
+        with pytest.raises(DataError) as refusal:
+            score_run(qrels, run)
+        assert words in str(refusal.value)
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"metrics": [10]}, "metric 10 is no text"),
+            ({"relevance_level": "2"}, "relevance level '2' is no whole number"),
+        ],
+    )
+    def test_options_of_other_kinds_are_refused_in_words(self, options: Any, words: str) -> None:
+        with pytest.raises(UsageError, match=words):
+            score_run({"q": {"d": 1}}, {"q": {"d": 1.0}}, **options)
 
     def test_numpy_grades_are_accepted_and_fractions_refused(self) -> None:
         assert score_run({"q1": {"d1": np.int64(1)}}, {"q1": {"d1": 1.0}}).aggregate["map"] == 1.0  # type: ignore[dict-item]
