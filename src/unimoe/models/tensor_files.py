@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from shutil import rmtree
 
 import safetensors
 import safetensors.torch
@@ -19,7 +20,15 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], texts: Mapping[str, 
     """Write tensors and texts about them atomically, with a checksum of both."""
     kept = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
     with atomic_path(path) as temporary:
-        safetensors.torch.save_file(kept, temporary, {**texts, _CHECKSUM: _checksum(texts, kept)})
+        # Safetensors makes a temporary file of its own beside what it writes. A kill leaves that in this folder, which
+        # has a name by which the next writer knows that it is abandoned.
+        folder = temporary.with_suffix(".old")
+        folder.mkdir()
+        try:
+            safetensors.torch.save_file(kept, folder / path.name, {**texts, _CHECKSUM: _checksum(texts, kept)})
+            (folder / path.name).replace(temporary)
+        finally:
+            rmtree(folder, ignore_errors=True)
 
 
 def read_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
