@@ -288,6 +288,15 @@ def test_graded_labels_of_a_collection_reach_the_loss(places: tuple[Path, Path],
     assert trained(settings).fit().which == "best"
 
 
+def test_dev_without_a_relevant_candidate_is_refused(places: tuple[Path, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(places[1], tmp_path / "topics")
+    head, *rows = (folder / "qrels" / "dev.tsv").read_text().splitlines()
+    none = [row.rpartition("\t")[0] + "\t0" for row in rows]
+    (folder / "qrels" / "dev.tsv").write_text("\n".join([head, *none]) + "\n")
+    with pytest.raises(DataError, match="no dev query has a relevant document among its candidates"):
+        load_cross_encoder_data(config((places[0], folder), tmp_path / "out"))
+
+
 def test_losses_are_compared(places: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = config(places, tmp_path, max_steps=2)
     losses.compare_losses(base, ["listmle", losses.REFERENCE], [0, 1], CPU)

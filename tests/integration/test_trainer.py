@@ -18,6 +18,7 @@ from unimoe.config import Experiment
 from unimoe.errors import DataError, UsageError
 from unimoe.models.loader import ModelLoader
 from unimoe.training.examples import TrainingData, load_training_data
+from unimoe.training.run_state import RunState
 from unimoe.training.trainer import StepReport, train_arm
 
 CPU = torch.device("cpu")
@@ -170,6 +171,19 @@ class TestResume:
         before = (folder / ADAPTER_FILE).stat().st_mtime_ns
         train(here, data, "rank_only_r8", die_after=1)
         assert (folder / ADAPTER_FILE).stat().st_mtime_ns == before
+
+    def test_the_state_that_a_kill_left_beside_the_last_checkpoint_is_removed(
+        self, experiment: Experiment, data: TrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        here = placed(experiment, tmp_path)
+        with monkeypatch.context() as patch:
+            patch.setattr(RunState, "delete", lambda _: (_ for _ in ()).throw(KilledError))
+            with pytest.raises(KilledError):
+                train(here, data, "rank_only_r8")
+        state = tmp_path / "rank_only_r8" / "seed_0" / "state.safetensors"
+        assert state.exists()
+        train(here, data, "rank_only_r8", die_after=1)
+        assert not state.exists()
 
     def test_checkpoint_of_another_training_is_refused(
         self, experiment: Experiment, data: TrainingData, tmp_path: Path

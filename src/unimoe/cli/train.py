@@ -24,7 +24,9 @@ from unimoe.console import Steps, stdout
 def train(
     arm: Annotated[str, typer.Option(help="One of the config's arms.")],
     config: Config = DEFAULT_EXPERIMENT,
-    seed: Annotated[int, typer.Option(min=0, help="Initialises the adapters and orders the batches.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**31 - 1, help="Initialises the adapters and orders the batches.")
+    ] = 0,
     override: Override = None,
     output_dir: OutputDir = None,
     device: Device = None,

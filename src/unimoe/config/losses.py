@@ -31,7 +31,7 @@ class Loss:
         labels: which labels it takes: ``any``, ``probabilities`` from 0 to 1, or ``graded`` ones, not 0 and 1 alone.
         takes_activation: whether an activation of the scores makes sense.
         in_order: whether it takes documents best first: they are sorted by label before it is called.
-        is_mean_of_lists: whether the loss of a batch is the mean over its lists.
+        mean_of: over what the loss of a batch is a mean, if it is one of ``lists`` or of ``documents``.
         samples: whether it draws random numbers: ``function`` then takes a ``losses.sampling.Chance`` as well.
     """
 
@@ -41,7 +41,7 @@ class Loss:
     labels: Literal["any", "probabilities", "graded"] = "any"
     takes_activation: bool = True
     in_order: bool = False
-    is_mean_of_lists: bool = False
+    mean_of: Literal["lists", "documents"] | None = None
     samples: bool = False
 
     @property

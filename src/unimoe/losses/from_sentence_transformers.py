@@ -62,8 +62,12 @@ def upstream_loss(
 
     Returns:
         The mean over lists (over pairs for LambdaLoss and RankNet, over documents for ADR-MSE), a scalar.
+
+    Raises:
+        InputError: the index of a list whose gains are beyond float32.
     """
     if name == "LambdaLoss":
+        _refuse_large_gains(labels)
         settings["weighting_scheme"] = _WEIGHTINGS[options.weighting]()
     given = GivenScores(torch.cat(list(scores)))
     module = getattr(losses, name)(model=given, activation_fn=nn.Identity(), mini_batch_size=_ALL_AT_ONCE, **settings)
@@ -93,6 +97,16 @@ def plistmle(
         mean = upstream_loss("PListMLELoss", [row], [given], options, lambda_weight=weights)
         losses_of_lists.append(total[0].float() * mean)
     return torch.stack(losses_of_lists).mean()
+
+
+def _refuse_large_gains(labels: Sequence[Tensor]) -> None:
+    """Refuse lists whose sum of gains, 2^label - 1, is infinite: their loss would be NaN, or 0."""
+    for index, row in enumerate(labels):
+        if not torch.exp2(row).sum().isfinite():
+            raise InputError(
+                index,
+                f"LambdaLoss' gain 2^{float(row.max()):g} is beyond float32; scale the labels, or take another loss",
+            )
 
 
 def citation_of(name: str) -> str:

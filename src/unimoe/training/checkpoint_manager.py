@@ -104,7 +104,7 @@ class CheckpointManager:
         self.conflict_log_path = self._logs / "gradient_conflicts.jsonl"
 
     def is_finished(self) -> bool:
-        """Return whether the checkpoint of this training exists.
+        """Return whether the checkpoint of this training exists; a state that a kill has left beside it is removed.
 
         Raises:
             DataError: it belongs to another training, or the best one beside it is missing.
@@ -114,6 +114,8 @@ class CheckpointManager:
         self._refuse_other_checkpoint(self.last)
         if self._experiment.training.evaluate_every:
             self._refuse_other_checkpoint(self.best)
+        if self._processes.leads:
+            self._state.delete()
         return True
 
     def alone(self) -> AbstractContextManager[None]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -231,12 +231,15 @@ class JointGradients:
         return self._total(self._flat.take())
 
 
-def is_additive(loss: LossConfig, dropout: float) -> bool:
+def is_additive(loss: LossConfig, dropout: float, lengths: Iterable[int] = ()) -> bool:
     """Return whether a ranking loss over a batch is the mean of the losses over its parts.
 
-    With dropout or shuffled ties it is not: a second computation draws other random numbers.
+    With dropout or shuffled ties it is not: a second computation draws other random numbers. Nor is a mean over the
+    documents of lists whose ``lengths`` differ.
     """
-    return LOSSES[loss.name].is_mean_of_lists and loss.ties == "keep" and dropout == 0
+    mean_of = LOSSES[loss.name].mean_of
+    weighted_alike = mean_of == "lists" or (mean_of == "documents" and len(set(lengths)) < 2)
+    return weighted_alike and loss.ties == "keep" and dropout == 0
 
 
 def conflict_record(

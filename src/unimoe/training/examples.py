@@ -6,14 +6,14 @@ The order depends on the seed and not on the arm: the joint arm sees the same ba
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 
 import numpy as np
 
 from unimoe.config import Experiment
-from unimoe.config.training import TrainingConfig
+from unimoe.config.training import ArmTask, TrainingConfig
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError
@@ -23,6 +23,8 @@ from unimoe.retrieval.bm25 import cached_bm25_run
 from unimoe.trec import Run, ranked
 
 TokenIds = list[int]
+
+RANKING_STREAM, EMBEDDING_STREAM = 0, 1
 
 # Candidates searched beyond the negatives wanted, because some candidates are relevant.
 _RELEVANT_AMONG_CANDIDATES = 50
@@ -88,12 +90,10 @@ def mine_triples(collection: Collection, candidates: Run, hard: int, random: int
     everything = sorted(collection.corpus)
     triples = []
     for query_id in collection.queries:
-        grades = collection.qrels.get(query_id, {})
-        relevant = {
-            document_id for document_id, grade in grades.items() if grade > 0 and document_id in collection.corpus
-        }
+        relevant = _relevant(collection, query_id)
         if not relevant:
             continue
+        grades = collection.qrels[query_id]
         rng = np.random.default_rng(int(hash_parts([query_id]), 16))
         pool = [d for d in ranked(candidates.get(query_id, {}))[:negatives_from] if d not in relevant]
         negatives = _draw(rng, pool, hard, query_id)
@@ -225,13 +225,28 @@ class TrainingData:
         triples = self._triples(recipe.queries, recipe.hard_negatives, 0, recipe.negatives_from)
         return embedding_set(model, self._collection, triples)
 
-    def by_recipe(self, config: TrainingConfig) -> TrainingData:
-        """Return the training set with another number of queries or negatives."""
-        return TrainingData(self._collection, self._candidates, config)
+    def probe(self, config: TrainingConfig) -> TrainingData:
+        """Return a training set with another number of queries, all of which have a relevant document."""
+        qrels = {query_id: self._collection.qrels[query_id] for query_id in _trainable(self._collection)}
+        return TrainingData(replace(self._collection, qrels=qrels), self._candidates, config)
+
+    def refuse_too_few(self, task: ArmTask) -> None:
+        """Refuse a training set that is smaller than a step of an arm of this task.
+
+        Raises:
+            DataError: it is.
+        """
+        ranking, embedding = self._config.ranking, self._config.embedding
+        if task != "emb_only":
+            _refuse_few(len(_trainable(self._sample(ranking.queries))), ranking.queries_per_step, RANKING_STREAM)
+        if task != "rank_only":
+            _refuse_few(len(_trainable(self._sample(embedding.queries))), embedding.pairs_per_step, EMBEDDING_STREAM)
 
     def _triples(self, queries: int | None, hard: int, random: int, negatives_from: int) -> list[Triple]:
-        sample = self._collection if queries is None else self._collection.sample_queries(queries)
-        return mine_triples(sample, self._candidates, hard, random, negatives_from)
+        return mine_triples(self._sample(queries), self._candidates, hard, random, negatives_from)
+
+    def _sample(self, queries: int | None) -> Collection:
+        return self._collection if queries is None else self._collection.sample_queries(queries)
 
 
 def load_training_data(experiment: Experiment) -> TrainingData:
@@ -257,13 +272,12 @@ def batch_order(examples: int, per_step: int, steps: int, seed: int, stream: int
         per_step: examples of one step, at most ``examples``.
         steps: number of steps.
         seed: the training seed.
-        stream: number of the task, so that the orders of ranking and embedding are independent.
+        stream: of the task, so that the orders of ranking and embedding are independent.
 
     Raises:
         DataError: fewer examples than one step takes.
     """
-    if examples < per_step:
-        raise DataError(f"the training set has {examples} examples, one step takes {per_step}; lower it, or add data")
+    _refuse_few(examples, per_step, stream)
 
     def endless() -> Iterator[int]:
         epoch = 0
@@ -273,6 +287,24 @@ def batch_order(examples: int, per_step: int, steps: int, seed: int, stream: int
 
     order = endless()
     return [list(islice(order, per_step)) for _ in range(steps)]
+
+
+def _refuse_few(examples: int, per_step: int, stream: int) -> None:
+    if examples < per_step:
+        key = "training.ranking.queries_per_step" if stream == RANKING_STREAM else "training.embedding.pairs_per_step"
+        raise DataError(
+            f"the training set has {examples} examples, one step takes {per_step}; lower {key}, or add data"
+        )
+
+
+def _relevant(collection: Collection, query_id: str) -> set[str]:
+    grades = collection.qrels.get(query_id, {})
+    return {document_id for document_id, grade in grades.items() if grade > 0 and document_id in collection.corpus}
+
+
+def _trainable(collection: Collection) -> list[str]:
+    """Return the queries that have a relevant document."""
+    return [query_id for query_id in collection.queries if _relevant(collection, query_id)]
 
 
 def _draw(rng: np.random.Generator, pool: Sequence[str], count: int, query_id: str) -> list[str]:

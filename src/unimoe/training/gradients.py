@@ -17,11 +17,16 @@ from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import TrainingBudget
 from unimoe.training.aggregation import Task, make_aggregation
 from unimoe.training.conflicts import JointGradients, TaskBatch, is_additive
-from unimoe.training.examples import EmbeddingSet, RankingSet, TrainingData, batch_order
+from unimoe.training.examples import (
+    EMBEDDING_STREAM,
+    RANKING_STREAM,
+    EmbeddingSet,
+    RankingSet,
+    TrainingData,
+    batch_order,
+)
 from unimoe.training.optimizer import sum_gradients
 from unimoe.training.steps import Budget, Texts, embedding_backward, ranking_backward
-
-_RANKING_STREAM, _EMBEDDING_STREAM = 0, 1
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ def ranking_batches(experiment: Experiment, seed: int, data: TrainingData, model
     """
     examples = data.ranking(model)
     recipe = experiment.training.ranking
-    order = _steps(experiment, len(examples.batched), recipe.queries_per_step // recipe.group, seed, _RANKING_STREAM)
+    order = _steps(experiment, len(examples.batched), recipe.queries_per_step // recipe.group, seed, RANKING_STREAM)
     queries = [[query for group in step for query in examples.batched[group]] for step in order]
     return RankingBatches(examples, _texts(model, examples.sequences), queries)
 
@@ -66,7 +71,7 @@ def embedding_batches(
     """
     examples = data.embedding(model)
     per_step = experiment.training.embedding.pairs_per_step
-    order = _steps(experiment, len(examples.groups), per_step, seed, _EMBEDDING_STREAM)
+    order = _steps(experiment, len(examples.groups), per_step, seed, EMBEDDING_STREAM)
     return EmbeddingBatches(examples, _texts(model, examples.queries), _texts(model, examples.documents), order)
 
 
@@ -197,9 +202,11 @@ class ArmGradients:
         ranking, embedding = self._ranking, self._embedding
         assert ranking is not None  # noqa: S101 - for the type checker: the arm is joint
         assert embedding is not None  # noqa: S101
-        additive = is_additive(self._loss, self._experiment.lora.dropout)
+        lists = ranking.steps[step]
+        lengths = (len(ranking.data.groups[row]) for row in lists)
+        additive = is_additive(self._loss, self._experiment.lora.dropout, lengths)
         return {
-            "ranking": TaskBatch(ranking.steps[step], lambda rows: self._rank(step, rows, 1.0), additive),
+            "ranking": TaskBatch(lists, lambda rows: self._rank(step, rows, 1.0), additive),
             "embedding": TaskBatch(
                 embedding.steps[step], lambda rows: self._embed(embedding, rows, 1.0), additive=False
             ),

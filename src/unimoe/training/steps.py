@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from unimoe.config.losses import LOSSES, LossConfig
+from unimoe.errors import named_inputs
 from unimoe.losses.contrastive import info_nce
 from unimoe.losses.pointwise import softmax_loss, yes_no_loss
 from unimoe.models.batching import default_token_budget
@@ -115,7 +116,8 @@ def _loss_of_lists(
 
     def loss_of(states: Tensor) -> Tensor:
         margins = model.margins(states).split(sizes)  # type: ignore[no-untyped-call]
-        found: Tensor = of_scores(margins, labels, progress)
+        with named_inputs(lambda index: f"training query {data.query_ids[batch[index]]!r}"):
+            found: Tensor = of_scores(margins, labels, progress)
         return found
 
     return loss_of

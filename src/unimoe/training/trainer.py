@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NoReturn, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
 import torch
 
@@ -121,6 +121,19 @@ def _train(run: ArmTraining, save_every: int, on_step: Callable[[StepReport], No
     return run.finish()
 
 
+def model_in_training(
+    experiment: Experiment, base: BaseModel, seed: int, frozen_layers: FrozenLayers | None = None
+) -> tuple[Any, UnimodelForExp1]:
+    """Add new adapters to a base model; return the PEFT model, and the model of both tasks in training mode."""
+    first_layer = experiment.lora.first_of(base.layers)
+    peft = add_lora(base, experiment.lora, seed)
+    model = UnimodelForExp1(base, experiment.prompt, experiment.model.max_length, first_layer, frozen_layers)
+    if experiment.training.activation_checkpointing:
+        base.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.train()
+    return peft, model
+
+
 class ArmTraining:
     """One training in progress: model, optimizer, data and progress. Arguments are those of ``train_arm``."""
 
@@ -149,14 +162,7 @@ class ArmTraining:
     def prepare(self) -> None:
         """Add the adapters, load the examples, and restore the saved state if there is one."""
         config, training = self._experiment, self._training
-        self._peft = add_lora(self._base, config.lora, self._seed)
-        self._model = UnimodelForExp1(
-            self._base, config.prompt, config.model.max_length, config.lora.first_of(self._base.layers),
-            self._frozen_layers,
-        )  # fmt: skip
-        if training.activation_checkpointing:
-            self._base.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        self._model.train()
+        self._peft, self._model = model_in_training(config, self._base, self._seed, self._frozen_layers)
         weights = adapter_parameters(self._peft)
         self._optimizer = MasterAdamW(weights, training.weight_decay)
         sources = (config, self._seed, self._data, self._model)

@@ -214,3 +214,25 @@ class TestConfig:
 def test_a_binary_loss_refuses_grades() -> None:
     with pytest.raises(InputError, match="input 0: the loss yes_no takes labels between 0 and 1"):
         ListwiseLoss(config("yes_no"))(lists([1.0, 0.0]), lists([2, 0]))
+
+
+class TestLargeGrades:
+    @pytest.mark.parametrize("labels", [[128.0, 1.0], [1000.0, 0.0], [127.0, 127.0, 127.0]])
+    def test_a_gain_beyond_float32_is_an_error_and_no_nan_or_zero(self, labels: list[float]) -> None:
+        scores = lists([1.0, 2.0], [0.5] * len(labels))
+        with pytest.raises(InputError, match=r"input 1: LambdaLoss' gain 2\^1\d+ is beyond float32; scale the labels"):
+            ListwiseLoss(config("lambdaloss"))(scores, lists([1, 0], labels))
+
+    def test_the_largest_grade_has_a_gradient(self) -> None:
+        scores = lists([1.0, 2.0], grad=True)
+        ListwiseLoss(config("lambdaloss"))(scores, lists([126.0, 1.0])).backward()
+        assert scores[0].grad is not None
+        assert scores[0].grad.isfinite().all()
+        assert scores[0].grad.abs().min() > 0
+
+
+def test_approxndcg_takes_a_label_below_zero_as_zero() -> None:
+    scores = some_scores()
+    below, none = ([torch.where(row == 0, lowest, row) for row in LABELS] for lowest in (-3.0, 0.0))
+    loss = ListwiseLoss(config("approxndcg"))
+    assert torch.equal(loss(scores, below), loss(scores, none))

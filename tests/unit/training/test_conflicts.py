@@ -268,6 +268,16 @@ class TestAdditive:
         halves = [loss(scores[:1], labels[:1]), loss(scores[1:], labels[1:])]
         torch.testing.assert_close(loss(scores, labels), halves[0] / 4 + halves[1] * 3 / 4)
 
+    @pytest.mark.parametrize("name", [name for name in LOSSES.names() if is_additive(LossConfig(name=name), 0.0)])
+    def test_over_lists_of_several_lengths_as_well_or_they_are_not_additive(self, name: str) -> None:
+        generator = torch.Generator().manual_seed(1)
+        scores = [torch.randn(length, generator=generator) for length in (2, 5, 3)]
+        labels = [torch.eye(len(row))[0] for row in scores]
+        loss = ListwiseLoss(LossConfig(name=name))
+        parts = loss(scores[:1], labels[:1]) / 3 + loss(scores[1:], labels[1:]) * 2 / 3
+        additive = bool(torch.isclose(loss(scores, labels), parts))
+        assert is_additive(LossConfig(name=name), 0.0, map(len, scores)) == additive
+
 
 class TestFlatGradients:
     def test_what_is_taken_can_be_put_back_in_the_weights_dtype(self) -> None:

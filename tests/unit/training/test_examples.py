@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.tiny_models import tiny_base
 
 from unimoe.config import PromptConfig
-from unimoe.config.training import TrainingConfig
+from unimoe.config.training import ArmTask, TrainingConfig
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.errors import DataError
 from unimoe.models.unimodel import UnimodelForExp1
@@ -191,6 +191,41 @@ class TestSets:
         assert [len(group) for group in ranking.groups] == [4] * 4
         assert [len(group) for group in embedding.groups] == [2] * 3
         assert data.content_hash == toy.content_hash
+
+    @pytest.mark.parametrize("wanted", [1, 2, 5])
+    def test_a_probe_takes_queries_that_have_a_relevant_document(self, wanted: int, model: UnimodelForExp1) -> None:
+        toy = collection()
+        for query in ("q0", "q1", "q2", "q3"):
+            toy.qrels[query] = {"d05": 0, "unknown": 1}
+        data = TrainingData(toy, candidates(toy), training(queries=4))
+        assert len(data.probe(training(queries=wanted)).ranking(model).groups) == min(2, wanted)
+
+    @pytest.mark.parametrize(
+        ("task", "few", "key"),
+        [
+            ("rank_only", 4, "ranking.queries_per_step"),
+            ("emb_only", 3, "embedding.pairs_per_step"),
+            ("joint", 4, "ranking.queries_per_step"),
+        ],
+    )
+    def test_fewer_queries_to_train_on_than_a_step_takes_are_refused(self, task: ArmTask, few: int, key: str) -> None:
+        toy = collection()
+        data = TrainingData(toy, candidates(toy), training(queries=6, queries_per_step=4, pairs_per_step=3))
+        data.refuse_too_few(task)
+        for query in ("q0", "q1", "q2", "q3"):
+            toy.qrels[query] = {"d05": 0}
+        with pytest.raises(DataError, match=f"set has 2 examples, one step takes {few}; lower training.{key}, or"):
+            data.refuse_too_few(task)
+
+
+def training(*, queries: int, queries_per_step: int = 1, pairs_per_step: int = 2) -> TrainingConfig:
+    raw: dict[str, Any] = {
+        "collection": "toy",
+        "steps": 1,
+        "ranking": {"queries": queries, "queries_per_step": queries_per_step, "negatives_from": 10},
+        "embedding": {"queries": queries, "pairs_per_step": pairs_per_step},
+    }
+    return TrainingConfig.model_validate(raw)
 
 
 class TestOrder:

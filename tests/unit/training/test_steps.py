@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from unimoe.config import PromptConfig
 from unimoe.config.losses import LossConfig
 from unimoe.config.training import LoraConfig
+from unimoe.errors import DataError
 from unimoe.losses.contrastive import info_nce
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.batched import BatchedDecoder
@@ -131,6 +133,11 @@ class TestRanking:
         expected.backward()  # type: ignore[no-untyped-call]
         assert loss == pytest.approx(expected.item(), rel=1e-5)
         assert_equal(found, table.take_gradients())
+
+    def test_a_grade_that_a_loss_cannot_take_is_an_error_with_the_query(self, table: Bench) -> None:
+        graded = replace(table.ranking, labels=[[2.0, 0.0, 0.0], [128.0, 0.0, 0.0]])
+        with pytest.raises(DataError, match=r"^training query 'b': LambdaLoss' gain 2\^128 is beyond float32; scale"):
+            table._replace(ranking=graded).rank([0, 1], ALL, loss="lambdaloss")
 
     @pytest.mark.parametrize("kind", RANKING_LOSSES)
     @pytest.mark.parametrize("budget", SMALL_BUDGETS, ids=str)

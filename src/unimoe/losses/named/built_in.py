@@ -79,7 +79,7 @@ def supcon(scores: Sequence[Tensor], labels: Sequence[Tensor], options: LossOpti
 def approx_ndcg(scores: Sequence[Tensor], labels: Sequence[Tensor], options: LossOptions) -> Tensor:
     """Return 1 - ApproxNDCG: ranks by sigmoids of differences, linear gain, no cutoff; the mean over lists.
 
-    Lists without a label above 0 add nothing.
+    A label below 0 counts as 0, as in nDCG; lists without a label above 0 add nothing.
     """
     import torch
 
@@ -89,7 +89,7 @@ def approx_ndcg(scores: Sequence[Tensor], labels: Sequence[Tensor], options: Los
     differences = (found.unsqueeze(1) - found.unsqueeze(2)) / options.temperature  # [b, i, j]: s_j - s_i
     pairs = differences.sigmoid() * valid.unsqueeze(1)
     ranks = 1 + pairs.sum(2) - 0.5  # without the document itself, whose sigmoid is a half
-    gains = grades * valid
+    gains = grades.clamp(min=0)
     value = (gains / torch.log2(1 + ranks)).sum(1)
     best = gains.sort(1, descending=True).values
     places = torch.arange(2, best.shape[1] + 2, device=gains.device, dtype=gains.dtype)
@@ -144,9 +144,9 @@ _APPROX_NDCG = """
 
 LOSSES.add(
     "yes_no",
-    Loss(yes_no, (), lambda: _YES_NO, labels="probabilities", takes_activation=False, is_mean_of_lists=True),
+    Loss(yes_no, (), lambda: _YES_NO, labels="probabilities", takes_activation=False, mean_of="documents"),
 )
-LOSSES.add("softmax", Loss(softmax, (), cited("ListNetLoss"), is_mean_of_lists=True))
+LOSSES.add("softmax", Loss(softmax, (), cited("ListNetLoss"), mean_of="lists"))
 LOSSES.add("marginmse", Loss(margin_mse, (), cited("MarginMSELoss"), labels="graded"))
 LOSSES.add("infonce", Loss(infonce, (), lambda: _INFONCE))
 LOSSES.add("supcon", Loss(supcon, (), lambda: _SUPCON))

@@ -50,7 +50,7 @@ def _add(name: str, theirs: str, *arguments: str, more: tuple[str, ...] = (), **
     LOSSES.add(name, Loss(_computed_by(theirs, *arguments), (*arguments, *more), cited(theirs), **kind))
 
 
-_add("listmle", "ListMLELoss", in_order=True, is_mean_of_lists=True)
+_add("listmle", "ListMLELoss", in_order=True, mean_of="lists")
 LOSSES.add(
     "plistmle",
     Loss(
@@ -58,10 +58,10 @@ LOSSES.add(
         ("rank_discount", "normalize_weights", "normalization_method", "temperature"),
         cited("PListMLELoss"),
         in_order=True,
-        is_mean_of_lists=True,
+        mean_of="lists",
     ),
 )
 _add("lambdaloss", "LambdaLoss", "k", "sigma", more=("weighting",))
-LOSSES.add("listnet", Loss(_listnet, ("label_temperature",), cited("ListNetLoss"), is_mean_of_lists=True))
+LOSSES.add("listnet", Loss(_listnet, ("label_temperature",), cited("ListNetLoss"), mean_of="lists"))
 _add("ranknet", "RankNetLoss", "k", "sigma")
 _add("adrmse", "ADRMSELoss", "alpha")

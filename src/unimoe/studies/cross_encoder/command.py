@@ -88,7 +88,7 @@ def compare_losses(
         read = read.model_copy(update={"output_dir": str(output_dir)})
     names = comma_separated(losses)
     tried = [_rate(text) for text in comma_separated(rates) or ()]
-    options = {"--config": config, "--seeds": seeds, "--rates": rates}
+    options = {"--config": config, "--losses": losses, "--seeds": seeds, "--rates": rates}
     given = [
         *(f"{name} {value}" for name, value in options.items() if value is not None),
         *(f"--set {change}" for change in override or ()),

@@ -20,7 +20,7 @@ from unimoe.console import Steps, stderr, stdout
 from unimoe.errors import UsageError, did_you_mean
 from unimoe.evaluation.engines import Engine
 from unimoe.results.folder import Results, load_all_results
-from unimoe.studies.common.differences import NO_DIFFERENCE, TESTED, Arms, differences, pair_up
+from unimoe.studies.common.differences import NO_DIFFERENCE, TESTED, Arms, differences, of_seeds, pair_up
 from unimoe.studies.common.progress import fit_with_progress
 from unimoe.studies.common.registered_gates import register_gates, verdict
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
@@ -146,7 +146,7 @@ def compare_losses(
             step.outcome = ", ".join(f"{one.dataset} {100 * one.aggregate['ndcg@10']:.2f}" for one in found)
     results = load_all_results(Path(base.output_dir))
     for one in data.test:
-        table = losses_table(results, f"reranking/{one.dataset}", arms)
+        table = losses_table(of_seeds(results, seeds), f"reranking/{one.dataset}", arms)
         table.write(results.output_dir / "analysis")
         stdout.print(table.to_rich(), crop=False)
     analysis = Analysis(results)

@@ -61,12 +61,13 @@ def chosen_rates(
     found: dict[str, float] = {}
     steps = Steps(len(arms))
     for arm in arms:
-        trainings, tried = [training_of(config, data, device) for config in configs[arm]], []
+        trainings, tried = [training_of(config, data, device) for config in configs[arm]], list[dict[str, float]]()
         with steps.step(f"{arm}: {len(rates)} rates on dev", sum(one.steps for one in trainings)) as step:
             for rate, training in zip(rates, trainings, strict=True):
                 manifest = fit_with_progress(training.fit, training.steps, step)
+                assert manifest.dev is not None  # noqa: S101 - for the type checker: there are dev queries
                 tried.append({"learning_rate": rate, "dev": manifest.dev})
-            found[arm] = max(tried, key=lambda one: one["dev"] or 0.0)["learning_rate"] or rates[0]
+            found[arm] = max(tried, key=lambda one: one["dev"])["learning_rate"]
             step.outcome = f"best {found[arm]:g}"
         write_json(folder / f"{arm}.json", tried)
     return found

@@ -37,6 +37,12 @@ class RerankingSet:
         """Pairs of query and document."""
         return sum(map(len, self.candidates.values()))
 
+    @property
+    def can_be_ranked(self) -> bool:
+        """Whether any query has a relevant document among its candidates."""
+        qrels, found = self.collection.qrels, self.candidates
+        return any(grade > 0 and key in found.get(q, {}) for q in qrels for key, grade in qrels[q].items())
+
     @cached_property
     def content_hash(self) -> str:
         """Content hash of collection and candidates."""

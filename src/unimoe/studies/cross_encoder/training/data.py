@@ -42,15 +42,18 @@ def load_cross_encoder_data(config: CrossEncoderConfig) -> CrossEncoderData:
 
     Raises:
         UsageError: no such collection or split.
-        DataError: the source cannot be loaded or is malformed, or a part of it has no query.
+        DataError: the source cannot be loaded or is malformed, a part of it has no query, or dev can choose nothing.
     """
     evaluation = config.evaluation
-    lists, dev, test = _own_parts(config.lists, evaluation)
-    return CrossEncoderData(
-        lists,
-        _named(config, evaluation.dev, evaluation.dev_queries) or (dev,),
-        _named(config, evaluation.test, evaluation.test_queries) or ((test,) if test is not None else ()),
-    )
+    lists, own_dev, own_test = _own_parts(config.lists, evaluation)
+    dev = _named(config, evaluation.dev, evaluation.dev_queries) or (own_dev,)
+    if not any(one.can_be_ranked for one in dev):
+        raise DataError(
+            f"{dev[0].name}: no dev query has a relevant document among its candidates, so that every score "
+            "is 0; raise evaluation.depth, or name other collections in evaluation.dev"
+        )
+    test = _named(config, evaluation.test, evaluation.test_queries) or ((own_test,) if own_test is not None else ())
+    return CrossEncoderData(lists, dev, test)
 
 
 def _own_parts(config: ListsConfig, evaluation: RerankingConfig) -> tuple[Lists, RerankingSet, RerankingSet | None]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from unimoe.config.losses import LossConfig
-from unimoe.errors import DataError, InputError, UsageError
+from unimoe.errors import DataError, UsageError, first_few, named_inputs
 from unimoe.losses.listwise import ListwiseLoss
 from unimoe.losses.sampling import generator_of
 
@@ -60,18 +60,17 @@ class CrossEncoderListLoss(nn.Module):
         """
         query_ids, queries, documents = inputs
         sizes = [len(row) for row in documents]
+        names = first_few([*map(repr, query_ids)])
         pairs = [(query, text) for query, row in zip(queries, documents, strict=True) for text in row]
         if not pairs:
-            raise DataError(f"queries {_named(query_ids)}: no documents; leave them out")
+            raise DataError(f"queries {names}: no documents; leave them out")
         scores = self._scores(pairs, len(queries), prompt, task)
-        try:
-            lists = scores.split(sizes)  # type: ignore[no-untyped-call]
+        lists = scores.split(sizes)  # type: ignore[no-untyped-call]
+        with named_inputs(lambda index: f"query {query_ids[index]!r}"):
             loss: Tensor = self._loss(lists, labels, self._progress)
-        except InputError as error:
-            raise DataError(f"query {query_ids[error.index]!r}: {error.reason}") from None
         if not loss.isfinite():
             raise DataError(
-                f"the loss of the queries {_named(query_ids)} is {float(loss.detach())}; lower learning_rate, or set "
+                f"the loss of the queries {names} is {float(loss.detach())}; lower learning_rate, or set "
                 "dtype to float32; what was saved before is kept"
             )
         return loss
@@ -99,7 +98,3 @@ class CrossEncoderListLoss(nn.Module):
             on = {key: value.to(self.model.device) for key, value in features.items() if isinstance(value, Tensor)}
             parts.append(self.model({**features, **on})["scores"].view(-1).float())
         return torch.cat(parts)[torch.tensor(order).argsort().to(parts[0].device)]
-
-
-def _named(query_ids: Sequence[str]) -> str:
-    return ", ".join(map(repr, query_ids[:3])) + ", ..." * (len(query_ids) > 3)
