@@ -23,7 +23,7 @@ from unimoe.data import catalog
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UsageError, did_you_mean
 from unimoe.evaluation.tiers import Dataset, collections_of
-from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
+from unimoe.metrics import DEFAULT_METRICS, Scores, plain_run, score_run
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.results import TASKS, Task
 from unimoe.results.folder import Results, load_all_results
@@ -128,6 +128,8 @@ def load_collection(name: str, split: str | None = None) -> Collection:
         DataError: the collection is malformed.
         UnavailableError: it is neither on this machine nor to be downloaded.
     """
+    if not isinstance(name, str):
+        raise UsageError(f"the collection is a {type(name).__name__}; give its name, such as 'scifact'")
     catalog.refuse_unknown(name)
     ((collection, default_split),) = collections_of(name)
     return catalog.load_collection(collection, split or default_split)
@@ -147,7 +149,9 @@ def bm25_candidates(collection: Collection | str, depth: int = 100, params: BM25
     Returns:
         Query id to ``{document id: score}``, best first.
     """
-    loaded = load_collection(collection) if isinstance(collection, str) else collection
+    loaded = collection if isinstance(collection, Collection) else load_collection(collection)
+    if not hasattr(depth, "__index__"):
+        raise UsageError(f"depth {depth!r} is no whole number; use at least 1")
     params = params or BM25Config()
     name = collections_of(collection)[0][0] if isinstance(collection, str) else collection.name
     dataset = Dataset(name, loaded.split, depth, params)
@@ -182,18 +186,14 @@ def evaluate_reranker(
     from unimoe.evaluation.rerankers import FunctionReranker
     from unimoe.evaluation.reranking_eval import rerank_run
 
-    if not isinstance(collection, Collection | str):
-        raise UsageError(
-            f"the collection is a {type(collection).__name__}; give its name, or what load_collection gives"
-        )
-    loaded = load_collection(collection) if isinstance(collection, str) else collection
+    loaded = collection if isinstance(collection, Collection) else load_collection(collection)
     if not callable(scorer):
         raise UsageError(
             f"the scorer is a {type(scorer).__name__}; give a function from (query, document) pairs to scores"
         )
     if not isinstance(depth, int) or depth < 1:
         raise UsageError(f"depth {depth}: reranks nothing; use a whole number from 1")
-    found = bm25_candidates(loaded, depth) if candidates is None else candidates
+    found = bm25_candidates(loaded, depth) if candidates is None else plain_run(candidates)
     scored = loaded if max_queries is None else loaded.sample_queries(max_queries)
     chosen = {query_id: _cut(query_id, found.get(query_id, {}), depth) for query_id in scored.queries}
     if not any(chosen.values()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.reranking import invented, write_invented
@@ -164,12 +165,28 @@ class TestMistakes:
         [
             (lambda: unimoe.tir(None), "the results are a NoneType; give an output folder"),  # type: ignore[arg-type]
             (lambda: unimoe.evaluate_reranker(by_length, None), "the collection is a NoneType"),  # type: ignore[arg-type]
+            (lambda: unimoe.load_collection(3), "the collection is a int; give its name"),  # type: ignore[arg-type]
+            (lambda: unimoe.bm25_candidates(invented(), 2.5), "depth 2.5 is no whole number"),  # type: ignore[arg-type]
+            (lambda: unimoe.evaluate_reranker(by_length, invented(), max_queries=1.5), "a sample of 1.5 queries"),  # type: ignore[arg-type]
             (lambda: unimoe.evaluate_reranker(by_length, "apidocs", depth=2.5), "depth 2.5"),  # type: ignore[arg-type]
         ],
     )
     def test_other_types_are_refused_in_one_line(self, call: Callable[[], object], words: str) -> None:
         with pytest.raises(UsageError, match=words):
             call()
+
+    @pytest.mark.parametrize(
+        ("candidates", "words"),
+        [
+            ("a.trec", "str where a run should be"),
+            ({"q0": ["d00"]}, "query 'q0': list where a run should be"),
+            ({"q0": {"d00": None}}, "query 'q0': a score is no number"),
+            ({0: {"d00": 1.0}}, "the id of a query, 0, is no text"),
+        ],
+    )
+    def test_candidates_that_are_no_run_are_refused_in_one_line(self, candidates: Any, words: str) -> None:
+        with pytest.raises(DataError, match=words):
+            unimoe.evaluate_reranker(by_length, invented(), candidates=candidates)
 
     def test_a_run_of_other_queries_is_no_silent_zero(self) -> None:
         with pytest.raises(DataError, match=r"none of the run's 1 queries is judged .*'other'"):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.comparisons import ITERATIONS, Comparison, Question, all_pairs, unknown_arm
@@ -150,7 +150,7 @@ def compare(
     pairs: Pairs = "all",
     relevance_level: int | None = None,
     depth: int | None = None,
-    allow: Sequence[str] = (),
+    allow: str | Sequence[str] = (),
     paired: bool = False,
 ) -> SystemComparison:
     """Compare systems by their runs: scores, intervals, and who beats whom, on one dataset or several.
@@ -189,6 +189,8 @@ def compare(
         UsageError: unknown names, metrics or allowances, or fewer than two systems.
         DataError: files or runs that cannot be read or compared.
     """
+    if not isinstance(systems, Mapping):
+        raise UsageError(f"the systems are a {type(systems).__name__}; give a dictionary of their runs by name")
     several = _is_several(qrels)
     of_dataset = cast("dict[Any, str | QrelsContent]", qrels if several else {None: qrels})
     datasets = [judgments(_content(given), name, relevance_level) for name, given in of_dataset.items()]
@@ -201,7 +203,7 @@ def compare(
         for dataset, judged in zip(of_dataset, datasets, strict=True):
             sources += _sources(system, judged, held[dataset])
     asked = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-    scoring = Scoring(asked, depth=depth, allow=tuple(allow), paired=paired)
+    scoring = Scoring(asked, depth=depth, allow=(allow,) if isinstance(allow, str) else tuple(allow), paired=paired)
     ordered = in_order(list(systems), baseline)
     scored = score_systems(sources, scoring, f"comparison of {', '.join(ordered)}")
     return compare_systems(scored.results, ordered, baseline, pairs, warnings=scored.warnings)
@@ -230,6 +232,8 @@ def compare_systems(
 
     Pairs with a baseline that is not named are a UsageError; no dataset with results of two systems is a DataError.
     """
+    if pairs not in get_args(Pairs):
+        raise UsageError(f"pairs {pairs!r}: unknown; use {' or '.join(get_args(Pairs))}")
     if pairs == "baseline" and baseline is None:
         raise UsageError("pairs with the baseline need one; name it with --baseline, or compare all pairs")
     questions: list[Question] = []
@@ -247,12 +251,9 @@ def compare_systems(
 
 def _is_several(qrels: object) -> bool:
     """Return whether judgments are those of several datasets by name, not of one."""
-    if not isinstance(qrels, Mapping):
-        return False
-    first = next(iter(qrels.values()), None)
-    return isinstance(first, str | Path) or (
-        isinstance(first, Mapping) and isinstance(next(iter(first.values()), None), Mapping)
-    )
+    first = next(iter(qrels.values()), None) if isinstance(qrels, Mapping) else None
+    inner = next(iter(first.values()), None) if isinstance(first, Mapping) else None
+    return isinstance(first, str | Path) or isinstance(inner, Mapping)
 
 
 def _sources(system: str, judged: Judgments, given: Seeds) -> Iterator[RunSource]:

@@ -143,7 +143,7 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
 
 
 def load_all_results(
-    output_dir: Path | str, allow: Collection[str] = (), only: Collection[tuple[str, str]] | None = None
+    output_dir: Path | str, allow: str | Collection[str] = (), only: Collection[tuple[str, str]] | None = None
 ) -> Results:
     """Read every result and training log below an output folder.
 
@@ -151,19 +151,20 @@ def load_all_results(
 
     Args:
         output_dir: the folder of one experiment: ``{output_dir}/{arm}/seed_{N}/results/{task}/{dataset}.json``.
-        allow: names of ``comparable.ALLOWANCES``: differences that become caveats in place of refusals.
+        allow: a name of ``comparability.ALLOWANCES``, or several: differences that become caveats, not refusals.
         only: arms and ``task/dataset`` keys; their seeds alone are read, and no logs. Where one has no result,
             everything is read, so that a refusal can name what is there.
 
     Raises:
         DataError: no result at all; a file that is cut short, of another schema, or not what its path says; two files
-            for one measurement; results that ``comparable`` refuses.
+            for one measurement; results that ``comparability`` refuses.
         UsageError: an unknown name in ``allow``.
     """
     output_dir = Path(output_dir)
     paths = result_files(output_dir)
     if not paths:
         raise DataError(f"{output_dir}: no results here; evaluate an arm first, or point --output-dir at an experiment")
+    allow = [allow] if isinstance(allow, str) else allow
     results = _read(output_dir, paths if only is None else _chosen(paths, only))
     return Results(output_dir, results, read_logs(output_dir) if only is None else None, allow=allow)
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unimoe.collection_card import describe_qrels
-from unimoe.errors import DataError, UsageError
+from unimoe.errors import DataError
 from unimoe.metrics import DEFAULT_METRICS, computable_metrics, level_note, score_run
+from unimoe.runs.scoring import refuse_depth, refuse_nothing_in_common
 from unimoe.trec import Qrels, Run, head, is_unordered, read_qrels, read_run
 
 
@@ -65,13 +66,12 @@ def score_run_file(
             that has no order.
     """
     run_path, qrels_path = Path(run_path), Path(qrels_path)
-    if depth is not None and depth < 1:
-        raise UsageError(f"--depth {depth} leaves no document to score; use at least 1")
+    refuse_depth(depth)
     stated = describe_qrels(qrels_path).relevance_level if relevance_level is None else relevance_level
     level = 1 if stated is None else stated
     metrics = computable_metrics(metrics, level)  # before the files are read, which may take a while
     qrels, run = read_qrels(qrels_path), read_run(run_path)
-    _refuse_nothing_in_common(run_path, run, qrels_path, qrels)
+    refuse_nothing_in_common(str(run_path), run, str(qrels_path), qrels)
     unordered = [query_id for query_id in qrels if is_unordered(run.get(query_id, {}))]
     if depth is not None:
         _refuse_cut_by_id(run_path, run, qrels, unordered, depth)
@@ -91,17 +91,6 @@ def score_run_file(
         unordered_queries=unordered,
         notes=[note] if note else [],
     )
-
-
-def _refuse_nothing_in_common(run_path: Path, run: Run, qrels_path: Path, qrels: Qrels) -> None:
-    for path, content in ((run_path, run), (qrels_path, qrels)):
-        if not content:
-            raise DataError(f"{path}: no line in it; there is nothing to score")
-    if run.keys().isdisjoint(qrels):
-        raise DataError(
-            f"{qrels_path}: judges none of the queries of {run_path} (the first are {next(iter(qrels))!r} and "
-            f"{next(iter(run))!r}); give the qrels of the run's own collection and split"
-        )
 
 
 def _refuse_cut_by_id(run_path: Path, run: Run, qrels: Qrels, unordered: Sequence[str], depth: int) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 from unimoe.errors import DataError, UsageError, did_you_mean, first_few
 from unimoe.grouping import gathered
 from unimoe.io import HASH_LENGTH
-from unimoe.metrics import canonical_metric, level_note, lowest_relevant, metric_cutoff, score_run
+from unimoe.metrics import canonical_metric, level_note, lowest_relevant, metric_cutoff, plain_run, score_run
 from unimoe.results import read_result, refuse_changed_run, result_beside
 from unimoe.results.details import QueryDetail
-from unimoe.runs.selection import Judgments, RunSource
+from unimoe.runs.selection import Judgments, RunSource, refuse_empty
 from unimoe.trec import Qrels, Run, head, is_unordered, ranked, read_run
 
 ALLOWANCES = {  # the differences that can be allowed by name, and what each means
@@ -51,8 +51,9 @@ class Scoring:
             raise UsageError(
                 "--allow queries leaves out what --allow zeros counts as 0; give the one that suits the runs"
             )
-        if self.depth is not None and self.depth < 1:
-            raise UsageError(f"--depth {self.depth} leaves no document to score; use at least 1")
+        if not self.metrics:
+            raise UsageError("no metric to compare by; name one, such as ndcg@10")
+        refuse_depth(self.depth)
 
     @property
     def main(self) -> str:
@@ -93,10 +94,13 @@ def score_source(source: RunSource, scoring: Scoring) -> ScoredRun:
             refuse_changed_run(source.content, read_result(own))
         run, modified = read_run(source.content), datetime.fromtimestamp(source.content.stat().st_mtime, tz=UTC)
     else:
-        run = {query_id: dict(scores) for query_id, scores in source.content.items() if scores}
-        modified = datetime.now(UTC)
+        try:
+            run, modified = plain_run(source.content), datetime.now(UTC)
+        except DataError as error:
+            raise DataError(f"{source.name}: {error}") from None
     unordered = [query_id for query_id in qrels if is_unordered(run.get(query_id, {}))]
-    _refuse_unusable(source.name, run, qrels, unordered)
+    refuse_nothing_in_common(source.name, run, judged.name, qrels)
+    _refuse_without_order(source.name, run, qrels, unordered)
     if scoring.depth is not None:
         run = {query_id: head(scores, scoring.depth) for query_id, scores in run.items()}
     order = {query_id: ranked(scores) for query_id, scores in run.items()}
@@ -113,6 +117,13 @@ def score_source(source: RunSource, scoring: Scoring) -> ScoredRun:
         unordered=unordered,
         details={query_id: _detail(judged, query_id, order.get(query_id, ()), lowest) for query_id in qrels},
     )
+
+
+def refuse_depth(depth: int | None) -> None:
+    """Refuse a depth to cut runs to that leaves nothing, or is no whole number."""
+    if depth is not None and (not hasattr(depth, "__index__") or depth < 1):
+        problem = "leaves no document to score" if hasattr(depth, "__index__") else "is no whole number"
+        raise UsageError(f"--depth {depth} {problem}; use at least 1")
 
 
 def caveats_of(runs: Sequence[ScoredRun], scoring: Scoring) -> list[str]:
@@ -159,14 +170,18 @@ def warnings_of(runs: Sequence[ScoredRun], scoring: Scoring) -> Iterator[str]:
         yield f"{judged.dataset}: no text of {_some(without)}"
 
 
-def _refuse_unusable(name: str, run: Run, qrels: Qrels, unordered: Sequence[str]) -> None:
-    if not run:
-        raise DataError(f"{name}: no line in it; there is nothing to score")
+def refuse_nothing_in_common(run_name: str, run: Run, qrels_name: str, qrels: Qrels) -> None:
+    """Refuse a run or qrels without a line, and qrels that judge no query of the run."""
+    refuse_empty(run_name, run)
+    refuse_empty(qrels_name, qrels)
     if run.keys().isdisjoint(qrels):
         raise DataError(
-            f"{name}: none of its queries is judged (its first is {next(iter(run))!r}, that of the qrels "
-            f"{next(iter(qrels))!r}); give the qrels of the run's own collection and split"
+            f"{qrels_name}: judges none of the queries of {run_name} (the first are {next(iter(qrels))!r} and "
+            f"{next(iter(run))!r}); give the qrels of the run's own collection and split"
         )
+
+
+def _refuse_without_order(name: str, run: Run, qrels: Qrels, unordered: Sequence[str]) -> None:
     several = sum(len(run.get(query_id, {})) > 1 for query_id in qrels)
     if several and several == len(unordered):
         raise DataError(

@@ -15,7 +15,7 @@ from unimoe.grouping import natural_key
 from unimoe.io import hash_file, hash_json
 from unimoe.limits import name_problem, shortened
 from unimoe.metrics import checked_level, whole_grades
-from unimoe.trec import Qrels, read_qrels, text_lines
+from unimoe.trec import Qrels, Run, read_qrels, text_lines
 
 RunContent: TypeAlias = Path | Mapping[str, Mapping[str, float]]
 QrelsContent: TypeAlias = Path | Mapping[str, Mapping[str, int]]
@@ -117,11 +117,16 @@ def judgments(content: QrelsContent, dataset: str | None = None, level: int | No
     else:
         qrels = whole_grades(content)
         name, content_hash = f"qrels of {dataset or 'the dataset'}", hash_json(qrels)
-    if not qrels:
-        raise DataError(f"{name}: no line in it; there is nothing to score")
+    refuse_empty(name, qrels)
     if problem := name_problem(dataset or "dataset"):
         raise UsageError(f"a dataset cannot be named {shortened(str(dataset))!r}, which {problem}; give --dataset NAME")
     return Judgments(dataset or "dataset", name, qrels, content_hash, level or 1, level)
+
+
+def refuse_empty(name: str, content: Qrels | Run) -> None:
+    """Refuse a run or qrels without a line."""
+    if not content:
+        raise DataError(f"{name}: no line in it; there is nothing to score")
 
 
 def read_queries(path: Path) -> dict[str, str]:

@@ -100,7 +100,7 @@ class TestBadInput:
             (lambda run, _: run.write_text("q1 Q0 d 1 2 t\n" * 2), ["b1.trec:2: document 'd' is listed twice"]),
             (lambda run, _: run.write_text("q1 Q0 d\n"), ["b1.trec:1: a run line has 6 fields"]),
             (lambda run, _: run.write_text(""), ["b1.trec: no line in it"]),
-            (lambda run, _: run.write_text("q8 Q0 d 1 2 t\n"), ["b1.trec: none of its queries is judged", "'q8'"]),
+            (lambda run, _: run.write_text("q8 Q0 d 1 2 t\n"), ["q.tsv: judges none of", "b1.trec", "'q8'"]),
             (
                 lambda run, _: write_run(run, run_with_ranks({"q1": 2}, depth=4), tag="t"),
                 ["b1.trec ends at depth 4", "a1.trec at 10", "--depth 4", "--allow depth"],

@@ -56,6 +56,7 @@ class TestBadInput:
             ),
             ("python:my_functions:words", 3, ["the reranker returned list; return a number for each pair"]),
             ("python:my_functions:digits", 3, ["the reranker returned list; return a number for each pair"]),
+            ("python:my_functions:imaginary", 3, ["the reranker returned list; return a number for each pair"]),
             ("python:my_functions:nan", 3, ["toy, query 'q", "the score is nan; a reranker returns finite numbers"]),
         ],
     )
@@ -84,6 +85,12 @@ class TestBadInput:
     )
     def test_options_that_do_not_go_together(self, options: list[str], words: str) -> None:
         assert_refused(call_script("evaluate.py", *options), 2, words)
+
+    def test_a_prefix_that_no_text_would_get_is_refused_on_collections_too(self, data: Path, tmp_path: Path) -> None:
+        done = evaluate(data, "encoder:encoder", tmp_path, "--set", "evaluation.mteb.prompts.quer=x")
+        assert_refused(done, 2, "evaluation.mteb.prompts: 'quer' is no task, type of tasks or role of MTEB")
+        own = evaluate(data, "encoder:encoder", tmp_path, "--set", "evaluation.mteb.prompts.toy-query=x")
+        assert own.returncode == 0, own.stderr
 
     def test_another_model_of_the_same_name_is_refused(self, data: Path, tmp_path: Path) -> None:
         assert evaluate(data, "cross-encoder:ce", tmp_path).returncode == 0

@@ -14,7 +14,7 @@ from support.runs import one_relevant, random_qrels, random_run, run_with_ranks,
 from unimoe.analysis import compare as public
 from unimoe.analysis import systems as systems_module
 from unimoe.analysis.comparisons import ALPHA
-from unimoe.errors import UsageError
+from unimoe.errors import UnimoeError, UsageError
 from unimoe.trec import Qrels, Run
 
 QUERIES = ("q1", "q2", "q3")
@@ -110,11 +110,35 @@ class TestFromPython:
             ({"pairs": "baseline"}, "pairs with the baseline need one"),
             ({"metrics": "ndgc@10"}, "unknown metric 'ndgc@10'"),
             ({"relevance_level": 0}, "relevance"),
+            ({"pairs": "some"}, "pairs 'some': unknown; use all or baseline"),
+            ({"metrics": []}, "no metric to compare by"),
+            ({"depth": 2.5}, "--depth 2.5 is no whole number"),
+            ({"allow": "zero"}, "--allow zero: unknown (did you mean 'zeros'?)"),
         ],
     )
     def test_wrong_wishes(self, qrels: Qrels, runs: dict[str, list[Run]], options: dict[str, Any], words: str) -> None:
         with pytest.raises(UsageError) as refusal:
             public.compare(runs, qrels, **options)
+        assert words in str(refusal.value)
+
+    def test_one_allowance_needs_no_list(self, qrels: Qrels, runs: dict[str, list[Run]]) -> None:
+        (first, *others) = runs["mono"]
+        short = runs | {"mono": [{q: of for q, of in first.items() if q != next(iter(qrels))}, *others]}
+        assert public.compare(short, qrels, allow="zeros").results.caveats
+
+    @pytest.mark.parametrize(
+        ("systems", "words"),
+        [
+            ([{}, {}], "the systems are a list; give a dictionary"),
+            ({"b": None}, "b run 0: NoneType where a run should be"),
+            ({"b": {7: {"d": 1.0}}}, "b run 0: the id of a query, 7, is no text"),
+        ],
+    )
+    def test_what_is_no_system_is_refused_in_words(self, systems: Any, words: str) -> None:
+        with pytest.raises(UnimoeError) as refusal:
+            public.compare(
+                {"a": {"q": {"d": 1.0}}} | systems if isinstance(systems, dict) else systems, {"q": {"d": 1}}
+            )
         assert words in str(refusal.value)
 
     def test_one_system_is_nothing_to_compare(self, qrels: Qrels, runs: dict[str, list[Run]]) -> None:

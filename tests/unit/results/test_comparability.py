@@ -106,6 +106,7 @@ class TestAllowedByName:
         message = refusal(tmp_path, *({"queries", "depth", "max_queries", "candidates", "collections"} - {allow}))
         assert message.endswith(f"or compare all the same with --allow {allow}")
         (caveat,) = load_all_results(tmp_path, [allow]).caveats
+        assert load_all_results(tmp_path, allow).caveats == (caveat,)
         assert words in caveat
         assert caveat.endswith(f"(allowed by name: {allow})")
 

@@ -326,7 +326,7 @@ class TestRefusals:
             scored(tmp_path, [flat], [ranks(2, 2, 2)])
 
     def test_a_run_of_other_queries(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"a1\.trec: none of its queries is judged \(its first is 'x'"):
+        with pytest.raises(DataError, match=r"q\.tsv: judges none of .*a1\.trec \(the first are 'q1' and 'x'\)"):
             scored(tmp_path, [{"x": {"d1": 1.0}}], [ranks(2, 2, 2)])
 
     def test_an_empty_run(self, tmp_path: Path) -> None:

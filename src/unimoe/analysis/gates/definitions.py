@@ -138,9 +138,8 @@ class InterferenceGate(_Gate):
     def confidences(self, below: Below) -> dict[Label, float]:
         """Return the confidence in each label; they add up to 1."""
         fail = below(self.fail_below)
-        passed = max(
-            fail, below(self.pass_at)
-        )  # few queries: degrees of freedom vary, and confidence may fall a little
+        # With few queries the degrees of freedom vary, and the confidence may fall a little from cutoff to cutoff.
+        passed = max(fail, below(self.pass_at))
         return {"PASS": 1.0 - passed, "FAIL": fail, "MARGINAL": passed - fail}
 
 

@@ -153,26 +153,27 @@ def judge(results: Results, registration: Registration, name: str, *, advisory: 
         gate, missing = restricted(results, gate)
         reasons = ("a look ahead was asked for", *missing)
     scores, learnt = collect(results, gate), _learnt(results, gate)
+    found = find(gate, scores)
     of_arms = [
         (result, result.seed in seeds)
         for arm, seeds in zip(gate.arms, scores.seeds, strict=True)
         for key in gate.keys
         for result in results.measured(key, arm)
     ]
-    used = [result for result, judged in of_arms if judged]
+    used, left_out = ([result for result, judged in of_arms if judged == wanted] for wanted in (True, False))
     return Judgment(
         name=name,
         gate=gate,
         registered=registration.path is not None,
-        found=_required(gate, find(gate, scores), learnt),
+        found=_required(gate, found, learnt),
         parts=tuple(_parts(results, gate)) if len(gate.datasets) > 1 else (),
         otherwise=_otherwise(gate, scores),
         learnt=learnt,
         advisory=(*reasons, *_unfit(used)),
         notes=(
-            *_notes_on_results(registration, gate, used, [result for result, judged in of_arms if not judged]),
+            *_notes_on_results(registration, gate, used, left_out, paired=scores.paired),
             *unequal_budgets(results, gate, scores.seeds),
-            *_notes_on_scores(results, gate, scores),
+            *_notes_on_scores(results, gate, scores, found),
         ),
         scores=scores,
     )
@@ -249,11 +250,11 @@ def _unfit(used: list[EvalResult]) -> Iterator[str]:
 
 
 def _notes_on_results(
-    registration: Registration, gate: Gate, used: list[EvalResult], left_out: list[EvalResult]
+    registration: Registration, gate: Gate, used: list[EvalResult], left_out: list[EvalResult], *, paired: bool
 ) -> Iterator[str]:
     """Yield which results were not judged, and that some are older than the gate."""
     if left_out:
-        why = "the other arm, with which seeds pair, or another dataset lacks the seed"
+        why = f"because {'the other arm or ' if paired else ''}another dataset lacks the seed"
         names = dict.fromkeys(f"{result.config_name} seed {result.seed}" for result in left_out)
         yield f"left out, {'not registered' if gate.seeds else why}: {', '.join(names)}"
     fixed = registration.registered
@@ -266,16 +267,15 @@ def _notes_on_results(
         )
 
 
-def _notes_on_scores(results: Results, gate: Gate, scores: GateScores) -> Iterator[str]:
+def _notes_on_scores(results: Results, gate: Gate, scores: GateScores, found: Finding) -> Iterator[str]:
     """Yield where queries or seeds are too few for the interval's stated level, and that declared pairs are not."""
     few = [dataset for dataset, (first, _) in scores.by_dataset.items() if first.shape[1] < _FEW_QUERIES]
-    if few and len(scores.by_dataset) > 1:
+    if few and len(scores.by_dataset) > 1 and found.estimate.estimand != "seeds":
         yield f"fewer than {_FEW_QUERIES} queries on {', '.join(few)}: the interval across datasets is a rough one"
     two = [arm for arm, seeds in zip(scores.arms, scores.seeds, strict=True) if len(seeds) == 2]
-    if two:
+    if two and found.estimate.estimand != "queries":
         yield f"two seeds of {' and '.join(two)}: {TWO_SEEDS}"
-    several = all(len(seeds) > 1 for seeds in scores.seeds)
-    if several and not scores.paired and results.seeds_pair(gate.arms, gate.keys):
+    if min(map(len, scores.seeds)) > 1 and not scores.paired and results.seeds_pair(gate.arms, gate.keys):
         yield "the experiment declares that seeds pair, but its arms share fewer than two: they are judged unpaired"
 
 

@@ -34,8 +34,7 @@ def systems_reading(comparisons: Sequence[Comparison]) -> tuple[str, ...]:
         f"probability of a difference at least as large if the systems were equal, corrected by Holm for {rows}; below "
         f"{ALPHA:g} it is called significant."
     ]
-    held = dict.fromkeys(c.holds_for for c in comparisons)
-    if "queries" in held:
+    if any(c.holds_for == "queries" for c in comparisons):
         paragraphs.append(
             "Of systems with one run each, intervals and p hold for other queries and these very runs: another "
             "training run of the same system may score otherwise."

@@ -18,7 +18,7 @@ from scipy.special import stdtr, stdtrit
 from unimoe.analysis.statistics.variance import Array, Estimand, Moments, Terms
 
 LEVEL = 0.95  # of every interval
-TWO_SEEDS = "where seeds carry most of the variance, a 95 % interval from two covers as little as 92 %; train a third"
+TWO_SEEDS = "where seeds carry most of the variance, an interval from two covers as little as 92 %; train a third"
 MIN_DIFFERING = 6  # queries on which two arms must differ: with fewer no sign-flip test reaches .05
 
 

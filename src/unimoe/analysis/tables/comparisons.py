@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -117,15 +117,14 @@ def before_after_table(results: Results, comparisons: Sequence[Comparison]) -> T
     )
 
 
-def print_before_after(output_dir: Path, before: str, after: Sequence[str], keys: Sequence[str]) -> None:
-    """Print a table of how some arms differ from an earlier one on some ``task/dataset`` keys of a folder.
-
-    Nothing is printed without keys; a key on which the earlier arm was not measured is named on stderr.
-    """
+def print_before_after(
+    output_dir: Path, before: str, after: Sequence[str], keys: Sequence[str], allow: Collection[str] = ()
+) -> None:
+    """Print how arms differ from an earlier one on ``task/dataset`` keys, and name on stderr the keys that it lacks."""
     after = [arm for arm in after if arm != before]
     if not keys or not after:
         return
-    results = load_all_results(output_dir, only={(arm, key) for arm in (before, *after) for key in keys})
+    results = load_all_results(output_dir, allow, only={(arm, key) for arm in (before, *after) for key in keys})
     compared = [key for key in keys if results.measured(key, before)]
     for key in keys:
         if key not in compared:

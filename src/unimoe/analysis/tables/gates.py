@@ -69,7 +69,7 @@ def datasets_table(judgments: Sequence[Judgment]) -> Table:
         groups=row_groups((_heading(item), _dataset_row(item, found, names)) for item, found in _findings(judgments)),
         notes=(
             "Delta: joint minus specialist, in points; TIR is the share of the specialist's score that is lost. "
-            "The standard deviation describes the seeds that both arms have; the interval takes all seeds and queries.",
+            "A standard deviation is over an arm's seeds, that of the value over seeds that both arms have.",
             *_verdict_notes(judgments, [(item, found) for item in judgments for found in item.rows]),
             *cut,
         ),

@@ -107,6 +107,10 @@ class TestNotes:
     def test_two_seeds_say_that_they_fall_short(self, tmp_path: Path) -> None:
         (note,) = judge(clear_gap(-0.1, seeds=2), register(tmp_path, **INTERFERENCE), "it").notes
         assert note.startswith("two seeds of rank_only_r8 and joint_r8: where seeds carry most of the variance")
+        of_these_runs = register(tmp_path, **INTERFERENCE | {"estimand": "queries"})
+        assert judge(clear_gap(-0.1, seeds=2), of_these_runs, "it").notes == ()
+        one = results(measured("rank_only_r8", [[0.5, 0.7] * 5] * 2), measured("joint_r8", [[0.4, 0.5] * 5]))
+        assert judge(one, register(tmp_path, **INTERFERENCE), "it").notes == ()
 
     def test_a_small_dataset_beside_a_large_one(self, tmp_path: Path) -> None:
         rng = np.random.default_rng(0)
@@ -132,7 +136,7 @@ class TestNotes:
         )
         judgment = judge(found, register(tmp_path, **INTERFERENCE), "it")
         assert judgment.notes == (
-            "left out, the other arm, with which seeds pair, or another dataset lacks the seed: rank_only_r8 seed 3",
+            "left out, because the other arm or another dataset lacks the seed: rank_only_r8 seed 3",
             "unequal training: rank_only_r8 saw 8 ranking examples, joint_r8 4; TIR measures the budget too",
         )
         assert judgment.advisory == ("smoke run",)
