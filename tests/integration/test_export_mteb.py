@@ -148,6 +148,22 @@ def test_a_task_asked_for_and_missing_is_named(outputs: Path, tmp_path: Path) ->
     assert [path.stem for path in sorted(written(done).glob("S*.json"))] == ["SciFact"]
 
 
+@pytest.mark.parametrize("dtype", [None, "unknown"])
+def test_a_model_whose_dtype_is_not_known_is_exported_without_it(
+    outputs: Path, tmp_path: Path, dtype: str | None
+) -> None:
+    shutil.copytree(outputs, tmp_path / "served")
+    for path in (tmp_path / "served" / "zero_shot" / "seed_none" / "results" / "reranking").glob("*Questions.json"):
+        result = read_plain(path)
+        result["provenance"]["dtype"] = dtype
+        write_plain(path, result)
+    done = export(tmp_path / "served", "--arm", "zero_shot", "--task", "reranking", "--to", tmp_path)
+    assert done.returncode == 0, done.stderr
+    card = json.loads((written(done) / "model_meta.json").read_text(encoding="utf-8"))
+    assert (card["output_dtypes"], card["memory_usage_mb"]) == (None, None)
+    assert card["n_parameters"] > 0
+
+
 def changed(outputs: Path, folder: Path, name: str, **identity: object) -> Path:
     """A copy of the results, one of them with another identity."""
     shutil.copytree(outputs, folder)

@@ -32,6 +32,9 @@ def words(pairs):
 def digits(pairs):
     return ["1.5"] * len(pairs)
 
+def imaginary(pairs):
+    return [1j] * len(pairs)
+
 def nan(pairs):
     return [float("nan")] * len(pairs)
 

@@ -124,8 +124,8 @@ def evaluate_embedding_collection(
     A BEIR set is evaluated as MTEB's task of it, with that task's name and instruction.
 
     Args:
-        model: the adapter.
-        collection: what to rank; judged queries without relevant documents count 0, unjudged ones are only listed.
+        model: embeds the texts.
+        collection: judged queries without relevant documents count 0, unjudged ones are only listed.
         exclude_self: leave out the document whose id is the query's (ArguAna, Quora).
         folder: where vectors are kept, so that a killed run finds them again; None for a temporary one.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -23,7 +23,7 @@ from unimoe.evaluation.cluster_model import ClusterModel
 from unimoe.evaluation.jobs import model_jobs
 from unimoe.evaluation.mteb.names import random_state_kept
 from unimoe.evaluation.spec import EvaluationSpec
-from unimoe.evaluation.systems import RecipeMaker
+from unimoe.evaluation.systems import Retriever, System
 from unimoe.models.device import choose_dtype
 from unimoe.processes import ALONE, Processes
 from unimoe.results import safe_name
@@ -62,65 +62,12 @@ class Held:
     workers: Workers
 
 
-class ModelSource(Protocol):
-    """A system or a retriever, as engines see it."""
-
-    @property
-    def name(self) -> str:
-        """Its arm."""
-
-    @property
-    def recipe(self) -> RecipeMaker | None:
-        """Returns how workers of a cluster make the model, with its files in the store; None where they cannot."""
-
-    def model(self) -> Any:
-        """Return the model, loaded."""
-
-
-class Engine(Protocol):
-    """Where evaluations compute."""
-
-    @property
-    def remote(self) -> bool:
-        """Whether workers elsewhere hold the models and keep finished units, so that evaluations run side by side."""
-
-    @property
-    def leads(self) -> bool:
-        """Whether this process runs the evaluations; if not, it must ``serve``."""
-
-    def held(self, source: ModelSource, purpose: Purpose, batches: Batches) -> Held:
-        """Return the model of a system.
-
-        Raises:
-            UnimoeError: it cannot be loaded.
-        """
-
-    def noted(self, spec: EvaluationSpec, size: int | None) -> AbstractContextManager[None]:
-        """Keep for ``unimoe status`` that an evaluation of so many items runs, and how it ends."""
-
-    def serve(self, load: Callable[[], Any]) -> None:
-        """Compute with the model for the process that leads, until it has no more work."""
-
-    def dtype(self, device: torch.device, setting: Dtype) -> torch.dtype:
-        """Return the dtype in which every process computes."""
-
-    def refuse_server(self) -> None:
-        """Refuse to ask a server from several processes: each would send as many requests as all together may.
-
-        Raises:
-            UsageError: there are several.
-        """
-
-    def run(self, jobs: Iterable[Callable[[], None]], at_once: int) -> None:
-        """Run jobs that submit work and wait for it, at most some at a time.
-
-        Raises:
-            Exception: of the first job that failed; on a cluster after the others have ended.
-        """
-
-
 class LocalEngine:
-    """This process, and those that torchrun started beside it."""
+    """This process, and those that torchrun started beside it; ``ClusterEngine`` has the same methods.
+
+    Attributes:
+        remote: whether workers elsewhere hold the models and keep finished units, so that evaluations run side by side.
+    """
 
     remote = False
 
@@ -129,32 +76,44 @@ class LocalEngine:
 
     @property
     def leads(self) -> bool:
-        """Whether this is the leader."""
+        """Whether this process runs the evaluations; if not, it must ``serve``."""
         return self.processes.leads
 
-    def held(self, source: ModelSource, purpose: Purpose, batches: Batches) -> Held:
-        """Return the model, loaded."""
+    def held(self, source: System | Retriever, purpose: Purpose, batches: Batches) -> Held:
+        """Return the model of a system, loaded.
+
+        Raises:
+            UnimoeError: it cannot be loaded.
+        """
         return Held(source.model(), self._workers)
 
     def noted(self, spec: EvaluationSpec, size: int | None) -> AbstractContextManager[None]:
-        """Keep nothing: the terminal shows it."""
+        """Keep nothing of an evaluation that runs: the terminal shows it."""
         return nullcontext()
 
     def serve(self, load: Callable[[], Any]) -> None:
-        """Compute for the leader."""
+        """Compute with the model for the process that leads, until it has no more work."""
         serve(self.processes, model_jobs(load))
 
     def dtype(self, device: torch.device, setting: Dtype) -> torch.dtype:
-        """Return the leader's dtype."""
+        """Return the dtype in which every process computes, the leader's."""
         return self.processes.leaders_dtype(choose_dtype(device, setting))
 
     def refuse_server(self) -> None:
-        """Refuse it under torchrun."""
+        """Refuse to ask a server from several processes: each would send as many requests as all together may.
+
+        Raises:
+            UsageError: there are several.
+        """
         if self._workers.size > 1:
             raise UsageError(f"{_ONE_PROCESS}; start it without torchrun, {_MORE_REQUESTS}")
 
     def run(self, jobs: Iterable[Callable[[], None]], at_once: int) -> None:
-        """Run jobs one after the other."""
+        """Run jobs that submit work and wait for it, one after the other.
+
+        Raises:
+            Exception: of the first job that failed.
+        """
         for job in jobs:
             job()
 
@@ -167,8 +126,8 @@ class ClusterEngine:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self._run = cluster, uuid.uuid4().hex  # which names what no later run may find
 
-    def held(self, source: ModelSource, purpose: Purpose, batches: Batches) -> Held:
-        """Return what stands for the model here, and a worker loads it; one that asks a server asks from here."""
+    def held(self, source: System | Retriever, purpose: Purpose, batches: Batches) -> Held:
+        """Return a stand-in for the model, which a worker loads; one that asks a server asks from here."""
         if source.recipe is None:
             return Held(source.model(), WORK_HERE)
         workers = self.cluster.workers(
@@ -182,7 +141,7 @@ class ClusterEngine:
         return Held(ClusterModel(workers, workers.ask("facts", {"options": dict(batches)})), workers)
 
     def noted(self, spec: EvaluationSpec, size: int | None) -> AbstractContextManager[None]:
-        """Keep it on the board in the store."""
+        """Keep on the board in the store, for ``unimoe status``, that an evaluation of so many items runs."""
         return self.cluster.board.noted(spec.title, size)
 
     def serve(self, load: Callable[[], Any]) -> None:
@@ -194,11 +153,11 @@ class ClusterEngine:
         return dtype
 
     def refuse_server(self) -> None:
-        """Refuse it."""
+        """Refuse to ask a server."""
         raise UsageError(f"{_ONE_PROCESS}; leave --engine out, {_MORE_REQUESTS}")
 
     def run(self, jobs: Iterable[Callable[[], None]], at_once: int) -> None:
-        """Run jobs in threads; the next one starts when one ends."""
+        """Run some jobs at a time in threads; an error of one is raised after the others have ended."""
         with random_state_kept():  # now: while one thread imports transformers, another finds half of it
             importlib.import_module("unimoe.evaluation.mteb.tasks")
             _ = importlib.import_module("transformers").PreTrainedTokenizerBase
@@ -216,3 +175,7 @@ class ClusterEngine:
                 ended.result()
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
+
+
+Engine = LocalEngine | ClusterEngine
+"""Where evaluations compute."""

@@ -54,16 +54,12 @@ class EvaluationRequest:
     """What the command was asked to evaluate.
 
     Attributes:
-        checkpoints: checkpoint folders; none for the untrained base model, or where ``model`` names another.
-        model: any model by name; see ``evaluation.named``.
-        name: of that model in results; None for one made of its own.
+        checkpoints: none for the untrained base model, or where ``model`` names another (see ``evaluation.named``).
         config: settings in place of the checkpoint's or model's; required without both.
         overrides: ``key=value`` strings, for the checkpoint's or model's config where no other is given.
-        tier: ``bundled``, ``fast``, ``nano`` or ``full``.
         datasets: collections by name, in place of the tier.
         mteb: tasks and benchmarks of MTEB by name, in place of the tier or beside ``datasets``.
         task: the one task wanted; None for all that the arm is evaluated on.
-        max_queries: queries of each dataset, at most.
         output_dir: where results go; by default beside each checkpoint.
         threads: on a CPU; None for the faster of one and all.
         given: options given by hand, for provenance.
@@ -86,13 +82,7 @@ class EvaluationRequest:
 
 @dataclass(frozen=True)
 class Target:
-    """A system that was asked for.
-
-    Attributes:
-        experiment: its settings.
-        output_dir: where its results go.
-        load: returns the system.
-    """
+    """A system that was asked for, with its settings and the folder of its results."""
 
     experiment: Experiment
     output_dir: Path
@@ -117,7 +107,7 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, engine: Eng
             raise UsageError("processes of torchrun share one checkpoint's work; use --engine ray for several")
         engine.serve(lambda: targets[0].load().model())
         return {}
-    datasets, mteb_tasks = _datasets(request, experiment), _mteb_tasks(request, experiment)
+    datasets, mteb_tasks = _asked(request, experiment)
     failures, arms = Failures(), [_Arm(target, request, engine) for target in targets]
     suites = [MTEBSuite(arm.evaluator, arm.system, _wanted(arm.system, request.task), failures) for arm in arms]
     for suite in suites:
@@ -206,7 +196,7 @@ def plan_evaluation(request: EvaluationRequest, device: torch.device, price_per_
     experiment, failures, system = target.experiment, Failures(), target.load()
     _refuse_untrained_task(system, request.task)
     settle_threads(getattr(system.model(), "model", None), request.threads)
-    datasets, mteb_tasks = _datasets(request, experiment), _mteb_tasks(request, experiment)
+    datasets, mteb_tasks = _asked(request, experiment)
     suite = MTEBSuite(Evaluator(Path()), system, _wanted(system, request.task), failures)
     suite.report_left_out(mteb_tasks, alone=not datasets)
     in_mteb = [(task, one) for one in mteb_tasks for task in suite.tasks_on(one)]
@@ -223,6 +213,13 @@ def _planned(datasets: Iterable[Dataset], device: torch.device, failures: Failur
             yield data
 
 
+def _asked(request: EvaluationRequest, experiment: Experiment) -> tuple[list[Dataset], list[AbsTask]]:
+    """Return the collections and the tasks of MTEB that the user named, or those of the tier."""
+    datasets, mteb_tasks = _datasets(request, experiment), _mteb_tasks(request)
+    TaskPrompts(experiment.evaluation.mteb).refuse_unknown_keys(dataset.name for dataset in datasets)
+    return datasets, mteb_tasks
+
+
 def _datasets(request: EvaluationRequest, experiment: Experiment) -> list[Dataset]:
     if request.datasets:
         return chosen_datasets(experiment, request.datasets, request.max_queries)
@@ -233,16 +230,13 @@ def _in_full_tier(request: EvaluationRequest) -> bool:
     return request.tier == "full" and not request.datasets and not request.mteb
 
 
-def _mteb_tasks(request: EvaluationRequest, experiment: Experiment) -> list[AbsTask]:
-    """Return the tasks of MTEB that the user named, or those of the full tier."""
+def _mteb_tasks(request: EvaluationRequest) -> list[AbsTask]:
     names = request.mteb or (("full",) if _in_full_tier(request) and request.task != "reranking" else ())
     if not names:
         return []
     if request.max_queries is not None and request.mteb:
         raise UsageError("--max-queries cuts collections, not tasks of MTEB; leave it out, or name --datasets")
-    tasks = find_tasks(names)
-    TaskPrompts(experiment.evaluation.mteb).refuse_unknown_keys()
-    return tasks
+    return find_tasks(names)
 
 
 def _on_collections(system: System, request: EvaluationRequest) -> Sequence[Task]:

@@ -17,13 +17,7 @@ from unimoe.metrics import DEFAULT_METRICS, level_note
 
 
 class Failures:
-    """Keeps an evaluation of many datasets going when one of them fails: names it on stderr, and lists it.
-
-    Attributes:
-        collections: names of the collections with a failure.
-        tasks: names of MTEB's tasks with a failure.
-        reasons: a line for each failure.
-    """
+    """Keeps an evaluation of many datasets going when one fails: lists its name, and the reason that stderr shows."""
 
     def __init__(self) -> None:
         self.collections: list[str] = []
@@ -72,14 +66,7 @@ def failure_reason(error: Exception) -> str:
 
 
 def load_reporting(dataset: Dataset, device: torch.device | None = None) -> LoadedDataset:
-    """Load a dataset and say on stderr what is odd about its collection and its candidates.
-
-    ``device`` is as in ``LoadedDataset``.
-
-    Raises:
-        UnavailableError: the collection is not available here.
-        DataError: it is malformed.
-    """
+    """Load a dataset as ``LoadedDataset`` does, and say on stderr what is odd about it and its candidates."""
     data = LoadedDataset(dataset, device)
     report_dataset(data)
     return data

@@ -127,8 +127,8 @@ class FunctionReranker:
         found: Any = self._function(list(prepared))
         try:
             given = np.asarray(found.detach().cpu().double() if isinstance(found, torch.Tensor) else found)
-            if any(isinstance(value, str | bytes) for value in given.flat):  # which numpy would read as numbers
-                raise TypeError
+            if np.iscomplexobj(given) or any(isinstance(value, str | bytes) for value in given.flat):
+                raise TypeError  # numpy would cut them, or read them as numbers
             scores = given.astype(np.float64)
         except (TypeError, ValueError, RuntimeError):  # the last: a list of tensors that require a gradient
             raise DataError(f"the reranker returned {type(found).__name__}; return a number for each pair") from None

@@ -81,13 +81,8 @@ def evaluate_msmarco_dev(
     Candidates are BM25's top-100 of the 8.84 M passages, or those of ``evaluation.first_stage``: a run file, or
     ``official`` for top1000.dev, which has no order and is reranked whole (``evaluation.depth`` 1000).
 
-    Args:
-        model: as in ``evaluate_beir``.
-        tokenizer: as in ``evaluate_beir``.
-        config: as in ``evaluate_beir``.
-        collection: where the passages are: ``msmarco``, ``ir_datasets:msmarco-passage/dev/small``, or ``path:DIR`` with
-            the official files or in BEIR layout.
-        max_queries: score at most this many queries, a fixed sample.
+    ``collection`` is where the passages are: ``msmarco``, ``ir_datasets:msmarco-passage/dev/small``, or ``path:DIR``
+    with the official files or in BEIR layout. The other arguments are those of ``evaluate_beir``.
     """
     return evaluate_beir(model, tokenizer, config, collection, max_queries=max_queries)
 
@@ -102,12 +97,8 @@ def evaluate_reranking_suite(
 ) -> SuiteOutcome:
     """Rerank every collection of a tier, one after the other; one that fails does not stop the others.
 
-    Args:
-        model: as in ``evaluate_beir``.
-        tokenizer: as in ``evaluate_beir``.
-        config: as in ``evaluate_beir``.
-        tier: ``bundled``, ``fast``, ``nano`` or ``full``, or names of collections.
-        max_queries: score at most this many queries of each.
+    The tier is ``bundled``, ``fast``, ``nano`` or ``full``, or names of collections. The other arguments are those of
+    ``evaluate_beir``.
 
     Raises:
         UsageError: no such tier or collection.
@@ -117,6 +108,8 @@ def evaluate_reranking_suite(
         chosen = tier_datasets(config, known_tier(tier), max_queries)
     else:
         chosen = chosen_datasets(config, tier, max_queries)
+        if not chosen:
+            raise UsageError("no collection is named; name some, or a tier")
     reranker = as_reranker(model, tokenizer, config)
     outcomes: dict[str, Outcome] = {}
     missing: list[str] = []

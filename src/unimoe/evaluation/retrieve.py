@@ -50,13 +50,7 @@ TASK: Task = "retrieval"
 class RetrievalRequest:
     """What the command was asked to search.
 
-    Attributes:
-        config: the experiment; its encoder embeds where no checkpoint is given.
-        checkpoint: a checkpoint folder, whose arm embeds.
-        name: of the arm.
-        datasets: collections by name.
-        max_queries: queries of each, at most.
-        given: options given by hand, for provenance.
+    The arm of the checkpoint embeds, else the config's encoder. ``given`` are options given by hand, for provenance.
     """
 
     config: DenseExperiment
@@ -69,13 +63,7 @@ class RetrievalRequest:
 
 @dataclass(frozen=True)
 class RetrievalReport:
-    """What was searched.
-
-    Attributes:
-        arms: the encoder, and its fusion with BM25 where there is one.
-        keys: ``task/dataset`` of the collections that were searched.
-        failures: the collections that could not be searched.
-    """
+    """What was searched by which arms, as ``task/dataset``, and what could not be."""
 
     arms: list[str]
     keys: list[str]
@@ -145,15 +133,7 @@ def bm25_engine(experiment: DenseExperiment) -> bm25.Engine:
 
 
 class DatasetArms:
-    """The arms of one retriever on one collection: BM25 on the same documents, the encoder, and their fusion.
-
-    Args:
-        experiment: settings of the search.
-        dataset: the collection by name.
-        data: the collection as it is searched and scored.
-        retriever: what embeds.
-        engine: where it embeds; by default in this process.
-    """
+    """The arms of one retriever on one collection: BM25 on the same documents, the encoder, and their fusion."""
 
     def __init__(
         self,

@@ -48,13 +48,7 @@ class Evaluation:
 
 
 class Evaluator:
-    """Runs evaluations whose results one output folder lacks.
-
-    Args:
-        output_dir: the experiment's folder.
-        given: options and config keys given by hand, for provenance.
-        engine: where models compute; by default in this process.
-    """
+    """Runs evaluations whose results an experiment's folder lacks; ``given`` are options given by hand."""
 
     def __init__(self, output_dir: Path, given: Sequence[str] = (), engine: Engine | None = None) -> None:
         self.store = ResultStore(output_dir, given)

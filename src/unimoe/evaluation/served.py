@@ -47,12 +47,7 @@ def served_reranker(
 class ServedReranker:
     """Scores pairs by a server.
 
-    Args:
-        scores: asks the server.
-        settings: how it is asked.
-
     Attributes:
-        name: of the arm.
         prompt_name: name and hash of the prompt; the server's own where it has one.
         shards_at_a_time: those whose requests wait for an answer together.
         usage: what all requests so far cost, by name.

@@ -202,12 +202,6 @@ def score_shards(
 ) -> ShardScores:
     """Score the pairs of all shards, in their order: what the store has is read, the rest is computed.
 
-    Args:
-        reranker: scores the pairs.
-        collection: their texts.
-        shards: as ``Reranker.cut`` makes them.
-        work: see ``ShardWork``.
-
     Raises:
         DataError: a pair cannot be scored, or its score is not finite; names query and document.
     """

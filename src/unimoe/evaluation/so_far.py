@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from unimoe.config import Experiment
-from unimoe.evaluation.systems import BM25, ZERO_SHOT_ARM
+from unimoe.evaluation.systems import BM25, FIRST_STAGE, ZERO_SHOT_ARM
 from unimoe.results import EvalResult, Task, read_result, result_path
 
 _TASKS: tuple[Task, ...] = ("reranking", "embedding")
-_BASELINES = (BM25, "first_stage", ZERO_SHOT_ARM)
+_BASELINES = (BM25, FIRST_STAGE, ZERO_SHOT_ARM)
 
 
 def scores_so_far(experiment: Experiment, dataset: str, metric: str) -> Iterator[str]:

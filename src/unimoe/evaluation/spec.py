@@ -168,7 +168,8 @@ def collection_spec(system: System, task: Task, data: LoadedDataset) -> Evaluati
         system,
         task,
         result_dataset(task, dataset),
-        data_hashes={name: data.hashes[name] for name in ("collection", part)} | rule,
+        {name: data.hashes[name] for name in ("collection", part)} | rule,
+        card,
         prompt=prompt,
         split=dataset.split,
         first_stage=None if task == "embedding" else data.first_stage.source,
@@ -177,7 +178,6 @@ def collection_spec(system: System, task: Task, data: LoadedDataset) -> Evaluati
         max_queries=dataset.max_queries,
         main_metric=dataset.main_metric,
         caveats=data.caveats,
-        card=card,
     )
 
 
@@ -188,11 +188,11 @@ def mteb_spec(system: System, task: Task, mteb_task: AbsTask) -> EvaluationSpec:
         system,
         task,
         card.name,
-        data_hashes={"collection": mteb_data_hash(mteb_task)},
+        {"collection": mteb_data_hash(mteb_task)},
+        card,
         prompt=_prompt_on_task(system, card, task),
         split="+".join(mteb_task.eval_splits),
         first_stage=MTEB_CANDIDATES if task == "reranking" else None,
-        card=card,
     )
 
 
@@ -229,18 +229,15 @@ def _system_spec(
     system: System,
     task: Task,
     dataset: str,
-    *,
     data_hashes: dict[str, str],
+    card: TaskMetadata | None,
+    *,
     prompt: str | None,
-    split: str,
-    first_stage: str | None,
-    depth: int | None = None,
-    pool: int | None = None,
-    max_queries: int | None = None,
     main_metric: str | None = None,
     caveats: Sequence[str] = (),
-    card: TaskMetadata | None,
+    **identity: Any,
 ) -> EvaluationSpec:
+    """Return the spec of a system; ``identity`` is what ``Identity`` says of the data."""
     checkpoint, experiment = system.checkpoint, system.experiment
     trained = weights_hash(checkpoint, experiment.evaluation) if checkpoint else None
     compiled = system.load is not None and experiment.evaluation.compile
@@ -253,12 +250,8 @@ def _system_spec(
             experiment=experiment.name,
             base_model=system.base_identity,
             checkpoint=system.which,
-            split=split,
-            first_stage=first_stage,
-            depth=depth,
-            pool=pool,
             prompt=prompt,
-            max_queries=max_queries,
+            **{"depth": None, "pool": None, "max_queries": None, **identity},
         ),
         hashes=data_hashes | model_hashes(system.base_identity, prompt, trained, compiled=compiled),
         config=experiment.model_dump(exclude=_OF_TRAINING if system.by_name else None),

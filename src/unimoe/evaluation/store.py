@@ -110,7 +110,11 @@ class ResultStore:
             DataError: the place of the result is taken by another evaluation.
         """
         self.refuse_taken(spec)
-        return self.read(spec) if self.is_done(spec) else self.write(spec, evaluate())
+        if not self.is_done(spec):
+            with self.alone(spec):
+                if not self.is_done(spec):  # another process may have evaluated it since
+                    return self.write(spec, evaluate())
+        return self.read(spec)
 
     def write(self, spec: EvaluationSpec, outcome: Outcome) -> EvalResult:
         """Write a result with its sidecars, TREC run and judgments.

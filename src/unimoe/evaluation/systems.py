@@ -31,7 +31,8 @@ RecipeMaker = Callable[[UnitStore], Recipe]
 """Returns how workers of a cluster make a model, with the files for it in a store."""
 
 ZERO_SHOT_ARM = "zero_shot"
-BM25 = "bm25"
+BM25, FIRST_STAGE = "bm25", "first_stage"
+"""The arms of a first stage alone: BM25, and any other."""
 
 
 def tasks_of(arm: ArmConfig) -> tuple[Task, ...]:
@@ -107,7 +108,7 @@ class System:
 def first_stage_system(experiment: Experiment) -> System:
     """Return the first stage alone: BM25, or whatever made the given candidates."""
     bm25 = experiment.evaluation.first_stage in {"bm25s", "rank_bm25"}
-    return System(BM25 if bm25 else "first_stage", experiment)
+    return System(BM25 if bm25 else FIRST_STAGE, experiment)
 
 
 def zero_shot_system(experiment: Experiment, loader: ModelLoader) -> System:
@@ -162,18 +163,12 @@ def evaluation_config(checkpoint: Checkpoint, given: Experiment | None) -> Exper
 
 @dataclass(frozen=True)
 class Retriever:
-    """A system that embeds for dense retrieval: an encoder by name, or the checkpoint of an arm.
+    """A system that embeds for dense retrieval, an encoder by name or an arm's checkpoint; see also ``System``.
 
     Attributes:
-        name: the arm.
-        load: returns the model, when it is needed.
-        base_identity: of the base weights.
         prompt: name and hash of the prompt, lengths included.
         device: its description.
-        dtype: what the model computes in.
-        checkpoint: of a trained arm.
         compiled: whether torch compiles its layers.
-        recipe: as a ``System``'s.
     """
 
     name: str
@@ -217,10 +212,10 @@ def arm_name(name: str) -> str:
     Raises:
         UsageError: the name cannot be an arm's.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.\-]*", name) or name == BM25:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.\-]*", name) or name in (BM25, FIRST_STAGE):
         raise UsageError(
-            f"--name {name}: no name for this arm; use letters, digits, '_', '.' and '-', and not {BM25}, which has "
-            "results of its own"
+            f"--name {name}: no name for this arm; use letters, digits, '_', '.' and '-', and neither {BM25} nor "
+            f"{FIRST_STAGE}, which have results of their own"
         )
     return name
 

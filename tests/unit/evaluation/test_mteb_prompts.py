@@ -214,6 +214,9 @@ class TestUnknownKeys:
         with pytest.raises(UsageError, match="'apidocs' is no task"):
             by_hand(apidocs="x").refuse_unknown_keys()
 
+    def test_a_collection_that_is_evaluated_passes(self) -> None:
+        by_hand(**{"apidocs": "x", "apidocs-query": "y"}).refuse_unknown_keys(["apidocs"])
+
 
 def test_whatever_changes_a_prefix_changes_the_settings() -> None:
     configs = [{}, {"task_instruction": None}, {"task_instruction": "{instruction} "}, {"prompts": {"query": "x"}}]

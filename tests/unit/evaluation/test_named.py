@@ -42,7 +42,7 @@ def test_a_model_is_called_by_the_part_of_its_path_that_names_it(experiment: Exp
     assert naming(experiment, "given").arm_of(model) == "given"
 
 
-@pytest.mark.parametrize("arm", ["bm25", "a b", "../x"])
+@pytest.mark.parametrize("arm", ["bm25", "first_stage", "a b", "../x"])
 def test_a_name_that_no_arm_can_have_is_refused(experiment: Experiment, arm: str) -> None:
     with pytest.raises(UsageError, match="no name for this arm"):
         naming(experiment, arm).arm_of("mine")

@@ -118,6 +118,7 @@ class TestSuite:
         [
             ("fasst", r"unknown tier 'fasst' \(did you mean 'fast'\?\)"),
             (["nanobeir:SciFct"], r"unknown collection 'nanobeir:SciFct' \(did you mean 'scifact'\?\)"),
+            ([], "no collection is named"),
             (["pth:x"], r"collection 'pth:x': write .* \(did you mean 'path'\?\)"),
         ],
     )

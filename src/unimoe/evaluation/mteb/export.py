@@ -30,9 +30,6 @@ class ExportRequest:
     """What to write, and where.
 
     Attributes:
-        output_dir: the experiment's folder.
-        arm: the arm.
-        seed: its training seed; None for an arm that has none.
         task: ``embedding``, or ``reranking`` for what the arm scores as a cross-encoder.
         names: tasks and benchmarks of MTEB; empty for all that there are results of.
         model: ``org/name``.
@@ -225,7 +222,7 @@ def _theirs(found: _Found) -> TaskResult:
 
 def _facts(model: EvalResult, sizes: BaseSizes | None) -> dict[str, Any]:
     """Return what is known of a model for its card, by the card's names; what nobody knows stays empty."""
-    config, dtype = model.config, str(model.provenance.dtype)
+    config, dtype = model.config, model.provenance.dtype
     base = (model.identity.base_model or "").rpartition("@")[0]
     facts: dict[str, Any] = {
         "framework": ["PyTorch", "Transformers"],
@@ -233,11 +230,12 @@ def _facts(model: EvalResult, sizes: BaseSizes | None) -> dict[str, Any]:
         "use_instructions": config["evaluation"]["mteb"]["task_instruction"] is not None,
         "adapted_from": base.removesuffix(f":{config['model'].get('layers')}") or None,
         "release_date": model.provenance.created[:10],
-        "output_dtypes": None if dtype == "float32" else dtype,
+        "output_dtypes": dtype if dtype != "float32" and dtype in _BYTES else None,
     }
     if sizes is not None:
         facts |= {"n_parameters": sizes.parameters, "n_embedding_parameters": sizes.embedding_parameters}
-        facts["memory_usage_mb"] = sizes.parameters * _BYTES[dtype] / 2**20
+        if dtype in _BYTES:  # a server does not say what it computes in
+            facts["memory_usage_mb"] = sizes.parameters * _BYTES[dtype] / 2**20
         if model.task == "embedding":
             facts["embed_dim"] = sizes.width
     return facts

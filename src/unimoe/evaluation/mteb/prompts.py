@@ -5,7 +5,7 @@ An encoder reads a prefix before the text, a reranker an instruction in its prom
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from unimoe.config import MTEBConfig
@@ -84,8 +84,11 @@ class TaskPrompts:
         instruction = None if template is None or role == "document" else choose(task, role)
         return template.replace("{instruction}", instruction) if template and instruction else None
 
-    def refuse_unknown_keys(self) -> None:
+    def refuse_unknown_keys(self, collections: Iterable[str] = ()) -> None:
         """Refuse a prefix in the config that no task would ever use.
+
+        Args:
+            collections: names of those evaluated as tasks of their own.
 
         Raises:
             UsageError: a key is neither a task nor a type of tasks nor a role; the message names the closest.
@@ -95,7 +98,7 @@ class TaskPrompts:
         if not self._config.prompts:
             return
         with random_state_kept():
-            heads = {*task_names(), *task_types()}
+            heads = {*task_names(), *task_types(), *collections}
         for key in self._config.prompts:
             head, _, role = key.rpartition("-")
             if key not in heads and key not in _ROLES and not (role in _ROLES and head in heads):

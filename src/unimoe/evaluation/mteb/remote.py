@@ -29,13 +29,7 @@ def ranks_documents(task: AbsTask) -> bool:
 
 
 def task_part(task: AbsTask, prompts: MTEBConfig, adapted: dict[str, Any]) -> Part:
-    """Return the part by which a worker does a task.
-
-    Args:
-        task: of MTEB; its data is not read.
-        prompts: settings of what goes before a text.
-        adapted: arguments of the adapter to MTEB that are JSON values.
-    """
+    """Return the part by which a worker does a task; ``adapted`` are the adapter's arguments that are JSON values."""
     return {
         "name": task.metadata.name,
         "splits": list(task.eval_splits),

@@ -25,14 +25,7 @@ _AT_ONCE = 8
 
 
 class MTEBSuite:
-    """Evaluates one system on tasks of MTEB.
-
-    Args:
-        evaluator: runs the evaluations and writes results.
-        system: the system to evaluate.
-        wanted: the tasks of ours that were asked for.
-        failures: keeps the suite going and lists what failed.
-    """
+    """Evaluates one system on tasks of MTEB, by those tasks of ours that are wanted."""
 
     def __init__(self, evaluator: Evaluator, system: System, wanted: Sequence[Task], failures: Failures) -> None:
         self._evaluator, self._system, self._wanted, self.failures = evaluator, system, wanted, failures

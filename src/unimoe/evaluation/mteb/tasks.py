@@ -59,9 +59,6 @@ class Rankings:
 
     MTEB's prediction files still hold documents with their query's id; these runs do not. Where a task has several
     splits or subsets, query ids begin with theirs.
-
-    Args:
-        task: the task that will run.
     """
 
     def __init__(self, task: AbsTask) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,19 @@ class Naming:
         parts = [part for part in re.split(r"[:/\\]", model) if part] or [model]
         named = [part for part in parts if not re.fullmatch(r"checkpoint[\w.\-]*|seed_\w+|\.+", part)]
         return arm_name(self.arm or safe_name((named or parts)[-1]))
+
+    def reranker(self, name: str, load: Callable[[], Any], identity: str, prompt: str) -> System:
+        """Return the system of a model that reranks by a prompt of its own, which is loaded once."""
+        return System(
+            self.arm_of(name),
+            self.experiment,
+            cache(load),
+            identity,
+            prompt,
+            self.dtype_name,
+            model_tasks=("reranking",),
+            instructed=False,
+        )
 
     def with_own_prefixes(self) -> Naming:
         """Return the same, with no instruction of MTEB's before texts to embed unless the experiment sets one."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from unimoe.evaluation.named import OPTION, Naming, register_model
 from unimoe.evaluation.rerankers import CrossEncoderReranker
 from unimoe.evaluation.systems import System
@@ -25,22 +23,14 @@ def cross_encoder_system(name: str, naming: Naming) -> System:
     root, commit = find_model(OPTION, name, model.revision, trust_remote_code=model.trust_remote_code)
     refuse_no_cross_encoder(root)
 
-    @cache
     def load() -> CrossEncoderReranker:
         loaded = load_cross_encoder(
             root, naming.device, naming.dtype, model.max_length, trust_remote_code=model.trust_remote_code
         )
         return CrossEncoderReranker(loaded, evaluation.batch_size or _BATCH_SIZE)
 
-    return System(
-        naming.arm_of(name),
-        naming.experiment,
-        load,
-        model_identity(KIND, name, root, commit),
-        cross_encoder_prompt(root, model.max_length),
-        naming.dtype_name,
-        model_tasks=("reranking",),
-        instructed=False,
+    return naming.reranker(
+        name, load, model_identity(KIND, name, root, commit), cross_encoder_prompt(root, model.max_length)
     )
 
 

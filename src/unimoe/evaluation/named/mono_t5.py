@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from unimoe.evaluation.named import OPTION, Naming, register_model
 from unimoe.evaluation.systems import System
 from unimoe.models.rerankers.files import find_model, model_identity
@@ -23,15 +21,11 @@ def mono_t5_system(name: str, naming: Naming) -> System:
     root, commit = find_model(OPTION, name, config.revision)
     refuse_no_t5(root)
     identity = model_identity(KIND, name, root, commit)
-    return System(
-        naming.arm_of(name),
-        naming.experiment,
-        cache(lambda: load_mono_t5(root, identity, prompt, config.max_length, naming.device, naming.dtype)),
+    return naming.reranker(
+        name,
+        lambda: load_mono_t5(root, identity, prompt, config.max_length, naming.device, naming.dtype),
         identity,
         mono_t5_prompt(root, prompt, config.max_length),
-        naming.dtype_name,
-        model_tasks=("reranking",),
-        instructed=False,
     )
 
 

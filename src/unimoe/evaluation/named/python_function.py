@@ -50,14 +50,7 @@ def python_system(name: str, naming: Naming) -> System:
 
 
 class PythonReranker:
-    """Gives a user's reranker the attributes that a system needs, and makes one line of any error that it raises.
-
-    Args:
-        reranker: the user's, or that of a function.
-        name: in results, unless it has its own.
-        identity: as results know it.
-        reusable: whether the identity tells it from every other.
-    """
+    """Gives a user's reranker the attributes that a system needs, and makes one line of any error that it raises."""
 
     def __init__(self, reranker: Any, name: str, identity: str, *, reusable: bool) -> None:
         self._reranker, self.identity, self.reusable = reranker, identity, reusable

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from unimoe.evaluation.named import OPTION, Naming, register_model
 from unimoe.evaluation.systems import System
 from unimoe.models.rerankers.files import find_model
@@ -20,15 +18,11 @@ def rank_llama_system(name: str, naming: Naming) -> System:
     config = naming.experiment.model
     root, commit = find_model(OPTION, name, config.revision)
     identity = score_head_identity(OPTION, name, root, commit)
-    return System(
-        naming.arm_of(name),
-        naming.experiment,
-        cache(lambda: load_score_head(root, identity, config.max_length, naming.device, naming.dtype, OPTION)),
+    return naming.reranker(
+        name,
+        lambda: load_score_head(root, identity, config.max_length, naming.device, naming.dtype, OPTION),
         identity,
         score_head_prompt(root, config.max_length),
-        naming.dtype_name,
-        model_tasks=("reranking",),
-        instructed=False,
     )
 
 
