@@ -5,6 +5,7 @@ What is done is skipped, so a killed experiment continues when it is run again.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from unimoe.evaluation.dev_eval import DevEvaluation
 from unimoe.evaluation.engines import ClusterEngine, Engine, LocalEngine
 from unimoe.evaluation.loading import load_reporting
 from unimoe.evaluation.mteb.names import mteb_name
+from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.recipes import checkpoint_recipe, zero_shot_recipe
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.so_far import scores_so_far
@@ -84,6 +86,8 @@ class ExperimentRun:
         self._output_dir = Path(experiment.output_dir)
         gates = matching_gates(experiment)
         refuse_missing_layers(experiment)
+        own = (dataset.name for dataset in tier_datasets(experiment, "bundled"))
+        TaskPrompts(experiment.evaluation.mteb).refuse_unknown_keys(own)
         self.loader = ModelLoader(experiment, device, pinned_dtype(experiment, device, self._engine))
         self._beside = systems_beside(experiment, device, self.loader.dtype)
         if gates.gates and not register(gates, self._output_dir) and gates.path is not None:
@@ -194,10 +198,7 @@ class ExperimentRun:
         return load_training_data(self.experiment)
 
     def _train(self, arm: str, seed: int) -> Path:
-        name = f"train {arm}, seed {seed}"
-        # The checkpoint that is best on dev; the last if there are no evaluations on dev.
-        which: Literal["best", "last"] = "best" if self.experiment.training.evaluate_every else "last"
-        folder = arm_dir(self._output_dir, arm, seed) / folder_name(which)
+        name, folder = f"train {arm}, seed {seed}", judged_checkpoint(self.experiment, arm, seed)
         losses: list[float] = []
         with self._steps.step(name, self.experiment.training.steps) as step:
             if isinstance(self._engine, ClusterEngine):
@@ -237,6 +238,12 @@ class ExperimentRun:
         return units
 
 
+def judged_checkpoint(experiment: Experiment, arm: str, seed: int) -> Path:
+    """Return the folder of the checkpoint that is evaluated: the best on dev; the last without evaluations on dev."""
+    which: Literal["best", "last"] = "best" if experiment.training.evaluate_every else "last"
+    return arm_dir(Path(experiment.output_dir), arm, seed) / folder_name(which)
+
+
 def matching_gates(experiment: Experiment) -> Registration:
     """Return the gates that judge an experiment: those that its config names, else the default ones for its arms.
 
@@ -266,7 +273,10 @@ def matching_gates(experiment: Experiment) -> Registration:
 
 def smoke_version(experiment: Experiment) -> Experiment:
     """Return an experiment of the same arms that takes a minute or two; its results are unfit for decisions."""
-    training = experiment.training
+    training, tier = experiment.training, experiment.evaluation.bundled
+    ranking, embedding, dev = training.ranking, training.embedding, training.dev
+    queries = min(tier.queries, 20)
+    part = math.ceil(tier.pool * queries / tier.queries)  # it holds these queries' relevant documents
     return experiment.model_copy(
         update={
             "seeds": experiment.seeds[:1],
@@ -276,13 +286,20 @@ def smoke_version(experiment: Experiment) -> Experiment:
                     "steps": 4,
                     "warmup_steps": 0,
                     "save_every": 2,
-                    "ranking": training.ranking.model_copy(update={"queries": 24}),
-                    "embedding": training.embedding.model_copy(update={"queries": 48}),
+                    "ranking": ranking.model_copy(update={"queries": max(24, ranking.queries_per_step)}),
+                    "embedding": embedding.model_copy(update={"queries": max(48, embedding.pairs_per_step)}),
+                    "dev": dev.model_copy(update={"queries": min(dev.queries, 20), "depth": min(dev.depth, 5)}),
                 }
             ),
             "evaluation": experiment.evaluation.model_copy(
                 update={
-                    "bundled": experiment.evaluation.bundled.model_copy(update={"queries": 20, "depth": 5, "pool": 120})
+                    "bundled": tier.model_copy(
+                        update={
+                            "queries": queries,
+                            "depth": min(tier.depth, 5),
+                            "pool": min(tier.pool, max(120, part)),
+                        }
+                    )
                 }
             ),
         }

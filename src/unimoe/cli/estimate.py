@@ -21,18 +21,18 @@ from unimoe.evaluation.planned import PlannedDataset
 from unimoe.evaluation.systems import ZERO_SHOT_ARM
 from unimoe.evaluation.tiers import LoadedDataset, tier_datasets
 from unimoe.experiment import ANALYZE, smoke_version
-from unimoe.models.adapter import adapter_parameters, add_lora
+from unimoe.models.adapter import adapter_parameters
 from unimoe.models.device import choose_dtype, release_memory, synchronize
 from unimoe.models.frozen_layers import MEMORY_LIMIT, SETS_LIMIT
 from unimoe.models.loader import ModelLoader
 from unimoe.models.threads import settle_threads
 from unimoe.models.token_tree import tree_tokens
-from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.models.work import counted_products
 from unimoe.results import arm_dir, result_path
 from unimoe.training.examples import TrainingData, load_training_data
 from unimoe.training.gradients import ArmGradients, EmbeddingBatches, RankingBatches
 from unimoe.training.steps import Budget, Texts
+from unimoe.training.trainer import model_in_training
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +42,8 @@ _SPREAD = 0.2
 """How far the low and the high end of an estimate are from its middle."""
 
 _LONG_SECONDS = 30 * 60.0
+_WORTH_NAMING = 0.9
+"""The part of the time that a shorter way must stay below."""
 _EVALUATION_SECONDS = 0.5  # candidates, scores and files of one evaluation
 _ANALYSIS_SECONDS = 8.0  # resampling, figures, report
 
@@ -155,7 +157,8 @@ def planned(experiment: Experiment, device: torch.device, threads: int | None, s
     loader = ModelLoader(experiment, device, choose_dtype(device, experiment.model.dtype))
     settle_threads(loader.fresh_base().model, threads)
     expected = estimate(experiment, loader, started)
-    yield f"{in_words(expected.cost)} for {experiment.name}, {len(experiment.seeds)} seeds, on this device"
+    seeds = len(experiment.seeds)
+    yield f"{in_words(expected.cost)} for {experiment.name}, {seeds} seed{'s' * (seeds > 1)}, on this device"
     yield from expected.shorter
     if beside := systems_beside(experiment, device, loader.dtype):
         (dataset,) = tier_datasets(experiment, "bundled")
@@ -170,12 +173,15 @@ def measure(loader: ModelLoader, experiment: Experiment, data: LoadedDataset, tr
     """
     import unimoe.evaluation.mteb.tasks  # noqa: F401 - seconds, which the job spends too
 
+    for arm in experiment.arms.values():
+        training.refuse_too_few(arm.task)
     small = _small(experiment)
     base = loader.fresh_base()
     load = _measured(loader, loader.fresh_base)  # again, from files that are in memory now, as they are for each arm
-    weights = adapter_parameters(add_lora(base, small.lora, seed=0))
-    model = UnimodelForExp1(base, small.prompt, small.model.max_length, small.lora.first_of(base.layers)).eval()
-    examples = training.by_recipe(small.training)
+    peft, model = model_in_training(small, base, seed=0)
+    weights = adapter_parameters(peft)
+    model.eval()
+    examples = training.probe(small.training)
     ranking, pairs = examples.ranking(model), examples.embedding(model)
     budget = Budget(small.training.token_budget, small.training.batch_size)
 
@@ -244,21 +250,23 @@ def in_words(cost: Cost) -> str:
 
 
 def shorter_ways(experiment: Experiment, speeds: Speeds, cost: Cost) -> Iterator[str]:
-    """Yield a line for each shorter way to run an experiment that takes long."""
+    """Yield a line for each clearly shorter way to run an experiment whose cost is long."""
     if cost.seconds <= _LONG_SECONDS:
         return
-    yield f"shorter: --smoke, {in_words(job_cost(smoke_version(experiment), speeds, fresh=True))}"
+    ways = {"--smoke": smoke_version(experiment)}
     if len(experiment.seeds) > 1:
         one = experiment.model_copy(update={"seeds": experiment.seeds[:1]})
-        yield f"shorter: --set seeds='{one.seeds}', {in_words(job_cost(one, speeds, fresh=True))}"
+        ways[f"--set seeds='{one.seeds}'"] = one
     tier = experiment.evaluation.bundled
-    if tier.queries > 1:
-        half = tier.model_copy(update={"queries": tier.queries // 2})
+    queries = min(tier.queries, speeds.queries) // 2
+    if queries:
+        half = tier.model_copy(update={"queries": queries})
         evaluation = experiment.evaluation.model_copy(update={"bundled": half})
-        fewer = experiment.model_copy(update={"evaluation": evaluation})
-        yield (
-            f"shorter: --set evaluation.bundled.queries={half.queries}, {in_words(job_cost(fewer, speeds, fresh=True))}"
-        )
+        ways[f"--set evaluation.bundled.queries={queries}"] = experiment.model_copy(update={"evaluation": evaluation})
+    for option, way in ways.items():
+        needed = job_cost(way, speeds, fresh=True)
+        if needed.seconds < _WORTH_NAMING * cost.seconds:
+            yield f"shorter: {option}, {in_words(needed)}"
 
 
 def _trainings(experiment: Experiment) -> list[tuple[str, int]]:

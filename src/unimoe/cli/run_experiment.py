@@ -123,9 +123,9 @@ def _announce(experiment: Experiment, run: ExperimentRun) -> None:
     """Print what will run, and on which device."""
     from unimoe.models.device import describe_device
 
-    loader = run.loader
+    loader, arms, seeds = run.loader, len(experiment.arms), len(experiment.seeds)
     stderr.print(
-        f"{experiment.name}: {len(experiment.arms)} arms x {len(experiment.seeds)} seeds, {experiment.model.base}, "
+        f"{experiment.name}: {arms} arm{'s' * (arms > 1)} x {seeds} seed{'s' * (seeds > 1)}, {experiment.model.base}, "
         f"{describe_device(loader.device)}, {loader.dtype_name}; results in {experiment.output_dir}",
         soft_wrap=True,
     )
@@ -155,6 +155,7 @@ def _open(folder: Path) -> None:
 
 
 def _next_command(experiment: Experiment) -> str:
-    arm, seed = next(reversed(experiment.arms)), experiment.seeds[0]
-    checkpoint = Path(experiment.output_dir) / arm / f"seed_{seed}" / "checkpoint"
+    from unimoe.experiment import judged_checkpoint
+
+    checkpoint = judged_checkpoint(experiment, next(reversed(experiment.arms)), experiment.seeds[0])
     return f"uv run scripts/evaluate.py --checkpoint {checkpoint} --eval-tier fast"

@@ -12,15 +12,17 @@ import torch
 from support.experiments import tiny_experiment, tiny_experiment_dict
 
 from unimoe.checkpoint import ADAPTER_FILE, folder_name
-from unimoe.cli.estimate import Cost, Speeds, estimate, in_words, job_cost, shorter_ways
+from unimoe.cli.estimate import Cost, Speeds, estimate, in_words, job_cost, measure, shorter_ways
 from unimoe.config import Experiment
 from unimoe.config.files import load_experiment, parse_experiment
+from unimoe.evaluation.tiers import LoadedDataset, tier_datasets
 from unimoe.experiment import ExperimentRun
 from unimoe.io import write_json, write_text
 from unimoe.models.loader import ModelLoader
 from unimoe.models.work import counted_products
 from unimoe.results import arm_dir, result_path
 from unimoe.run_record import RunRecord
+from unimoe.training.examples import load_training_data
 
 CPU, ONE = torch.device("cpu"), Cost(1e-3, 1e9)
 
@@ -98,6 +100,12 @@ def test_a_long_wait_comes_with_shorter_ways(bundled: Experiment) -> None:
     assert list(shorter_ways(bundled, slow, Cost(29 * 60))) == []
 
 
+def test_a_way_that_is_no_shorter_is_not_named(bundled: Experiment) -> None:
+    slow = speeds(ranking=Cost(20e-3, 1e9))  # half the queries save next to nothing
+    ways = list(shorter_ways(bundled, slow, job_cost(bundled, slow)))
+    assert [way.partition(", ")[0] for way in ways] == ["shorter: --smoke", "shorter: --set seeds='[0]'"]
+
+
 def own_model(tmp_path: Path, **lora: Any) -> Experiment:
     return parse_experiment({**tiny_experiment_dict(tmp_path), "lora": lora}, source="tiny")
 
@@ -115,6 +123,14 @@ def test_the_work_of_a_whole_job_is_foretold(tmp_path: Path, first_layer: int) -
     assert expected.cost.flop == pytest.approx(counted.flop, rel=0.2)
     again = estimate(experiment, run.loader, time.perf_counter(), run.training_data)
     assert again.cost.flop == 0
+
+
+def test_activations_that_are_computed_again_cost_work(tmp_path: Path) -> None:
+    kept = own_model(tmp_path)
+    again = kept.model_copy(update={"training": kept.training.model_copy(update={"activation_checkpointing": True})})
+    loader, data = ModelLoader(kept, CPU, torch.float32), LoadedDataset(tier_datasets(kept, "bundled")[0], CPU)
+    costs = [measure(loader, one, data, load_training_data(one)).ranking.flop for one in (kept, again)]
+    assert costs[1] > 1.2 * costs[0]
 
 
 def test_the_random_numbers_of_a_training_are_its_own(tmp_path: Path) -> None:
