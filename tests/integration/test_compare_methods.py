@@ -243,6 +243,12 @@ class TestCluster:
         (("--set", "sigmma=1"), 2, ("sigmma", "did you mean 'sigma'?")),
         (("--set", "population_size=7"), 2, ("population_size 7 is odd",)),
         (("--margin", "0"), 2, ("margin",)),
+        (
+            ("pareto", "--methods", "infonce,zero_shot"),
+            2,
+            ("pareto: shows eggroll", "--methods"),
+        ),
+        (("flatness", "--methods", "zero_shot"), 2, ("flatness: shows trained heads", "--methods")),
         (("--device", "tpu"), 2, ("device",)),
     ],
 )

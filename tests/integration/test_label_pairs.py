@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import statistics
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -273,6 +274,13 @@ class TestModels(Command):
         options = ("--model", f"python:{os.environ['MODULE']}:overlap", "--set", "thresholds=[0.000001]")
         assert self.label(here, here / "labelled", *options).returncode == 0
         assert_refused(self.label(here, here / "labelled", *options), 2, "holds other labels", "--output-dir")
+
+    def test_queries_of_the_test_split_are_refused_before_anything_is_graded(self, here: Path) -> None:
+        module = os.environ["MODULE"]
+        same = ("--set", "split=train", "--set", "test_split=train")
+        done = self.label(here, here / "x", "--model", f"python:{module}:stated", *same)
+        assert_refused(done, 3, "is to be labelled and in test_split too; label another split")
+        assert module not in sys.modules
 
     def test_what_grades_no_pair_is_refused_in_one_line(self, here: Path) -> None:
         for name, code, *words in (

@@ -204,6 +204,14 @@ class TestCommand:
         assert again.stdout == second.stdout
         assert again.stderr.count("already done") == 7
 
+    def test_seeds_that_keep_the_untrained_encoder_are_reported_with_a_caveat(self, tmp_path: Path) -> None:
+        still = ("--set", "learning_rate=1e-30", "--set", "out_dim=null")
+        for seed in ("0", "1"):
+            done = self.train(tmp_path, "--seed", seed, *still)
+            assert done.returncode == 0, done.stderr
+            assert "(epoch 0)" in done.stderr
+        assert "biencoder seed 0, biencoder seed 1 are one checkpoint" in " ".join(done.stdout.split())
+
     def test_bad_input_is_one_line(self, tmp_path: Path) -> None:
         assert_refused(self.train(tmp_path, "--set", "learning_rate=0.0"), 2, "learning_rate", "above 0")
         assert_refused(self.train(tmp_path, "--set", "margin=0.1"), 2, "margin", "unknown key")

@@ -87,6 +87,18 @@ class TestTrain:
         predicted = translator.predict(pairs.captions).astype(np.float64)
         np.testing.assert_allclose(vectors, predicted / np.linalg.norm(predicted, axis=1, keepdims=True), atol=1e-7)
 
+    def test_other_dimensions_than_expected_are_refused(self, file: Path, tmp_path: Path) -> None:
+        pairs = small_pairs()
+        sizes = pairs.captions.shape[1], pairs.images.shape[1]
+        refused = train(file, tmp_path, "--dims", "1024", str(sizes[1]))
+        assert_refused(refused, 3, f"captions: {sizes[0]} dimensions", "1024 (as roberta-large", "by --dims")
+        refused = train(file, tmp_path, "--dims", str(sizes[0]), "1536")
+        assert_refused(refused, 3, f"images: {sizes[1]} dimensions", "1536 (as DINOv2 giant) by --dims")
+        refused = train("generated", tmp_path, "--dims", "1024", "1536")
+        assert_refused(refused, 3, "generated: captions and images have 64 and 96", "--dims expects 1024 and 1536")
+        assert not any(tmp_path.iterdir())
+        assert train(file, tmp_path, "--dims", *map(str, sizes)).returncode == 0
+
     def test_options_reach_the_configuration(self, file: Path, tmp_path: Path) -> None:
         options = ("--tau", "0.2", "--no_pk", "--use_dcl", "--queue_pred", "--K_pk", "3", "--seed", "4")
         assert train(file, tmp_path, *options).returncode == 0

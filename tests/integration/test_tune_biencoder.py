@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from support.biencoders import toy_keys
@@ -13,10 +14,11 @@ from support.engine import ThreadPool
 from support.scripts import Done, call_script
 
 from unimoe.config.files import load_config
-from unimoe.errors import UsageError
+from unimoe.errors import DataError, UsageError
 from unimoe.studies.biencoder import tuning
 from unimoe.studies.biencoder.config import BiEncoderConfig, LabelConfig
 from unimoe.studies.biencoder.training.checkpoint import read_biencoder
+from unimoe.trec import ranked, read_qrels, read_run
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
 
@@ -74,12 +76,22 @@ def test_workers_of_a_cluster_choose_and_score_the_same(tmp_path: Path, monkeypa
     assert_same_comparison(alone, together, "layer")
 
 
+def hits_of_grade_2(folder: Path, seed: str, arm: str = "encoder*") -> float:
+    """The share of test queries that have their one document of grade 2 among the first ten."""
+    runs = (folder / "out" / "layer").glob(f"{arm}/{seed}/runs/retrieval/*.trec")
+    (path,) = (path for path in runs if "+bm25" not in str(path))
+    judged = read_qrels(folder / "collection" / "qrels" / "test.tsv")
+    best = {query: next(d for d, grade in grades.items() if grade == 2) for query, grades in judged.items()}
+    run = read_run(path)
+    return float(np.mean([best[query] in ranked(run[query])[:10] for query in best]))
+
+
 def test_the_best_on_dev_is_trained_with_every_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"freeze_base": True, "epochs": 1}
     settings = {"still": small | {"learning_rate": 1e-9}, "layer": small | {"learning_rate": 3e-2, "epochs": 4}}
     monkeypatch.setattr(tuning, "CONFIGURATIONS", settings)
-    base = BiEncoderConfig.model_validate(toy_keys(tmp_path))
-    dev, test = tuning.tune(base, None, 2, torch.device("cpu"), [])
+    base = BiEncoderConfig.model_validate(toy_keys(tmp_path) | {"relevance_threshold": 2})
+    dev, test, verdict = tuning.tune(base, None, 2, torch.device("cpu"), [])
     names = [row[0].text for row in dev.groups[0].rows]
     assert names == ["still", "layer (chosen)"]
     deltas = [float(row[3].text) for row in dev.groups[0].rows]
@@ -91,8 +103,16 @@ def test_the_best_on_dev_is_trained_with_every_seed(tmp_path: Path, monkeypatch:
     assert after > before
     for seed in (0, 1):
         assert read_biencoder(tmp_path / "out" / "layer" / "biencoder" / f"seed_{seed}" / "checkpoint").seed == seed
+    assert test.groups[0].rows[1][1].value == pytest.approx(100 * hits_of_grade_2(tmp_path, "seed_none"))
+    found = [hits_of_grade_2(tmp_path, f"seed_{seed}", "biencoder") for seed in (0, 1)]
+    assert test.groups[0].rows[1][2].value == pytest.approx(100 * np.mean(found))
     assert (tmp_path / "out" / "analysis" / "test.md").is_file()
     again = tuning.tune(base, ["layer"], 2, torch.device("cpu"), [])
-    assert again[1].to_csv() == test.to_csv()
+    assert again.test.to_csv() == test.to_csv()
+    assert verdict is not None
+    assert "biencoder beats encoder" in " ".join(verdict.split())
+    assert again.verdict == verdict
+    with pytest.raises(DataError, match="registers another gate"):
+        tuning.tune(base, ["layer"], 3, torch.device("cpu"), [])
     with pytest.raises(UsageError, match="did you mean 'layer'"):
         tuning.tune(base, ["layers"], 2, torch.device("cpu"), [])

@@ -86,14 +86,17 @@ def tune_biencoder(
     from unimoe.studies.biencoder.tuning import tune
 
     options = [f"--config {config}", f"--seeds {seeds}", *(f"--set {text}" for text in (*(override or ()), *named))]
+    options += [f"--only {only}"] * (only is not None)
     names = comma_separated(only)
     where = EngineSettings(engine, address, workers, store, allow, device, threads)
     where.use_threads()
     with opened_engine(where) as opened:
-        tables = tune(settings, names, seeds, choose_device(where.here), options, opened)
-    for table in tables:
+        found = tune(settings, names, seeds, choose_device(where.here), options, opened)
+    for table in (found.dev, found.test):
         stdout.print(table.to_rich(), crop=False)
         stdout.print(f"\nTable:  {output_dir / 'analysis' / table.name}.md", soft_wrap=True)
+    if found.verdict:
+        stdout.print(f"\n{found.verdict}", soft_wrap=True)
 
 
 def label_pairs(

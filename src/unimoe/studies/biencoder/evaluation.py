@@ -28,6 +28,7 @@ from unimoe.studies.biencoder.training.sources import CachedEmbedder, cached_tex
 from unimoe.studies.common.splits import Splits
 
 EXPERIMENT = "biencoder"
+UNTRAINED_SEEDS = ("duplicates",)  # seeds whose training helped nowhere on dev keep one checkpoint: the untrained base
 
 
 def retrieval_experiment(config: BiEncoderConfig) -> DenseExperiment:
@@ -142,5 +143,5 @@ def evaluate(config: BiEncoderConfig, splits: Splits, retrievers: Sequence[Retri
 def report(config: BiEncoderConfig, before: Retriever, key: str) -> None:
     """Print what training changed, over all seeds of the arm in the folder."""
     folder = Path(config.output_dir)
-    print_before_after(folder, before.name, [config.arm, fused_name(config.arm)], [key])
+    print_before_after(folder, before.name, [config.arm, fused_name(config.arm)], [key], allow=UNTRAINED_SEEDS)
     stdout.print(f"\nMore:   unimoe analyze --output-dir {folder}", soft_wrap=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.statistics.variance import Array
 from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import caveat_notes
@@ -16,15 +17,17 @@ from unimoe.config.files import parse_config
 from unimoe.data.catalog import result_name
 from unimoe.errors import UsageError, did_you_mean
 from unimoe.evaluation.engines import Engine
-from unimoe.metrics import score_run
+from unimoe.evaluation.retrieve import TASK
+from unimoe.metrics import from_grade, score_run
 from unimoe.results import read_result, refuse_changed_run, result_beside, run_path
-from unimoe.results.folder import load_all_results
+from unimoe.results.folder import Results, load_all_results
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.distant import train_by_workers, with_dtype_of_workers
-from unimoe.studies.biencoder.evaluation import base_retriever, evaluate, trained_retriever
+from unimoe.studies.biencoder.evaluation import UNTRAINED_SEEDS, base_retriever, evaluate, trained_retriever
 from unimoe.studies.biencoder.jobs import train
 from unimoe.studies.biencoder.training.pairs import biencoder_splits
 from unimoe.studies.common.differences import TESTED, Arms, Difference, differences
+from unimoe.studies.common.registered_gates import register_gates, verdict
 from unimoe.studies.common.splits import Splits
 from unimoe.trec import read_run
 
@@ -56,6 +59,16 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 
 Tried = Mapping[str, Mapping[str, float]]
 
+_MAIN = "recall_of_retrieved@10"
+
+
+class Tuned(NamedTuple):
+    """What a tuning finds."""
+
+    dev: Table  # all configurations
+    test: Table  # the best against the base
+    verdict: str | None  # in lines; None in a folder that had results before gates were registered
+
 
 def tune(
     base: BiEncoderConfig,
@@ -64,8 +77,10 @@ def tune(
     device: torch.device,
     given: list[str],
     engine: Engine | None = None,
-) -> tuple[Table, Table]:
+) -> Tuned:
     """Try configurations on dev, train the best with every seed, and score it on test; finished parts are skipped.
+
+    A gate that asks whether training helps is registered before the best is trained with the first of these seeds.
 
     Args:
         base: the config that the configurations change; its ``output_dir`` holds everything.
@@ -75,11 +90,9 @@ def tune(
         given: command-line options, for provenance.
         engine: lets workers of a cluster do the trainings; by default this process does.
 
-    Returns:
-        A table of all configurations on dev, and one of the best on test against the base.
-
     Raises:
         UsageError: a name is unknown.
+        DataError: the gate that is registered for the best configuration has other seeds.
     """
     chosen = list(CONFIGURATIONS) if names is None else list(names)
     for name in chosen:
@@ -95,15 +108,33 @@ def tune(
     # Its own folder: a later tuning may choose another configuration, with other text lengths.
     config = configuration(base, best, output_dir=str(Path(base.output_dir, best)))
     reported = [config.model_copy(update={"seed": seed}) for seed in range(seeds)]
+    before = base_retriever(config, splits, device)
+    register_gates(wanted_gate(config, before.name, seeds), Path(config.output_dir))
     train_by_workers(engine, base, reported, splits, given, tested=True)
     trainings = [train(own, device, splits) for own in reported]
-    before = base_retriever(config, splits, device)
     after = [trained_retriever(training.best_dir, before, splits, device) for training in trainings]
     key = evaluate(config, splits, [before, *after], given)
-    tables = dev_table(base, tried, best), _test_table(config, splits, key, before.name, seeds)
+    results = load_all_results(Path(config.output_dir), allow=UNTRAINED_SEEDS)
+    tables = dev_table(base, tried, best), _test_table(results, config, splits, key, before.name, seeds)
     for table in tables:
         table.write(Path(base.output_dir) / "analysis")
-    return tables
+    analysis = Analysis(results)
+    return Tuned(*tables, verdict(analysis) if analysis.registration else None)
+
+
+def wanted_gate(config: BiEncoderConfig, before: str, seeds: int) -> dict[str, dict[str, object]]:
+    """Return the gate that asks whether the trained bi-encoder finds more on test than the base does."""
+    gate: dict[str, object] = {
+        "kind": "superiority",
+        "task": TASK,
+        "datasets": [result_name(config.collection)],
+        "metric": _MAIN,
+        "system": config.arm,
+        "baseline": before,
+        "margin": 0.0,
+        "seeds": [*range(seeds)],
+    }
+    return {f"{config.arm}-beats-{before}": gate}
 
 
 def configuration(base: BiEncoderConfig, name: str, **changes: Any) -> BiEncoderConfig:
@@ -137,15 +168,13 @@ def dev_table(base: BiEncoderConfig, tried: Tried, best: str) -> Table:
     )
 
 
-def _test_table(config: BiEncoderConfig, splits: Splits, key: str, before: str, seeds: int) -> Table:
-    results = load_all_results(Path(config.output_dir))
-
+def _test_table(results: Results, config: BiEncoderConfig, splits: Splits, key: str, before: str, seeds: int) -> Table:
     def held(metric: str) -> tuple[Array, Array]:
         first = results.scores(before, key, [None], metric)
         return first, results.scores(config.arm, key, range(seeds), metric)
 
     scores = {
-        "recall_of_retrieved@10": held("recall_of_retrieved@10"),
+        _MAIN: held(_MAIN),
         "recall@10": _recall(config, splits, before, seeds),
     }
     scores |= {metric: held(metric) for metric in ("ndcg@10", "mrr@10", "recall@100")}
@@ -170,11 +199,12 @@ def _row(metric: str, first: Array, second: Array, found: Difference) -> tuple[C
 def _recall(config: BiEncoderConfig, splits: Splits, before: str, seeds: int) -> tuple[Array, Array]:
     """Return trec_eval's recall@10, ``(seeds, queries)`` each, from the runs: results do not hold it."""
     folder, metric = Path(config.output_dir), "recall@10"
+    qrels = from_grade(splits.test.qrels, config.relevance_threshold)
 
     def scores(arm: str, seed: int | None) -> list[float]:
         path = run_path(folder, arm, seed, "retrieval", result_name(config.collection))
         refuse_changed_run(path, read_result(result_beside(path)))
-        found = score_run(splits.test.qrels, read_run(path), [metric], splits.test.relevance_level).per_query[metric]
+        found = score_run(qrels, read_run(path), [metric], splits.test.relevance_level).per_query[metric]
         return [found[query_id] for query_id in sorted(found)]
 
     return np.array([scores(before, None)]), np.array([scores(config.arm, seed) for seed in range(seeds)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -44,7 +44,7 @@ NO_DIFFERENCE = (Cell(ABSENT), Cell(ABSENT), Cell(ABSENT))  # of an arm that is 
 
 TESTED = (
     "Differences, their 95 % intervals and p are of the model of variance, for other queries and other seeds (queries "
-    "alone where neither arm has seeds); p is corrected by Holm over all differences of this table. "
+    "alone where neither arm has several seeds); p is corrected by Holm over all differences of this table. "
 )
 """What the p of a study's table holds for; the table adds which seeds pair."""
 
@@ -58,6 +58,11 @@ def differences(asked: Mapping[Asked, Arms]) -> dict[Asked, Difference]:
         name: Difference(each.value, None if unfit else each.interval, corrected.get(name))
         for name, (each, unfit) in found.items()
     }
+
+
+def of_seeds(results: Results, seeds: Collection[int]) -> Results:
+    """Return the results of these seeds and of arms without seeds: the folder may hold those of a longer comparison."""
+    return Results(results.output_dir, [one for one in results.results if one.seed is None or one.seed in seeds])
 
 
 def pair_up(results: Results, key: str, system: str, baseline: str) -> bool:

@@ -164,7 +164,7 @@ def run_comparison(
     own = {"methods": comma_separated(methods), "settings": settings, "margin": margin, "caveats": caveats}
     compared = jobs.comparison(config, shared, own, seeds, override or ())
     options = {"--config": config, "--task": compared.base.task, "--num-steps": num_steps, "--seeds": seeds}
-    options |= {"--settings": settings, "--methods": methods}
+    options |= {"--settings": settings, "--methods": methods, "--margin": margin}
     given = [f"{name} {value}" for name, value in options.items() if value is not None]
     where.use_threads()
     with opened_engine(where) as opened:

@@ -207,9 +207,20 @@ class TrainConfig(Section):
             raise ValueError(f"objectives: {self.method} optimises relevance only; use eggroll or genetic")
         if self.precision != "float32" and is_gradient_method(self.method):
             raise ValueError(f"precision {self.precision}: {self.method} takes float32; evolution takes fewer bits")
+        if self.method in EVOLUTION:
+            self._refuse_clashes()
         if self.method == "hybrid" and self.handoff >= self.num_steps:
             raise ValueError(f"handoff {self.handoff} must be below num_steps {self.num_steps}")
         return self
+
+    def _refuse_clashes(self) -> None:
+        """Refuse settings that evolution would ignore: its results would name settings that had no effect."""
+        if self.precision == "bfloat16" and self.method not in ("eggroll", "hybrid"):
+            raise ValueError(f"precision bfloat16 is for eggroll and hybrid; {self.method} computes in float32")
+        if self.adaptive_sigma and self.method == "score_es":
+            raise ValueError("adaptive_sigma: score_es has a relative sigma that follows the scores; leave it out")
+        if self.grid and self.noise_rank > 1:
+            raise ValueError(f"grid: its directions have rank 1, noise_rank is {self.noise_rank}; choose one of them")
 
 
 def original_recipe(**changes: object) -> TrainConfig:

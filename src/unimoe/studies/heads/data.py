@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from unimoe.models.embedder import Advance, Embedder
 from unimoe.retrieval.bm25 import first_stage_name
 from unimoe.retrieval.embeddings import Embedded, cached_embeddings
 from unimoe.studies.common.splits import Splits, load_splits, task_collection
-from unimoe.studies.heads.config import TrainConfig
+from unimoe.studies.heads.config import SoftLabelConfig, TrainConfig
 from unimoe.studies.heads.pools import PoolSet, candidates_of, pool_set
 from unimoe.trec import Run, text_lines
 
@@ -29,6 +29,7 @@ class HeadData:
     """Pools of the three splits.
 
     Attributes:
+        config: from which they were made.
         splits: the collections.
         train, dev, test: their pools.
         candidates: the pools of the test queries, as a run of their source.
@@ -39,6 +40,7 @@ class HeadData:
         soft_labels: the number of training candidates that a vote made half relevant.
     """
 
+    config: TrainConfig
     splits: Splits
     train: PoolSet
     dev: PoolSet
@@ -49,6 +51,7 @@ class HeadData:
     first_stage: str
     content_hash: str
     soft_labels: int = 0
+    _by_votes: dict[str, HeadData] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def notes(self) -> list[str]:
@@ -63,12 +66,26 @@ class HeadData:
             lines.append(f"train: {self.soft_labels} unjudged candidates are half relevant by vote")
         return lines
 
+    def with_votes(self, settings: SoftLabelConfig | None) -> HeadData:
+        """Return the data of a training with these soft labels; voters are asked once, on the device of ``config``."""
+        if settings is None:
+            return self
+        key = settings.model_dump_json()
+        if key not in self._by_votes:
+            from unimoe.studies.heads.eggroll.soft_labels import soften
+
+            config = self.config.model_copy(update={"soft_labels": settings})
+            train, changed = soften(self.train, self.splits, config)
+            content_hash = hash_parts([self.content_hash, train.grades.numpy().tobytes()])
+            self._by_votes[key] = replace(self, train=train, soft_labels=changed, content_hash=content_hash)
+        return self._by_votes[key]
+
 
 def load_head_data(config: TrainConfig, embedder: Embedder, advance: Advance | None = None) -> HeadData:
-    """Load, embed and pool a collection; embeddings and BM25 runs are kept in the user's cache.
+    """Load, embed and pool a collection, without soft labels; embeddings and BM25 runs are kept in the user's cache.
 
     Args:
-        config: ``task``, ``splits``, ``encoder`` and ``pools`` are used.
+        config: ``task``, ``splits`` and ``pools`` are used; ``encoder`` is the embedder's.
         embedder: the frozen encoder.
         advance: called with the number of texts embedded.
 
@@ -86,7 +103,8 @@ def load_head_data(config: TrainConfig, embedder: Embedder, advance: Advance | N
         runs[name] = candidates_of(collection, config.pools, queries, documents, inject=name == "train")
         pools[name] = pool_set(name, collection, runs[name], queries, documents, training=name == "train")
     bm25 = config.pools.source == "bm25"
-    data = HeadData(
+    return HeadData(
+        config=config,
         splits=splits,
         train=pools["train"],
         dev=pools["dev"],
@@ -97,16 +115,6 @@ def load_head_data(config: TrainConfig, embedder: Embedder, advance: Advance | N
         first_stage=first_stage_name(config.pools.bm25) if bm25 else f"dense({embedder.base_identity})",
         content_hash=_content_hash(splits, runs, queries, documents),
     )
-    return data if config.soft_labels is None else with_soft_labels(data, config)
-
-
-def with_soft_labels(data: HeadData, config: TrainConfig) -> HeadData:
-    """Add the votes of ``config.soft_labels`` to the labels of the training queries."""
-    from unimoe.studies.heads.eggroll.soft_labels import soften
-
-    train, changed = soften(data.train, data.splits, config)
-    content_hash = hash_parts([data.content_hash, train.grades.numpy().tobytes()])
-    return replace(data, train=train, soft_labels=changed, content_hash=content_hash)
 
 
 def to_device(pools: PoolSet, device: torch.device) -> PoolSet:

@@ -92,8 +92,8 @@ def _with_task(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 def train_one(config: TrainConfig) -> None:
     """Train one head and print nDCG on train, dev and test."""
-    data = _load(config)
-    trainer = HeadTrainer(config, data)
+    trainer = HeadTrainer(config, _load(config))
+    _print_notes(trainer.data)
     with Steps(1).step(f"{config.method} on {config.task}", config.num_steps) as step:
         found = trainer.train(lambda number, facts: step.advance(1))
         step.outcome = f"best on dev after step {found['best_step']:.0f}"
@@ -105,8 +105,9 @@ def train_one(config: TrainConfig) -> None:
 
 def compare(compared: Comparison, part: Part, given: Sequence[str], engine: Engine | None = None) -> None:
     """Run a part of a comparison, its trainings by workers where ``engine`` has some; finished ones are skipped."""
-    folder = Path(compared.base.output_dir)
+    folder, eligible = Path(compared.base.output_dir), _eligible(compared, part)
     data = _load(compared.base)
+    _print_notes(data)
     for caveat in compared.caveats:
         stderr.print(f"caveat: {caveat}", soft_wrap=True)
     if part is Part.GRID:
@@ -116,7 +117,7 @@ def compare(compared: Comparison, part: Part, given: Sequence[str], engine: Engi
         return
     run = MethodComparison(compared, data, given, engine)
     if part is Part.PARETO:
-        table, figure = pareto(run, [name for name in compared.methods if name in ("eggroll", "eggroll_objectives")])
+        table, figure = pareto(run, eligible)
         _print_table(table, folder / ANALYSIS)
         stdout.print(f"Figure: {figure}", soft_wrap=True)
         return
@@ -125,6 +126,21 @@ def compare(compared: Comparison, part: Part, given: Sequence[str], engine: Engi
         _print_table(flatness_table(run, chosen), folder / ANALYSIS)
     else:
         _print_methods(load_all_results(folder), compared, chosen, data)
+
+
+def _eligible(compared: Comparison, part: Part) -> list[str]:
+    """Return the methods that a part can show.
+
+    Raises:
+        UsageError: there is none.
+    """
+    names = [name for name in compared.methods if part is not Part.FLATNESS or name != "zero_shot"]
+    if part is Part.PARETO:
+        names = [name for name in names if name in ("eggroll", "eggroll_objectives")]
+    if not names:
+        shown = "eggroll and eggroll_objectives" if part is Part.PARETO else "trained heads"
+        raise UsageError(f"{part}: shows {shown}, and --methods names none; name another method")
+    return names
 
 
 def _print_methods(results: Results, compared: Comparison, chosen: Mapping[str, Chosen], data: HeadData) -> None:
@@ -144,10 +160,13 @@ def _print_table(table: Table, folder: Path) -> None:
 
 
 def _load(config: TrainConfig) -> HeadData:
-    """Load the pools, and print what is unusual about them."""
     with Steps(1).step(f"{config.task}: texts embedded, pools made", None) as step:
         data = load_data(config, step.advance)
+        data.with_votes(config.soft_labels)  # kept for the trainings; voters may take minutes
         step.outcome = f"{len(data.train):,} queries to train on, {len(data.dev):,} dev, {len(data.test):,} test"
+    return data
+
+
+def _print_notes(data: HeadData) -> None:
     for note in data.notes:
         stderr.print(f"note: {note}", soft_wrap=True)
-    return data

@@ -130,7 +130,8 @@ def pool_set(
         training: leave out queries with no relevant document in their pool.
 
     Raises:
-        DataError: no query is left.
+        DataError: no query has a relevant document in its pool, so that there is nothing to learn or to choose by; a
+            test of this kind is 0.
     """
     relevant = {
         query_id: {document_id for document_id, grade in grades.items() if grade > 0}
@@ -138,7 +139,7 @@ def pool_set(
     }
     lacking = sorted(query_id for query_id in collection.qrels if relevant[query_id].isdisjoint(candidates[query_id]))
     kept = [query_id for query_id in sorted(collection.qrels) if not training or query_id not in set(lacking)]
-    if not kept:
+    if len(lacking) == len(collection.qrels) and name != "test":
         raise DataError(
             f"{collection.name}, {name}: no query has a relevant document in its pool; raise pools.depth, "
             "or take another pools.source"

@@ -69,7 +69,7 @@ class HeadTrainer:
 
     Args:
         config: of the training.
-        data: the pools; loaded as the config says when absent.
+        data: the pools without soft labels, which are added as the config says; by default they are loaded.
         arm: its name in results; by default the method's.
         root: holds its folder; by default the config's ``output_dir``.
 
@@ -86,7 +86,7 @@ class HeadTrainer:
     ) -> None:
         self.config, self.arm = config, arm or config.method
         self.device = choose_device(config.device)
-        self.data = data if data is not None else load_data(config)
+        self.data = (data or load_data(config)).with_votes(config.soft_labels)
         self.train_pools, self.dev_pools = (to_device(pools, self.device) for pools in (self.data.train, self.data.dev))
         folder = arm_dir(root or Path(config.output_dir), self.arm, self.seed)
         self.head_path = folder / "checkpoint" / HEAD_FILE

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
 Data = Annotated[str, typer.Option(help="flickr8k under UNIMOE_DATA, generated, generated-curved, or an NPZ file.")]
 Captions = Annotated[Path | None, typer.Option(help="captions.txt: the image of each caption of an NPZ file.")]
+ExpectedDims = Annotated[
+    tuple[int, int] | None,
+    typer.Option(
+        "--dims", metavar="<int> <int>", help="Dimensions that captions and images must have, as in 1024 1536."
+    ),
+]
 Epochs = Annotated[int, typer.Option(min=1, help="Epochs of every training.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Trainings of each model that are reported.")]
 
@@ -34,6 +40,7 @@ Seeds = Annotated[int, typer.Option(min=1, help="Trainings of each model that ar
 def train_translator(
     train: Annotated[str, typer.Option(help="An NPZ file of captions and images, or a data set's name as in --data.")],
     captions: Captions = None,
+    dims: ExpectedDims = None,
     test: Annotated[Path | None, typer.Option(help="An NPZ file of captions to translate into submission.csv.")] = None,
     config: Config = Path("translator"),
     model: Annotated[
@@ -81,7 +88,7 @@ def train_translator(
     given = [f"{key}={_as_yaml(value)}" for key, value in keys.items() if value is not None]
     file = find_config(config)
     parsed = parse_config(TranslatorConfig, overridden(read_yaml(file), [*given, *(override or ())]), str(file))
-    source = load_source(train, captions)
+    source = load_source(train, captions, dims=dims)
     # Read before hours of training, so that errors in it show at once.
     tested = None if test is None else load_captions(test, source.pairs.captions.shape[1])
     trainer = TranslatorTrainer(parsed, *split_by_image(source.pairs, parsed.validation, parsed.seed))
@@ -119,7 +126,7 @@ def _submit(
 ) -> None:
     """Write submission.csv for the captions of ``test``, and read it back to check it."""
     from unimoe.console import stdout
-    from unimoe.errors import DataError, InputError
+    from unimoe.errors import DataError, named_inputs
     from unimoe.studies.translator.models.interface import LinearMap
     from unimoe.studies.translator.models.networks import NetworkTranslator
     from unimoe.studies.translator.submission import read_submission, write_submission
@@ -129,10 +136,8 @@ def _submit(
             f"{trainer.config.model}: translates into a separate space, not that of the images; use another model"
         )
     path = trainer.checkpoint.parent / "submission.csv"
-    try:
+    with named_inputs(lambda index: f"{test}: caption {ids[index]!r}"):
         write_submission(path, ids, translator.predict(vectors))
-    except InputError as error:
-        raise DataError(f"{test}: caption {ids[error.index]!r}: {error.reason}") from None
     read, _ = read_submission(path, trainer.train.images.shape[1])
     stdout.print(f"{'submission':<18}{path} ({len(read):,} captions)", soft_wrap=True)
 
@@ -141,6 +146,7 @@ def compare_translators(
     part: Annotated[Part, typer.Argument(help="All models, or the components of one.")] = Part.MODELS,
     data: Data = "flickr8k",
     captions: Captions = None,
+    dims: ExpectedDims = None,
     encoder: Annotated[str | None, typer.Option(help="Of Flickr8k's captions; by default the bundled one.")] = None,
     models: Annotated[str | None, typer.Option(help="Models separated by commas; by default all.")] = None,
     epochs: Epochs = 25,
@@ -175,10 +181,11 @@ def compare_translators(
 
     refuse_torchrun("training translators")
     options = {"data": data, "epochs": epochs, "seeds": seeds, "settings": settings, "models": models}
+    options |= {"captions": captions, "encoder": encoder}
     given = [f"--{name} {value}" for name, value in options.items() if value is not None]
     where = EngineSettings(engine, address, workers, store, allow, device, threads)
     where.use_threads()
-    source = load_source(data, captions, encoder)
+    source = load_source(data, captions, encoder, dims)
     suffix = "-ablation" if part is Part.ABLATION else ""
     folder = output_dir or Path("outputs") / f"translator-{safe_name(source.name)}{suffix}"
     shared = {"epochs": epochs, "output_dir": str(folder)} | ({"device": where.here} if where.here else {})
@@ -214,6 +221,7 @@ def compare_translators(
 def ablate_translator(
     data: Data = "flickr8k",
     captions: Captions = None,
+    dims: ExpectedDims = None,
     epochs: Epochs = 25,
     seeds: Seeds = 5,
     device: Device = None,
@@ -228,8 +236,9 @@ def ablate_translator(
 ) -> None:
     """Switch each component of the objective off and on: differences with intervals, and counts of its activity."""
     compare_translators(
-        Part.ABLATION, data=data, captions=captions, epochs=epochs, seeds=seeds, device=device, output_dir=output_dir,
-        override=override, threads=threads, engine=engine, address=address, workers=workers, store=store, allow=allow,
+        Part.ABLATION, data=data, captions=captions, dims=dims, epochs=epochs, seeds=seeds, device=device,
+        output_dir=output_dir, override=override, threads=threads, engine=engine, address=address, workers=workers,
+        store=store, allow=allow,
     )  # fmt: skip
 
 

@@ -8,20 +8,20 @@ metric ``rank``.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from unimoe.errors import DataError, InputError
+from unimoe.errors import named_inputs
 from unimoe.evaluation.spec import EvaluationSpec, Outcome, model_hashes
 from unimoe.evaluation.store import ResultStore
 from unimoe.metrics import Scores
 from unimoe.results import EvalResult, Identity, Task, TrainingBudget
 from unimoe.retrieval.dense import UNIT_LENGTH, search
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, Floats, Rows
-from unimoe.studies.translator.models.interface import Translator
+from unimoe.studies.translator.models.interface import Numbers, Translator
 from unimoe.studies.translator.models.ranking import image_ranks, rank_metrics, rank_values
 
 TASK: Task = "crossmodal"
@@ -143,16 +143,13 @@ def translated_pairs(translator: Translator, pairs: CaptionPairs, name: str) -> 
     Raises:
         DataError: the translator takes other dimensions, or a caption or image has no direction, which is named.
     """
-    sides = []
-    for side, ids, translate, vectors in (
-        ("caption", pairs.caption_ids, translator.translate, pairs.captions),
-        ("image", pairs.image_ids, translator.gallery, pairs.images),
-    ):
-        try:
-            sides.append(translate(vectors))
-        except InputError as error:
-            raise DataError(f"{name}, {side} {ids[error.index]!r}: {error.reason}") from None
-    return sides[0], sides[1]
+
+    def named(side: str, ids: Sequence[str], translate: Callable[[Numbers], Floats], vectors: Floats) -> Floats:
+        with named_inputs(lambda index: f"{name}, {side} {ids[index]!r}"):
+            return translate(vectors)
+
+    captions = named("caption", pairs.caption_ids, translator.translate, pairs.captions)
+    return captions, named("image", pairs.image_ids, translator.gallery, pairs.images)
 
 
 def crossmodal_scores(pairs: CaptionPairs, ranks: Rows) -> Scores:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from unimoe.data.collection import Collection, Document
 from unimoe.errors import DataError
 from unimoe.studies.biencoder.config import BiEncoderConfig, LabelConfig
 from unimoe.studies.biencoder.training.pairs import TrainingPairs, batches_per_epoch, epoch_batches, training_pairs
+from unimoe.studies.biencoder.training.search import dev_score
 
 DOCUMENTS = {f"d{number}": Document("", f"text {number}") for number in range(12)}
 
@@ -26,6 +31,27 @@ def config(**changes: Any) -> BiEncoderConfig:
 
 def one_each(count: int) -> TrainingPairs:
     return training_pairs(collection({f"q{number}": {f"d{number}": 1} for number in range(count)}), 1)
+
+
+class Places:
+    """A source whose vectors turn away from the query with the number in the text."""
+
+    def inputs(self, kind: str, texts: Mapping[str, str]) -> list[Any]:
+        raise NotImplementedError
+
+    def embed(self, inputs: Sequence[Any]) -> torch.Tensor:
+        raise NotImplementedError
+
+    def all_vectors(self, kind: str, texts: Mapping[str, str]) -> NDArray[np.float32]:
+        angles = np.array([float(text.split()[-1]) for text in texts.values()]) / 200
+        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+@pytest.mark.parametrize(("metric", "value"), [("recall@119", 0.0), ("recall@120", 1.0), ("mrr@200", 1 / 120)])
+def test_dev_is_searched_as_deep_as_its_metric_looks(metric: str, value: float) -> None:
+    documents = {f"d{number:03}": Document("", f"text {number}") for number in range(150)}
+    dev = Collection("toy", "dev", documents, {"q": "query 0"}, {"q": {"d119": 1}})
+    assert dev_score(Places(), dev, metric) == pytest.approx(value)
 
 
 class TestPairs:

@@ -107,10 +107,13 @@ class TestPoolSet:
         assert train.query_ids == ["q", "s"]
         assert train.without_positive == ["r"]
 
-    def test_no_query_left_to_train_on(self) -> None:
+    @pytest.mark.parametrize("name", ["train", "dev"])
+    def test_nothing_to_learn_or_to_choose_by(self, name: str) -> None:
         run = {"q": {"b": 1.0}, "r": {"b": 1.0}, "s": {"a": 1.0}}
-        with pytest.raises(DataError, match=r"tiny, train: no query has a relevant document in its pool; raise pools"):
-            pool_set("train", COLLECTION, run, QUERIES, DOCUMENTS, training=True)
+        words = rf"tiny, {name}: no query has a relevant document in its pool; raise pools"
+        with pytest.raises(DataError, match=words):
+            pool_set(name, COLLECTION, run, QUERIES, DOCUMENTS, training=name == "train")
+        assert len(pool_set("test", COLLECTION, run, QUERIES, DOCUMENTS, training=False)) == 3
 
     def test_pools_of_different_sizes_are_padded(self) -> None:
         run = {"q": {"a": 1.0}, "r": {"a": 1.0, "b": 0.5}, "s": {}}

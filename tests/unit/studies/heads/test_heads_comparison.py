@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 from support.heads import topics_folder, toy_config, toy_data
 from torch import Tensor
 
@@ -19,10 +16,11 @@ from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.comparisons import difference
 from unimoe.analysis.gates.judging import judge_all
 from unimoe.analysis.statistics.estimates import holm
+from unimoe.config.encoder import BUNDLED_ENCODER
 from unimoe.errors import DataError
 from unimoe.results.folder import Results, load_all_results
 from unimoe.studies.heads.compare import search
-from unimoe.studies.heads.compare.arms import ARMS, LARGEST_GRID, Comparison, changed
+from unimoe.studies.heads.compare.arms import ARMS, Comparison, changed
 from unimoe.studies.heads.compare.flatness import disturbed, flatness_table, robustness
 from unimoe.studies.heads.compare.front import chosen_on_front, mean_diversity
 from unimoe.studies.heads.compare.memory import step_peak_bytes
@@ -30,12 +28,14 @@ from unimoe.studies.heads.compare.methods import Chosen, MethodComparison, regis
 from unimoe.studies.heads.compare.pareto import pareto
 from unimoe.studies.heads.compare.table import known_queries, method_table, overlap_table
 from unimoe.studies.heads.compare.testing import shares_seeds
-from unimoe.studies.heads.config import TrainConfig, original_recipe
+from unimoe.studies.heads.config import SoftLabelConfig, TrainConfig
 from unimoe.studies.heads.data import HeadData
+from unimoe.studies.heads.eggroll.soft_labels import soften
 from unimoe.studies.heads.model import evaluate_head
 from unimoe.studies.heads.pools import Batch
 from unimoe.studies.heads.trainer import HeadTrainer
 
+VOTES = SoftLabelConfig(voters=["bm25", BUNDLED_ENCODER], top_k=3)
 METHODS = ["zero_shot", "infonce", "eggroll", "eggroll_objectives"]
 
 
@@ -68,49 +68,18 @@ def finished(base: TrainConfig, data: HeadData) -> tuple[MethodComparison, dict[
 Finished = tuple[MethodComparison, dict[str, Chosen]]
 
 
-class TestArms:
-    @pytest.mark.parametrize("name", [name for name in ARMS if name != "zero_shot"])
-    def test_every_method_may_try_as_many_settings(self, name: str) -> None:
-        settings = ARMS[name].settings(TrainConfig(num_steps=40), LARGEST_GRID)
-        assert len({json.dumps(config.model_dump(), sort_keys=True) for _, config in settings}) == LARGEST_GRID
-        middle = [values[1] for values in ARMS[name].grid.values()]
-        assert [*settings[0][0].values()] == middle
-        assert ARMS[name].settings(TrainConfig(num_steps=40), 4) == settings[:4]
-
-    def test_what_is_shared_stays_shared(self) -> None:
-        base = TrainConfig(num_steps=40, batch_size=8, ndcg_k=5, head_output_size=64)
-        for name, arm in ARMS.items():
-            for _, config in arm.settings(base, LARGEST_GRID):
-                assert (config.num_steps, config.batch_size, config.ndcg_k, config.pools) == (40, 8, 5, base.pools)
-                if name != "seed_recipe":
-                    assert (config.head_output_size, config.scoring, config.init) == (64, "cosine", "pca")
-
-    def test_the_recipe_is_the_originals(self) -> None:
-        setting, config = ARMS["seed_recipe"].settings(TrainConfig(), 1)[0]
-        recipe = original_recipe()
-        assert setting == {"learning_rate": recipe.learning_rate, "sigma": recipe.sigma}
-        assert config == recipe.model_copy(update={"ndcg_k": 10})
-
-    def test_a_key_within_a_section_leaves_its_siblings(self) -> None:
-        config = changed(TrainConfig(), {"genetic.mutation": 0.2, "objectives.diversity": 0.5, "method": "genetic"})
-        assert config.genetic.mutation == 0.2
-        assert config.genetic.individuals == TrainConfig().genetic.individuals
-        assert config.objectives == {"relevance": 1.0, "diversity": 0.5}
-        assert changed(TrainConfig(num_steps=200), {"handoff": 0.25}).handoff == 50
-
-    @pytest.mark.parametrize(
-        ("facts", "words"),
-        [
-            ({"methods": ["infonse"]}, "unknown method 'infonse' .did you mean 'infonce'"),
-            ({"seeds": [1, 1]}, "each once"),
-            ({"seeds": [100]}, "none the tuning_seed"),
-            ({"settings": 10}, "less than or equal to 9"),
-            ({"margin": 0.0}, "greater than 0"),
-        ],
-    )
-    def test_impossible_comparisons(self, facts: dict[str, Any], words: str) -> None:
-        with pytest.raises(ValidationError, match=words):
-            Comparison.model_validate(facts)
+class TestSoftLabels:
+    def test_those_of_the_base_count_once(self, base: TrainConfig, data: HeadData, tmp_path: Path) -> None:
+        """Each arm has its own votes, on the judgments of the collection."""
+        own = base.model_copy(update={"output_dir": str(tmp_path), "soft_labels": VOTES})
+        compared = MethodComparison(Comparison(base=own, methods=["eggroll", "eggroll_soft_labels"], settings=1), data)
+        for name, top_k in (("eggroll", 3), ("eggroll_soft_labels", 20)):
+            found = compared.tuned(name)[0][1].data
+            settings = VOTES.model_copy(update={"top_k": top_k})
+            pools, changed = soften(data.train, data.splits, base.model_copy(update={"soft_labels": settings}))
+            assert found.soft_labels == changed > 0
+            assert torch.equal(found.train.grades, pools.grades)
+            assert [grades.tolist() for grades in found.train.judged] == [grades.tolist() for grades in pools.judged]
 
 
 class TestGate:
@@ -126,6 +95,15 @@ class TestGate:
         assert outcome.found.paired  # type: ignore[union-attr]
         (note,) = outcome.notes  # type: ignore[union-attr]  # no result is older than the gate
         assert note.startswith("two seeds of eggroll and infonce")
+
+    def test_a_caveat_that_comes_later_reaches_finished_results(
+        self, base: TrainConfig, data: HeadData, tmp_path: Path
+    ) -> None:
+        own = base.model_copy(update={"output_dir": str(tmp_path)})
+        for caveats in ([], ["unfit"]):
+            comparison = Comparison(base=own, methods=["zero_shot", "infonce"], settings=1, seeds=[0], caveats=caveats)
+            MethodComparison(comparison, data).run()
+            assert {tuple(r.caveats) for r in load_all_results(tmp_path).results} == {tuple(caveats)}
 
     def test_other_gates_are_refused(self, finished: Finished) -> None:
         other = finished[0].comparison.model_copy(update={"margin": 0.05})
@@ -199,6 +177,32 @@ class TestTable:
             if choice.tried:
                 best = max(choice.tried, key=lambda tried: tried["val"])
                 assert {key: best[key] for key in choice.setting} == choice.setting, name
+
+    def test_dev_is_the_score_of_the_chosen_setting(self, finished: Finished) -> None:
+        """The setting that is chosen on the front is not always the most relevant one."""
+        compared, chosen = finished
+        less = replace(chosen["eggroll_objectives"], dev=0.25)
+        table = method_table(
+            load_all_results(compared.output_dir), compared.comparison, {"eggroll_objectives": less}, []
+        )
+        assert table.groups[0].rows[0][table.columns.index("dev")].value == 25.0
+        assert compared._best([{"val": 0.5, "dev_diversity": 0.1}, {"val": 0.495, "dev_diversity": 0.9}]) == 1
+        for choice in chosen.values():
+            of_setting = [t["val"] for t in choice.tried if {**t, **choice.setting} == t]
+            assert [choice.dev] == (of_setting or [None])
+
+    def test_seeds_of_a_longer_comparison_are_left_out(self, finished: Finished, data: HeadData) -> None:
+        compared, chosen = finished
+        results = with_noise(load_all_results(compared.output_dir))
+        shorter = compared.comparison.model_copy(update={"seeds": [1]})
+        for table in (
+            method_table(results, shorter, chosen, []),
+            overlap_table(results, shorter, data.splits, METHODS),
+        ):
+            row = next(row for row in table.groups[0].rows if row[0].text == "infonce")
+            cell = dict(zip(table.columns, row, strict=True))["test" if table.name == "methods" else "known"]
+            assert cell.value == pytest.approx(100 * results.scores("infonce", results.dataset_keys[0], [1]).mean())
+            assert "±" not in cell.text
 
 
 class TestOverlap:

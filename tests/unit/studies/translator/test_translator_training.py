@@ -161,6 +161,17 @@ class TestBatches:
             assert counts.tolist() == [min(3, int((image_of == image).sum())) for image in images]
         assert set(image_of[np.concatenate(batches)]) == set(range(20))
 
+    @pytest.mark.parametrize(
+        "sampler", [{"batch": 16}, {"batch": 4096}, {"by_image": True, "images": 7, "captions": 3}, {"batch": 59}]
+    )
+    def test_captions_seen_are_those_of_the_batches(self, sampler: dict[str, Any], tmp_path: Path) -> None:
+        raw = {"model": "linear", "epochs": 2, "sampler": sampler, "output_dir": str(tmp_path)}
+        training = trainer(TranslatorConfig.model_validate(raw))
+        batches = [b for epoch in (0, 1) for b in epoch_batches(training.config.sampler, TRAIN.image_of, 0, epoch)]
+        assert training.batches == len(batches)
+        assert training.captions_seen == len(np.concatenate(batches))
+        assert trainer(training.config.model_copy(update={"model": "ridge"})).captions_seen == 0
+
     def test_visits_go_on_where_the_last_one_ended(self) -> None:
         image_of = np.repeat(np.arange(6), 4)
         batches = epoch_batches(SamplerConfig(by_image=True, images=6, captions=2), image_of, 0, 0)
@@ -322,7 +333,7 @@ class TestTraining:
 
     def test_a_diverging_training_says_so_in_one_line(self, tmp_path: Path) -> None:
         config = small_config(tmp_path, model="mlp2", learning_rate=1e30)
-        with pytest.raises(DataError, match=r"(the loss is not finite|cannot be translated any more).*learning_rate"):
+        with pytest.raises(DataError, match=r"(the loss is not finite|validation, caption ).*learning_rate"):
             trainer(config).fit()
 
     def test_another_config_in_the_folder_is_refused(self, tmp_path: Path) -> None:

@@ -69,6 +69,8 @@ def label_pairs(config: LabelConfig, folder: Path, device: torch.device, engine:
     sampled = sample_queries(collection.queries, config.sampling)
     reasons = "".join(f"; {reason}: {count:,}" for reason, count in sorted(sampled.rejected.items()))
     stderr.print(f"{len(sampled.queries):,} of {sampled.passed:,} queries that pass{reasons}", soft_wrap=True)
+    if test and (shared := sampled.queries.keys() & test.qrels.keys()):
+        raise DataError(f"query {min(shared)!r} is to be labelled and in test_split too; label another split")
     grader, shards = load_grader(config, device, engine), folder.with_name(f".{folder.name}.shards")
     fingerprint = _labels_fingerprint(config, collection, grader)
     done = _is_written(folder, fingerprint)
@@ -210,8 +212,6 @@ def _write_labels(
     splits = {"train": {key: {d: g for d, g in grades.items() if g > 0} for key, grades in qrels.items()}}
     texts = dict(queries)
     if test is not None:
-        if shared := splits["train"].keys() & test.qrels.keys():
-            raise DataError(f"query {min(shared)!r} is labelled and in test_split too; label another split")
         texts |= {key: test.queries[key] for key in test.qrels}
         splits["test"] = test.qrels
     with atomic_dir(folder) as temporary:

@@ -8,7 +8,7 @@ from shutil import rmtree
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError
 from unimoe.io import read_json, write_sealed
-from unimoe.metrics import score_run
+from unimoe.metrics import metric_cutoff, score_run
 from unimoe.retrieval.bm25 import cached_bm25_run
 from unimoe.retrieval.dense import UNIT_LENGTH, search
 from unimoe.studies.biencoder.config import BiEncoderConfig
@@ -21,7 +21,7 @@ _DEPTH = 100
 
 def dev_score(source: Source, dev: Collection, metric: str) -> float:
     """Return the mean of a metric on dev, with the search and the measures of evaluation."""
-    run = found_by(source, dev.queries, dev, _DEPTH)
+    run = found_by(source, dev.queries, dev, max(_DEPTH, metric_cutoff(metric) or 0))
     return score_run(dev.qrels, run, [metric], dev.relevance_level).aggregate[metric]
 
 

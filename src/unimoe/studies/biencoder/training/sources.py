@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unimoe.errors import DataError, InputError
+from unimoe.errors import named_inputs
 from unimoe.models.embedder import Advance, TextKind, Vectors
 from unimoe.models.encoder import SentenceEncoder, dense, normalize
 from unimoe.retrieval.embeddings import cached_embeddings
@@ -42,6 +43,10 @@ class Source(Protocol):
         """Return unit vectors ``(N, D)`` as evaluation computes them, in the order of ``texts``."""
 
 
+def _named(kind: TextKind, texts: Texts) -> AbstractContextManager[None]:
+    return named_inputs(lambda index: f"{kind} {list(texts)[index]!r}")
+
+
 class EncoderSource:
     """Runs the encoder for every batch.
 
@@ -55,10 +60,8 @@ class EncoderSource:
 
     def inputs(self, kind: TextKind, texts: Texts) -> list[Any]:
         """Return token ids."""
-        try:
+        with _named(kind, texts):
             return self._model.token_ids(list(texts.values()), kind)
-        except InputError as error:
-            raise DataError(f"{kind} {list(texts)[error.index]!r}: {error.reason}") from None
 
     def embed(self, inputs: Sequence[Any]) -> Tensor:
         """Run a forward pass over padded token ids."""
@@ -70,11 +73,8 @@ class EncoderSource:
     def all_vectors(self, kind: TextKind, texts: Texts) -> NDArray[np.float32]:
         """Embed with the current weights."""
         embedder = self._model.embedder()
-        try:
-            with self._autocast():
-                return embedder.encode(list(texts.values()), kind=kind, max_length=self._model.lengths[kind])
-        except InputError as error:
-            raise DataError(f"{kind} {list(texts)[error.index]!r}: {error.reason}") from None
+        with _named(kind, texts), self._autocast():
+            return embedder.encode(list(texts.values()), kind=kind, max_length=self._model.lengths[kind])
 
     def _autocast(self) -> torch.autocast:
         low = self._dtype != torch.float32

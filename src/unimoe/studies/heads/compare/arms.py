@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AfterValidator, Field, model_validator
 
 from unimoe.config.base import Fraction, Name, Positive, Section
+from unimoe.config.files import parse_config
 from unimoe.errors import did_you_mean
 from unimoe.studies.heads.config import TrainConfig, original_recipe
 
@@ -105,7 +106,7 @@ ARMS: dict[str, Arm] = {
     "eggroll_objectives": Arm(
         {"method": "eggroll"},
         {**_STEPS, "objectives.diversity": (0.1, 0.3, 1.0)},
-        "evolution, nDCG and diversity of the first ten",
+        "evolution, nDCG and diversity of the first documents",
     ),
 }
 """All arms, baselines first."""
@@ -150,9 +151,11 @@ class Comparison(Section):
     caveats: list[str] = []  # noqa: RUF012
 
     @model_validator(mode="after")
-    def _seeds_differ(self) -> Comparison:
+    def _possible(self) -> Comparison:
         if len(set(self.seeds)) != len(self.seeds) or self.tuning_seed in self.seeds:
             raise ValueError("seeds: each once, and none the tuning_seed, which has chosen the setting")
+        for name in self.methods:  # an arm that cannot be trained is refused before the others are
+            ARMS[name].settings(self.base, self.settings)
         return self
 
 
@@ -162,7 +165,11 @@ def in_words(setting: Mapping[str, Any]) -> str:
 
 
 def changed(base: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
-    """Change some keys of a configuration; ``section.key`` is a key of a section."""
+    """Change some keys of a configuration; ``section.key`` is a key of a section.
+
+    Raises:
+        UsageError: the keys do not go together.
+    """
     raw: dict[str, Any] = base.model_dump()
     for key, value in changes.items():
         section, _, inner = key.partition(".")
@@ -174,4 +181,4 @@ def changed(base: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
             raw[section] = {**raw[section], inner: value}
         else:
             raw[key] = value
-    return TrainConfig.model_validate(raw)
+    return parse_config(TrainConfig, raw, source=f"compare-heads, {raw['method']}")

@@ -17,7 +17,6 @@ from unimoe.studies.common.workers import GIVEN, Task, done_by_workers, refuse_o
 from unimoe.studies.heads.compare.arms import Comparison
 from unimoe.studies.heads.compare.testing import report, training_file
 from unimoe.studies.heads.config import TrainConfig
-from unimoe.studies.heads.data import HeadData, with_soft_labels
 from unimoe.studies.heads.trainer import HeadTrainer, load_data
 
 
@@ -79,20 +78,11 @@ def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[s
     base = comparison.base
     encoder = base.encoder.model_copy(update={"dtype": recipe["encoder_dtype"]})
     data = cache(lambda: load_data(base.model_copy(update={"encoder": encoder})))
-    softened: dict[str, HeadData] = {}
-
-    def pools_of(config: TrainConfig) -> HeadData:
-        if config.soft_labels is None:
-            return data()
-        voters = config.soft_labels.model_dump_json()
-        if voters not in softened:
-            softened[voters] = with_soft_labels(data(), config.model_copy(update={"device": base.device}))
-        return softened[voters]
 
     def train(part: Part, folder: Path, tick: Tick) -> None:
         own = {"output_dir": str(Path(output_dir, part["folder"])), "device": device.type}
         config = TrainConfig.model_validate(part["config"] | own)
-        trainer = HeadTrainer(config, pools_of(config), part["arm"], folder / part["folder"])
+        trainer = HeadTrainer(config, data(), part["arm"], folder / part["folder"])
         refuse_other_data(config.task, trainer.state.fingerprint, part["data"])
         trainer.fit(lambda *_: tick())
         if part["tested"]:

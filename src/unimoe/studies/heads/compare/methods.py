@@ -22,7 +22,7 @@ from unimoe.studies.heads.compare.distant import train_by_workers
 from unimoe.studies.heads.compare.front import chosen_on_front, mean_diversity
 from unimoe.studies.heads.compare.testing import pools_tested, report
 from unimoe.studies.heads.config import TrainConfig
-from unimoe.studies.heads.data import HeadData, with_soft_labels
+from unimoe.studies.heads.data import HeadData
 from unimoe.studies.heads.trainer import HeadTrainer, load_data
 
 
@@ -34,11 +34,13 @@ class Chosen:
         setting: the keys of the arm's grid with the chosen values.
         config: the whole configuration.
         tried: the keys and values of every setting, with ``val`` on dev, best step and seconds.
+        dev: ``val`` of this one; None where there was nothing to choose.
     """
 
     setting: dict[str, Any]
     config: TrainConfig
     tried: list[dict[str, Any]]
+    dev: float | None
 
 
 class MethodComparison:
@@ -66,7 +68,6 @@ class MethodComparison:
         self.dataset = result_name(comparison.base.task)
         register_gate(comparison, self.output_dir)
         self.data = data if data is not None else load_data(comparison.base)
-        self._softened: HeadData | None = None
 
     def run(self) -> dict[str, Chosen]:
         """Do everything that is not done yet; return the setting chosen for each arm."""
@@ -91,7 +92,7 @@ class MethodComparison:
 
     def trainer(self, name: str, config: TrainConfig, seed: int) -> HeadTrainer:
         """Return the reported training of an arm."""
-        return HeadTrainer(config.model_copy(update={"seed": seed}), self._data_of(config), name)
+        return HeadTrainer(config.model_copy(update={"seed": seed}), self.data, name)
 
     def tuned(self, name: str) -> list[tuple[dict[str, Any], HeadTrainer]]:
         """Return the trainings that choose an arm's setting, each with its keys and values."""
@@ -100,7 +101,7 @@ class MethodComparison:
         for place, (setting, chosen) in enumerate(ARMS[name].settings(base, self.comparison.settings)):
             config = self._with_voters(chosen)
             folder = {"output_dir": str(self.output_dir / "tuning" / f"{name}-{place}")}
-            trainers.append((setting, HeadTrainer(config.model_copy(update=folder), self._data_of(config), name)))
+            trainers.append((setting, HeadTrainer(config.model_copy(update=folder), self.data, name)))
         return trainers
 
     def _with_voters(self, config: TrainConfig) -> TrainConfig:
@@ -113,7 +114,7 @@ class MethodComparison:
         trainings = self.tuned(name)
         if len(trainings) == 1:
             steps.skip(f"{name}: nothing to choose")
-            return Chosen(trainings[0][0], self._reported(trainings[0][1].config), [])
+            return Chosen(trainings[0][0], self._reported(trainings[0][1].config), [], None)
         tried: list[dict[str, Any]] = []
         size = len(trainings) * self.comparison.base.num_steps
         with steps.step(f"{name}: {len(trainings)} settings on dev", size) as step:
@@ -123,7 +124,7 @@ class MethodComparison:
             setting, trainer = trainings[best]
             step.outcome = f"best {100 * tried[best]['val']:.2f} with {in_words(setting)}"
         write_json(self.output_dir / "tuning" / f"{name}.json", tried)
-        return Chosen(setting, self._reported(trainer.config), tried)
+        return Chosen(setting, self._reported(trainer.config), tried, tried[best]["val"])
 
     def _second_objective(self, trainer: HeadTrainer) -> dict[str, float]:
         if "diversity" not in trainer.config.objectives:
@@ -167,13 +168,6 @@ class MethodComparison:
             caveats=self.comparison.caveats,
         )
         ResultStore(self.output_dir, self._given).evaluated(spec, lambda: pools.outcome(data.candidates))
-
-    def _data_of(self, config: TrainConfig) -> HeadData:
-        if config.soft_labels is None:
-            return self.data
-        if self._softened is None:
-            self._softened = with_soft_labels(self.data, config)
-        return self._softened
 
 
 def _fit(trainer: HeadTrainer, step: Step) -> dict[str, float]:

@@ -22,6 +22,7 @@ from unimoe.studies.common.differences import (
     Difference,
     differences,
     mean_interval,
+    of_seeds,
     pair_up,
 )
 from unimoe.studies.common.splits import Splits
@@ -38,7 +39,8 @@ _COLUMNS = (
 
 _NOTES = (
     "Scores x 100. train, test: mean over seeds ± SD; dev: the setting's one tuning run, chosen by it. Interval of the "
-    "test mean for other seeds and other queries (over queries alone where there is no seed). gap: train minus test.",
+    "test mean for other seeds and other queries (over queries alone where there are not several seeds). gap: train "
+    "minus test.",
     f"vs: difference of test means. {TESTED}Seeds pair where two methods share the order of the training queries and "
     "the first weights, as all but seed_recipe do.",
     "s: seconds of the training's steps, median over seeds. peak MB: memory of torch within a step beside weights and "
@@ -48,7 +50,7 @@ _NOTES = (
 
 def method_table(results: Results, comparison: Comparison, chosen: Mapping[str, Chosen], notes: Sequence[str]) -> Table:
     """Return one row per method, in the order of ``ARMS``; ``notes`` are facts about the pools."""
-    base = comparison.base
+    base, results = comparison.base, of_seeds(results, comparison.seeds)
     dataset = result_name(base.task)
     key, metric = f"reranking/{dataset}", f"ndcg@{base.ndcg_k}"
     names = [name for name in ARMS if name in chosen]
@@ -97,7 +99,7 @@ def overlap_table(results: Results, comparison: Comparison, splits: Splits, name
     training queries to where queries lie gains on every test query that looks for one of them, and may lose on all
     others. A mean over both says nothing of new documents.
     """
-    base = comparison.base
+    base, results = comparison.base, of_seeds(results, comparison.seeds)
     dataset = result_name(base.task)
     key = f"reranking/{dataset}"
     scores = _scores(results, names, key)
@@ -153,7 +155,7 @@ def _row(
     return (
         Cell(name),
         Cell.mean(train),
-        Cell.mean([100.0 * max(tried["val"] for tried in chosen.tried)] if chosen.tried else []),
+        Cell.mean([] if chosen.dev is None else [100.0 * chosen.dev]),
         test,
         mean_interval(scores),
         Cell.signed(float(np.mean(train)) - 100.0 * float(scores.mean())),

@@ -11,7 +11,7 @@ from unimoe.evaluation.spec import EvaluationSpec, Outcome
 from unimoe.evaluation.store import ResultStore
 from unimoe.io import hash_file, read_json, write_sealed
 from unimoe.models.device import describe_device
-from unimoe.results import TrainingBudget, arm_dir, result_path
+from unimoe.results import TrainingBudget, arm_dir
 from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.heads.compare.arms import Comparison
 from unimoe.studies.heads.compare.memory import step_peak_bytes
@@ -39,24 +39,15 @@ def report(trainer: HeadTrainer, comparison: Comparison, output_dir: Path, given
         given: options of the command line, for provenance.
     """
     metric, path = main_metric(trainer.config), training_file(trainer, output_dir)
-    dataset = result_name(comparison.base.task)
-    if result_path(output_dir, trainer.arm, trainer.seed, "reranking", dataset).exists() and path.exists():
-        there = read_json(path)
-        if there["fingerprint"] == trainer.state.fingerprint:
-            return float(there["test"])
     store = ResultStore(output_dir, given)
     result = store.evaluated(spec_of(trainer, comparison), lambda: tested_outcome(trainer))
-    facts, (weight, _) = trainer.fit(), trainer.head()
-    train = evaluate_head(weight.to(trainer.device), trainer.train_pools, trainer.config)
-    record = {
-        "fingerprint": trainer.state.fingerprint,
-        "train": train.aggregate[metric],
-        "test": result.aggregate[metric],
-        "peak_bytes": _peak_bytes(trainer),
-        **facts,
-    }
-    write_sealed(path, record)
-    return result.aggregate[metric]
+    test = result.aggregate[metric]
+    if not path.exists() or read_json(path)["fingerprint"] != trainer.state.fingerprint:
+        facts, (weight, _) = trainer.fit(), trainer.head()
+        train = evaluate_head(weight.to(trainer.device), trainer.train_pools, trainer.config).aggregate[metric]
+        costs = {"train": train, "test": test, "peak_bytes": _peak_bytes(trainer)}
+        write_sealed(path, {"fingerprint": trainer.state.fingerprint, **costs, **facts})
+    return test
 
 
 def _peak_bytes(trainer: HeadTrainer) -> int | None:

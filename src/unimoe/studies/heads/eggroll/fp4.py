@@ -116,7 +116,7 @@ class FourBit:
         if held is None or not torch.equal(held, weight):
             held = dequantize(quantize(weight))
         moved, facts = self._method.step(held, batch, step)
-        self._packed = quantize(moved, self._uniform(moved, step))
+        self._packed = quantize(moved, rounding_chances("four bits", self._seed, step, moved))
         kept = sum(value.numel() * value.element_size() for value in self._method.state().values())
         facts |= {"weight_bytes": float(self._packed.bytes), "method_bytes": float(kept)}
         return dequantize(self._packed), facts
@@ -137,13 +137,13 @@ class FourBit:
             self._packed = Packed(state["codes"], state["scales"], state["scale"], int(state["columns"]))
         self._method.load_state({n.removeprefix("inner."): t for n, t in state.items() if n.startswith("inner.")})
 
-    def _uniform(self, weight: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        rows, columns = weight.shape
-        blocks = math.ceil(columns / BLOCK)
-        chance = generator("four bits", self._seed, step)
-        drawn = (torch.from_numpy(chance.random((rows, size), dtype=np.float32)) for size in (columns, blocks))
-        of_weights, of_blocks = (values.to(weight.device) for values in drawn)
-        return of_weights, of_blocks
+
+def rounding_chances(stream: str, seed: int, step: int, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw the numbers by which ``quantize`` rounds matrices ``(..., R, C)``: one per weight and one per block."""
+    *others, columns = weights.shape
+    chance, sizes = generator(stream, seed, step), (columns, math.ceil(columns / BLOCK))
+    drawn = [torch.from_numpy(chance.random((*others, size), dtype=np.float32)) for size in sizes]
+    return drawn[0].to(weights.device), drawn[1].to(weights.device)
 
 
 def _chosen_scales(wanted: Tensor, magnitudes: Tensor, scale: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:

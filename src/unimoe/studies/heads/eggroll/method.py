@@ -49,10 +49,9 @@ def evolution(
         dates: document id to date, for the objective ``freshness``.
 
     Raises:
-        UsageError: settings that do not go together, freshness without dates, or a method that is no evolution.
+        UsageError: freshness without dates, or a method that is no evolution.
         DataError: a document without a group or date.
     """
-    _refuse_clashes(config)
     objectives = Objectives(config, train, groups=groups, dates=dates)
     method: Method
     if config.method == "eggroll":
@@ -228,16 +227,6 @@ def product_sizes(count: int, outputs: int, inputs: int) -> tuple[int, int]:
     if count > 3 and len(splits) == 2:
         raise UsageError(f"grid: half of population_size {2 * count} is a prime number; use 256, or one with divisors")
     return min(splits, key=lambda split: (1 + (outputs + 1) / split[1]) * (1 + (inputs + 1) / split[0]))
-
-
-def _refuse_clashes(config: TrainConfig) -> None:
-    """Refuse settings that a method would ignore: its results would name settings that had no effect."""
-    if config.precision == "bfloat16" and config.method not in ("eggroll", "hybrid"):
-        raise UsageError(f"precision bfloat16 is for eggroll and hybrid; {config.method} computes in float32")
-    if config.adaptive_sigma and config.method == "score_es":
-        raise UsageError("adaptive_sigma: score_es has a relative sigma that follows the scores; leave it out")
-    if config.grid and config.noise_rank > 1:
-        raise UsageError(f"grid: its directions have rank 1, noise_rank is {config.noise_rank}; choose one of the two")
 
 
 def _optimizer(config: TrainConfig) -> Ascent:

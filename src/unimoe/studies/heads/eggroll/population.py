@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
 import torch
 from torch import Tensor
 
-from unimoe.studies.heads.eggroll.chance import generator
-from unimoe.studies.heads.eggroll.fp4 import BLOCK, Packed, dequantize, quantize
+from unimoe.studies.heads.eggroll.fp4 import Packed, dequantize, quantize, rounding_chances
 
 _PARTS = ("codes", "scales", "scale")
 
@@ -51,12 +47,8 @@ class Population:
             assert self._heads is not None  # noqa: S101 - for the type checker: there was a generation
             self._heads = torch.cat([self._heads[kept], children])
             return
-        chance = generator("four bits of a population", self._seed, step)
-        rows, columns = children.shape[1:]
-        sizes = (columns, math.ceil(columns / BLOCK))
-        drawn = (torch.from_numpy(chance.random((len(children), rows, size), dtype=np.float32)) for size in sizes)
-        of_weights, of_blocks = (values.to(children.device) for values in drawn)
-        encoded = [quantize(*child) for child in zip(children, zip(of_weights, of_blocks, strict=True), strict=True)]
+        chances = rounding_chances("four bits of a population", self._seed, step, children)
+        encoded = [quantize(*child) for child in zip(children, zip(*chances, strict=True), strict=True)]
         self._packed = [*(self._packed[place] for place in kept.tolist()), *encoded]
 
     def facts(self) -> dict[str, float]:

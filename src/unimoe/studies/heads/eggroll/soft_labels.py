@@ -17,7 +17,7 @@ from torch import Tensor
 from unimoe.config import ModelConfig, PromptConfig
 from unimoe.config.encoder import EncoderConfig
 from unimoe.data.collection import Collection
-from unimoe.errors import DataError, InputError, UsageError
+from unimoe.errors import DataError, UsageError, named_inputs
 from unimoe.io import cache_dir, hash_parts, lock, read_json, write_sealed
 from unimoe.models.base import load_base
 from unimoe.models.bundled import BUNDLED_ID
@@ -165,11 +165,8 @@ def _margins_by_model(name: str, train: PoolSet, collection: Collection, config:
     identity = [model.base_identity, model.prompt_name, str(model.dtype), describe_device(device), version("torch")]
 
     def score(asked: Sequence[Asked], texts: Sequence[tuple[str, str]]) -> list[float]:
-        try:
+        with named_inputs(lambda index: "query {!r}, document {!r}".format(*asked[index])):
             margins: list[float] = model.rerank(texts, output="gap").tolist()
-        except InputError as error:
-            query_id, document_id = asked[error.index]
-            raise DataError(f"query {query_id!r}, document {document_id!r}: {error.reason}") from None
         return margins
 
     return _kept_scores(train, collection, identity, score)

@@ -54,8 +54,8 @@ def report(trainer: TranslatorTrainer, facts: Mapping[str, Any], pairs: Compared
     """
     comparison, source, config = pairs.comparison, pairs.source, trainer.config
     closed_form = config.model in CLOSED_FORMS
-    seen = int(facts["steps"]) * config.sampler.batch
-    budget = TrainingBudget(steps=int(facts["steps"]), ranking_examples=0, embedding_examples=seen, tokens=0)
+    steps, seen = int(facts["steps"]), trainer.captions_seen
+    budget = TrainingBudget(steps=steps, ranking_examples=0, embedding_examples=seen, tokens=0)
     translator = trainer.translator()
     spec = crossmodal_spec(
         trainer.arm,

@@ -19,13 +19,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
-from unimoe.errors import DataError
-from unimoe.studies.translator.data.caption_pairs import CaptionPairs, Floats, build_pairs, checked_vectors, first_few
+from unimoe.errors import DataError, first_few
+from unimoe.studies.translator.data.caption_pairs import CaptionPairs, Floats, build_pairs, checked_vectors
 from unimoe.studies.translator.data.npz_file import NpzFile
 from unimoe.trec import text_lines
+
+Dims: TypeAlias = tuple[int, int]  # of captions and of images
+
+OPTION = "--dims"
 
 _IMAGE_SUFFIX = re.compile(r"\.(jpe?g|png|webp|bmp|gif|tiff?)$", re.IGNORECASE)
 _NUMBERED = re.compile(r"#\d+$")
@@ -54,23 +59,25 @@ _ENCODERS = {
 """Encoders by embedding dimensions, for messages that name the encoder that is likely wrong."""
 
 
-def load_pairs(path: Path, captions_txt: Path | None = None) -> CaptionPairs:
+def load_pairs(path: Path, captions_txt: Path | None = None, dims: Dims | None = None) -> CaptionPairs:
     """Read captions with their images from a file of either layout.
 
     Args:
         path: the NPZ file.
         captions_txt: the image of each caption, for the original layout; the plain layout has its own.
+        dims: the dimensions of captions and of images that are expected.
 
     Raises:
-        DataError: the file is missing or damaged, lacks a key, has other dimensions than its metadata says (the message
-            names the encoder that is likely wrong), an id twice, a vector zero or not finite, or no caption with an
-            image.
+        DataError: the file is missing or damaged, lacks a key, has other dimensions than ``dims`` or its metadata say
+            (the message names the encoder that is likely wrong), an id twice, a vector zero or not finite, or no
+            caption with an image.
     """
     arrays = NpzFile(path)
+    of_captions, of_images = dims or (None, None)
     if "captions/embeddings" not in arrays.keys:
         _require(arrays, _PLAIN_KEYS)
-        _check_dimensions(arrays, "captions", "captions")
-        _check_dimensions(arrays, "images", "images")
+        _check_dimensions(arrays, "captions", "captions", of_captions, OPTION)
+        _check_dimensions(arrays, "images", "images", of_images, OPTION)
         return build_pairs(
             arrays.read("captions"),
             arrays.texts("caption_ids"),
@@ -80,8 +87,8 @@ def load_pairs(path: Path, captions_txt: Path | None = None) -> CaptionPairs:
             source=str(path),
         )
     _require(arrays, _ORIGINAL_KEYS)
-    _check_dimensions(arrays, "captions/embeddings", "captions")
-    _check_dimensions(arrays, "images/embeddings", "images")
+    _check_dimensions(arrays, "captions/embeddings", "captions", of_captions, OPTION)
+    _check_dimensions(arrays, "images/embeddings", "images", of_images, OPTION)
     caption_ids, names = arrays.texts("captions/ids"), arrays.texts("images/names")
     captions = arrays.shape("captions/embeddings")[0]
     if len(caption_ids) != captions:
@@ -109,7 +116,7 @@ def load_captions(path: Path, dims: int | None = None) -> tuple[list[str], Float
     original = "captions/embeddings" in arrays.keys
     vectors, ids = _ORIGINAL_KEYS[:2] if original else _PLAIN_KEYS[:2]
     _require(arrays, (vectors, ids))
-    _check_dimensions(arrays, vectors, "captions", dims)
+    _check_dimensions(arrays, vectors, "captions", dims, "the captions the translator is trained on")
     caption_ids = arrays.texts(ids)
     return caption_ids, checked_vectors(arrays.read(vectors), caption_ids, str(path), "caption")
 
@@ -205,14 +212,14 @@ def _require(arrays: NpzFile, keys: Sequence[str]) -> None:
         )
 
 
-def _check_dimensions(arrays: NpzFile, key: str, side: str, wanted: int | None = None) -> None:
+def _check_dimensions(arrays: NpzFile, key: str, side: str, wanted: int | None, wanted_by: str) -> None:
     """Compare the dimensions of captions or images with the file's metadata, and with those wanted."""
     shape, source = arrays.shape(key), f"{arrays.path}: {key}"
     if len(shape) != 2:
         raise DataError(f"{source} has shape {shape}; it must be a matrix with a row for each of the {side}")
     metadata = f"metadata/embedding_dim_{'text' if side == 'captions' else 'image'}"
     stated = arrays.whole_number(metadata) if metadata in arrays.keys else None
-    for expected, by in ((stated, metadata), (wanted, "the captions the translator is trained on")):
+    for expected, by in ((stated, metadata), (wanted, wanted_by)):
         if expected is not None and expected != shape[1]:
             raise DataError(
                 f"{source}: {shape[1]} dimensions{_encoder(side, shape[1])}, expected {expected}"

@@ -11,14 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.errors import DataError, UsageError
+from unimoe.errors import DataError, UsageError, first_few
 from unimoe.io import hash_parts
 
 Floats = NDArray[np.float32]
 Rows = NDArray[np.int64]
-
-_NAMED = 3
-"""Ids that a message names of a longer list."""
 
 
 @dataclass(frozen=True)
@@ -205,11 +202,6 @@ def checked_vectors(vectors: NDArray[Any], ids: Sequence[str], source: str, what
                 f"{source}: the embedding of {what} {ids[row]!r} is {why}{others}; embed it again, or remove it"
             )
     return floats
-
-
-def first_few(ids: Sequence[str]) -> str:
-    """Return the first few ids, for a message."""
-    return ", ".join(ids[:_NAMED]) + ", ..." * (len(ids) > _NAMED)
 
 
 def first_repeated(ids: Sequence[str]) -> str | None:

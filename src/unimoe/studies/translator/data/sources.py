@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unimoe.console import Steps, stderr
-from unimoe.errors import UsageError, did_you_mean
-from unimoe.studies.translator.data.caption_npz import load_pairs
+from unimoe.errors import DataError, UsageError, did_you_mean
+from unimoe.studies.translator.data.caption_npz import OPTION, Dims, load_pairs
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, build_pairs
 from unimoe.studies.translator.data.flickr8k import read_flickr8k
 
@@ -39,17 +39,20 @@ class Source:
     origin: Mapping[str, str | None] = field(default_factory=dict)
 
 
-def load_source(name: str, captions_txt: Path | None = None, encoder: str | None = None) -> Source:
+def load_source(
+    name: str, captions_txt: Path | None = None, encoder: str | None = None, dims: Dims | None = None
+) -> Source:
     """Load pairs by name, and print what was left out.
 
     Args:
         name: ``flickr8k``, ``generated`` (a linear map), ``generated-curved``, or an NPZ file.
         captions_txt: the image of each caption of a file, unless the file says so itself.
         encoder: of Flickr8k's captions; by default the bundled one.
+        dims: the dimensions of captions and of images that are expected.
 
     Raises:
         UsageError: no such source.
-        DataError: its content is malformed.
+        DataError: its content is malformed, or has other dimensions.
     """
     if captions_txt is not None and name in _NAMES:
         raise UsageError(f"--captions {captions_txt}: {name} says which image a caption is of; leave --captions out")
@@ -58,9 +61,13 @@ def load_source(name: str, captions_txt: Path | None = None, encoder: str | None
     elif name in _NAMES:
         source = Source(name, generated_pairs(curvature=1.0 if name == "generated-curved" else 0.0)[0])
     elif name.endswith(".npz") or Path(name).exists():
-        source = Source(Path(name).stem, load_pairs(Path(name), captions_txt))
+        source = Source(Path(name).stem, load_pairs(Path(name), captions_txt, dims))
     else:
         raise UsageError(f"--data {name}: unknown{did_you_mean(name, _NAMES)}; use {', '.join(_NAMES)} or an NPZ file")
+    found = source.pairs.captions.shape[1], source.pairs.images.shape[1]
+    if dims is not None and dims != found:
+        has, expected = ("{} and {}".format(*pair) for pair in (found, dims))
+        raise DataError(f"{name}: captions and images have {has} dimensions, {OPTION} expects {expected}; correct it")
     for note in source.pairs.dropped.notes:
         stderr.print(f"note: {note}", soft_wrap=True)
     whole = name if name in _NAMES else str(Path(name).resolve())

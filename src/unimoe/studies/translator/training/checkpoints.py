@@ -8,6 +8,7 @@ import torch
 
 from unimoe.errors import DataError
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs
+from unimoe.studies.translator.evaluation import translated_pairs
 from unimoe.studies.translator.models.files import load_closed_form, read_translator
 from unimoe.studies.translator.models.interface import Translator
 from unimoe.studies.translator.models.networks import network_from
@@ -39,7 +40,11 @@ def load_translator(folder: Path, device: torch.device | None = None) -> Transla
 
 
 def evaluate(translator: Translator, pairs: CaptionPairs, device: torch.device) -> dict[str, float]:
-    """Return MRR, Recall@K, ranks and gallery size of some pairs among their own unique images."""
-    translated, gallery = translator.translate(pairs.captions), translator.gallery(pairs.images)
+    """Return MRR, Recall@K, ranks and gallery size of validation pairs among their own unique images.
+
+    Raises:
+        DataError: a caption or image has no direction, which is named.
+    """
+    translated, gallery = translated_pairs(translator, pairs, "validation")
     ranks = image_ranks(translated, gallery, pairs.image_of, image_ids=pairs.image_ids, device=device)
     return rank_metrics(ranks, len(pairs.image_ids))

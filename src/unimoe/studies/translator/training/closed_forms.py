@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from unimoe.errors import DataError, InputError, UsageError
+from unimoe.errors import UsageError, named_inputs
 from unimoe.studies.translator.config import TranslatorConfig
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, Rows
 from unimoe.studies.translator.models.interface import Doubles, LinearMap, ProjectionPair, Translator
@@ -139,10 +139,8 @@ def held_out_mrr(translator: Translator, pairs: CaptionPairs, images: Rows) -> f
     """
     rows = np.flatnonzero(np.isin(pairs.image_of, images))
     targets = np.searchsorted(images, pairs.image_of[rows])
-    try:
+    with named_inputs(lambda _: f"cross-validation of {len(rows):,} captions"):
         captions, gallery = translator.translate(pairs.captions[rows]), translator.gallery(pairs.images[images])
-    except InputError as error:
-        raise DataError(f"cross-validation of {len(rows):,} captions: {error.reason}") from None
     return float(np.mean(1.0 / image_ranks(captions, gallery, targets)))
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unimoe.errors import DataError, InputError, UnimoeError
+from unimoe.errors import DataError, UnimoeError
 from unimoe.io import hash_json
 from unimoe.models.device import choose_device
 from unimoe.results import arm_dir
@@ -237,12 +237,8 @@ class _Run:
         trainer = self._trainer
         try:
             return evaluate(self._as_translator(self._network), trainer.validation, trainer.device)
-        except InputError as error:
-            raise DataError(
-                f"{trainer.arm}, seed {trainer.config.seed}: validation caption "
-                f"{trainer.validation.caption_ids[error.index]!r} cannot be translated any more ({error.reason}); "
-                "lower learning_rate"
-            ) from None
+        except DataError as error:
+            raise DataError(f"{trainer.arm}, seed {trainer.config.seed}: {error}; or lower learning_rate") from None
 
     def _as_translator(self, network: TranslatorNetwork) -> NetworkTranslator:
         return NetworkTranslator(network, self._centre, self._notes)

@@ -85,6 +85,14 @@ class TranslatorTrainer(TranslatorTraining):
             return 0
         return config.epochs * len(epoch_batches(config.sampler, self.train.image_of, config.seed, 0))
 
+    @property
+    def captions_seen(self) -> int:
+        """Captions of all batches of the whole training, each as often as it is seen; 0 for closed forms."""
+        config = self.config
+        epochs = 0 if config.model in CLOSED_FORMS else config.epochs
+        batches = (epoch_batches(config.sampler, self.train.image_of, config.seed, epoch) for epoch in range(epochs))
+        return sum(len(rows) for batch in batches for rows in batch)
+
     def _compute(self) -> None:
         start = time.perf_counter()
         fitted = fit_closed_form(self.config.model, self.train, self.config)

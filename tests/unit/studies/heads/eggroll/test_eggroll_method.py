@@ -201,11 +201,20 @@ class TestRefusals:
             ({"precision": "bfloat16", "method": "score_es"}, "precision bfloat16"),
             ({"adaptive_sigma": True, "method": "score_es"}, "adaptive_sigma"),
             ({"grid": True, "noise_rank": 2}, "noise_rank is 2"),
+        ],
+    )
+    def test_settings_that_would_be_ignored(self, settings: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValidationError, match=message):
+            config(**settings)
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
             ({"method": "infonce"}, "no evolution"),
             ({"objectives": {"freshness": 1.0}}, "freshness"),
         ],
     )
-    def test_settings_that_would_be_ignored(self, settings: dict[str, Any], message: str) -> None:
+    def test_what_evolution_cannot_train(self, settings: dict[str, Any], message: str) -> None:
         with pytest.raises(UsageError, match=message):
             evolution(config(**settings), random_head(), POOLS)
 
