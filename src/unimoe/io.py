@@ -32,6 +32,8 @@ Model = TypeVar("Model", bound=BaseModel)
 HASH_LENGTH = 16
 """Hexadecimal digits kept of a SHA-256: 64 bits, ample for the files of one user."""
 
+_TRIES = 100  # to create a folder whose parents others create and remove
+
 
 def cache_dir(*parts: str) -> Path:
     """Return a folder in the user's cache, created if absent; ``UNIMOE_CACHE`` moves the cache."""
@@ -41,10 +43,16 @@ def cache_dir(*parts: str) -> Path:
 
 def ensure_dir(path: Path) -> Path:
     """Create a folder and its parents, and return it; raise ``UsageError`` if that fails."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot create this folder ({error.strerror}); choose one you can write to") from None
+    for left in reversed(range(_TRIES)):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            break
+        except OSError as error:
+            if left and isinstance(error, FileNotFoundError | FileExistsError):  # others remove empty folders
+                continue
+            raise UsageError(
+                f"{path}: cannot create this folder ({error.strerror}); choose one you can write to"
+            ) from None
     return path
 
 

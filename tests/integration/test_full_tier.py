@@ -142,7 +142,8 @@ def test_workers_of_a_cluster_find_the_same_to_the_bit(
         assert (tmp_path / "out" / path.relative_to(alone)).read_bytes() == path.read_bytes(), path
     # What is finished is in the store: a driver that starts anew computes nothing.
     units = {path: path.stat().st_mtime_ns for path in (tmp_path / "store" / "units").rglob("*")}
-    assert evaluate(config, data, tmp_path / "again", MOCKS, *options).returncode == 0
+    again = evaluate(config, data, tmp_path / "again", MOCKS, *options)
+    assert again.returncode == 0, again.stderr
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "store" / "units").rglob("*")} == units
 
 

@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -215,6 +217,19 @@ def test_the_cache_can_be_moved(tmp_cache: Path) -> None:
     folder = io.cache_dir("bm25", "scifact")
     assert folder == tmp_cache / "bm25" / "scifact"
     assert folder.is_dir()
+
+
+def test_a_folder_is_created_while_others_remove_its_empty_parent(tmp_path: Path) -> None:
+    parent = tmp_path / "vectors"
+
+    def create_and_remove(name: str) -> None:
+        for _ in range(500):
+            io.ensure_dir(parent / name).rmdir()
+            with suppress(OSError):  # another one has a folder there
+                parent.rmdir()
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(create_and_remove, "abcd"))  # raises what a thread raised
 
 
 def test_what_json_lacks_becomes_null_at_any_depth() -> None:
