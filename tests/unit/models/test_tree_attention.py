@@ -10,13 +10,16 @@ import torch
 from support.tiny_models import HIDDEN, ModelKind, tiny_base
 from torch import Tensor
 
+from unimoe.models import tree_attention as attention
 from unimoe.models import tree_blocks as module
+from unimoe.models.matmul import uses_onednn
 from unimoe.models.token_tree import TokenTree, build_tree
 from unimoe.models.tree_attention import (
     ROUND_ROWS,
     PackedTree,
     UnsupportedAttentionError,
     pack,
+    rounds_rows,
     run_tree,
     tree_attention,
 )
@@ -53,6 +56,19 @@ TREES: dict[str, list[list[int]]] = {
     "questions about documents": reranking(),
     "a forest": [*reranking(3), *chain(), *random_ids(np.random.default_rng(4), 1, 3, 140, 300)],
 }
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["as it is", "filled"])
+def filled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether rows are filled up to few sizes, which depends on the processor in float32."""
+    monkeypatch.setattr(attention, "rounds_rows", lambda device, dtype: request.param)
+    return bool(request.param)
+
+
+def test_rows_are_filled_for_onednn_alone() -> None:
+    assert rounds_rows(CPU, torch.bfloat16)
+    assert rounds_rows(CPU, torch.float32) == uses_onednn(torch.float32)
+    assert not rounds_rows(torch.device("cuda"), torch.bfloat16)
 
 
 @pytest.fixture(params=["cpu", "gpu", "one row a block"])
@@ -103,63 +119,69 @@ def attend(tree: PackedTree, query: Tensor, key: Tensor, value: Tensor, **option
 
 @pytest.mark.parametrize(("heads", "groups"), [(4, 4), (4, 2), (6, 1)])
 def test_it_is_attention_under_the_mask_of_the_tree(tree: TokenTree, where: str, heads: int, groups: int) -> None:
-    query, key, value = random_states(tree, heads, groups)
+    packed = pack(tree, CPU, torch.float32)
+    query, key, value = random_states(packed.tree, heads, groups)
     expected = torch.nn.functional.scaled_dot_product_attention(
         query,
         key.repeat_interleave(heads // groups, dim=1),
         value.repeat_interleave(heads // groups, dim=1),
-        attn_mask=seen(tree),
+        attn_mask=seen(packed.tree),
         scale=SCALING,
     )
-    found = attend(pack(tree, CPU, torch.float32), query, key, value)
-    assert found.shape == (1, len(tree.ids), heads, VALUE_WIDTH)
+    found = attend(packed, query, key, value)
+    assert found.shape == (1, len(packed.tree.ids), heads, VALUE_WIDTH)
     torch.testing.assert_close(found, expected.transpose(1, 2), rtol=1e-5, atol=1e-5)
 
 
-def test_in_bfloat16_it_is_near(tree: TokenTree, where: str) -> None:
-    packed, length = pack(tree, CPU, torch.bfloat16), len(tree.ids)
-    assert len(packed.tree.ids) % ROUND_ROWS == 0  # oneDNN sees few sizes
+def test_in_bfloat16_it_is_near(tree: TokenTree, where: str, filled: bool) -> None:
+    packed = pack(tree, CPU, torch.bfloat16)
+    assert len(packed.tree.ids) % ROUND_ROWS == 0 if filled else packed.tree == tree
     states = random_states(packed.tree, 4, 2)
-    exact = attend(pack(tree, CPU, torch.float32), *(state[:, :, :length] for state in states))
+    exact = attend(pack(tree, CPU, torch.float32), *states)
     query, key, value = (state.bfloat16() for state in states)
     found = attend(packed, query, key, value)
     assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found[:, :length].float(), exact, rtol=0.05, atol=0.05)
+    torch.testing.assert_close(found.float(), exact, rtol=0.05, atol=0.05)
 
 
 class TestBlocks:
     def test_every_token_asks_once(self, tree: TokenTree, where: str) -> None:
-        queries = torch.cat([block.queries.flatten() for block in blocks_of(pack(tree, CPU, torch.float32))])
-        assert sorted(queries[queries < len(tree.ids)].tolist()) == list(range(len(tree.ids)))
+        packed = pack(tree, CPU, torch.float32)
+        queries, tokens = torch.cat([block.queries.flatten() for block in blocks_of(packed)]), len(packed.tree.ids)
+        assert sorted(queries[queries < tokens].tolist()) == list(range(tokens))
 
     def test_only_what_is_seen_is_unmasked(self, tree: TokenTree, where: str) -> None:
-        found = torch.zeros(len(tree.ids), len(tree.ids), dtype=torch.int)
-        for block in blocks_of(pack(tree, CPU, torch.float32)):
+        packed = pack(tree, CPU, torch.float32)
+        tokens = len(packed.tree.ids)
+        found = torch.zeros(tokens, tokens, dtype=torch.int)
+        for block in blocks_of(packed):
             assert set(block.mask.flatten().tolist()) <= {0.0, -torch.inf}
-            real = (block.mask == 0) & (block.queries < len(tree.ids)).unsqueeze(-1)
+            real = (block.mask == 0) & (block.queries < tokens).unsqueeze(-1)
             row, query, key = real.nonzero().unbind(1)
             found.index_put_((block.queries[row, query], block.keys[row, key]), torch.tensor(1).int(), accumulate=True)
-        assert torch.equal(found, seen(tree).int())
+        assert torch.equal(found, seen(packed.tree).int())
 
     def test_a_gpu_pads_rows_to_a_block_and_a_cpu_keeps_blocks_small(self, monkeypatch: pytest.MonkeyPatch) -> None:
         tree = build_tree(TREES["a forest"])
         small = blocks_of(pack(tree, CPU, torch.float32))
         assert all(len(block.queries) == 1 or block.mask.numel() <= module._CPU_SCORES for block in small)
         monkeypatch.setattr(module, "_CPU_SCORES", module._GPU_SCORES)
-        (large,) = blocks_of(pack(tree, CPU, torch.float32))
+        packed = pack(tree, CPU, torch.float32)
+        (large,) = blocks_of(packed)
         assert len(large.queries) > 20
-        padded = large.queries == len(tree.ids)
+        padded = large.queries == len(packed.tree.ids)
         assert padded.any()
         assert not padded.all()
         assert (large.mask == -torch.inf).any()
 
     def test_padded_queries_give_no_nan(self) -> None:
         # A token alone, and the first 128 of a long sequence: one block of two rows, the first of them nearly empty.
-        tree = build_tree([[5], *random_ids(np.random.default_rng(0), 300)])
-        block = next(block for block in blocks_of(pack(tree, CPU, torch.float32)) if len(block.queries) == 2)
-        assert (block.queries == len(tree.ids)).sum() == 127
-        query, key, value = random_states(tree, 4, 2)
-        queries = query[0].view(2, 2, -1, WIDTH)[:, :, block.queries.clamp(max=len(tree.ids) - 1)]
+        packed = pack(build_tree([[5], *random_ids(np.random.default_rng(0), 383)]), CPU, torch.float32)
+        tokens = len(packed.tree.ids)
+        block = next(block for block in blocks_of(packed) if len(block.queries) == 2)
+        assert (block.queries == tokens).sum() == 127
+        query, key, value = random_states(packed.tree, 4, 2)
+        queries = query[0].view(2, 2, -1, WIDTH)[:, :, block.queries.clamp(max=tokens - 1)]
         for compute in (module._attend_on_cpu, module._attend_fused):
             found = compute(queries, key[0][:, block.keys], value[0][:, block.keys], block, SCALING)
             assert found.shape == (2, 2, *block.queries.shape, VALUE_WIDTH)
@@ -167,10 +189,10 @@ class TestBlocks:
 
 
 class TestPack:
-    def test_a_tree_as_tensors(self) -> None:
+    def test_a_tree_as_tensors(self, filled: bool) -> None:
         tree = build_tree([list(range(10, 22)), list(range(10, 20))])
         packed = pack(tree, CPU, torch.bfloat16)
-        filling = ROUND_ROWS - len(tree.ids)
+        filling = ROUND_ROWS - len(tree.ids) if filled else 0
         assert packed.ids.tolist() == [[*tree.ids, *[0] * filling]]
         assert packed.positions.tolist() == [[*tree.positions, *range(filling)]]
         assert packed.last.tolist() == tree.last
@@ -203,10 +225,10 @@ class TestRunTree:
         packed = pack(tree, CPU, torch.float32)
         with torch.inference_mode():
             found = run_tree(decoder, packed)
-            assert found.shape == (1, len(tree.ids), HIDDEN)
+            assert found.shape == (1, len(packed.tree.ids), HIDDEN)
             torch.testing.assert_close(run_tree(decoder, packed, decoder.embed_tokens(packed.ids)), found)
             for last in sorted(tree.last)[:: 1 + len(tree.last) // 8]:
-                sequence = packed.ids[:, seen(tree)[last]]
+                sequence = packed.ids[:, seen(packed.tree)[last]]
                 alone = decoder(input_ids=sequence, use_cache=False).last_hidden_state[0, -1]
                 torch.testing.assert_close(found[0, last], alone, rtol=1e-4, atol=1e-4)
 
@@ -242,13 +264,15 @@ class TestUnsupported:
     )
     def test_a_layer_that_asks_for_more_is_refused_rather_than_misread(self, options: dict[str, Any]) -> None:
         tree = build_tree([[5, 6]])
-        arguments = {"attention_mask": None, "tree": pack(tree, CPU, torch.float32), "scaling": SCALING, **options}
+        packed = pack(tree, CPU, torch.float32)
+        arguments = {"attention_mask": None, "tree": packed, "scaling": SCALING, **options}
         with pytest.raises(UnsupportedAttentionError):
-            tree_attention(torch.nn.Identity(), *random_states(tree, 4, 2), **arguments)
+            tree_attention(torch.nn.Identity(), *random_states(packed.tree, 4, 2), **arguments)
 
     def test_what_changes_nothing_is_let_pass(self) -> None:
         tree = build_tree([[5, 6]])
-        packed, states = pack(tree, CPU, torch.float32), random_states(tree, 4, 2)
+        packed = pack(tree, CPU, torch.float32)
+        states = random_states(packed.tree, 4, 2)
         options: dict[str, Any] = {"dropout": 0.0, "is_causal": True, "position_ids": packed.positions}
         found = attend(packed, *states, sliding_window=None, softcap=None, output_attentions=False, **options)
         assert torch.equal(found, attend(packed, *states))
