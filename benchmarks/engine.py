@@ -46,14 +46,14 @@ from unimoe.engine.dispatch import Arrived, Dispatcher, Event, Lost, Replied, Se
 from unimoe.engine.ray_pool import Hire, RayPool
 from unimoe.engine.schedule import Unit
 from unimoe.engine.units import UnitStore
-from unimoe.evaluation.cluster_model import ClusterModel
 from unimoe.evaluation.recipes import zero_shot_recipe
-from unimoe.evaluation.rerankers import reranker_of
-from unimoe.evaluation.reranking_eval import rerank_run
-from unimoe.evaluation.shards import ShardStore
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.device import choose_dtype, describe_device
 from unimoe.models.loader import ModelLoader
+from unimoe.reranking.cluster_model import ClusterModel
+from unimoe.reranking.rerank import rerank_run
+from unimoe.reranking.rerankers import reranker_of
+from unimoe.reranking.shards import ShardStore
 from unimoe.retrieval.bm25 import cached_bm25_run
 from unimoe.trec import Run, head
 

@@ -26,11 +26,11 @@ import torch
 from unimoe.config import ModelConfig, PromptConfig
 from unimoe.config.served import ServedConfig
 from unimoe.data.collection import Collection
-from unimoe.evaluation.reranking_eval import rerank_run
-from unimoe.evaluation.served import ServedReranker
-from unimoe.evaluation.shards import ShardStore
 from unimoe.models.device import describe_device
 from unimoe.models.served.scoring import PairScores
+from unimoe.reranking.rerank import rerank_run
+from unimoe.reranking.served import ServedReranker
+from unimoe.reranking.shards import ShardStore
 from unimoe.trec import Run
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))

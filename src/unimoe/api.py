@@ -33,10 +33,10 @@ from unimoe.trec import Run, head, is_unordered
 if TYPE_CHECKING:
     import torch
 
-    from unimoe.evaluation.rerankers import PairScorer
     from unimoe.models.device import DeviceName
     from unimoe.models.encoder import SentenceEncoder
     from unimoe.models.unimodel import UnimodelForExp1
+    from unimoe.reranking.rerankers import PairScorer
 
 
 class TIR(NamedTuple):
@@ -183,8 +183,8 @@ def evaluate_reranker(
             the function returns another number of scores than it got pairs, or a score that is not finite.
         UsageError: an unknown collection or metric, or a number below 1.
     """
-    from unimoe.evaluation.rerankers import FunctionReranker
-    from unimoe.evaluation.reranking_eval import rerank_run
+    from unimoe.reranking.rerank import rerank_run
+    from unimoe.reranking.rerankers import FunctionReranker
 
     loaded = collection if isinstance(collection, Collection) else load_collection(collection)
     if not callable(scorer):
@@ -331,7 +331,7 @@ def _cut(query_id: str, scores: Mapping[str, float], depth: int) -> dict[str, fl
 
 def _trained(folder: Path, device: torch.device) -> UnimodelForExp1:
     """Load a trained arm in the dtype that it was trained in, unless its config sets another."""
-    from unimoe.evaluation.systems import checkpoint_loader, trained_system
+    from unimoe.systems.system import checkpoint_loader, trained_system
 
     checkpoint = read_checkpoint(folder)
     experiment = checkpoint.experiment

@@ -21,10 +21,10 @@ from unimoe.config.encoder import BUNDLED_ENCODER
 from unimoe.config.files import config_root, load_config, parse_config
 from unimoe.data.catalog import result_name
 from unimoe.errors import DataError, MissingPartError, UsageError
-from unimoe.evaluation.rerankers import CrossEncoderReranker
-from unimoe.evaluation.reranking_eval import rerank_run
 from unimoe.metrics import score_run
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder, score_pairs
+from unimoe.reranking.rerank import rerank_run
+from unimoe.reranking.rerankers import CrossEncoderReranker
 from unimoe.results import read_result, result_path, run_path
 from unimoe.results.folder import load_all_results
 from unimoe.studies.cross_encoder import compare_losses as losses

@@ -26,10 +26,10 @@ from unimoe.config.encoder import EncoderConfig
 from unimoe.errors import UsageError
 from unimoe.evaluation.engines import LocalEngine
 from unimoe.evaluation.evaluate import EvaluationRequest, run_evaluation
-from unimoe.evaluation.rerankers import PairModelReranker
 from unimoe.evaluation.retrieve import RetrievalRequest, run_retrieval
 from unimoe.models.served.probe import PROBE_PAIRS, PROBE_TEXTS
 from unimoe.processes import Processes
+from unimoe.reranking.rerankers import PairModelReranker
 
 pytestmark = [pytest.mark.usefixtures("one_thread")]
 COLLECTION = invented(documents=20, queries=5)

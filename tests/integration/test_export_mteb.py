@@ -25,10 +25,10 @@ from unimoe.evaluation.loading import Failures
 from unimoe.evaluation.mteb.names import find_tasks
 from unimoe.evaluation.mteb.suite import MTEBSuite
 from unimoe.evaluation.runner import Evaluator
-from unimoe.evaluation.systems import zero_shot_system
 from unimoe.io import hash_file
 from unimoe.models.loader import ModelLoader
 from unimoe.results import Task, TrainingBudget, read_result
+from unimoe.systems.system import zero_shot_system
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -27,11 +27,11 @@ from unimoe.config import ModelConfig, PromptConfig
 from unimoe.config.served import ServedConfig
 from unimoe.errors import DataError
 from unimoe.evaluation.reranking_eval import rerank_collection
-from unimoe.evaluation.served import ServedReranker
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder, score_pairs
 from unimoe.models.served.embedder import ServedEmbedder
 from unimoe.models.served.scoring import PairScores
+from unimoe.reranking.served import ServedReranker
 from unimoe.trec import Run
 
 COMMAND = os.environ.get("UNIMOE_INFINITY") or shutil.which("infinity_emb")

@@ -19,14 +19,14 @@ from unimoe.console import Steps
 from unimoe.errors import DataError
 from unimoe.evaluation.loading import Failures
 from unimoe.evaluation.mteb.suite import MTEBSuite
-from unimoe.evaluation.named import Naming, stated_system
-from unimoe.evaluation.rerankers import FunctionReranker
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.spec import mteb_spec
-from unimoe.evaluation.systems import System, zero_shot_system
 from unimoe.metrics import score_run
 from unimoe.models.loader import ModelLoader
+from unimoe.reranking.rerankers import FunctionReranker
 from unimoe.results import EvalResult, Task, read_result
+from unimoe.systems.named import Naming, stated_system
+from unimoe.systems.system import System, zero_shot_system
 from unimoe.trec import read_qrels, read_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")

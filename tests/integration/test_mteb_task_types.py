@@ -23,9 +23,9 @@ from unimoe.errors import DataError
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.run import evaluate_task
-from unimoe.evaluation.rerankers import PairModelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.reranking.rerankers import PairModelReranker
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

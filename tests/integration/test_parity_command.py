@@ -31,7 +31,7 @@ def scaled(pairs):
 """
 RENAMED = """
 import os
-from unimoe.evaluation.rerankers import FunctionReranker
+from unimoe.reranking.rerankers import FunctionReranker
 class Renamed(FunctionReranker):
     name = property(lambda self: os.environ["ARM"])
 score = Renamed(lambda pairs: [float(len(document)) for query, document in pairs])

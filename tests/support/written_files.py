@@ -18,12 +18,12 @@ from unimoe.analysis.parity import read_scored
 from unimoe.data.collection import Document
 from unimoe.data.sources.beir_layout import read_beir
 from unimoe.engine.units import UnitStore
-from unimoe.evaluation.shards import ShardScores, read_shard, write_shard
 from unimoe.evaluation.spec import EvaluationSpec, Outcome
 from unimoe.evaluation.store import ResultStore
 from unimoe.io import append_jsonl, read_json, write_sealed
 from unimoe.metrics import score_run
 from unimoe.models.served.answers import KeptVectors
+from unimoe.reranking.shards import ShardScores, read_shard, write_shard
 from unimoe.results import read_result, run_beside, run_path
 from unimoe.results.details import drilldown_path, read_drilldown, read_query_details
 from unimoe.results.logs import read_conflict_logs, read_logs

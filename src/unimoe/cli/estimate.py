@@ -18,7 +18,6 @@ from unimoe.evaluation.beside import planned_beside, systems_beside
 from unimoe.evaluation.gauges import spread
 from unimoe.evaluation.plan import prompt_tokens
 from unimoe.evaluation.planned import PlannedDataset
-from unimoe.evaluation.systems import ZERO_SHOT_ARM
 from unimoe.evaluation.tiers import LoadedDataset, tier_datasets
 from unimoe.experiment import ANALYZE, smoke_version
 from unimoe.models.adapter import adapter_parameters
@@ -29,6 +28,7 @@ from unimoe.models.threads import settle_threads
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.work import counted_products
 from unimoe.results import arm_dir, result_path
+from unimoe.systems.system import ZERO_SHOT_ARM
 from unimoe.training.examples import TrainingData, load_training_data
 from unimoe.training.gradients import ArmGradients, EmbeddingBatches, RankingBatches
 from unimoe.training.steps import Budget, Texts

@@ -73,7 +73,8 @@ def retrieve(
     from unimoe.config.files import load_config
     from unimoe.evaluation.mteb.names import split_names
     from unimoe.evaluation.retrieve import RetrievalRequest, run_retrieval
-    from unimoe.evaluation.systems import BM25, fused_name, retriever_name
+    from unimoe.systems.retriever import fused_name, retriever_name
+    from unimoe.systems.system import BM25
 
     if encoder is not None and checkpoint is not None:
         raise UsageError("give --encoder or --checkpoint, not both")

@@ -36,7 +36,6 @@ __all__ = [
     "mteb_task",
     "refuse_unknown",
     "result_name",
-    "set_name",
 ]
 
 
@@ -95,12 +94,6 @@ def available(name: str) -> Path | None:
 def members(name: str) -> tuple[str, ...]:
     """Return the collections that a name means: CQADupStack's twelve, or the name itself."""
     return CQADUPSTACK if canonical_name(name) == "cqadupstack" else (name,)
-
-
-def set_name(name: str) -> str:
-    """Return the set behind a name: ``quora`` of ``path:data/quora`` and of ``ir_datasets:beir/quora/test``."""
-    source, rest = find_source(name)
-    return source.set_name(rest)
 
 
 def mteb_task(name: str) -> str | None:

@@ -17,6 +17,7 @@ import torch
 
 from unimoe import errors
 from unimoe.errors import InputError
+from unimoe.models.embedder import Advance
 
 Part = dict[str, Any]
 """Work that one process does."""
@@ -65,6 +66,28 @@ ALONE = ThisProcess()
 def nowhere(part: Part) -> Any:
     """Do nothing: the own job of a process that holds no model, where workers do all of them."""
     raise AssertionError("this process holds no model")
+
+
+class Progress:
+    """Counts the items of parts, of which those computed in this process have reported their batches before.
+
+    Args:
+        advance: called with the number of items done; None for nothing.
+    """
+
+    def __init__(self, advance: Advance | None) -> None:
+        self._advance, self._ahead = advance, 0
+
+    def batch(self, items: int) -> None:
+        """Report a batch of a part under way."""
+        self._ahead += items
+        if self._advance and items:
+            self._advance(items)
+
+    def part(self, items: int) -> None:
+        """Report what is left of a part that is done."""
+        self.batch(max(0, items - self._ahead))
+        self._ahead -= items
 
 
 def packed(value: Any) -> bytes:

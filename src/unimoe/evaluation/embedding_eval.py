@@ -20,10 +20,10 @@ from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncode
 from unimoe.evaluation.mteb.names import find_tasks, mteb_name, random_state_kept
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.run import evaluate_task, load_from_hub, task_at_hand
-from unimoe.evaluation.rerankers import as_unimodel
 from unimoe.evaluation.spec import Outcome
 from unimoe.metrics import score_run
 from unimoe.models.embedder import Advance, Embedder
+from unimoe.reranking.rerankers import as_unimodel
 
 if TYPE_CHECKING:
     from mteb import AbsTask

@@ -22,13 +22,18 @@ from unimoe.evaluation.loading import Failures, load_reporting, report_dataset
 from unimoe.evaluation.mteb.names import find_tasks
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.suite import MTEBSuite
-from unimoe.evaluation.named import ADDRESSES, Naming, default_experiment, is_checkpoint, named_system
 from unimoe.evaluation.plan import print_plan
 from unimoe.evaluation.planned import PlannedDataset
 from unimoe.evaluation.recipes import checkpoint_recipe, named_recipe, zero_shot_recipe
 from unimoe.evaluation.runner import Evaluation, Evaluator
 from unimoe.evaluation.spec import result_dataset
-from unimoe.evaluation.systems import (
+from unimoe.evaluation.tiers import Dataset, chosen_datasets, known_tier, tier_datasets
+from unimoe.io import hash_json
+from unimoe.models.loader import ModelLoader
+from unimoe.models.threads import settle_threads
+from unimoe.results import EvalResult, Task, result_path
+from unimoe.systems.named import ADDRESSES, Naming, default_experiment, is_checkpoint, named_system
+from unimoe.systems.system import (
     System,
     checkpoint_loader,
     evaluation_config,
@@ -36,11 +41,6 @@ from unimoe.evaluation.systems import (
     trained_system,
     zero_shot_system,
 )
-from unimoe.evaluation.tiers import Dataset, chosen_datasets, known_tier, tier_datasets
-from unimoe.io import hash_json
-from unimoe.models.loader import ModelLoader
-from unimoe.models.threads import settle_threads
-from unimoe.results import EvalResult, Task, result_path
 
 if TYPE_CHECKING:
     from mteb import AbsTask
@@ -54,7 +54,7 @@ class EvaluationRequest:
     """What the command was asked to evaluate.
 
     Attributes:
-        checkpoints: none for the untrained base model, or where ``model`` names another (see ``evaluation.named``).
+        checkpoints: none for the untrained base model, or where ``model`` names another (see ``systems.named``).
         config: settings in place of the checkpoint's or model's; required without both.
         overrides: ``key=value`` strings, for the checkpoint's or model's config where no other is given.
         datasets: collections by name, in place of the tier.

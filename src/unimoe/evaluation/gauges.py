@@ -8,10 +8,10 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from unimoe.data.collection import Collection
-from unimoe.evaluation.mteb.sizes import TaskSize
-from unimoe.evaluation.shards import Candidates, prepare
+from unimoe.data.mteb_sizes import TaskSize
 from unimoe.models.batching import batches
 from unimoe.models.served.usage import Estimate
+from unimoe.reranking.shards import Candidates, prepare
 
 T = TypeVar("T")
 

@@ -13,11 +13,11 @@ from unimoe.data.collection import Collection, Document
 from unimoe.engine.texts import PairTexts, TokenTable
 from unimoe.engine.work import Compute, Part
 from unimoe.evaluation.mteb.remote import task_job
-from unimoe.evaluation.rerankers import device_of, reranker_of, returns_logits, used_budget
-from unimoe.evaluation.shards import prepared_part, score_part
 from unimoe.io import hash_json
 from unimoe.models.device import describe_device
 from unimoe.models.embedder import Vectors
+from unimoe.reranking.rerankers import device_of, reranker_of, returns_logits, used_budget
+from unimoe.reranking.shards import prepared_part, score_part
 
 
 def model_jobs(load: Callable[[], Any]) -> Mapping[str, Compute]:

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from unimoe.config import Batches, MTEBConfig
-from unimoe.engine.work import ALONE, Workers
+from unimoe.engine.work import ALONE, Progress, Workers
 from unimoe.errors import named_inputs
 from unimoe.evaluation.mteb.prompts import TaskCard, TaskPrompts
-from unimoe.evaluation.rerankers import reranker_of
-from unimoe.evaluation.shards import Reranker
-from unimoe.evaluation.sharing import Progress, encode_texts, shared
+from unimoe.evaluation.sharing import encode_texts, shared
 from unimoe.io import hash_json, hash_parts
 from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors
 from unimoe.models.pair_model import PairModel
+from unimoe.reranking.rerankers import reranker_of
+from unimoe.reranking.shards import Reranker
 
 if TYPE_CHECKING:
     from typing import Unpack

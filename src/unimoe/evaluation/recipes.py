@@ -16,10 +16,11 @@ from unimoe.engine.units import UnitStore
 from unimoe.engine.work import Compute, Recipe
 from unimoe.errors import DataError
 from unimoe.evaluation.jobs import model_jobs
-from unimoe.evaluation.named import Naming, named_system
-from unimoe.evaluation.systems import RecipeMaker, checkpoint_loader, encoder_retriever
 from unimoe.io import atomic_dir, cache_dir, read_bytes
 from unimoe.models.loader import ModelLoader
+from unimoe.systems.named import Naming, named_system
+from unimoe.systems.retriever import encoder_retriever
+from unimoe.systems.system import RecipeMaker, checkpoint_loader
 
 _MAKER = f"{__name__}:jobs_of"
 

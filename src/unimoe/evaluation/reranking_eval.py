@@ -16,20 +16,17 @@ from unimoe.data.catalog import UnavailableError
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UnimoeError, UsageError
 from unimoe.evaluation.loading import failure_line
-from unimoe.evaluation.remote_shards import RemoteReranker, score_remote_shards
-from unimoe.evaluation.rerankers import as_reranker, truncation_note
-from unimoe.evaluation.shards import (
-    Candidates,
-    Reranker,
-    ShardScores,
-    ShardWork,
-    candidate_pairs,
-    score_shards,
-)
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.tiers import Dataset, LoadedDataset, chosen_datasets, known_tier, tier_datasets
 from unimoe.metrics import score_run, suite_averages
-from unimoe.trec import Run
+from unimoe.reranking.remote_shards import RemoteReranker
+from unimoe.reranking.rerank import rerank_run
+from unimoe.reranking.rerankers import as_reranker, truncation_note
+from unimoe.reranking.shards import (
+    Candidates,
+    Reranker,
+    ShardWork,
+)
 
 
 @dataclass(frozen=True)
@@ -171,27 +168,6 @@ def rerank_collection(
     )
 
 
-def rerank_run(
-    reranker: Reranker, collection: Collection, candidates: Candidates, **work: Unpack[ShardWork]
-) -> tuple[Run, ShardScores]:
-    """Rerank as ``rerank_collection`` does, without measuring the new order; return the run, and scores and seconds."""
-    _refuse_unknown(collection, candidates)
-    shards = reranker.cut(collection, candidates)
-    if isinstance(reranker, RemoteReranker):
-        found = score_remote_shards(reranker, collection, shards, **work)
-    else:
-        found = score_shards(reranker, collection, shards, **work)
-    scores = dict(zip((pair for shard in shards for pair in shard), found.scores, strict=True))
-    run: Run = {query: {} for query in collection.queries}
-    for query, document in candidate_pairs(collection, candidates):
-        if (query, document) not in scores:
-            raise DataError(
-                f"query {query!r}, document {document!r}: in no shard of the reranker's cut(); return every pair once"
-            )
-        run[query][document] = scores[query, document]
-    return run, found
-
-
 def _rerank(reranker: Reranker, data: LoadedDataset) -> Outcome:
     return rerank_collection(
         reranker,
@@ -207,12 +183,3 @@ def _suite(chosen: Sequence[Dataset], outcomes: dict[str, Outcome], missing: lis
     after = {name: outcomes[name].aggregate for name in main}
     before = {name: first.aggregate for name in main if (first := outcomes[name].first_stage)}
     return SuiteOutcome(outcomes, suite_averages(main, after), suite_averages(main, before), missing)
-
-
-def _refuse_unknown(collection: Collection, candidates: Candidates) -> None:
-    for query_id, document_id in candidate_pairs(collection, candidates):
-        if document_id not in collection.corpus:
-            raise DataError(
-                f"candidate {document_id!r} of query {query_id!r} is no document of {collection.name}; "
-                "give a run made on this corpus"
-            )

@@ -26,14 +26,6 @@ from unimoe.evaluation.retrieval_eval import (
 )
 from unimoe.evaluation.runner import Evaluation, Evaluator
 from unimoe.evaluation.spec import EvaluationSpec, Outcome, model_hashes
-from unimoe.evaluation.systems import (
-    BM25,
-    Retriever,
-    checkpoint_retriever,
-    encoder_retriever,
-    fused_name,
-    served_settings,
-)
 from unimoe.evaluation.tiers import Dataset, chosen_datasets
 from unimoe.io import hash_json
 from unimoe.models.embedder import Advance
@@ -41,6 +33,8 @@ from unimoe.results import EvalResult, Identity, Task, result_path
 from unimoe.retrieval import bm25
 from unimoe.retrieval.bm25 import cached_bm25_run, first_stage_name
 from unimoe.retrieval.fusion import reciprocal_rank_fusion
+from unimoe.systems.retriever import Retriever, checkpoint_retriever, encoder_retriever, fused_name, served_settings
+from unimoe.systems.system import BM25
 from unimoe.trec import Run
 
 TASK: Task = "retrieval"

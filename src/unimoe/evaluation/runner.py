@@ -16,17 +16,17 @@ from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncode
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.remote import ranks_documents, task_outcome, task_part
 from unimoe.evaluation.mteb.run import evaluate_task
-from unimoe.evaluation.rerankers import device_of, reranker_of, used_budget
 from unimoe.evaluation.reranking_eval import rerank_collection
-from unimoe.evaluation.shards import ShardStore
 from unimoe.evaluation.spec import EvaluationSpec, Outcome, collection_spec, mteb_spec
 from unimoe.evaluation.store import ResultStore
-from unimoe.evaluation.systems import System
 from unimoe.evaluation.tiers import LoadedDataset
 from unimoe.metrics import score_run
 from unimoe.models.device import describe_device
 from unimoe.models.embedder import Advance
+from unimoe.reranking.rerankers import device_of, reranker_of, used_budget
+from unimoe.reranking.shards import ShardStore
 from unimoe.results import EvalResult, Task
+from unimoe.systems.system import System
 
 if TYPE_CHECKING:
     from mteb import AbsTask

@@ -1,4 +1,4 @@
-"""Texts that the workers of a model embed in units, and the progress of parts that are computed elsewhere."""
+"""Texts that the workers of a model embed in units."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from unimoe.engine.work import Workers
+from unimoe.engine.work import Progress, Workers
 from unimoe.errors import InputError
-from unimoe.models.embedder import Advance, Vectors
+from unimoe.models.embedder import Vectors
 from unimoe.retrieval.vector_store import Encode, Spread, cut_units
 
 ENCODED_CHARACTERS = 2**18
@@ -51,25 +51,3 @@ def encode_texts(encode: Encode, texts: Sequence[str], spread: Spread, progress:
     whole = np.empty((len(texts), found[0].shape[1]), dtype=np.float32)
     whole[np.concatenate(units)] = np.concatenate(found)
     return whole
-
-
-class Progress:
-    """Counts the items of parts, of which those computed in this process have reported their batches before.
-
-    Args:
-        advance: called with the number of items done; None for nothing.
-    """
-
-    def __init__(self, advance: Advance | None) -> None:
-        self._advance, self._ahead = advance, 0
-
-    def batch(self, items: int) -> None:
-        """Report a batch of a part under way."""
-        self._ahead += items
-        if self._advance and items:
-            self._advance(items)
-
-    def part(self, items: int) -> None:
-        """Report what is left of a part that is done."""
-        self.batch(max(0, items - self._ahead))
-        self._ahead -= items

@@ -14,7 +14,6 @@ import torch
 
 from unimoe.evaluation.mteb.names import find_tasks, mteb_name
 from unimoe.evaluation.mteb.prompts import TaskCard, TaskPrompts
-from unimoe.evaluation.systems import System
 from unimoe.evaluation.tiers import Dataset, LoadedDataset
 from unimoe.io import hash_json
 from unimoe.metrics import Scores
@@ -23,6 +22,7 @@ from unimoe.models.loader import weights_hash
 from unimoe.models.served.probe import is_served
 from unimoe.provenance import package_versions
 from unimoe.results import Identity, Task, TrainingBudget
+from unimoe.systems.system import System
 from unimoe.trec import Qrels, Run
 
 if TYPE_CHECKING:

@@ -24,7 +24,6 @@ from unimoe.data.catalog import (
     mteb_task,
     refuse_unknown,
     result_name,
-    set_name,
 )
 from unimoe.data.collection import Collection
 from unimoe.data.sources.beir_sets import SHORT_NAMES, canonical_name
@@ -43,9 +42,6 @@ _TIERS = {
     "nano": NANOBEIR,
     "full": (*BEIR_NAMES, *CQADUPSTACK),  # BEIR's 15 public sets, one of which is twelve collections
 }
-
-_FIRST_RULE = frozenset({"arguana", "quora", "quoraretrieval"})
-"""Sets that document ids equal to the query's were left out of when results did not name that rule yet."""
 
 _POOL_SEED = 0
 
@@ -93,10 +89,8 @@ class Dataset:
 
     @property
     def rule_hashes(self) -> dict[str, str]:
-        """The rule of ``exclude_self`` for the hashes of a result, unless it is the one of results that name none."""
-        if self.exclude_self == (set_name(self.collection) in _FIRST_RULE):
-            return {}
-        return {"identical_ids": "left out" if self.exclude_self else "kept"}
+        """What the hashes of a result say of ``exclude_self``: nothing where such documents are kept."""
+        return {"identical_ids": "left out"} if self.exclude_self else {}
 
     @property
     def main_metric(self) -> str:

@@ -12,8 +12,8 @@ from unimoe.evaluation.loading import Failures
 from unimoe.evaluation.mteb.names import find_tasks
 from unimoe.evaluation.mteb.suite import MTEBSuite
 from unimoe.evaluation.runner import Evaluator
-from unimoe.evaluation.systems import System
 from unimoe.results import Task
+from unimoe.systems.system import System
 
 LARGE, SMALL, EMBEDDED = "MindSmallReranking", "AskUbuntuDupQuestions", "SciFact"  # the last gives no candidates
 

@@ -108,16 +108,16 @@ class TestInstruction:
         for task in without:
             if task.metadata.name in ranked:
                 expected = "Instruct: Retrieve text based on user query.\nQuery:"
-                assert prompts.of_task(task.metadata) == [expected, None, None]
+                assert prompts.of_task(task.metadata) == [expected, None, expected]
 
     def test_a_collection_that_is_no_task_of_mteb_is_left_to_the_model(self, scifact: Any) -> None:
         card = scifact.model_copy(update={"prompt": ""})
         assert TaskPrompts(MTEBConfig()).of_task(card) == [None] * 3
 
-    def test_tasks_without_roles_are_known_by_what_they_were_known_by(self, scifact: Any, sts: Any) -> None:
+    def test_texts_without_a_role_have_one_prefix(self, scifact: Any, sts: Any) -> None:
         prompts = TaskPrompts(MTEBConfig())
-        assert prompts.of_task(scifact) == [f"Instruct: {self.SCIFACT}\nQuery:", None, None]
-        assert prompts.of_task(sts) == [None, None, "Instruct: Retrieve semantically similar text.\nQuery:"]
+        assert prompts.prefix(scifact, "query") == f"Instruct: {self.SCIFACT}\nQuery:"
+        assert prompts.of_task(sts)[2] == "Instruct: Retrieve semantically similar text.\nQuery:"
 
     def test_none_leaves_all_to_the_model(self, scifact: Any, sts: Any) -> None:
         prompts = TaskPrompts(MTEBConfig(task_instruction=None))

@@ -18,13 +18,13 @@ from unimoe.data.collection import Collection
 from unimoe.evaluation import plan, shards
 from unimoe.evaluation.plan import print_plan, probe_speed
 from unimoe.evaluation.planned import PlannedDataset
-from unimoe.evaluation.shards import Pair, Reranker
-from unimoe.evaluation.systems import System, zero_shot_system
 from unimoe.evaluation.tiers import chosen_datasets
 from unimoe.models.loader import ModelLoader
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.reranking.shards import Pair, Reranker
 from unimoe.results import Task
+from unimoe.systems.system import System, zero_shot_system
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -17,7 +17,7 @@ from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.errors import DataError, UsageError
 from unimoe.evaluation.retrieval_eval import dense_collection, evaluate_retrieval, retrieval_metrics, retrieval_notes
-from unimoe.evaluation.systems import fused_name, retriever_name
+from unimoe.systems.retriever import fused_name, retriever_name
 
 WORDS = ("heron", "tide", "moon", "rain")
 DOCUMENTS = {

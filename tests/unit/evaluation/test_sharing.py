@@ -23,19 +23,19 @@ from support.threads import threads
 
 from unimoe.data.collection import Document
 from unimoe.engine.torchrun import serve
-from unimoe.engine.work import ALONE, Part, Workers
+from unimoe.engine.work import ALONE, Part, Progress, Workers
 from unimoe.errors import DataError, InputError, UsageError
 from unimoe.evaluation import sharing
 from unimoe.evaluation.jobs import model_jobs
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb import search  # before its constant's origin is changed
 from unimoe.evaluation.mteb.run import evaluate_task
-from unimoe.evaluation.rerankers import PairModelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
-from unimoe.evaluation.shards import ShardStore
-from unimoe.evaluation.sharing import Progress, encode_texts, shared
+from unimoe.evaluation.sharing import encode_texts, shared
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.processes import Processes
+from unimoe.reranking.rerankers import PairModelReranker
+from unimoe.reranking.shards import ShardStore
 from unimoe.retrieval.vector_store import encode_corpus
 from unimoe.trec import Run
 
@@ -302,7 +302,7 @@ CANDIDATES: Run = {query: dict.fromkeys(COLLECTION.corpus, 1.0) for query in COL
 class TestReranking:
     @pytest.fixture(autouse=True)
     def small_shards(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("unimoe.evaluation.rerankers.SHARD_CHARACTERS", 900)
+        monkeypatch.setattr("unimoe.reranking.rerankers.SHARD_CHARACTERS", 900)
 
     @pytest.mark.parametrize("size", SIZES)
     def test_run_and_counts_are_those_of_one_process(self, model: UnimodelForExp1, tmp_path: Path, size: int) -> None:
@@ -347,7 +347,7 @@ class TestMTEB:
     def small_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sharing, "ENCODED_CHARACTERS", 300)
         monkeypatch.setattr(search, "ENCODED_CHARACTERS", 300)
-        monkeypatch.setattr("unimoe.evaluation.rerankers.SHARD_CHARACTERS", 900)
+        monkeypatch.setattr("unimoe.reranking.rerankers.SHARD_CHARACTERS", 900)
 
     @pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.__name__)
     def test_tasks_of_every_type_score_the_same_to_the_bit(self, model: UnimodelForExp1, kind: type[Any]) -> None:

@@ -5,7 +5,7 @@ An encoder reads a prefix before the text, a reranker an instruction in its prom
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from unimoe.config import MTEBConfig
@@ -29,7 +29,6 @@ class TaskCard(Protocol):
 
 
 _ROLES = ("query", "document")
-_WITH_ROLES = ("Retrieval", "Reranking", "InstructionRetrieval", "InstructionReranking")
 
 
 class TaskPrompts:
@@ -44,7 +43,12 @@ class TaskPrompts:
 
     def prefix(self, task: TaskCard, role: str | None) -> str | None:
         """Return the prefix of a text by its role, None in tasks whose texts have none; None means the model's own."""
-        return self._prefix(task, role, _instruction)
+        for key in _keys(task, role):
+            if key in self._config.prompts:
+                return self._config.prompts[key]
+        template = self._config.task_instruction
+        instruction = None if template is None or role == "document" else _instruction(task, role)
+        return template.replace("{instruction}", instruction) if template and instruction else None
 
     def instruction(self, task: TaskCard, given: str | None = None) -> str | None:
         """Return the instruction that a reranker reads beside a query; None means its own prompt's.
@@ -67,22 +71,8 @@ class TaskPrompts:
         return self._config.model_dump(include={"task_instruction", "prompts"})
 
     def of_task(self, task: TaskCard) -> list[str | None]:
-        """Return the prefixes of a task for queries, documents and texts without a role, for content hashes.
-
-        Where the task's texts do not have a role, the instruction of its type is not counted: results did not do so.
-        """
-        own = _ROLES if task.type in _WITH_ROLES else (None,)
-        return [self._prefix(task, role, _instruction if role in own else _written) for role in (*_ROLES, None)]
-
-    def _prefix(
-        self, task: TaskCard, role: str | None, choose: Callable[[TaskCard, str | None], str | None]
-    ) -> str | None:
-        for key in _keys(task, role):
-            if key in self._config.prompts:
-                return self._config.prompts[key]
-        template = self._config.task_instruction
-        instruction = None if template is None or role == "document" else choose(task, role)
-        return template.replace("{instruction}", instruction) if template and instruction else None
+        """Return the prefixes of a task for queries, documents and texts without a role, for content hashes."""
+        return [self.prefix(task, role) for role in (*_ROLES, None)]
 
     def refuse_unknown_keys(self, collections: Iterable[str] = ()) -> None:
         """Refuse a prefix in the config that no task would ever use.
@@ -119,16 +109,11 @@ def _keys(task: TaskCard, role: str | None) -> Iterator[str]:
 
 def _instruction(task: TaskCard, role: str | None) -> str | None:
     """Return MTEB's instruction for a task, or for its type where it has none, as Qwen3-Embedding is scored."""
-    if isinstance(task.prompt, dict) and role is None:
-        return next(iter(task.prompt.values()), None)
-    if task.prompt is not None:
-        return _written(task, role)
-    from mteb.abstasks.abstask import get_abstask_prompt
-
-    return get_abstask_prompt(task.name) or None
-
-
-def _written(task: TaskCard, role: str | None) -> str | None:
-    """Return the instruction that a task itself has for a role."""
     written: Any = task.prompt
-    return (written.get(role) if isinstance(written, dict) else written) or None
+    if isinstance(written, dict):
+        written = next(iter(written.values()), None) if role is None else written.get(role)
+    elif written is None:
+        from mteb.abstasks.abstask import get_abstask_prompt
+
+        written = get_abstask_prompt(task.name)
+    return written or None

@@ -15,9 +15,9 @@ from unimoe.data.source import not_at_hand
 from unimoe.errors import DataError
 from unimoe.evaluation.model_wrappers import MTEBWrapper
 from unimoe.evaluation.mteb.names import beir_name, random_state_kept
-from unimoe.evaluation.rerankers import truncation_note
 from unimoe.evaluation.spec import Outcome
 from unimoe.metrics import Scores, score_run
+from unimoe.reranking.rerankers import truncation_note
 
 if TYPE_CHECKING:
     from mteb import AbsTask

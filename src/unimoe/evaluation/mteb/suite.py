@@ -7,14 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from unimoe.console import Steps, stderr
+from unimoe.data.mteb_sizes import pairs_above
 from unimoe.errors import UsageError
 from unimoe.evaluation.embedding_eval import RERANKING_TYPES
 from unimoe.evaluation.loading import Failures
 from unimoe.evaluation.mteb.run import load_from_hub, task_at_hand
-from unimoe.evaluation.mteb.sizes import pairs_above
 from unimoe.evaluation.runner import Evaluation, Evaluator
-from unimoe.evaluation.systems import System
 from unimoe.results import EvalResult, Task
+from unimoe.systems.system import System
 
 if TYPE_CHECKING:
     from mteb import AbsTask

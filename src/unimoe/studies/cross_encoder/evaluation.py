@@ -7,14 +7,14 @@ from pathlib import Path
 
 from unimoe.console import Step
 from unimoe.data.catalog import main_metric
-from unimoe.evaluation.rerankers import CrossEncoderReranker
-from unimoe.evaluation.reranking_eval import rerank_run
-from unimoe.evaluation.shards import ShardStore
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.store import ResultStore
 from unimoe.io import hash_json
 from unimoe.models.device import describe_device
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder
+from unimoe.reranking.rerank import rerank_run
+from unimoe.reranking.rerankers import CrossEncoderReranker
+from unimoe.reranking.shards import ShardStore
 from unimoe.results import EvalResult
 from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig

@@ -29,14 +29,14 @@ from unimoe.console import Steps
 from unimoe.errors import UsageError
 from unimoe.evaluation.loading import Failures
 from unimoe.evaluation.mteb.suite import MTEBSuite
-from unimoe.evaluation.named import Naming, stated_system
-from unimoe.evaluation.rerankers import PairModelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.runner import Evaluator
 from unimoe.models.served.apis.vllm import generative
 from unimoe.models.served.probe import PROBE_PAIRS
 from unimoe.models.served.scoring import BOTTOM, TOP, _margin
+from unimoe.reranking.rerankers import PairModelReranker
 from unimoe.results import Task
+from unimoe.systems.named import Naming, stated_system
 from unimoe.trec import read_run
 
 

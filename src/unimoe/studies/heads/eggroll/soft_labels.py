@@ -129,9 +129,9 @@ def _ids_by_row(train: PoolSet) -> list[str]:
 
 def _scores_by_reranker(name: str, train: PoolSet, collection: Collection, config: TrainConfig) -> Run:
     """Score by a reranker of any kind, kept in the user's cache where its identity tells it from every other."""
-    from unimoe.evaluation.named import Naming, default_experiment, named_system
-    from unimoe.evaluation.rerankers import reranker_of
-    from unimoe.evaluation.reranking_eval import rerank_run
+    from unimoe.reranking.rerank import rerank_run
+    from unimoe.reranking.rerankers import reranker_of
+    from unimoe.systems.named import Naming, default_experiment, named_system
 
     if not name:
         raise UsageError(f"soft_labels.voters: {RERANKER_PREFIX!r} names no model; append one as in evaluate --model")

@@ -19,9 +19,10 @@ from unimoe.config import PromptConfig
 from unimoe.data.collection import Collection, Document
 from unimoe.engine.torchrun import serve
 from unimoe.errors import DataError
-from unimoe.evaluation.rerankers import PairModelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
-from unimoe.evaluation.shards import (
+from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.reranking.rerankers import PairModelReranker
+from unimoe.reranking.shards import (
     Pair,
     ShardScores,
     ShardStore,
@@ -31,7 +32,6 @@ from unimoe.evaluation.shards import (
     score_shards,
     write_shard,
 )
-from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.trec import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")

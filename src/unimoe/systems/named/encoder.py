@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from unimoe.config.encoder import EncoderConfig
-from unimoe.evaluation.named import Naming, register_model
-from unimoe.evaluation.systems import System
 from unimoe.models.encoder import load_encoder
+from unimoe.systems.named import Naming, register_model
+from unimoe.systems.system import System
 
 KIND = "encoder"
 

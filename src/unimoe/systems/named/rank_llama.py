@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from unimoe.evaluation.named import OPTION, Naming, register_model
-from unimoe.evaluation.systems import System
 from unimoe.models.rerankers.files import find_model
 from unimoe.models.rerankers.score_head import KIND, load_score_head, score_head_identity, score_head_prompt
+from unimoe.systems.named import OPTION, Naming, register_model
+from unimoe.systems.system import System
 
 
 def rank_llama_system(name: str, naming: Naming) -> System:

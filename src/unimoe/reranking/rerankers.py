@@ -15,8 +15,15 @@ from torch import nn
 from unimoe.config import Batches, Experiment
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UsageError, first_few
-from unimoe.evaluation.cluster_model import ClusterModel
-from unimoe.evaluation.shards import (
+from unimoe.models.base import BaseModel
+from unimoe.models.batching import default_token_budget
+from unimoe.models.embedder import Advance
+from unimoe.models.pair_model import PairModel, TextPair
+from unimoe.models.prompts import well_formed
+from unimoe.models.rerankers.cross_encoder import score_pairs
+from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.reranking.cluster_model import ClusterModel
+from unimoe.reranking.shards import (
     GPU_SHARD_CHARACTERS,
     SHARD_CHARACTERS,
     Candidates,
@@ -26,13 +33,6 @@ from unimoe.evaluation.shards import (
     cut_shards,
     pair_texts,
 )
-from unimoe.models.base import BaseModel
-from unimoe.models.batching import default_token_budget
-from unimoe.models.embedder import Advance
-from unimoe.models.pair_model import PairModel, TextPair
-from unimoe.models.prompts import well_formed
-from unimoe.models.rerankers.cross_encoder import score_pairs
-from unimoe.models.unimodel import UnimodelForExp1
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder

@@ -12,10 +12,10 @@ from types import ModuleType
 from typing import Any
 
 from unimoe.errors import DataError, UnimoeError, UsageError, did_you_mean
-from unimoe.evaluation.named import OPTION, Naming, register_model, stated_system
-from unimoe.evaluation.rerankers import RERANKER_METHODS, FunctionReranker, with_article
-from unimoe.evaluation.systems import System
 from unimoe.io import hash_file, hash_json
+from unimoe.reranking.rerankers import RERANKER_METHODS, FunctionReranker, with_article
+from unimoe.systems.named import OPTION, Naming, register_model, stated_system
+from unimoe.systems.system import System
 
 KIND = "python"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from unimoe.config.encoder import BUNDLED_ENCODER
 from unimoe.errors import UsageError, did_you_mean
-from unimoe.evaluation.named import BUNDLED, OPTION, Naming, register_model
-from unimoe.evaluation.named.causal import causal_system
-from unimoe.evaluation.named.encoder import encoder_system
-from unimoe.evaluation.systems import System
 from unimoe.models.bundled import BUNDLED_ID
+from unimoe.systems.named import BUNDLED, OPTION, Naming, register_model
+from unimoe.systems.named.causal import causal_system
+from unimoe.systems.named.encoder import encoder_system
+from unimoe.systems.system import System
 
 
 def bundled_system(name: str, naming: Naming) -> System:

@@ -12,14 +12,14 @@ from typing import Any
 from unimoe.config import Experiment
 from unimoe.config.served import ServedConfig
 from unimoe.data.collection import Collection
+from unimoe.data.mteb_sizes import TaskSize
 from unimoe.errors import first_few
-from unimoe.evaluation.mteb.sizes import TaskSize
-from unimoe.evaluation.shards import Candidates, Pair, candidate_pairs, pair_texts
 from unimoe.models.batching import batches
 from unimoe.models.embedder import Advance
 from unimoe.models.pair_model import TextPair
 from unimoe.models.served.scoring import BOTTOM, TOP, Answer, PairScores
 from unimoe.models.served.usage import CHARACTERS_PER_TOKEN, Estimate, Usage, estimate, summed, usage_text
+from unimoe.reranking.shards import Candidates, Pair, candidate_pairs, pair_texts
 from unimoe.trec import Run
 
 _SAMPLE = 64

@@ -11,7 +11,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, Unpack, runtime_checkable
 
 from unimoe.data.collection import Collection
-from unimoe.evaluation.shards import (
+from unimoe.models.served.scoring import Answer
+from unimoe.models.served.usage import summed
+from unimoe.reranking.shards import (
     Pair,
     Reranker,
     ShardScores,
@@ -22,8 +24,6 @@ from unimoe.evaluation.shards import (
     read_shard,
     write_shard,
 )
-from unimoe.models.served.scoring import Answer
-from unimoe.models.served.usage import summed
 from unimoe.trec import Run
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from unimoe.evaluation.named import OPTION, Naming, register_model
-from unimoe.evaluation.systems import System
 from unimoe.models.rerankers.files import find_model, model_identity
 from unimoe.models.rerankers.mono_t5 import load_mono_t5, mono_t5_prompt, refuse_no_t5
+from unimoe.systems.named import OPTION, Naming, register_model
+from unimoe.systems.system import System
 
 KIND = "monot5"
 

@@ -6,10 +6,10 @@ from functools import partial
 
 from unimoe.config.served import APIS
 from unimoe.errors import UsageError
-from unimoe.evaluation.named import ADDRESSES, OPTION, Naming, register_model, stated_system
-from unimoe.evaluation.served import served_reranker
-from unimoe.evaluation.systems import System
 from unimoe.models.served.embedder import ServedEmbedder
+from unimoe.reranking.served import served_reranker
+from unimoe.systems.named import ADDRESSES, OPTION, Naming, register_model, stated_system
+from unimoe.systems.system import System
 
 
 def served_system(scheme: str, rest: str, naming: Naming) -> System:

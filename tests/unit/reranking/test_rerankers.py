@@ -17,14 +17,14 @@ from support.tiny_models import tiny_base
 from unimoe.config import Experiment, PromptConfig
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UsageError
-from unimoe.evaluation import rerankers
 from unimoe.evaluation.embedding_eval import evaluate_mteb
-from unimoe.evaluation.rerankers import FunctionReranker, PairModelReranker, as_reranker
 from unimoe.evaluation.reranking_eval import evaluate_beir, evaluate_reranking_suite, rerank_collection
-from unimoe.evaluation.shards import ShardStore, cut_shards
 from unimoe.metrics import score_run
 from unimoe.models.embedder import Advance
 from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.reranking import rerankers
+from unimoe.reranking.rerankers import FunctionReranker, PairModelReranker, as_reranker
+from unimoe.reranking.shards import ShardStore, cut_shards
 from unimoe.trec import Run
 
 COLLECTION = invented(documents=12, queries=4, unjudged=1)

@@ -4,7 +4,7 @@ The kinds ``http`` and ``https`` are those of a server's address.
 
 A kind is one file in this folder, or registered by a program::
 
-    from unimoe.evaluation.named import register_model
+    from unimoe.systems.named import register_model
 
     register_model("mine", make)  # then --model mine:NAME
 
@@ -26,13 +26,13 @@ from unimoe.checkpoint import ADAPTER_FILE
 from unimoe.config import Experiment
 from unimoe.config.files import find_config, overridden, parse_experiment, read_yaml
 from unimoe.errors import UsageError, did_you_mean
-from unimoe.evaluation.systems import System, arm_name
 from unimoe.models.base import model_type
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.prompts import default_prompt
 from unimoe.models.served.client import refuse_secrets
 from unimoe.registry import Registry
 from unimoe.results import Task, safe_name
+from unimoe.systems.system import System, arm_name
 
 OPTION = "--model"
 YES_NO, BUNDLED = "yes-no", "bundled"
@@ -102,7 +102,7 @@ class Naming:
             raise UsageError(f"model.layers cuts causal language models only; leave it out with {OPTION} {kind}:")
 
 
-MODELS: Registry[Callable[[str, Naming], System]] = Registry("kind of model", "unimoe.evaluation.named")
+MODELS: Registry[Callable[[str, Naming], System]] = Registry("kind of model", "unimoe.systems.named")
 """The makers of systems, by the text before the colon."""
 
 register_model = MODELS.add

@@ -12,9 +12,9 @@ from unimoe.data.collection import Collection
 from unimoe.engine.cluster import ClusterWorkers, Handle
 from unimoe.engine.texts import PairTexts, TextTable
 from unimoe.engine.work import nowhere
-from unimoe.evaluation.shards import Candidates, Pair, ShardScores, candidate_pairs
 from unimoe.io import hash_json, hash_parts
 from unimoe.models.embedder import Advance, Vectors
+from unimoe.reranking.shards import Candidates, Pair, ShardScores, candidate_pairs
 
 
 class ClusterModel:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from unimoe.evaluation.named import OPTION, Naming, register_model
-from unimoe.evaluation.rerankers import CrossEncoderReranker
-from unimoe.evaluation.systems import System
 from unimoe.models.rerankers.cross_encoder import cross_encoder_prompt, load_cross_encoder, refuse_no_cross_encoder
 from unimoe.models.rerankers.files import find_model, model_identity
+from unimoe.reranking.rerankers import CrossEncoderReranker
+from unimoe.systems.named import OPTION, Naming, register_model
+from unimoe.systems.system import System
 
 KIND = "cross-encoder"
 _BATCH_SIZE = 32

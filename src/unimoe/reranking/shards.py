@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unimoe.data.collection import Collection, Document
-from unimoe.engine.work import ALONE, Part, Workers
+from unimoe.engine.work import ALONE, Part, Progress, Workers
 from unimoe.errors import DataError, InputError, named_inputs
-from unimoe.evaluation.sharing import Progress
 from unimoe.io import hash_parts, read_json, write_sealed
 from unimoe.models.embedder import Advance
 from unimoe.models.pair_model import TextPair

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from unimoe.errors import UsageError
-from unimoe.evaluation.named import OPTION, YES_NO, Naming, register_model
-from unimoe.evaluation.systems import System, zero_shot_system
 from unimoe.models.base import base_architecture
 from unimoe.models.loader import ModelLoader
+from unimoe.systems.named import OPTION, YES_NO, Naming, register_model
+from unimoe.systems.system import System, zero_shot_system
 
 _OTHER_KINDS = {"ForSequenceClassification": "cross-encoder", "ForConditionalGeneration": "monot5"}
 

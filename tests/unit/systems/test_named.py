@@ -11,8 +11,8 @@ from support.experiments import tiny_experiment
 
 from unimoe.config import Experiment
 from unimoe.errors import UsageError
-from unimoe.evaluation.named import MODELS, Naming, named_system, register_model, stated_system
-from unimoe.evaluation.rerankers import FunctionReranker, device_of, reranker_of
+from unimoe.reranking.rerankers import FunctionReranker, device_of, reranker_of
+from unimoe.systems.named import MODELS, Naming, named_system, register_model, stated_system
 
 
 @pytest.fixture(scope="module")
