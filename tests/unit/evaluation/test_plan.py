@@ -15,13 +15,14 @@ from support.reranking import invented, write_invented
 
 from unimoe.config import Experiment
 from unimoe.data.collection import Collection
-from unimoe.evaluation import plan, shards
+from unimoe.evaluation import plan
 from unimoe.evaluation.plan import print_plan, probe_speed
 from unimoe.evaluation.planned import PlannedDataset
 from unimoe.evaluation.tiers import chosen_datasets
 from unimoe.models.loader import ModelLoader
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.reranking import shards
 from unimoe.reranking.shards import Pair, Reranker
 from unimoe.results import Task
 from unimoe.systems.system import System, zero_shot_system
