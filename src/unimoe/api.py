@@ -22,12 +22,12 @@ from unimoe.config.encoder import BUNDLED_ENCODER, EncoderConfig
 from unimoe.data import catalog
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UsageError, did_you_mean
-from unimoe.evaluation.tiers import Dataset, collections_of
 from unimoe.metrics import DEFAULT_METRICS, Scores, plain_run, score_run
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.results import TASKS, Task
 from unimoe.results.folder import Results, load_all_results
 from unimoe.retrieval.bm25 import cached_bm25_run
+from unimoe.tiers.datasets import Dataset, collections_of
 from unimoe.trec import Run, head, is_unordered
 
 if TYPE_CHECKING:

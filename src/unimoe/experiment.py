@@ -23,17 +23,15 @@ from unimoe.config import Experiment
 from unimoe.config.base import Dtype
 from unimoe.config.experiment import FUSION
 from unimoe.console import Steps, stderr
+from unimoe.data.mteb_names import mteb_name
 from unimoe.errors import DataError
 from unimoe.evaluation.beside import systems_beside
 from unimoe.evaluation.dev_eval import DevEvaluation
 from unimoe.evaluation.engines import ClusterEngine, Engine, LocalEngine
-from unimoe.evaluation.loading import load_reporting
-from unimoe.evaluation.mteb.names import mteb_name
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.recipes import checkpoint_recipe, zero_shot_recipe
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.so_far import scores_so_far
-from unimoe.evaluation.tiers import LoadedDataset, TierName, tier_datasets
 from unimoe.io import lock, read_json, write_sealed
 from unimoe.models.device import release_memory
 from unimoe.models.loader import ModelLoader, refuse_missing_layers
@@ -41,6 +39,8 @@ from unimoe.models.threads import faster_threads, threads_are_free
 from unimoe.results import Task, arm_dir, result_path
 from unimoe.run_record import RunRecord
 from unimoe.systems.system import ZERO_SHOT_ARM, System, first_stage_system, tasks_of, trained_system, zero_shot_system
+from unimoe.tiers.datasets import LoadedDataset, TierName, tier_datasets
+from unimoe.tiers.loading import load_reporting
 from unimoe.training.examples import TrainingData, load_training_data
 from unimoe.training.trainer import StepReport, train_arm
 from unimoe.training_job import train_by_worker

@@ -25,7 +25,8 @@ from unimoe.config.dense import DenseExperiment
 from unimoe.config.encoder import EncoderConfig
 from unimoe.errors import UsageError
 from unimoe.evaluation.engines import LocalEngine
-from unimoe.evaluation.evaluate import EvaluationRequest, run_evaluation
+from unimoe.evaluation.evaluate import run_evaluation
+from unimoe.evaluation.request import EvaluationRequest
 from unimoe.evaluation.retrieve import RetrievalRequest, run_retrieval
 from unimoe.models.served.probe import PROBE_PAIRS, PROBE_TEXTS
 from unimoe.processes import Processes

@@ -21,14 +21,14 @@ import unimoe
 from unimoe.checkpoint import Checkpoint
 from unimoe.config import Experiment, MTEBConfig
 from unimoe.console import Steps
-from unimoe.evaluation.loading import Failures
-from unimoe.evaluation.mteb.names import find_tasks
+from unimoe.data.mteb_names import find_tasks
 from unimoe.evaluation.mteb.suite import MTEBSuite
 from unimoe.evaluation.runner import Evaluator
 from unimoe.io import hash_file
 from unimoe.models.loader import ModelLoader
 from unimoe.results import Task, TrainingBudget, read_result
 from unimoe.systems.system import zero_shot_system
+from unimoe.tiers.loading import Failures
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

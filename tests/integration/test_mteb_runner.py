@@ -17,7 +17,6 @@ from support.reranking import with_evaluation
 from unimoe.config import Experiment, MTEBConfig
 from unimoe.console import Steps
 from unimoe.errors import DataError
-from unimoe.evaluation.loading import Failures
 from unimoe.evaluation.mteb.suite import MTEBSuite
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.spec import mteb_spec
@@ -27,6 +26,7 @@ from unimoe.reranking.rerankers import FunctionReranker
 from unimoe.results import EvalResult, Task, read_result
 from unimoe.systems.named import Naming, stated_system
 from unimoe.systems.system import System, zero_shot_system
+from unimoe.tiers.loading import Failures
 from unimoe.trec import read_qrels, read_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -15,10 +15,6 @@ from unimoe.checkpoint import ADAPTER_FILE, folder_name
 from unimoe.config import Experiment
 from unimoe.config.training import ArmConfig
 from unimoe.evaluation.beside import planned_beside, systems_beside
-from unimoe.evaluation.gauges import spread
-from unimoe.evaluation.plan import prompt_tokens
-from unimoe.evaluation.planned import PlannedDataset
-from unimoe.evaluation.tiers import LoadedDataset, tier_datasets
 from unimoe.experiment import ANALYZE, smoke_version
 from unimoe.models.adapter import adapter_parameters
 from unimoe.models.device import choose_dtype, release_memory, synchronize
@@ -27,8 +23,12 @@ from unimoe.models.loader import ModelLoader
 from unimoe.models.threads import settle_threads
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.work import counted_products
+from unimoe.planning.dataset import PlannedDataset
+from unimoe.planning.gauges import spread
+from unimoe.planning.plan import prompt_tokens
 from unimoe.results import arm_dir, result_path
 from unimoe.systems.system import ZERO_SHOT_ARM
+from unimoe.tiers.datasets import LoadedDataset, tier_datasets
 from unimoe.training.examples import TrainingData, load_training_data
 from unimoe.training.gradients import ArmGradients, EmbeddingBatches, RankingBatches
 from unimoe.training.steps import Budget, Texts

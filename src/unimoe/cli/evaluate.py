@@ -94,8 +94,9 @@ def evaluate(
     that are up to date, so you can restart a killed evaluation. Under torchrun the processes share
     all work of the model; with --engine ray the machines of a cluster share all work of all checkpoints.
     """
-    from unimoe.evaluation.evaluate import plan_evaluation, run_evaluation
-    from unimoe.evaluation.mteb.names import split_names
+    from unimoe.data.mteb_names import split_names
+    from unimoe.evaluation.evaluate import run_evaluation
+    from unimoe.planning.evaluation import plan_evaluation
 
     if sum((checkpoint is not None, zero_shot, model is not None)) != 1:
         raise UsageError("give one of --checkpoint FOLDER, --zero-shot and --model NAME")

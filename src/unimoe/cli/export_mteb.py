@@ -36,8 +36,8 @@ def export_mteb(
     anything. If a task that is wanted has no result, the command names it, and its exit code is 4.
     """
     from unimoe.checkpoint import read_checkpoint
-    from unimoe.evaluation.mteb.export import ExportRequest, export_results, seed_of
-    from unimoe.evaluation.mteb.names import split_names
+    from unimoe.data.mteb_names import split_names
+    from unimoe.leaderboard import ExportRequest, export_results, seed_of
 
     if (checkpoint is None) == (arm is None) or (checkpoint is not None and seed is not None):
         raise UsageError("name what to export: --arm, with --seed where it has several, or --checkpoint")

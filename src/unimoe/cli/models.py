@@ -11,7 +11,7 @@ from unimoe.console import stdout
 from unimoe.errors import DataError
 
 if TYPE_CHECKING:
-    from unimoe.evaluation.evaluate import EvaluationRequest
+    from unimoe.evaluation.request import EvaluationRequest
     from unimoe.results import Task
 
 _MODEL_FILES = ("config.json", "modules.json", "adapter_config.json")
@@ -34,8 +34,8 @@ def evaluation_request(
 ) -> EvaluationRequest:
     """Return what options of a command ask to evaluate; they are those of ``unimoe evaluate``."""
     from unimoe.config.files import load_experiment
-    from unimoe.evaluation.evaluate import EvaluationRequest
-    from unimoe.evaluation.mteb.names import split_names
+    from unimoe.data.mteb_names import split_names
+    from unimoe.evaluation.request import EvaluationRequest
 
     return EvaluationRequest(
         checkpoints=checkpoints,

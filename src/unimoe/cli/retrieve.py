@@ -71,7 +71,7 @@ def retrieve(
     from unimoe.analysis.tables.comparisons import print_before_after
     from unimoe.config.dense import DenseExperiment
     from unimoe.config.files import load_config
-    from unimoe.evaluation.mteb.names import split_names
+    from unimoe.data.mteb_names import split_names
     from unimoe.evaluation.retrieve import RetrievalRequest, run_retrieval
     from unimoe.systems.retriever import fused_name, retriever_name
     from unimoe.systems.system import BM25

@@ -14,13 +14,13 @@ import torch
 
 from unimoe.config import Batches
 from unimoe.config.base import Dtype
+from unimoe.data.mteb_names import random_state_kept
 from unimoe.engine.cluster import Assignment, Cluster
 from unimoe.engine.torchrun import Torchrun, serve
 from unimoe.engine.work import ALONE as WORK_HERE
 from unimoe.engine.work import Workers
 from unimoe.errors import UsageError
 from unimoe.evaluation.jobs import model_jobs
-from unimoe.evaluation.mteb.names import random_state_kept
 from unimoe.evaluation.spec import EvaluationSpec
 from unimoe.models.device import choose_dtype
 from unimoe.processes import ALONE, Processes

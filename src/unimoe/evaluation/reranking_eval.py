@@ -15,9 +15,7 @@ from unimoe.config import Experiment
 from unimoe.data.catalog import UnavailableError
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UnimoeError, UsageError
-from unimoe.evaluation.loading import failure_line
 from unimoe.evaluation.spec import Outcome
-from unimoe.evaluation.tiers import Dataset, LoadedDataset, chosen_datasets, known_tier, tier_datasets
 from unimoe.metrics import score_run, suite_averages
 from unimoe.reranking.remote_shards import RemoteReranker
 from unimoe.reranking.rerank import rerank_run
@@ -27,6 +25,8 @@ from unimoe.reranking.shards import (
     Reranker,
     ShardWork,
 )
+from unimoe.tiers.datasets import Dataset, LoadedDataset, chosen_datasets, known_tier, tier_datasets
+from unimoe.tiers.loading import failure_line
 
 
 @dataclass(frozen=True)

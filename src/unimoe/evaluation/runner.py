@@ -19,7 +19,6 @@ from unimoe.evaluation.mteb.run import evaluate_task
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.spec import EvaluationSpec, Outcome, collection_spec, mteb_spec
 from unimoe.evaluation.store import ResultStore
-from unimoe.evaluation.tiers import LoadedDataset
 from unimoe.metrics import score_run
 from unimoe.models.device import describe_device
 from unimoe.models.embedder import Advance
@@ -27,6 +26,7 @@ from unimoe.reranking.rerankers import device_of, reranker_of, used_budget
 from unimoe.reranking.shards import ShardStore
 from unimoe.results import EvalResult, Task
 from unimoe.systems.system import System
+from unimoe.tiers.datasets import LoadedDataset
 
 if TYPE_CHECKING:
     from mteb import AbsTask

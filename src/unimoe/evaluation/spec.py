@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from unimoe.evaluation.mteb.names import find_tasks, mteb_name
+from unimoe.data.mteb_names import find_tasks, mteb_name
 from unimoe.evaluation.mteb.prompts import TaskCard, TaskPrompts
-from unimoe.evaluation.tiers import Dataset, LoadedDataset
 from unimoe.io import hash_json
 from unimoe.metrics import Scores
 from unimoe.models.device import describe_device
@@ -23,6 +22,7 @@ from unimoe.models.served.probe import is_served
 from unimoe.provenance import package_versions
 from unimoe.results import Identity, Task, TrainingBudget
 from unimoe.systems.system import System
+from unimoe.tiers.datasets import Dataset, LoadedDataset
 from unimoe.trec import Qrels, Run
 
 if TYPE_CHECKING:

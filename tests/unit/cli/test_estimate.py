@@ -15,13 +15,13 @@ from unimoe.checkpoint import ADAPTER_FILE, folder_name
 from unimoe.cli.estimate import Cost, Speeds, estimate, in_words, job_cost, measure, shorter_ways
 from unimoe.config import Experiment
 from unimoe.config.files import load_experiment, parse_experiment
-from unimoe.evaluation.tiers import LoadedDataset, tier_datasets
 from unimoe.experiment import ExperimentRun
 from unimoe.io import write_json, write_text
 from unimoe.models.loader import ModelLoader
 from unimoe.models.work import counted_products
 from unimoe.results import arm_dir, result_path
 from unimoe.run_record import RunRecord
+from unimoe.tiers.datasets import LoadedDataset, tier_datasets
 from unimoe.training.examples import load_training_data
 
 CPU, ONE = torch.device("cpu"), Cost(1e-3, 1e9)

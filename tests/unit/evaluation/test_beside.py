@@ -16,7 +16,7 @@ from unimoe.config import Experiment
 from unimoe.config.files import parse_experiment
 from unimoe.errors import DataError, UsageError
 from unimoe.evaluation.beside import planned_beside, systems_beside
-from unimoe.evaluation.tiers import LoadedDataset, chosen_datasets
+from unimoe.tiers.datasets import LoadedDataset, chosen_datasets
 
 CPU = torch.device("cpu")
 

@@ -15,11 +15,11 @@ from unimoe.checkpoint import Checkpoint
 from unimoe.config.files import parse_experiment
 from unimoe.evaluation import spec
 from unimoe.evaluation.spec import collection_spec
-from unimoe.evaluation.tiers import LoadedDataset, chosen_datasets
 from unimoe.models.loader import ModelLoader
 from unimoe.provenance import package_versions
 from unimoe.results import TrainingBudget
 from unimoe.systems.system import System, zero_shot_system
+from unimoe.tiers.datasets import LoadedDataset, chosen_datasets
 
 
 @pytest.fixture(scope="module")

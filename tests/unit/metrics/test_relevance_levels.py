@@ -23,13 +23,13 @@ from unimoe.data.catalog import known_level, load_collection, result_name
 from unimoe.data.collection import Collection, Document
 from unimoe.data.sources.beir_layout import read_beir, write_beir
 from unimoe.errors import DataError, UsageError
-from unimoe.evaluation.loading import load_reporting, relevance_level_note
 from unimoe.evaluation.retrieval_eval import dense_collection
 from unimoe.evaluation.spec import EvaluationSpec, Outcome
 from unimoe.evaluation.store import ResultStore
-from unimoe.evaluation.tiers import chosen_datasets
 from unimoe.metrics import score_run
 from unimoe.results import EvalResult, read_result, write_result
+from unimoe.tiers.datasets import chosen_datasets
+from unimoe.tiers.loading import load_reporting, relevance_level_note
 
 GRADED = Collection(
     name="toy",

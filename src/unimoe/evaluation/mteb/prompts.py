@@ -83,7 +83,7 @@ class TaskPrompts:
         Raises:
             UsageError: a key is neither a task nor a type of tasks nor a role; the message names the closest.
         """
-        from unimoe.evaluation.mteb.names import random_state_kept, task_names, task_types
+        from unimoe.data.mteb_names import random_state_kept, task_names, task_types
 
         if not self._config.prompts:
             return

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from unimoe.config import MTEBConfig
+from unimoe.data.mteb_names import find_tasks, random_state_kept
 from unimoe.engine.work import Part
 from unimoe.errors import DataError
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
-from unimoe.evaluation.mteb.names import find_tasks, random_state_kept
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.run import evaluate_task, load_from_hub
 from unimoe.evaluation.spec import Outcome, mteb_data_hash

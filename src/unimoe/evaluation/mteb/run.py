@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unimoe.data.catalog import available, load_collection
+from unimoe.data.mteb_names import beir_name, random_state_kept
 from unimoe.data.source import not_at_hand
 from unimoe.errors import DataError
 from unimoe.evaluation.model_wrappers import MTEBWrapper
-from unimoe.evaluation.mteb.names import beir_name, random_state_kept
 from unimoe.evaluation.spec import Outcome
 from unimoe.metrics import Scores, score_run
 from unimoe.reranking.rerankers import truncation_note

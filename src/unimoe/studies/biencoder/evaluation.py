@@ -17,7 +17,6 @@ from unimoe.console import Steps, stdout
 from unimoe.evaluation.retrieval_eval import dense_collection
 from unimoe.evaluation.retrieve import TASK, DatasetArms
 from unimoe.evaluation.runner import Evaluator
-from unimoe.evaluation.tiers import Dataset
 from unimoe.models.device import choose_dtype
 from unimoe.models.embedder import Embedder, TextKind
 from unimoe.models.encoder import SentenceEncoder, load_encoder
@@ -26,6 +25,7 @@ from unimoe.studies.biencoder.training.checkpoint import read_biencoder
 from unimoe.studies.biencoder.training.sources import CachedEmbedder, cached_texts
 from unimoe.studies.common.splits import Splits
 from unimoe.systems.retriever import Retriever, encoder_retriever, fused_name, retriever_name
+from unimoe.tiers.datasets import Dataset
 
 EXPERIMENT = "biencoder"
 UNTRAINED_SEEDS = ("duplicates",)  # seeds whose training helped nowhere on dev keep one checkpoint: the untrained base

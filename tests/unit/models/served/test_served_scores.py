@@ -27,7 +27,6 @@ from support.served import (
 
 from unimoe.console import Steps
 from unimoe.errors import UsageError
-from unimoe.evaluation.loading import Failures
 from unimoe.evaluation.mteb.suite import MTEBSuite
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.runner import Evaluator
@@ -37,6 +36,7 @@ from unimoe.models.served.scoring import BOTTOM, TOP, _margin
 from unimoe.reranking.rerankers import PairModelReranker
 from unimoe.results import Task
 from unimoe.systems.named import Naming, stated_system
+from unimoe.tiers.loading import Failures
 from unimoe.trec import read_run
 
 

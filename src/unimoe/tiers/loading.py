@@ -12,8 +12,8 @@ from unimoe.console import stderr
 from unimoe.data.catalog import UnavailableError, available
 from unimoe.data.collection import Collection
 from unimoe.errors import UnimoeError, first_few, refuse_missing
-from unimoe.evaluation.tiers import Dataset, LoadedDataset
 from unimoe.metrics import DEFAULT_METRICS, level_note
+from unimoe.tiers.datasets import Dataset, LoadedDataset
 
 
 class Failures:

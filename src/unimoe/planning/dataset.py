@@ -8,7 +8,7 @@ from itertools import islice
 
 import torch
 
-from unimoe.evaluation.tiers import Dataset, LoadedDataset
+from unimoe.tiers.datasets import Dataset, LoadedDataset
 from unimoe.trec import Run
 
 

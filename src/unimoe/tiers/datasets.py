@@ -83,7 +83,7 @@ class Dataset:
         task = mteb_task(self.collection)
         if task is None:
             return False
-        from unimoe.evaluation.mteb.names import ignores_identical_ids  # MTEB takes seconds to import
+        from unimoe.data.mteb_names import ignores_identical_ids  # MTEB takes seconds to import
 
         return ignores_identical_ids(task)
 

@@ -12,9 +12,7 @@ import torch
 from support.mteb_tasks import ALL_TYPES, InventedMean
 
 from unimoe.data.catalog import members
-from unimoe.data.sources.beir_sets import BEIR_NAMES, CQADUPSTACK
-from unimoe.errors import UsageError
-from unimoe.evaluation.mteb.names import (
+from unimoe.data.mteb_names import (
     FAST_TASKS,
     FULL_BENCHMARK,
     beir_name,
@@ -25,6 +23,8 @@ from unimoe.evaluation.mteb.names import (
     task_names,
     task_types,
 )
+from unimoe.data.sources.beir_sets import BEIR_NAMES, CQADUPSTACK
+from unimoe.errors import UsageError
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ class TestFind:
 
     def test_a_mean_of_tasks_is_its_tasks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert names("CQADupstackRetrieval") == [mteb_name(name) for name in CQADUPSTACK]
-        monkeypatch.setattr("unimoe.evaluation.mteb.names._named", lambda name: [InventedMean()])
+        monkeypatch.setattr("unimoe.data.mteb_names._named", lambda name: [InventedMean()])
         assert names("anything") == ["InventedRetrieval", "InventedSTS"]
 
     @pytest.mark.parametrize(

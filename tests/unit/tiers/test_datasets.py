@@ -11,10 +11,10 @@ from support.sources import SMALL, write_msmarco
 from unimoe.config import BM25Config, Experiment
 from unimoe.data.catalog import CQADUPSTACK, NANOBEIR, UnavailableError
 from unimoe.errors import DataError, MissingPartError, UsageError
-from unimoe.evaluation.loading import Failures, load_reporting
-from unimoe.evaluation.tiers import Dataset, LoadedDataset, TierName, chosen_datasets, tier_datasets
 from unimoe.metrics import dataset_group
 from unimoe.retrieval.bm25 import first_stage_name
+from unimoe.tiers.datasets import Dataset, LoadedDataset, TierName, chosen_datasets, tier_datasets
+from unimoe.tiers.loading import Failures, load_reporting
 from unimoe.trec import Run, ranked, write_run
 
 
@@ -90,7 +90,7 @@ class TestTiers:
         def unavailable(name: str, split: str) -> None:
             raise UnavailableError(f"{name}: not here")
 
-        monkeypatch.setattr("unimoe.evaluation.tiers.load_collection", unavailable)
+        monkeypatch.setattr("unimoe.tiers.datasets.load_collection", unavailable)
         failures = Failures()
         for dataset in tier_datasets(experiment, "fast"):
             with failures.kept(dataset.name):

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from unimoe.console import stdout
 from unimoe.data.mteb_sizes import TaskSize, task_size
-from unimoe.evaluation.gauges import ItemGauge, ServedGauge, gauge_of, probed_speed, spread
-from unimoe.evaluation.planned import PlannedDataset
 from unimoe.evaluation.spec import result_dataset
-from unimoe.evaluation.tiers import LoadedDataset
 from unimoe.models.batching import batches
 from unimoe.models.pair_model import PairModel
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.planning.dataset import PlannedDataset
+from unimoe.planning.gauges import ItemGauge, ServedGauge, gauge_of, probed_speed, spread
 from unimoe.reranking.rerankers import PairModelReranker, reranker_of, truncation_note
 from unimoe.reranking.shards import Pair, cut_shards, prepare
 from unimoe.results import Task
 from unimoe.systems.system import System
+from unimoe.tiers.datasets import LoadedDataset
 
 if TYPE_CHECKING:
     from mteb import AbsTask

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from unimoe.config import Experiment
 from unimoe.config.files import parse_config
+from unimoe.data.mteb_names import find_tasks, random_state_kept
 from unimoe.errors import DataError, UsageError
-from unimoe.evaluation.mteb.names import find_tasks, random_state_kept
 from unimoe.io import hash_json, read_json
 from unimoe.models.base import BaseSizes, base_sizes
 from unimoe.results import EvalResult, Task, arm_dir, read_result, result_files

@@ -15,17 +15,17 @@ from support.reranking import invented, write_invented
 
 from unimoe.config import Experiment
 from unimoe.data.collection import Collection
-from unimoe.evaluation import plan
-from unimoe.evaluation.plan import print_plan, probe_speed
-from unimoe.evaluation.planned import PlannedDataset
-from unimoe.evaluation.tiers import chosen_datasets
 from unimoe.models.loader import ModelLoader
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.planning import plan
+from unimoe.planning.dataset import PlannedDataset
+from unimoe.planning.plan import print_plan, probe_speed
 from unimoe.reranking import shards
 from unimoe.reranking.shards import Pair, Reranker
 from unimoe.results import Task
 from unimoe.systems.system import System, zero_shot_system
+from unimoe.tiers.datasets import chosen_datasets
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -153,7 +153,7 @@ class TestProbe:
             asked.append(sequences)
             clock[0] += seconds
 
-        monkeypatch.setattr("unimoe.evaluation.gauges.time.perf_counter", lambda: clock[0])
+        monkeypatch.setattr("unimoe.planning.gauges.time.perf_counter", lambda: clock[0])
         monkeypatch.setattr(model, "rerank_ids", rerank_ids)
         sequences = [[number, *range(50)] for number in range(600)]
         speed = probe_speed(model, sequences)

@@ -1,0 +1,1 @@
+"""What an evaluation would do and take, before it runs."""
