@@ -122,7 +122,8 @@ def describe_device(device: torch.device | str) -> str:
         return device
     if device.type == "cuda":
         return f"cuda ({torch.cuda.get_device_name(device)})"
-    return f"{device.type} ({processor_name()}, {torch.get_num_threads()} threads)"
+    threads = torch.get_num_threads()
+    return f"{device.type} ({processor_name()}, {threads} {'thread' if threads == 1 else 'threads'})"
 
 
 def _product(device: torch.device, dtype: torch.dtype) -> Callable[[], None]:
