@@ -47,7 +47,7 @@ class TestDevice:
 
     def test_the_description_names_processor_and_threads(self) -> None:
         assert processor_name() in describe_device(CPU)
-        assert f"{torch.get_num_threads()} threads" in describe_device(CPU)
+        assert f"{torch.get_num_threads()} thread" in describe_device(CPU)
 
 
 class TestDtype:
