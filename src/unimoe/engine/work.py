@@ -10,14 +10,16 @@ import json
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 
 from unimoe import errors
 from unimoe.errors import InputError
-from unimoe.models.embedder import Advance
+
+if TYPE_CHECKING:
+    from unimoe.models.embedder import Advance
 
 Part = dict[str, Any]
 """Work that one process does."""

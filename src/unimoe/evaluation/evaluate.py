@@ -15,19 +15,6 @@ from unimoe.errors import UsageError
 from unimoe.evaluation.averages import print_averages, print_mteb_means
 from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.mteb.suite import MTEBSuite
-from unimoe.evaluation.runner import Evaluation, Evaluator
-from unimoe.evaluation.spec import result_dataset
-from unimoe.models.threads import settle_threads
-from unimoe.results import EvalResult, Task, result_path
-from unimoe.systems.system import (
-    System,
-    first_stage_system,
-)
-from unimoe.tiers.datasets import Dataset
-from unimoe.tiers.loading import Failures, load_reporting
-
-if TYPE_CHECKING:
-    from mteb import AbsTask
 from unimoe.evaluation.request import (
     EvaluationRequest,
     Target,
@@ -37,6 +24,16 @@ from unimoe.evaluation.request import (
     targets,
     wanted,
 )
+from unimoe.evaluation.runner import Evaluation, Evaluator
+from unimoe.evaluation.spec import result_dataset
+from unimoe.models.threads import settle_threads
+from unimoe.results import EvalResult, Task, result_path
+from unimoe.systems.system import System, first_stage_system
+from unimoe.tiers.datasets import Dataset
+from unimoe.tiers.loading import Failures, load_reporting
+
+if TYPE_CHECKING:
+    from mteb import AbsTask
 
 
 def run_evaluation(request: EvaluationRequest, device: torch.device, engine: Engine) -> dict[str, Path]:

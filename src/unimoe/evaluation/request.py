@@ -21,13 +21,7 @@ from unimoe.io import hash_json
 from unimoe.models.loader import ModelLoader
 from unimoe.results import Task
 from unimoe.systems.named import ADDRESSES, Naming, default_experiment, is_checkpoint, named_system
-from unimoe.systems.system import (
-    System,
-    checkpoint_loader,
-    evaluation_config,
-    trained_system,
-    zero_shot_system,
-)
+from unimoe.systems.system import System, checkpoint_loader, evaluation_config, trained_system, zero_shot_system
 from unimoe.tiers.datasets import Dataset, chosen_datasets, known_tier, tier_datasets
 
 if TYPE_CHECKING:
@@ -89,13 +83,13 @@ def targets(request: EvaluationRequest, device: torch.device, engine: Engine) ->
     if not folders:
         return [_zero_shot(request, device, engine)]
     loaders: dict[str, ModelLoader] = {}
-    targets = [_trained(folder, request, device, loaders) for folder in folders]
-    for folder, target in zip(folders, targets, strict=True):
-        if target.experiment.evaluation != targets[0].experiment.evaluation:
+    found = [_trained(folder, request, device, loaders) for folder in folders]
+    for folder, target in zip(folders, found, strict=True):
+        if target.experiment.evaluation != found[0].experiment.evaluation:
             raise UsageError(
                 f"{folder} was trained with other evaluation settings than {folders[0]}; give --config for all of them"
             )
-    return targets
+    return found
 
 
 def asked(request: EvaluationRequest, experiment: Experiment) -> tuple[list[Dataset], list[AbsTask]]:

@@ -20,11 +20,7 @@ from unimoe.metrics import score_run, suite_averages
 from unimoe.reranking.remote_shards import RemoteReranker
 from unimoe.reranking.rerank import rerank_run
 from unimoe.reranking.rerankers import as_reranker, truncation_note
-from unimoe.reranking.shards import (
-    Candidates,
-    Reranker,
-    ShardWork,
-)
+from unimoe.reranking.shards import Candidates, Reranker, ShardWork
 from unimoe.tiers.datasets import Dataset, LoadedDataset, chosen_datasets, known_tier, tier_datasets
 from unimoe.tiers.loading import failure_line
 

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from unimoe.errors import UsageError
 from unimoe.evaluation.engines import LocalEngine
 from unimoe.evaluation.mteb.suite import MTEBSuite
+from unimoe.evaluation.request import EvaluationRequest, asked, on_collections, refuse_untrained_task, targets, wanted
 from unimoe.evaluation.runner import Evaluator
 from unimoe.models.threads import settle_threads
 from unimoe.planning.dataset import PlannedDataset
 from unimoe.planning.plan import print_plan
 from unimoe.tiers.datasets import Dataset
 from unimoe.tiers.loading import Failures, report_dataset
-
-if TYPE_CHECKING:
-    pass
-from unimoe.evaluation.request import EvaluationRequest, asked, on_collections, refuse_untrained_task, targets, wanted
 
 
 def plan_evaluation(request: EvaluationRequest, device: torch.device, price_per_hour: float | None) -> None:
