@@ -21,8 +21,8 @@ def assert_same_comparison(here: Path, there: Path, results: str = ".") -> None:
 
     ``results`` is the folder in them that holds the arms.
     """
-    files = {path.relative_to(here) for path in here.rglob("*.*") if not path.name.startswith(".")}
-    assert {path.relative_to(there) for path in there.rglob("*.*") if not path.name.startswith(".")} == files
+    files = _files(here)
+    assert _files(there) == files
     assert {".safetensors", ".trec", ".csv"} <= {path.suffix for path in files}
     for path in sorted(files):
         if path.suffix == ".safetensors":
@@ -38,6 +38,12 @@ def assert_same_comparison(here: Path, there: Path, results: str = ".") -> None:
     assert _scores(there / results) == _scores(here / results)
     for path in (*there.rglob("*.json*"), *there.rglob("*.md")):
         assert "/folders/" not in path.read_text(), f"{path} names a worker's folder"
+
+
+def _files(folder: Path) -> set[Path]:
+    return {
+        path.relative_to(folder) for path in folder.rglob("*.*") if path.is_file() and not path.name.startswith(".")
+    }
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

@@ -33,7 +33,7 @@ def chosen_rates(
 ) -> dict[str, float]:
     """Train every arm at every rate with a seed that is not reported, and return the best rate of each on dev.
 
-    Finished trainings are skipped. Of equal rates the first wins.
+    Finished trainings are skipped, whatever the order of the rates. Of rates with equal scores the lowest wins.
 
     Args:
         base: of the comparison.
@@ -49,11 +49,11 @@ def chosen_rates(
     """
     if not data.dev:
         raise UsageError("--rates: there are no dev queries to choose by; name evaluation.dev")
-    folder = Path(base.output_dir) / TUNING
+    folder, rates = Path(base.output_dir) / TUNING, sorted(set(rates))
     configs = {
         arm: [
-            configured(arm).model_copy(update={"learning_rate": rate, "output_dir": str(folder / f"{arm}-{place}")})
-            for place, rate in enumerate(rates)
+            configured(arm).model_copy(update={"learning_rate": rate, "output_dir": str(folder / f"{arm}-{rate}")})
+            for rate in rates
         ]
         for arm in arms
     }

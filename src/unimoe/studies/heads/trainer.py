@@ -28,6 +28,7 @@ from unimoe.results import arm_dir
 from unimoe.studies.common.initial_weight import initial_weight
 from unimoe.studies.heads.config import TrainConfig, is_gradient_method
 from unimoe.studies.heads.data import HeadData, document_dates, load_head_data, to_device
+from unimoe.studies.heads.eggroll.fp4 import dequantize, quantize
 from unimoe.studies.heads.methods import GradientMethod, Method
 from unimoe.studies.heads.model import HEAD_FILE, chosen_by, evaluate_head, load_head, save_head
 from unimoe.studies.heads.pools import PoolSet
@@ -169,12 +170,12 @@ class HeadTrainer:
         return load_head(self.head_path, self.data.test.queries.shape[1])
 
     def initial(self) -> Tensor:
-        """Return the head before training; the identity where none is trained."""
+        """Return the head before training, in four bits for ``fp4``; the identity where none is trained."""
         if self.config.method == "zero_shot":
             return torch.eye(self.data.train.queries.shape[1], device=self.device)
         config = self.config
         weight = initial_weight(config.init, self.data.train.documents, config.head_output_size, config.seed)
-        return weight.to(self.device)
+        return dequantize(quantize(weight.to(self.device))) if config.precision == "fp4" else weight.to(self.device)
 
     def batch(self, step: int) -> list[int]:
         """Return the places of a step's queries; the order of every epoch depends on the seed alone."""

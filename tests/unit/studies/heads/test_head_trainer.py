@@ -17,6 +17,7 @@ from unimoe.results.logs import read_logs
 from unimoe.studies.common.initial_weight import initial_weight
 from unimoe.studies.heads.config import TrainConfig, methods, original_recipe
 from unimoe.studies.heads.data import HeadData
+from unimoe.studies.heads.eggroll.fp4 import dequantize, quantize
 from unimoe.studies.heads.model import evaluate_head, load_head, save_head
 from unimoe.studies.heads.trainer import HeadTrainer
 
@@ -111,6 +112,16 @@ def test_the_head_that_is_kept_is_the_best_on_dev(config: TrainConfig, data: Hea
     }
     assert facts["val"] == max(seen.values()) == seen[facts["best_step"]]
     assert facts["best_step"] == min(step for step, value in seen.items() if value == facts["val"])
+
+
+def test_a_head_in_four_bits_that_only_got_worse_is_reported_in_four_bits(config: TrainConfig, data: HeadData) -> None:
+    trainer = HeadTrainer(changed(config, method="eggroll", precision="fp4", learning_rate=30.0), data)
+    facts, (weight, _) = trainer.fit(), trainer.head()
+    assert facts["best_step"] == 0
+    assert torch.equal(weight, dequantize(quantize(weight)))
+    in_float32 = HeadTrainer(changed(config, method="eggroll"), data).initial()
+    assert not torch.equal(weight, in_float32)
+    assert torch.equal(weight, dequantize(quantize(in_float32)))
 
 
 def test_a_finished_training_is_found_and_not_repeated(config: TrainConfig, data: HeadData) -> None:
