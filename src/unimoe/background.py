@@ -15,6 +15,8 @@ from unimoe.errors import UnimoeError
 
 T = TypeVar("T")
 
+_PATIENCE = 10.0  # seconds for a process to end
+
 
 @contextmanager
 def in_background(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
@@ -50,6 +52,8 @@ def in_background(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
     finally:
         receiver.close()  # or it waits for ever to send what nobody collects
         process.terminate()  # long done where its result was collected
+        process.join(_PATIENCE)
+        process.kill()  # it may wait for a lock that a thread held when it was copied
         process.join()
 
 

@@ -107,7 +107,7 @@ def _stopped_by_signals() -> Iterator[None]:
         yield
         return
 
-    came, deaf = threading.Event(), False
+    came, deaf, sending = threading.Event(), False, threading.Lock()
 
     def stop(*_: object) -> None:
         if not deaf:
@@ -116,7 +116,9 @@ def _stopped_by_signals() -> Iterator[None]:
 
     def send() -> None:
         while not came.wait(_REPEATED_AFTER):
-            os.kill(os.getpid(), signal.SIGTERM)
+            with sending:
+                if not came.is_set():
+                    os.kill(os.getpid(), signal.SIGTERM)
 
     def repeat(ignored: sys.UnraisableHookArgs) -> None:
         """Send the signal again where it came in a destructor or a callback, from which Python raises nothing."""
@@ -135,7 +137,8 @@ def _stopped_by_signals() -> Iterator[None]:
         yield
     finally:
         came.set()
-        sys.unraisablehook = hook
+        with sending:  # a signal that is sent after the handlers are back would end the process
+            sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
 

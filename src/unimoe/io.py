@@ -14,7 +14,8 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -28,11 +29,13 @@ from unimoe.checksums import encoded, sealed, unsealed
 from unimoe.errors import DataError, UnimoeError, UsageError, is_full_disk
 
 Model = TypeVar("Model", bound=BaseModel)
+T = TypeVar("T")
 
 HASH_LENGTH = 16
 """Hexadecimal digits kept of a SHA-256: 64 bits, ample for the files of one user."""
 
 _TRIES = 100  # to create a folder whose parents others create and remove
+_READING_UMASK = threading.Lock()
 
 
 def cache_dir(*parts: str) -> Path:
@@ -64,12 +67,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """
     if path.is_dir():
         raise UsageError(f"{path}: this is a folder, and a file is to be written here; choose another path")
-    ensure_dir(path.parent)
-    try:
-        remove_abandoned(path.parent, glob.escape(path.name))
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{_writer(os.getpid())}.", suffix=".tmp")
-    except OSError as error:
-        raise UsageError(f"{path.parent}: cannot write here ({error.strerror}); choose another folder") from None
+    handle, name = _beside(path, tempfile.mkstemp)
     os.close(handle)
     temporary = Path(name)
     try:
@@ -92,13 +90,7 @@ def atomic_dir(path: Path) -> Iterator[Path]:
     """
     if path.is_file():
         raise UsageError(f"{path}: this is a file, and a folder is to be written here; choose another path")
-    ensure_dir(path.parent)
-    try:
-        remove_abandoned(path.parent, glob.escape(path.name))
-        prefix = f".{path.name}.{_writer(os.getpid())}."
-        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=prefix, suffix=".tmp"))
-    except OSError as error:
-        raise UsageError(f"{path.parent}: cannot write here ({error.strerror}); choose another folder") from None
+    temporary = Path(_beside(path, tempfile.mkdtemp))
     aside = temporary.with_suffix(".old")
     try:
         yield temporary
@@ -115,6 +107,20 @@ def atomic_dir(path: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _beside(path: Path, make: Callable[[str, str, str], T]) -> T:
+    """Make a temporary file or folder beside ``path``, from suffix, prefix and folder, without what was left there."""
+    for left in reversed(range(_TRIES)):
+        ensure_dir(path.parent)
+        try:
+            remove_abandoned(path.parent, glob.escape(path.name))
+            return make(".tmp", f".{path.name}.{_writer(os.getpid())}.", str(path.parent))
+        except OSError as error:
+            if left and isinstance(error, FileNotFoundError):  # others remove empty folders
+                continue
+            raise UsageError(f"{path.parent}: cannot write here ({error.strerror}); choose another folder") from None
+    raise AssertionError
 
 
 def _writer(process: int) -> str:
@@ -329,6 +335,7 @@ def _sync(path: Path) -> None:
 
 
 def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    with _READING_UMASK:  # it can be read only by setting it, for all threads
+        mask = os.umask(0)
+        os.umask(mask)
+        return mask

@@ -171,6 +171,7 @@ class ModelServer:
     most_at_a_time: int = 0
     lock: Any = field(default_factory=threading.Lock)
     under_way: int = 0
+    over: threading.Event = field(default_factory=threading.Event)
 
     def base(self, api: str) -> str:
         """The address to give for an API."""
@@ -252,6 +253,7 @@ def serve(seed: int = 0, layers: int = 4) -> Iterator[ModelServer]:
     try:
         yield server
     finally:
+        server.over.set()
         http.shutdown()
         http.server_close()
         thread.join()
@@ -305,7 +307,7 @@ class _Handler(BaseHTTPRequestHandler):
             case "redirect":
                 return self._send(307, "", {"Location": f"http://localhost:9{self.path}"})
             case "slow":
-                time.sleep(1.5)
+                shown.over.wait(20)
         kind = KINDS.get(self.path)
         if kind is None:
             return self._send(404, json.dumps({"detail": "Not Found"}))
@@ -329,8 +331,8 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body.encode())))
-        self.end_headers()
-        with suppress(BrokenPipeError):  # a client that does not wait any longer
+        with suppress(ConnectionError):  # a client that does not wait any longer
+            self.end_headers()
             self.wfile.write(body.encode()[:cut])
         if cut is not None:
             self.close_connection = True

@@ -148,7 +148,7 @@ def test_another_process_builds_the_same(built: Path, tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", code, str(tmp_path / "again")]
     done = subprocess.run(
-        command, env={**os.environ, "PYTHONHASHSEED": "7"}, check=True, capture_output=True, text=True, timeout=120
+        command, env={**os.environ, "PYTHONHASHSEED": "7"}, check=True, capture_output=True, text=True, timeout=600
     )
     assert done.stdout == done.stderr == ""
     files = sorted(file.relative_to(built) for file in built.rglob("*") if file.is_file())

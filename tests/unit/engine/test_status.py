@@ -135,9 +135,9 @@ class TestBoard:
         store = UnitStore(str(tmp_path))
         board = Board(store, lambda: 3, lambda: {"one": 2})
         one, two = board.line("one", 10), board.line("two")
-        one.done, one.units = 4, 2
-        two.state = "failed"
         two.failed.append("no such file")
+        two.state = "failed"
+        one.units, one.done = 2, 4
         assert board.line("one") is one
         _until(lambda: any(progress.done == 4 for progress in _progress(store)))
         found = read_status(store)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from support import mteb_tasks
 from support.mteb_runs import make_model
 from support.mteb_tasks import ALL_TYPES, loaded
+from support.ports import free_port
 from support.reranking import invented
 from support.threads import threads
 
@@ -181,11 +181,9 @@ os.write(1, f"{json.dumps([here.rank, found])}\\n".encode())
 
 
 def test_real_processes_end_with_their_leader_and_never_wait_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    for name, value in {"WORLD_SIZE": 3, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+    for name, value in {"WORLD_SIZE": 3, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}.items():
         monkeypatch.setenv(name, str(value))
-    done = subprocess.run([sys.executable, "-c", TOGETHER], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([sys.executable, "-c", TOGETHER], capture_output=True, text=True, timeout=600, check=True)
     squared = [[float(n**2)] for n in range(10)]
     assert sorted(map(json.loads, done.stdout.splitlines())) == [
         [0, [squared[:7], "no such file", squared[8:], "KeyError('of the leader')"]],

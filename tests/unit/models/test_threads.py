@@ -27,7 +27,7 @@ def let_it_be_slow_with(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the layer that is probed take longer with this many threads."""
 
     def layer(**_: Any) -> None:
-        time.sleep(0.02 if torch.get_num_threads() == count else 0.002)
+        time.sleep(0.1 if torch.get_num_threads() == count else 0.002)
 
     monkeypatch.setattr(threads, "_first_layer", lambda _: (layer, None))
 

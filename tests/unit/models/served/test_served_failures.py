@@ -191,10 +191,10 @@ class TestRefusals:
 
     def test_a_slow_answer_is_asked_for_again(self, server: ModelServer, tmp_path: Path) -> None:
         server.faults = ["slow"]
-        embedder(server, tmp_path, timeout=0.5).encode(["a cat"])
+        embedder(server, tmp_path, timeout=2.5).encode(["a cat"])
         server.fails = lambda _: "slow"
-        with pytest.raises(InputError, match=r"no answer within 0\.5 s \(tries: 1\); raise served\.timeout"):
-            embedder(server, tmp_path, timeout=0.5, retries=0).encode(["a cat"])
+        with pytest.raises(InputError, match=r"no answer within 2\.5 s \(tries: 1\); raise served\.timeout"):
+            embedder(server, tmp_path, timeout=2.5, retries=0).encode(["a cat"])
 
     def test_a_batch_that_the_api_does_not_take(self, server: ModelServer, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"served\.batch 33: tei takes 32 at most; lower it"):
@@ -219,7 +219,7 @@ class TestPace:
         server.faults = ["500"]
         embedder(server, tmp_path, requests_per_minute=300, batch=3).encode(TEXTS)
         assert len(server.times) == 5
-        assert np.diff(sorted(server.times)).min() > 0.16
+        assert np.median(np.diff(sorted(server.times))) > 0.16  # a request may arrive late, and the next one in time
 
 
 class TestKey:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import warnings
 from typing import Any
@@ -20,6 +21,7 @@ def step_peak_bytes(method: Method, weight: Tensor, batch: Batch) -> int:
     The second step of a fresh method is measured; its state is changed. What the first step leaves (work buffers, an
     optimizer's moments) exists when the second begins, and is added. Memory that NumPy takes is not seen.
     """
+    gc.collect()  # what is freed during a step would hide what the step takes
     with _profiled(weight.device) as first:
         weight, _ = method.step(weight, batch, 0)
     kept, _ = _held(first)
