@@ -49,6 +49,7 @@ LIBRARIES = (
 
 DAY = 24 * 3600.0
 
+_AWAKE = 0.1  # seconds after a fork, by which a command answers to signals
 REFUSED = (2, 3)
 """Exit codes of a command that refuses what it is given."""
 
@@ -78,13 +79,13 @@ class Chaos:
     Args:
         root: a folder for everything.
         seed: of moments and choices.
-        minutes: in which all must end.
+        minutes: that the disturbances have, after the quiet runs.
         only: names of commands; none for all.
     """
 
     def __init__(self, root: Path, seed: int, minutes: float, only: Sequence[str]) -> None:
         self.root, self.random, self.tally = root, random.Random(seed), Tally()
-        self.place = Place(root / "work", time.monotonic() + 60 * minutes)
+        self.place, self.minutes = Place(root / "work"), minutes
         made = commands(root / "inputs", root / "work")
         self.commands = [command for command in made if not only or command.name in only]
         self.seconds: dict[str, float] = {}
@@ -168,7 +169,7 @@ class Chaos:
     def stop(self, command: Command, number: signal.Signals) -> None:
         """Ask a command to end, and resume it."""
         self.clear(command)
-        ending = self.run(command, self.seconds[command.name] * self.random.uniform(0.0, 0.9), number)
+        ending = self.run(command, max(_AWAKE, self.seconds[command.name] * self.random.uniform(0.0, 0.9)), number)
         what = f"after {number.name}"
         if ending.code != 0 and (ending.code != 130 or not _is_one_line(ending, "error: stopped")):
             self.complain(command, f"{what}: ends with {ending.code}: {ending.last}")
@@ -267,6 +268,7 @@ class Chaos:
         """Run every command quietly; then kill them in turn, a tenth of the kills each or more, and do the rest."""
         (self.root / "quiet").mkdir()
         chosen = [command for command in self.commands if self.run_quietly(command)]
+        self.place.deadline = time.monotonic() + 60 * self.minutes
         share = math.ceil(kills / max(1, min(10, len(chosen))))
         others = [self.interrupt, self.terminate, self.forbid, self.fill, self.repeat, self.turn_back]
         waiting = {command.name: self.random.sample(others, len(others)) for command in chosen}
@@ -313,7 +315,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--kills", type=int, default=200, help="SIGKILLs in all, a tenth of them for each command")
     parser.add_argument("--seed", type=int, default=0, help="of moments and choices")
-    parser.add_argument("--minutes", type=float, default=1e6, help="end after so many, whatever is missing")
+    parser.add_argument(
+        "--minutes", type=float, default=1e6, help="after the quiet runs, whatever is missing then"
+    )
     parser.add_argument("--only", action="append", default=[], help="a command; may be repeated")
     given = parser.parse_args()
     begin = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import os
 import re
 import runpy
@@ -80,13 +81,15 @@ class Place:
 
     Args:
         folder: the folder.
+
+    Attributes:
         deadline: when the minutes are over, by ``time.monotonic``.
     """
 
-    def __init__(self, folder: Path, deadline: float) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder, self.disk, self.out = folder, folder / "disk", folder / OUT
         self._journal = folder / "journal"
-        self._deadline = deadline
+        self.deadline = math.inf
 
     def clear(self, command: Command, cache: Path | None = None) -> None:
         """Begin anew with a command, and the cache of an earlier run where one is given."""
@@ -146,14 +149,14 @@ class Place:
             passed = time.monotonic() - begin
             if done:
                 break
-            if time.monotonic() > self._deadline or passed > patience:
+            if time.monotonic() > self.deadline or passed > patience:
                 _kill(child)
             elif number is not None and passed >= moment:
                 _kill(child) if number == signal.SIGKILL else os.kill(child, number)
                 number = None
             time.sleep(0.004)
         _kill(child)  # what it has started
-        if time.monotonic() > self._deadline:
+        if time.monotonic() > self.deadline:
             raise OutOfTimeError
         said = (self.folder / "stderr").read_text("utf-8", "replace") if (self.folder / "stderr").exists() else ""
         if passed > patience:

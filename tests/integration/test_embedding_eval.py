@@ -218,7 +218,8 @@ class TestSideEffects:
             evaluate(model, collection)
         assert capfd.readouterr() == ("", "")
         assert caplog.messages == []
-        assert [str(warning.message) for warning in recwarn] == []
+        # Files that earlier tests left open may be closed at any moment.
+        assert [str(one.message) for one in recwarn if not issubclass(one.category, ResourceWarning)] == []
 
 
 class TestRefused:

@@ -62,7 +62,7 @@ def compile_document(files: Sequence[Path], layout: str, folder: Path) -> str:
     )
     (folder / "paper.tex").write_text(document, encoding="utf-8")
     command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "-no-shell-escape", "paper.tex"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, timeout=600, check=False)
     log = (folder / "paper.log").read_text(encoding="utf-8", errors="replace")
     assert done.returncode == 0, log[-3000:]
     assert (folder / "paper.pdf").read_bytes().startswith(b"%PDF")

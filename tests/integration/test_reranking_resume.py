@@ -146,7 +146,7 @@ def test_of_two_processes_in_one_folder_one_scores_the_pairs(data: Path, undistu
     command = [sys.executable, str(SCRIPTS / "evaluate.py"), *options(data, output_dir)]
     environment = {**os.environ, "UNIMOE_DATA": str(data)}
     both = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=300)[1] for process in both]
+    said = [process.communicate(timeout=600)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], said
     waited = ["zero_shot: already done" in text for text in said]
     assert sorted(waited) == [False, True]

@@ -112,7 +112,7 @@ def submit(folder: Path, nodes: int, *arguments: str, code: int = 0) -> Job:
     command = ["sbatch", "--nodes", str(nodes), "--gpus-per-node", "8", str(SCRIPTS / "slurm.sh"), *arguments]
     path = {"PATH": f"{folder / 'bin'}:/usr/local/bin:/usr/bin:/bin", "ENDS_WITH": str(code)}
     environment = {**path, "SRUN_FLAGS": str(folder / "flags"), "RAY_LOG": str(folder / "log")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
     flags = (folder / "flags").read_text("utf-8").split() if (folder / "flags").exists() else []
     lines = (folder / "log").read_text("utf-8").splitlines() if (folder / "log").exists() else []
     return Job(done.returncode, done.stdout, done.stderr, flags, dict(map(json.loads, lines)))

@@ -50,7 +50,7 @@ def launched(launcher: list[str], *arguments: str, **environment: str) -> subpro
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
 
 

@@ -197,7 +197,13 @@ def _connected(address: str | None) -> Any:
     options["runtime_env"] = {"env_vars": {name: os.environ[name] for name in _PASSED_ON if name in os.environ}}
     try:
         with _own_sigterm():
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, namespace="unimoe", **options)
+            ray.init(
+                address=address or "local",  # None would join a cluster that somebody else has started here
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                namespace="unimoe",
+                **options,
+            )
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise _no_cluster(address, error) from None
     return ray

@@ -70,7 +70,7 @@ class TestResumption:
             options = many_shards(tmp_path / place, name, dataset)
             command = [sys.executable, *launcher, str(SCRIPTS / "evaluate.py"), *options]
             env = os.environ | environment(data)
-            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
             assert done.returncode == 0, done.stderr
             found.append((done.stdout.replace(str(tmp_path / place), ""), written(tmp_path / place)))
         assert found[0] == found[1]
