@@ -232,6 +232,26 @@ def test_a_folder_is_created_while_others_remove_its_empty_parent(tmp_path: Path
         list(threads.map(create_and_remove, "abcd"))  # raises what a thread raised
 
 
+def test_a_folder_that_another_process_removes_before_a_file_is_in_it_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensured: list[Path] = []
+
+    def ensure_and_remove_once(path: Path) -> Path:
+        path.mkdir(exist_ok=True)
+        ensured.append(path)
+        if ensured.count(path) == 1:
+            path.rmdir()
+        return path
+
+    monkeypatch.setattr(io, "ensure_dir", ensure_and_remove_once)
+    io.write_text(tmp_path / "one" / "file", "whole")
+    with io.atomic_dir(tmp_path / "two" / "folder"):
+        pass
+    assert (tmp_path / "one" / "file").read_text() == "whole"
+    assert (tmp_path / "two" / "folder").is_dir()
+
+
 def test_what_json_lacks_becomes_null_at_any_depth() -> None:
     value = {"a": [1.5, float("inf"), {"b": (float("nan"), None, "x", 3)}], "c": True}
     assert io.finite(value) == {"a": [1.5, None, {"b": [None, None, "x", 3]}], "c": True}
