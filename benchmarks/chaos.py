@@ -315,9 +315,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--kills", type=int, default=200, help="SIGKILLs in all, a tenth of them for each command")
     parser.add_argument("--seed", type=int, default=0, help="of moments and choices")
-    parser.add_argument(
-        "--minutes", type=float, default=1e6, help="after the quiet runs, whatever is missing then"
-    )
+    parser.add_argument("--minutes", type=float, default=1e6, help="after the quiet runs, whatever is missing then")
     parser.add_argument("--only", action="append", default=[], help="a command; may be repeated")
     given = parser.parse_args()
     begin = time.monotonic()
