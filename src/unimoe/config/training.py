@@ -240,14 +240,16 @@ class ArmConfig(Section):
         loss_options: its options, which are then not those of ``training.ranking``.
         ranking_weight: weight of the ranking loss in a joint arm; the embedding loss has the rest.
         aggregation: combines the two weighted losses of a joint arm in one step. ``fixed`` adds them. ``uncertainty``
-            starts there and learns the weights (Kendall et al. 2018). ``pcgrad`` (Yu et al. 2020), ``cagrad`` (Liu et
-            al. 2021) and ``gradvac`` (Wang et al. 2021) change the gradients where they conflict; ``ortho_lora`` (Yang
-            et al. 2026) does what PCGrad does in each adapter matrix by itself. Their baseline is ``fixed`` with a
-            ``ranking_weight`` chosen on dev (Kurin et al. 2022).
+            starts there and learns the weights (Kendall et al. 2018), whose sum need not stay 1. ``pcgrad`` (Yu et al.
+            2020) changes the gradients where they conflict, ``ortho_lora`` (Yang et al. 2026) in each adapter matrix by
+            itself, ``gradvac`` (Wang et al. 2021) where their cosine is below its running mean. ``cagrad`` (Liu et al.
+            2021) changes their sum everywhere, by ``cagrad_c``. So each needs a ``learning_rate`` chosen on dev. Their
+            baseline is ``fixed`` with a ``ranking_weight`` chosen on dev (Kurin et al. 2022).
         uncertainty_learning_rate: of the log-variances that ``uncertainty`` learns, a step of Adam: they go by about
             this much in each. It has no schedule, and is far above the adapters' rate, because a log-variance has to go
             by about 1.
-        cagrad_c: distance of CAGrad's step from the sum of the gradients, as a share of its length; 0 is ``fixed``.
+        cagrad_c: distance of CAGrad's step from the sum of the gradients, as a share of its length, with and without a
+            conflict: equal gradients give ``1 + cagrad_c`` times their sum. 0 is ``fixed``.
         gradvac_beta: weight of the newest cosine in GradVac's running mean, which starts at 0 and so covers the last
             ``1 / gradvac_beta`` steps. The paper's .01 needs some hundred steps to differ from PCGrad.
     """

@@ -1,8 +1,11 @@
 """Ways to combine the two tasks of a joint arm in one step: weights of the losses, or surgery on the gradients.
 
-Every method starts from the losses weighted by ``ranking_weight`` and keeps the scale of their sum: without a conflict
-its step is that of ``fixed``. So the learning rate means the same in all of them. The baseline is ``fixed`` with a
-weight chosen on dev: Kurin et al. 2022 found that such tuned weights match surgery.
+Every method starts from the losses weighted by ``ranking_weight``. Where the gradients do not conflict, PCGrad and
+Ortho-LoRA take the step of ``fixed``; so does GradVac while their cosine is not below its running mean. CAGrad's
+step lies ``cagrad_c`` times the length of that one away from it, with or without a conflict. Learned weights need not
+sum to 1: they grow as the losses fall. So a learning rate need not mean the same in two methods, and dev chooses it for
+each. The baseline is ``fixed`` with a weight chosen on dev: Kurin et al. 2022 found that such tuned weights match
+surgery.
 
 Surgery computes two coefficients from the Gramian of the two gradients, over all adapters or in each matrix. UPGrad
 (Quinton & Rey 2024) is left out: for two tasks its steps are PCGrad's.
@@ -58,7 +61,8 @@ class Aggregation:
 class Uncertainty(Aggregation):
     """Learns the weights with the model: ``exp(-s) * loss + s / 2`` for each task, where ``s`` is its log-variance.
 
-    The weights start as those of ``fixed``; the log-variances follow Adam.
+    The weights start as those of ``fixed``; the log-variances follow Adam. A weight goes to half the inverse of its
+    loss, so that the sum of both moves away from 1.
 
     Source: Kendall, Gal & Cipolla 2018, equation 10, for two cross-entropies.
 
@@ -167,7 +171,8 @@ class GradVac(Surgery):
 class CAGrad(Surgery):
     """Takes, among steps near the mean gradient, the best for the task that gains least (Liu et al. 2021).
 
-    torchjd uses a general solver for the weights. For two tasks they have a closed form.
+    torchjd uses a general solver for the weights. For two tasks they have a closed form. The radius is added without a
+    conflict too: gradients that are equal give ``1 + c`` times their sum.
 
     Args:
         ranking_weight: of the ranking loss; the embedding loss has the rest.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from pathlib import Path
 
@@ -44,6 +45,10 @@ def random_pairs(count: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     scales = torch.tensor([10.0, 0.1]).view(1, 2, 1) ** torch.rand(count, 2, 1, generator=generator)
     return (torch.randn(count, 2, 3, generator=generator) * scales).double()
+
+
+def agreeing_pairs() -> list[Tensor]:
+    return [pair for pair in random_pairs(50) if float(pair[0] @ pair[1]) >= 0]
 
 
 class TestPCGrad:
@@ -152,6 +157,40 @@ class TestSurgery:
     @pytest.mark.parametrize("name", SURGERIES)
     def test_the_losses_are_weighted_as_in_fixed(self, name: str) -> None:
         assert surgery(name).weights == Aggregation(0.5).weights == {"ranking": 0.5, "embedding": 0.5}
+
+
+class TestWithoutAConflict:
+    """What the docstring and the key ``aggregation`` say of steps in which the tasks agree."""
+
+    @pytest.mark.parametrize("name", ["pcgrad", "ortho_lora"])
+    def test_projections_take_the_step_of_fixed(self, name: str) -> None:
+        for pair in agreeing_pairs():
+            assert surgery(name).coefficients(pair @ pair.T) == (1.0, 1.0)
+
+    def test_gradvac_takes_it_until_the_cosine_falls_below_its_mean(self) -> None:
+        method = surgery("gradvac")
+        assert step(method, AGREEING) == pytest.approx([2.0, 2.0])
+        assert step(method, ([1.0, 0.0], [0.01, 1.0])) != pytest.approx([1.01, 1.0])  # a cosine of .01: no conflict
+
+    def test_cagrad_is_off_by_its_radius_whether_the_tasks_agree_or_not(self) -> None:
+        for pair in [*agreeing_pairs(), *random_pairs(50)]:
+            found = torch.tensor(step(CAGrad(0.5, 0.4), tuple(pair.tolist())), dtype=torch.float64)
+            assert float((found - pair.sum(0)).norm()) == pytest.approx(0.4 * float(pair.sum(0).norm()))
+
+    def test_equal_gradients_give_cagrad_a_longer_step_than_fixed(self) -> None:
+        assert CAGrad(0.5, 0.4).coefficients(torch.ones(2, 2, dtype=torch.float64)) == pytest.approx((1.4, 1.4))
+
+    def test_learned_weights_grow_as_losses_fall(self) -> None:
+        method = make_aggregation(arm(aggregation="uncertainty"))
+        assert sum(method.weights.values()) == pytest.approx(1.0)
+        for _ in range(300):
+            method.learn({"ranking": 0.3, "embedding": 0.5})
+        assert sum(method.weights.values()) == pytest.approx(0.5 / 0.3 + 0.5 / 0.5, rel=1e-3)
+
+    def test_the_key_says_that_each_method_needs_a_rate_of_its_own(self) -> None:
+        said = inspect.getdoc(ArmConfig) or ""
+        assert "sum need not stay 1" in said
+        assert "equal gradients give ``1 + cagrad_c`` times their sum" in " ".join(said.split())
 
 
 class TestUncertainty:
