@@ -46,9 +46,12 @@ def train_head(
     device: Device = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Of noise and batches.")] = None,
     output_dir: Annotated[Path | None, typer.Option(help="Folder of checkpoint and log.")] = None,
+    test: Annotated[
+        bool, typer.Option("--test", help="Also print nDCG on the test queries, once settings are chosen on dev.")
+    ] = False,
     override: Override = None,
 ) -> None:
-    """Train one projection head over a frozen encoder, choose its step on dev; print nDCG on train, dev and test."""
+    """Train one projection head over a frozen encoder, choose its step on dev; print nDCG on dev and train."""
     from unimoe.studies.heads import jobs
 
     refuse_torchrun("training heads")
@@ -61,7 +64,7 @@ def train_head(
         "seed": seed,
         "output_dir": None if output_dir is None else str(output_dir),
     }
-    jobs.train_one(jobs.head_config(config, options, override or ()))
+    jobs.train_one(jobs.head_config(config, options, override or ()), test=test)
 
 
 def compare_heads(

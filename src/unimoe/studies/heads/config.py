@@ -223,6 +223,21 @@ class TrainConfig(Section):
             raise ValueError(f"grid: its directions have rank 1, noise_rank is {self.noise_rank}; choose one of them")
 
 
+def forward_passes(config: TrainConfig) -> int:
+    """Return how often a head scores a batch in a whole training: methods of equal steps differ in these.
+
+    Each perturbed head and each individual counts. A gradient's step has one pass, and ``score_es`` perturbs its scores.
+    """
+    steps, evolved = config.num_steps, config.population_size
+    if config.method == "zero_shot":
+        return 0
+    if config.method == "genetic":
+        return steps * config.genetic.individuals
+    if config.method == "hybrid":
+        return config.handoff * evolved + steps - config.handoff
+    return steps * (evolved if config.method == "eggroll" else 1)
+
+
 def original_recipe(**changes: object) -> TrainConfig:
     """Return the original's settings with some changes; ``docs/studies/heads.md`` lists their faults."""
     recipe: dict[str, object] = {

@@ -90,14 +90,14 @@ def _with_task(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {"task": default_task(), **raw}
 
 
-def train_one(config: TrainConfig) -> None:
-    """Train one head and print nDCG on train, dev and test."""
+def train_one(config: TrainConfig, *, test: bool = False) -> None:
+    """Train one head and print nDCG on dev and train, and on test where asked."""
     trainer = HeadTrainer(config, _load(config))
     _print_notes(trainer.data)
     with Steps(1).step(f"{config.method} on {config.task}", config.num_steps) as step:
-        found = trainer.train(lambda number, facts: step.advance(1))
+        found = trainer.train(lambda number, facts: step.advance(1), test=test)
         step.outcome = f"best on dev after step {found['best_step']:.0f}"
-    for split in ("train", "val", "test"):
+    for split in ("val", "train", *(["test"] if test else [])):
         name = f"{split}/ndcg@{config.ndcg_k}"
         stdout.print(f"{name:<16}{found[name]:.4f}")
     stdout.print(f"{'head':<16}{trainer.head_path}", soft_wrap=True)

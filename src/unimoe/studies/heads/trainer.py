@@ -104,8 +104,8 @@ class HeadTrainer:
         """The training seed; None where nothing is trained."""
         return None if self.config.method == "zero_shot" else self.config.seed
 
-    def train(self, on_step: OnStep | None = None) -> dict[str, float]:
-        """Train unless that is done, and evaluate.
+    def train(self, on_step: OnStep | None = None, *, test: bool = True) -> dict[str, float]:
+        """Train unless that is done, and evaluate; ``test=False`` leaves the test queries out while settings change.
 
         Returns:
             Under ``train/``, ``val/`` (dev) and ``test/``: nDCG at the config's cutoff and the usual measures of the
@@ -116,10 +116,10 @@ class HeadTrainer:
         """
         facts = self.fit(on_step)
         weight, _ = self.head()
-        splits = (("train", self.train_pools), ("val", self.dev_pools), ("test", self.data.test))
+        splits = {"train": self.train_pools, "val": self.dev_pools} | ({"test": self.data.test} if test else {})
         found = {
             f"{split}/{metric}": value
-            for split, pools in splits
+            for split, pools in splits.items()
             for metric, value in evaluate_head(weight.to(pools.rows.device), pools, self.config).aggregate.items()
         }
         return found | {name: facts[name] for name in ("best_step", "steps", "seconds")}

@@ -29,20 +29,26 @@ from unimoe.studies.common.splits import Splits
 from unimoe.studies.heads.compare.arms import ARMS, Comparison, in_words
 from unimoe.studies.heads.compare.methods import Chosen
 from unimoe.studies.heads.compare.testing import TRAINING_FILE
+from unimoe.studies.heads.config import forward_passes
 
-BASELINES = ("infonce", ZERO_SHOT)
+BASELINES = {"infonce": ("vs InfoNCE", "interval", "p"), ZERO_SHOT: ("vs zero-shot", "interval ", "p ")}
+"""Those that methods are compared with, and the columns of the differences."""
 
-_COLUMNS = (
-    "method", "train", "dev", "test", "95 % interval", "gap", "vs InfoNCE", "interval", "p", "vs zero-shot",
-    "interval ", "p ", "s", "peak MB", "weights kB", "setting",
-)  # fmt: skip
+_SCORES = ("method", "train", "dev", "test", "95 % interval", "gap")
+_COSTS = ("passes", "s", "peak MB", "weights kB", "setting")
 
-_NOTES = (
+_SCORES_NOTE = (
     "Scores x 100. train, test: mean over seeds ± SD; dev: the setting's one tuning run, chosen by it. Interval of the "
     "test mean for other seeds and other queries (over queries alone where there are not several seeds). gap: train "
-    "minus test.",
+    "minus test."
+)
+_DIFFERENCES_NOTE = (
     f"vs: difference of test means. {TESTED}Seeds pair where two methods share the order of the training queries and "
-    "the first weights, as all but seed_recipe do.",
+    "the first weights, as all but seed_recipe do."
+)
+_COSTS_NOTES = (
+    "passes: forward passes of a training, one for each head that scores a step's batch. A step of evolution takes one "
+    "for each perturbation or individual, a step of gradients one and its backward pass: equal steps are not equal work.",
     "s: seconds of the training's steps, median over seeds. peak MB: memory of torch within a step beside weights and "
     "data. weights kB: memory of the weights between steps, without an optimizer's moments.",
 )
@@ -55,18 +61,19 @@ def method_table(results: Results, comparison: Comparison, chosen: Mapping[str, 
     key, metric = f"reranking/{dataset}", f"ndcg@{base.ndcg_k}"
     names = [name for name in ARMS if name in chosen]
     scores = _scores(results, names, key)
+    baselines = [name for name in BASELINES if name in scores and len(names) > 1]
     found = differences(
         {
             (name, baseline): Arms(scores[name], scores[baseline], pair_up(results, key, name, baseline))
-            for baseline in BASELINES
+            for baseline in baselines
             for name in names
-            if baseline in scores and name != baseline
+            if name != baseline
         }
     )
     records = {name: _records(results, name, key) for name in names}
     test = _means(scores, names)
     rows = [
-        _row(name, scores[name], test[name], records[name], chosen[name], [found.get((name, b)) for b in BASELINES])
+        _row(name, scores[name], test[name], records[name], chosen[name], [found.get((name, b)) for b in baselines])
         for name in names
     ]
     seeds, queries = len(comparison.seeds), next(iter(scores.values())).shape[1]
@@ -74,9 +81,16 @@ def method_table(results: Results, comparison: Comparison, chosen: Mapping[str, 
         name="methods",
         caption=f"{metric} of heads on {dataset}: {queries:,} test queries, {seeds} seeds, {base.num_steps} steps, "
         f"{comparison.settings} settings of each method tried on dev.",
-        columns=_COLUMNS,
+        columns=(*_SCORES, *(column for name in baselines for column in BASELINES[name]), *_COSTS),
         groups=(RowGroup("", tuple(rows)),),
-        notes=(*_NOTES, *(f"{name}: {ARMS[name].description}." for name in names), *notes, *caveat_notes(results)),
+        notes=(
+            _SCORES_NOTE,
+            *([_DIFFERENCES_NOTE] if baselines else []),
+            *_COSTS_NOTES,
+            *(f"{name}: {ARMS[name].description}." for name in names),
+            *notes,
+            *caveat_notes(results),
+        ),
         csv_only=frozenset({"setting"}),
         title="Methods",
     )
@@ -105,12 +119,14 @@ def overlap_table(results: Results, comparison: Comparison, splits: Splits, name
     scores = _scores(results, names, key)
     known = np.isin(sorted(splits.test.qrels), known_queries(splits))
     parts = {part: places for part, places in {"known": known, "new": ~known}.items() if places.any()}
+    others = [name for name in scores if name != ZERO_SHOT] if ZERO_SHOT in scores else []
     found = differences(
         {
-            (name, part): Arms(own[:, places], scores[ZERO_SHOT][:, places], pair_up(results, key, name, ZERO_SHOT))
+            (name, part): Arms(
+                scores[name][:, places], scores[ZERO_SHOT][:, places], pair_up(results, key, name, ZERO_SHOT)
+            )
             for part, places in parts.items()
-            for name, own in scores.items()
-            if ZERO_SHOT in scores and name != ZERO_SHOT
+            for name in others
         }
     )
     ordered = [name for name in ARMS if name in names]
@@ -119,19 +135,21 @@ def overlap_table(results: Results, comparison: Comparison, splits: Splits, name
     }
 
     def cells(name: str, part: str) -> tuple[Cell, ...]:
-        if part not in parts:
-            return Cell(ABSENT), *NO_DIFFERENCE
-        return means[part][name], *(found[name, part].cells if (name, part) in found else NO_DIFFERENCE)
+        mean = means[part][name] if part in parts else Cell(ABSENT)
+        difference = found[name, part].cells if (name, part) in found else NO_DIFFERENCE
+        return (mean, *difference) if others else (mean,)
+
+    against = ("vs zero-shot", "interval", "p") if others else ()
 
     return Table(
         name="documents",
         caption=f"ndcg@{base.ndcg_k} on {dataset} by whether training knew a document that the test query looks for.",
-        columns=("method", "known", "vs zero-shot", "interval", "p", "new", "vs zero-shot ", "interval ", "p "),
+        columns=("method", "known", *against, "new", *(f"{column} " for column in against)),
         groups=(RowGroup("", tuple((Cell(n), *cells(n, "known"), *cells(n, "new")) for n in ordered)),),
         notes=(
             f"known: the {known.sum():,} test queries with a relevant document that is relevant to a training query "
             f"too; new: the other {(~known).sum():,}. Scores x 100, mean over seeds ± SD.",
-            f"{TESTED}Zero-shot has no seeds.",
+            *([f"{TESTED}Zero-shot has no seeds."] if others else []),
         ),
         title="Known and new documents",
     )
@@ -160,6 +178,7 @@ def _row(
         mean_interval(scores),
         Cell.signed(float(np.mean(train)) - 100.0 * float(scores.mean())),
         *(cell for found in against for cell in (found.cells if found else NO_DIFFERENCE)),
+        Cell.count(forward_passes(chosen.config)),
         *costs,
         Cell(in_words(chosen.setting) or ABSENT),
     )

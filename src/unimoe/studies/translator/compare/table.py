@@ -19,10 +19,9 @@ from unimoe.studies.translator.compare.runs import Chosen, TranslatorRun
 from unimoe.studies.translator.compare.testing import TRAINING_FILE
 from unimoe.studies.translator.models.interface import TIMED_BATCH
 
-_MODEL_COLUMNS = (
-    "model", "dev", "MRR", "95 % interval", "R@1", "R@5", "R@10", "median", "p75", "vs ridge", "interval", "p",
-    "parameters", "MB", "s", "µs/query", "setting",
-)  # fmt: skip
+_SCORES = ("model", "dev", "MRR", "95 % interval", "R@1", "R@5", "R@10", "median", "p75")
+_DIFFERENCES = ("vs ridge", "interval", "p")
+_COSTS = ("parameters", "MB", "s", "µs/query", "setting")
 _ROW_COLUMNS = (
     "arm", "MRR", "vs all_on", "interval", "p", "queue negatives", "mined", "further positives", "past predictions",
     "same-image pairs", "epoch",
@@ -51,7 +50,7 @@ def model_table(run: TranslatorRun, results: Results, chosen: Mapping[str, Chose
                 mean_interval(arms.scores[name]),
                 *(arms.mean(name, f"recall@{k}") for k in (1, 5, 10)),
                 *(arms.mean(name, rank, factor=1.0) for rank in ("median_rank", "p75_rank")),
-                *arms.against.get(name, NO_DIFFERENCE),
+                *(arms.against.get(name, NO_DIFFERENCE) if arms.against else ()),
                 Cell.count(records[0]["parameters"]),
                 Cell.number(records[0]["weight_bytes"] / 1e6, ".2f"),
                 Cell.number(float(np.median([record["seconds"] for record in records])), ".1f"),
@@ -62,10 +61,11 @@ def model_table(run: TranslatorRun, results: Results, chosen: Mapping[str, Chose
     return Table(
         name="translators",
         caption=_caption(run, "Translators"),
-        columns=_MODEL_COLUMNS,
+        columns=(*_SCORES, *(_DIFFERENCES if arms.against else ()), *_COSTS),
         groups=(RowGroup("", tuple(rows)),),
         notes=(
-            "Scores x 100, mean over seeds ± SD; dev: the chosen setting on the tuning split. " + _INTERVALS,
+            "Scores x 100, mean over seeds ± SD; dev: the chosen setting on the tuning split. "
+            + (_INTERVALS if arms.against else ""),
             f"µs/query: translation alone in batches of {TIMED_BATCH}, median, on {records[0]['device']}. "
             "s: of training, median over seeds. MB: of the weights as they are kept.",
             *_notes(run, results),
