@@ -52,6 +52,9 @@ LONGEST_MESSAGE = 4000
 STOPPED = 130
 """The exit code of a command that Ctrl-C or SIGTERM ended."""
 
+SECONDS_OF_SILENCE = 60.0
+"""How long a unit may run without a line where there is no terminal to show a bar."""
+
 _REPEATED_AFTER = 0.05
 """Seconds after which a signal that came at a bad moment is sent again."""
 
@@ -172,12 +175,13 @@ class Step:
 
 
 class Steps:
-    """Reports the units of a long job on stderr: a bar while one runs, on terminals, and a line when it ends.
+    """Reports the units of a long job on stderr, while each runs and when it ends.
 
     Args:
         total: the number of units.
         seconds_left: returns the seconds that the units after the first N will take; shown at the end of each.
-        bars: whether a unit shows a bar; not where several units run together.
+        bars: whether a unit shows how far it is: a bar on a terminal, else a line a minute; not where several units
+            run together.
 
     Attributes:
         done: units that were done here, those skipped not counted.
@@ -214,9 +218,36 @@ def _rounded(seconds: float) -> str:
 
 @contextmanager
 def _bar(label: str, size: int | None, wanted: bool) -> Iterator[Callable[[int], None]]:
+    if wanted and not stderr.is_terminal:
+        with _lines(label, size) as advance:
+            yield advance
+        return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=stderr, transient=True, disable=not (wanted and stderr.is_terminal)) as bar:
+    with Progress(*columns, console=stderr, transient=True, disable=not wanted) as bar:
         task = bar.add_task(label, total=size)
         yield lambda done: bar.advance(task, done)
+
+
+@contextmanager
+def _lines(label: str, size: int | None) -> Iterator[Callable[[int], None]]:
+    """Print how far a unit is once a minute, by a thread: work that reports no parts must not look dead either."""
+    start, parts, over = time.perf_counter(), 0, threading.Event()
+
+    def advance(done: int) -> None:
+        nonlocal parts
+        parts += done
+
+    def report() -> None:
+        while not over.wait(SECONDS_OF_SILENCE):
+            done = f"{parts:,} done" if size is None else f"{parts:,} of {size:,}"
+            stderr.print(f"{label}: {done} ({time.perf_counter() - start:.0f} s)", style="dim", soft_wrap=True)
+
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    try:
+        yield advance
+    finally:
+        over.set()
+        thread.join()

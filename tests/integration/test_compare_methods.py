@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -35,15 +36,35 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def compared(places: tuple[Path, Path, Path]) -> str:
-    """What the script printed."""
+def comparison(places: tuple[Path, Path, Path]) -> Done:
+    """How the script ended."""
     folder, out, cache = places
     done = call_script(
         "compare_methods.py", "--task", f"path:{folder}", "--methods", METHODS, "--output-dir", out, *FAST,
         UNIMOE_CACHE=str(cache),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done
+
+
+@pytest.fixture(scope="module")
+def compared(comparison: Done) -> str:
+    """What the script printed."""
+    return comparison.stdout
+
+
+def test_a_first_run_says_nothing_of_done_work(comparison: Done) -> None:
+    assert "zero_shot: nothing to choose (" in comparison.stderr
+    assert "already done" not in comparison.stderr
+    assert "embedded" not in comparison.stderr, "nobody knows yet whether vectors come from the cache"
+
+
+def test_work_stands_beside_equal_steps(places: tuple[Path, Path, Path], compared: str) -> None:
+    """Eight steps of 16 perturbed heads are 128 forward passes, those of a gradient 8."""
+    with (places[1] / "analysis" / "methods.csv").open(encoding="utf-8") as lines:
+        rows = [*csv.DictReader(line for line in lines if not line.startswith("#"))]
+    passes = {row["method"]: row["passes"] for row in rows}
+    assert passes == {"zero_shot": "0", "infonce": "8", "eggroll": "128", "eggroll_soft_labels": "128"}
 
 
 def source(places: tuple[Path, Path, Path]) -> str:
@@ -182,6 +203,10 @@ def test_a_head_is_trained_by_a_file(places: tuple[Path, Path, Path], tmp_path: 
     done = call_script(UNIMOE, "train-head", *given, UNIMOE_CACHE=str(places[2]))
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "pg_rank" / "seed_0" / "checkpoint").is_dir()
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["val/ndcg@10", "train/ndcg@10", "head"]
+    tested = call_script(UNIMOE, "train-head", *given, "--test", UNIMOE_CACHE=str(places[2]))
+    assert "test/ndcg@10" in tested.stdout, "test scores are shown where they are asked for"
+    assert set(done.stdout.splitlines()) < set(tested.stdout.splitlines())
     file.write_text("metod: eggroll", encoding="utf-8")
     assert_refused(
         call_script(UNIMOE, "train-head", "--config", file), 2, "head.yaml", "metod", "did you mean 'method'?"

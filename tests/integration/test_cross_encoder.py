@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -174,6 +175,8 @@ class TestResumption:
         killed = trained(config(places, tmp_path / "killed", loss=loss))
 
         def kill(step: int, _: int) -> None:
+            if step == 1:
+                time.sleep(2)
             if step == 5:
                 raise KeyboardInterrupt
 
@@ -184,8 +187,10 @@ class TestResumption:
         shutil.copytree(work / "checkpoint-4", half_written, ignore=shutil.ignore_patterns("unimoe.json"))
         (half_written / "trainer_state.json").write_text('{"best', "utf-8")
         steps: list[int] = []
+        resumed = time.perf_counter()
         found = killed.fit(lambda step, _: steps.append(step))
         assert steps == [4, 5, 6]
+        assert found.seconds > time.perf_counter() - resumed + 1, "the seconds before the kill count too"
         assert found.training == expected.training
         assert found.dev == expected.dev
         assert found.weights_hash == expected.weights_hash

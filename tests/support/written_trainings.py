@@ -166,7 +166,7 @@ def state_of_a_cross_encoder(name: str) -> Make:
             state.mkdir(exist_ok=True)
             for file, content in files.items():
                 (state / file).write_bytes(content)
-            cross_encoder.seal_state(state)
+            cross_encoder.seal_state(state, 0.0)
             return state
 
         written(4)

@@ -11,7 +11,8 @@ import pytest
 import torch
 import typer
 
-from unimoe.console import print_error, run
+from unimoe import console
+from unimoe.console import Steps, print_error, run
 from unimoe.errors import DataError, MissingPartError, UnimoeError, UsageError
 from unimoe.io import atomic_path
 
@@ -126,3 +127,25 @@ def test_a_long_message_loses_its_middle(capsys: pytest.CaptureFixture[str]) -> 
     said = capsys.readouterr().err
     assert len(said) < 4100
     assert said.endswith("end (9,003 characters)\n")
+
+
+class TestSteps:
+    """Units of a long job where output is no terminal."""
+
+    @pytest.fixture(autouse=True)
+    def _short_minutes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(console, "SECONDS_OF_SILENCE", 0.05)
+
+    def test_a_long_unit_says_how_far_it_is(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with Steps(1).step("infonce: 3 seeds", 1500) as step:
+            step.advance(200)
+            step.advance(100)
+            time.sleep(0.5)
+        said = capsys.readouterr().err.splitlines()
+        assert said[0].startswith("[1/1] infonce: 3 seeds: 300 of 1,500 (")
+        assert said[-1].startswith("[1/1] infonce: 3 seeds: done (")
+
+    def test_so_does_one_that_reports_nothing(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with Steps(1).step("vectors", None):
+            time.sleep(0.5)
+        assert capsys.readouterr().err.startswith("[1/1] vectors: 0 done (")

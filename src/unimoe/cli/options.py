@@ -110,8 +110,10 @@ def quiet_libraries() -> None:
     """Keep the bars and warnings of tokenizers and transformers off the terminal, and their memory small.
 
     Tokenizers take one core, since texts are tokenised while a model computes on the others; see ``chosen_device``.
-    oneDNN keeps a megabyte of code for each shape of a product, of which a training step has about a hundred.
+    oneDNN keeps a megabyte of code for each shape of a product, of which a training step has about a hundred. Torch
+    reads its level of logging when it is imported: its profiler would warn of memory that is older than a profile.
     """
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

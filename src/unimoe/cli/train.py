@@ -19,6 +19,21 @@ from unimoe.cli.options import (
     quiet_libraries,
 )
 from unimoe.console import Steps, stdout
+from unimoe.errors import UsageError
+
+
+def _refuse_task(task: str | None) -> None:
+    """Say what trains a head, as the original's ``train.py`` did."""
+    if task is not None:
+        raise UsageError(
+            f"--task {task}: this command trains an arm of an experiment; for a head type `uv run unimoe train-head "
+            f"--task {task}`, which takes --num-steps and --device too"
+        )
+
+
+def _refuse_num_steps(steps: str | None) -> None:
+    if steps is not None:
+        raise UsageError(f"--num_steps {steps}: type --set training.steps={steps}")
 
 
 def train(
@@ -34,6 +49,10 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from a saved state, or keep a finished checkpoint.")
     ] = False,
+    task: Annotated[str | None, typer.Option(hidden=True, is_eager=True, callback=_refuse_task)] = None,
+    num_steps: Annotated[
+        str | None, typer.Option("--num_steps", "--num-steps", hidden=True, callback=_refuse_num_steps)
+    ] = None,
 ) -> None:
     """Train one arm with one seed, and print the checkpoint's folder.
 

@@ -158,10 +158,10 @@ def run_comparison(
     caveats: list[str] | None = None,
 ) -> None:
     """Run ``compare-heads`` with further keys of the shared configuration, and caveats."""
-    from unimoe.studies.heads import jobs
-
     refuse_torchrun("training heads")
     quiet_libraries()
+    from unimoe.studies.heads import jobs
+
     folder = None if output_dir is None else str(output_dir)
     shared = {"num_steps": num_steps, "device": where.here, "output_dir": folder, **base}
     own = {"methods": comma_separated(methods), "settings": settings, "margin": margin, "caveats": caveats}

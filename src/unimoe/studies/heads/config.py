@@ -226,7 +226,8 @@ class TrainConfig(Section):
 def forward_passes(config: TrainConfig) -> int:
     """Return how often a head scores a batch in a whole training: methods of equal steps differ in these.
 
-    Each perturbed head and each individual counts. A gradient's step has one pass, and ``score_es`` perturbs its scores.
+    Each perturbed head and each individual counts. A step of gradients has one pass, and so has one of ``score_es``,
+    which perturbs the scores of that pass.
     """
     steps, evolved = config.num_steps, config.population_size
     if config.method == "zero_shot":

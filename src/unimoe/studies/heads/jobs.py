@@ -160,7 +160,7 @@ def _print_table(table: Table, folder: Path) -> None:
 
 
 def _load(config: TrainConfig) -> HeadData:
-    with Steps(1).step(f"{config.task}: texts embedded, pools made", None) as step:
+    with Steps(1).step(f"{config.task}: vectors and pools", None) as step:
         data = load_data(config, step.advance)
         data.with_votes(config.soft_labels)  # kept for the trainings; voters may take minutes
         step.outcome = f"{len(data.train):,} queries to train on, {len(data.dev):,} dev, {len(data.test):,} test"

@@ -18,6 +18,7 @@ from unimoe.cli.engine import (
     opened_engine,
 )
 from unimoe.cli.options import Config, Device, Override, comma_separated, refuse_torchrun
+from unimoe.errors import UsageError
 from unimoe.studies.translator.compare import Part
 
 if TYPE_CHECKING:
@@ -35,6 +36,26 @@ ExpectedDims = Annotated[
 ]
 Epochs = Annotated[int, typer.Option(min=1, help="Epochs of every training.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Trainings of each model that are reported.")]
+
+
+_TODAY = {
+    "arch": "--model {}",
+    "epochs": "--set epochs={}",
+    "batch": "--set sampler.batch={}",
+    "lr": "--set learning_rate={}",
+}
+"""What to type for the original's options."""
+
+
+def _refuse_old_name(parameter: typer.CallbackParam, value: str | None) -> None:
+    if value is not None:
+        others = ", ".join(
+            f"--{name}: {typed.format('...')}" for name, typed in _TODAY.items() if name != parameter.name
+        )
+        raise UsageError(f"--{parameter.name} {value}: type {_TODAY[str(parameter.name)].format(value)} ({others})")
+
+
+OldName = Annotated[str | None, typer.Option(hidden=True, is_eager=True, callback=_refuse_old_name)]
 
 
 def train_translator(
@@ -59,6 +80,10 @@ def train_translator(
     device: Device = None,
     output_dir: Annotated[Path | None, typer.Option(help="Folder of checkpoint, log and submission.")] = None,
     override: Override = None,
+    arch: OldName = None,
+    epochs: OldName = None,
+    batch: OldName = None,
+    lr: OldName = None,
 ) -> None:
     """Train a translator from caption vectors to image vectors; print how well it ranks images for held-out captions.
 

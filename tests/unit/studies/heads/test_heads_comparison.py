@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +31,7 @@ from unimoe.studies.heads.compare.methods import Chosen, MethodComparison, regis
 from unimoe.studies.heads.compare.pareto import pareto
 from unimoe.studies.heads.compare.table import known_queries, method_table, overlap_table
 from unimoe.studies.heads.compare.testing import shares_seeds
-from unimoe.studies.heads.config import SoftLabelConfig, TrainConfig
+from unimoe.studies.heads.config import SoftLabelConfig, TrainConfig, forward_passes
 from unimoe.studies.heads.data import HeadData
 from unimoe.studies.heads.eggroll.soft_labels import soften
 from unimoe.studies.heads.model import evaluate_head
@@ -159,6 +162,35 @@ class TestTable:
         assert "corrected by Holm over all differences of this table" in " ".join(table.notes)
         assert rows["zero_shot"]["s"].value is None
         assert rows["eggroll"]["weights kB"].value == round(4 * 16 * 24 / 1e3)
+
+    def test_there_are_no_columns_against_an_arm_that_is_not_there(self, finished: Finished, data: HeadData) -> None:
+        compared, chosen = finished
+        results = load_all_results(compared.output_dir)
+        for left_out in ("zero_shot", "infonce"):
+            there = {name: one for name, one in chosen.items() if name != left_out}
+            columns = " ".join(method_table(results, compared.comparison, there, []).columns)
+            assert ("vs zero-shot" in columns) == (left_out == "infonce")
+            assert ("vs InfoNCE" in columns) == (left_out == "zero_shot")
+            assert columns.count("interval ") == 1 + 1
+        trained = overlap_table(results, compared.comparison, data.splits, ["infonce", "eggroll"])
+        assert trained.columns == ("method", "known", "new")
+        assert {len(row) for row in trained.groups[0].rows} == {3}
+        alone = method_table(results, compared.comparison, {"infonce": chosen["infonce"]}, [])
+        assert "vs" not in " ".join(alone.columns)
+
+    @pytest.mark.parametrize(
+        ("settings", "passes"),
+        [
+            ({"method": "zero_shot"}, 0),
+            ({"method": "infonce"}, 6),
+            ({"method": "score_es"}, 6),
+            ({"method": "eggroll", "population_size": 4096}, 6 * 4096),
+            ({"method": "genetic", "genetic": {"individuals": 16, "elites": 2}}, 6 * 16),
+            ({"method": "hybrid", "handoff": 2, "population_size": 8}, 2 * 8 + 4),
+        ],
+    )
+    def test_work_is_counted_in_forward_passes(self, base: TrainConfig, settings: dict[str, Any], passes: int) -> None:
+        assert forward_passes(TrainConfig.model_validate(base.model_dump() | settings)) == passes
 
     def test_train_and_gap(self, finished: Finished, data: HeadData) -> None:
         compared, chosen = finished
@@ -362,3 +394,24 @@ class TestPairing:
         assert results.seeds_pair(("eggroll", "infonce"), results.dataset_keys)
         pairs = {name: shares_seeds(arm.settings(base, 1)[0][1], base) for name, arm in ARMS.items()}
         assert [name for name, shared in pairs.items() if not shared] == ["seed_recipe"]
+
+    def test_memory_that_is_older_than_the_step_is_no_warning(self) -> None:
+        """What torch's profiler says of it on stderr would come between the lines of a comparison."""
+        done = subprocess.run([sys.executable, "-c", _FREES_OLD_MEMORY], capture_output=True, text=True, check=True)
+        assert done.stderr == ""
+
+
+_FREES_OLD_MEMORY = """
+from unimoe.cli.options import quiet_libraries
+quiet_libraries()
+import torch
+from unimoe.studies.heads.compare.memory import step_peak_bytes
+old = [torch.ones(1000)]
+
+class Frees:
+    def step(self, weight, batch, step):
+        old.clear()
+        return weight, {"loss": 0.0}
+
+step_peak_bytes(Frees(), torch.ones(2, 2), None)
+"""

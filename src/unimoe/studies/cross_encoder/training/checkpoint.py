@@ -31,7 +31,7 @@ class CrossEncoderManifest(Section):
         files: content hash of each file of the model; empty in folders that were written without.
         dev: mean nDCG@10 on dev; None without dev sets.
         training: steps, lists and tokens.
-        seconds: of steps and evaluations, since the last resumption.
+        seconds: of steps and evaluations, those before a kill included up to the state that was resumed.
         config: the resolved configuration.
     """
 
@@ -78,9 +78,15 @@ def read_manifest(folder: Path) -> CrossEncoderManifest:
     return manifest
 
 
-def seal_state(folder: Path) -> None:
-    """Write the hashes of all files of a state that the trainer has saved."""
-    write_sealed(folder / MANIFEST, {"files": _hashes(folder)})
+def seal_state(folder: Path, seconds: float) -> None:
+    """Write the hashes of all files of a state that the trainer has saved, and the training's seconds so far."""
+    write_sealed(folder / MANIFEST, {"files": _hashes(folder), "seconds": seconds})
+
+
+def seconds_of(state: Path) -> float:
+    """Return the training's seconds until a state; 0 where it was written without."""
+    path = state / MANIFEST
+    return float(read_json(path).get("seconds", 0.0)) if path.exists() else 0.0
 
 
 def last_state(work: Path) -> Path | None:

@@ -34,6 +34,7 @@ from unimoe.studies.cross_encoder.training.checkpoint import (
     last_state,
     read_manifest,
     seal_state,
+    seconds_of,
     step_of,
     write_manifest,
 )
@@ -128,10 +129,10 @@ class CrossEncoderTraining:
 
     def _train(self, on_step: OnStep | None) -> CrossEncoderManifest:
         self._claim_folder()
-        start = time.perf_counter()
-        model = new_cross_encoder(self.config.model, self._base, self.config.seed, self.device)
-        trainer, loss = self._trainer(model, on_step)
         state = last_state(self._work)
+        start = time.perf_counter() - (0.0 if state is None else seconds_of(state))
+        model = new_cross_encoder(self.config.model, self._base, self.config.seed, self.device)
+        trainer, loss = self._trainer(model, on_step, start)
         self._state.cut_logs(0 if state is None else step_of(state))
         with quiet_loading():
             if state is not None and step_of(state) >= self.steps:
@@ -155,7 +156,9 @@ class CrossEncoderTraining:
             return self.device.type == "cuda" and torch.cuda.is_bf16_supported()
         return self.config.dtype == "bfloat16"
 
-    def _trainer(self, model: CrossEncoder, on_step: OnStep | None) -> tuple[CrossEncoderTrainer, CrossEncoderListLoss]:
+    def _trainer(
+        self, model: CrossEncoder, on_step: OnStep | None, start: float
+    ) -> tuple[CrossEncoderTrainer, CrossEncoderListLoss]:
         config, has_dev = self.config, bool(self._dev)
         arguments = CrossEncoderTrainingArguments(
             output_dir=str(self._work),
@@ -190,7 +193,7 @@ class CrossEncoderTraining:
             train_dataset=Dataset.from_dict(as_columns(self._lists.lists)),
             loss=loss,
             evaluator=_DevEvaluator(self._dev, config.evaluation.batch_size) if has_dev else None,
-            callbacks=[_Watch(loss, self._state, on_step)],
+            callbacks=[_Watch(loss, self._state, on_step, start)],
         )
         trainer.remove_callback(PrinterCallback)  # it would print every line of the log on stdout
         return trainer, loss
@@ -259,10 +262,10 @@ class _DevEvaluator(BaseEvaluator):
 
 
 class _Watch(TrainerCallback):
-    """Writes the logs and the hashes of saved states, reports steps, and keeps the count of tokens in the states."""
+    """Writes the logs, reports steps, and keeps in the states their hashes, the count of tokens and the seconds."""
 
-    def __init__(self, loss: CrossEncoderListLoss, state: RunState[Any], on_step: OnStep | None) -> None:
-        self._loss, self._state, self._on_step = loss, state, on_step
+    def __init__(self, loss: CrossEncoderListLoss, state: RunState[Any], on_step: OnStep | None, start: float) -> None:
+        self._loss, self._state, self._on_step, self._start = loss, state, on_step, start
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._loss.tokens = state.num_input_tokens_seen
@@ -279,7 +282,7 @@ class _Watch(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         folder = Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
-        seal_state(folder)
+        seal_state(folder, time.perf_counter() - self._start)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
         numbers = {key: value for key, value in given["logs"].items() if _is_number(value)}

@@ -113,7 +113,8 @@ class MethodComparison:
     def _tune(self, name: str, steps: Steps) -> Chosen:
         trainings = self.tuned(name)
         if len(trainings) == 1:
-            steps.skip(f"{name}: nothing to choose")
+            with steps.step(name, None) as step:
+                step.outcome = "nothing to choose"
             return Chosen(trainings[0][0], self._reported(trainings[0][1].config), [], None)
         tried: list[dict[str, Any]] = []
         size = len(trainings) * self.comparison.base.num_steps

@@ -48,7 +48,8 @@ _DIFFERENCES_NOTE = (
 )
 _COSTS_NOTES = (
     "passes: forward passes of a training, one for each head that scores a step's batch. A step of evolution takes one "
-    "for each perturbation or individual, a step of gradients one and its backward pass: equal steps are not equal work.",
+    "for each perturbation or individual, a step of gradients one and its backward pass: equal steps are not equal "
+    "work.",
     "s: seconds of the training's steps, median over seeds. peak MB: memory of torch within a step beside weights and "
     "data. weights kB: memory of the weights between steps, without an optimizer's moments.",
 )

@@ -103,7 +103,8 @@ class TranslatorRun:
     def _choose(self, model: str, steps: Steps) -> Chosen:
         tried = self.comparison.tried(model)
         if len(tried) == 1:
-            steps.skip(f"{model}: nothing to choose on dev")
+            with steps.step(model, None) as step:
+                step.outcome = "nothing to choose on dev"
             return Chosen(*tried[0], None)
         trainers = self._tuned(model)
         with steps.step(f"{model}: {len(tried)} settings on dev", sum(t.batches for t in trainers)) as step:

@@ -129,7 +129,7 @@ def _flickr8k(encoder: str | None) -> Source:
     from unimoe.models.encoder import load_encoder
     from unimoe.retrieval.embeddings import cached_embeddings
 
-    with Steps(1).step("flickr8k: captions embedded", None) as step:
+    with Steps(1).step("flickr8k: vectors of captions and images", None) as step:
         data = read_flickr8k()
         config = EncoderConfig() if encoder is None else EncoderConfig(base=encoder)
         embedder = load_encoder(config, torch.device("cpu"), torch.float32)
