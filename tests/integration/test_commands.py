@@ -66,6 +66,18 @@ class TestTrain:
             call_script("train.py", "--config", config, "--arm", "joint_r8", "--device", "tpu"), 2, "--device tpu"
         )
 
+    @pytest.mark.parametrize(
+        ("given", "today"),
+        [
+            ("--task NanoMSMARCO --num_steps 5000 --device cuda", "unimoe train-head --task NanoMSMARCO"),
+            ("--arm joint_r8 --num_steps 5000", "--num_steps 5000: type --set training.steps=5000"),
+        ],
+    )
+    def test_the_originals_options_have_todays_names_in_one_line(self, given: str, today: str) -> None:
+        done = call_script("train.py", *given.split())
+        assert_refused(done, 2, today)
+        assert len(done.stderr.splitlines()) == 1
+
     def test_typo_in_the_config(self, config: Path, tmp_path: Path) -> None:
         bad = tmp_path / "bad.yaml"
         bad.write_text(config.read_text(encoding="utf-8").replace("warmup_steps", "warmup_step"), encoding="utf-8")

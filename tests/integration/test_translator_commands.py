@@ -139,6 +139,24 @@ class TestTrain:
         assert not [*tmp_path.rglob("translator.json")]
 
     @pytest.mark.parametrize(
+        ("given", "today"),
+        [
+            ("--arch bigjump --epochs 25 --batch 512 --lr 2e-4", "--arch bigjump: type --model bigjump"),
+            ("--epochs=25", "--epochs 25: type --set epochs=25"),
+            ("--batch=512", "--batch 512: type --set sampler.batch=512"),
+            ("--lr 2e-4", "--lr 2e-4: type --set learning_rate=2e-4"),
+        ],
+    )
+    def test_the_originals_options_have_todays_names_in_one_line(self, given: str, today: str) -> None:
+        done = call_script("train_translator.py", *given.split())
+        assert_refused(done, 2, f"error: {today} (")
+        assert len(done.stderr.splitlines()) == 1
+
+    def test_todays_names_are_taken(self, file: Path, tmp_path: Path) -> None:
+        today = ("--model", "ridge", "--set", "epochs=2", "--set", "sampler.batch=8", "--set", "learning_rate=2e-4")
+        assert train(file, tmp_path, *today).returncode == 0
+
+    @pytest.mark.parametrize(
         ("changes", "words"),
         [
             ({"images": None}, ("images",)),
@@ -179,6 +197,17 @@ class TestCompare:
             assert results.seeds(model, "crossmodal/pairs") == (0, 1)
         assert "bigjump-beats-ridge" in done.stdout
         assert "gallery of 15 images" in " ".join(done.stdout.split())
+
+    def test_a_first_run_says_nothing_of_done_work(self, compared: tuple[Path, Done]) -> None:
+        said = compared[1].stderr
+        assert "ridge: nothing to choose on dev (" in said
+        assert "already done" not in said
+
+    def test_there_are_no_columns_against_a_model_that_is_not_there(self, file: Path, tmp_path: Path) -> None:
+        done = compare(file, tmp_path, "--models", "cca,geometry")
+        assert done.returncode == 0, done.stderr
+        assert "vs ridge" not in done.stdout
+        assert "geometry" in done.stdout
 
     def test_no_image_of_the_test_part_was_seen(self, compared: tuple[Path, Done]) -> None:
         folder, _ = compared
