@@ -340,6 +340,24 @@ def test_each_loss_gets_its_best_rate_on_dev_and_the_gates_come_first(
         losses.compare_losses(base, ["softmax", "pg_rank"], [0], CPU, rates=[1e-5, 3e-2])
 
 
+def test_losses_that_share_one_rate_register_no_gate(
+    places: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    losses.compare_losses(config(places, tmp_path, max_steps=2), ["softmax", "pg_rank"], [0], CPU)
+    assert not (tmp_path / "gates.yaml").exists()
+    assert "no gate is registered, since all losses share one rate; give --rates" in capsys.readouterr().err
+
+
+def test_without_options_the_comparison_has_a_model_to_start_from(tmp_path: Path) -> None:
+    done = call_script(
+        "compare_losses.py", "--losses", "listnet", "--seeds", "1", "--output-dir", tmp_path / "outputs",
+        "--set", "max_steps=1", "--set", "lists.queries=8", "--set", "evaluation.test_queries=2",
+        "--set", "evaluation.dev_queries=2", "--device", "cpu",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "listnet" in done.stdout
+
+
 def test_workers_of_a_cluster_compare_the_same(
     places: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,16 @@ def imaginary(pairs):
 def nan(pairs):
     return [float("nan")] * len(pairs)
 
+def moving(pairs):
+    import os
+    os.makedirs("elsewhere", exist_ok=True)
+    os.chdir("elsewhere")
+    return longest(pairs)
+
+def masked(pairs):
+    import numpy
+    return numpy.ma.masked_equal(numpy.arange(len(pairs)), 1)
+
 def leaving(pairs):
     raise SystemExit(0)
 

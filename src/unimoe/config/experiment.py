@@ -102,12 +102,12 @@ class BM25Config(Section):
     """BM25's parameters, for candidates and for the hard negatives of training.
 
     Attributes:
-        k1: saturation of a term's frequency.
+        k1: saturation of a term's frequency, 1000 at most.
         b: how much the length of a document counts, from 0 to 1.
         stemmer: ``english`` (Snowball) or ``none``.
     """
 
-    k1: Annotated[float, Field(ge=0)] = 0.9
+    k1: Annotated[float, Field(ge=0, le=1000)] = 0.9
     b: Fraction = 0.4
     stemmer: Literal["english", "none"] = "english"
 

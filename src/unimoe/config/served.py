@@ -40,8 +40,9 @@ class ServedConfig(Section):
         batch: documents or texts of one request, at most (``tei`` takes 32); null for 32, and 100 for ``cohere``,
             which bills them as one search.
         max_length: tokens that ``vllm-score`` and ``vllm-rerank`` read of a pair, and ``cohere`` of a document; null
-            for the server's own limit. ``vllm`` has ``model.max_length``.
-        timeout: seconds until a request without an answer is sent again.
+            for the server's own limit. ``vllm`` has ``model.max_length``. ``openai`` refuses a text above its limit and
+            all beside it, so texts are cut before they are sent, at three bytes a token.
+        timeout: seconds for a request and all of its answer, after which it is sent again.
         retries: how often a request is sent again after 408, 409, 429, 5xx, a timeout or a lost connection.
         key_variable: the name of the environment variable with the key, which goes to the server alone.
         probe_tolerance: how far the scores of the probe pairs may move, as a share of their range, before the server

@@ -147,8 +147,8 @@ class Cluster:
         machine = facts["machine"]
         if not facts["sees_store"]:
             raise UsageError(
-                f"{machine} does not see the store {self.store.url}; give --store a URL or a folder that all machines "
-                "share"
+                f"{machine} does not see the store {self.store.shown}; give --store a URL or a folder that all "
+                "machines share"
             )
         for name in VERSIONS:
             if facts["versions"][name] != own[name]:

@@ -54,7 +54,7 @@ def done_by_worker(
         workers = cluster.workers(Assignment(what, "units/folders", recipe, {}))
         (found,) = workers.compute(_JOB, [own if items is None else {**own, "items": items}], nowhere)
     if not Mirror(folder, cluster.store, _finished(own)).fetch(but=_STATE):
-        raise DataError(f"{cluster.store.url}: {_finished(own)} is missing or damaged; delete units/folders there")
+        raise DataError(f"{cluster.store.shown}: {_finished(own)} is missing or damaged; delete units/folders there")
     return found
 
 

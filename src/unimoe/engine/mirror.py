@@ -53,7 +53,7 @@ class Mirror:
                 continue
             content = self._store.read(f"{self._scope}/files", _key(name))
             if content is None:
-                raise DataError(f"{self._store.url}: {self._scope}, {name} is missing or damaged; delete this folder")
+                raise DataError(f"{self._store.shown}: {self._scope}, {name} is missing or damaged; delete this folder")
             with atomic_path(self._folder / name) as temporary:
                 temporary.write_bytes(self._translated(name, content))
         return listed is not None

@@ -94,8 +94,8 @@ def read_status(store: UnitStore) -> Status:
     names = sorted(store.keys(SCOPE), reverse=True)
     if not names:
         raise UsageError(
-            f"{store.url}: not a store, or not yet (no driver has written there); give the folder or URL that --store "
-            "named"
+            f"{store.shown}: not a store, or not yet (no driver has written there); give the folder or URL that "
+            "--store named"
         )
     now, drivers = time.time(), list[Driver]()
     lines: dict[str, tuple[tuple[Any, ...], Progress]] = {}
@@ -107,7 +107,7 @@ def read_status(store: UnitStore) -> Status:
             found = list(_lines(board, driver))
         except (KeyError, TypeError) as error:
             raise DataError(
-                f"{store.url}/{SCOPE}/{name}: unknown fields ({error}); use the version of unimoe that wrote it, or "
+                f"{store.shown}/{SCOPE}/{name}: unknown fields ({error}); use the version of unimoe that wrote it, or "
                 "delete it"
             ) from None
         drivers.append(driver)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -41,12 +42,15 @@ class UnitStore:
         url: the store.
         patience: seconds for which a request is repeated while the store is out of reach.
 
+    Attributes:
+        shown: the URL without a password, for messages.
+
     Raises:
         UsageError: there is no client for such a URL.
     """
 
     def __init__(self, url: str, patience: float = PATIENCE) -> None:
-        self.url, self._patience = url, patience
+        self.url, self.shown, self._patience = url, _without_password(url), patience
         self._files, self._root = _opened(url)
         protocols = self._files.protocol
         self._is_folder = "file" in ((protocols,) if isinstance(protocols, str) else protocols)
@@ -93,7 +97,8 @@ class UnitStore:
         try:
             self._patiently(put)
         except FileNotFoundError as error:
-            raise UsageError(f"{self.url}: {_in_words(error)}; make the bucket, or give another --store") from None
+            said = _in_words(error, self.url)
+            raise UsageError(f"{self.shown}: {said}; make the bucket, or give another --store") from None
 
     def write_json(self, scope: str, key: str, value: Any) -> None:
         """Write JSON values as an object."""
@@ -124,11 +129,12 @@ class UnitStore:
                     if error.__context__ is None:
                         raise
                     cause = error.__context__
+                said = _in_words(cause, self.url)
                 if mend := _mend(cause):
-                    raise UsageError(f"{self.url}: {_in_words(cause)}; {mend}, or give another --store") from None
+                    raise UsageError(f"{self.shown}: {said}; {mend}, or give another --store") from None
                 if time.monotonic() - begun + pause > self._patience:
                     raise UsageError(
-                        f"{self.url}: out of reach for {self._patience:.0f} s ({_in_words(cause)}); run the same "
+                        f"{self.shown}: out of reach for {self._patience:.0f} s ({said}); run the same "
                         "command again when it answers, what is finished is kept"
                     ) from None
             time.sleep(pause)
@@ -156,10 +162,10 @@ def _opened(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
         raise UsageError("--store needs fsspec; install unimoe[cluster]") from None
     try:
         files, root = fsspec.url_to_fs(url)
-    except (ImportError, ValueError) as error:
+    except Exception as error:  # clients that connect at once have errors of their own kinds
         raise UsageError(
-            f"--store {url}: no client for such a store ({_in_words(error)}); give a folder, s3://BUCKET/FOLDER with "
-            "unimoe[cluster], or install the fsspec client it names"
+            f"--store {_without_password(url)}: no client for such a store ({_in_words(error, url)}); give a folder, "
+            "s3://BUCKET/FOLDER with unimoe[cluster], or install the fsspec client it names"
         ) from None
     return files, root.rstrip("/")
 
@@ -168,5 +174,14 @@ def _checksum(body: bytes) -> bytes:
     return hashlib.sha256(body).hexdigest().encode()
 
 
-def _in_words(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+def _without_password(url: str) -> str:
+    return re.sub(r"://[^/\s]*@", "://***@", url)
+
+
+def _in_words(error: BaseException, url: str) -> str:
+    """Return an error in a line, without what the store's URL holds before its host."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    before = re.search(r"://([^/\s]*)@", url)
+    for secret in before[1].split(":", 1) if before else ():
+        text = text.replace(secret, "***") if len(secret) > 3 else text
+    return text[:200]

@@ -100,6 +100,6 @@ def _fetched(recipe: Recipe, store: UnitStore) -> Path:
             for name in recipe["files"]:
                 content = store.read(recipe["scope"], name)
                 if content is None:
-                    raise DataError(f"{store.url}: {recipe['scope']}/{name} is missing or damaged; run again")
+                    raise DataError(f"{store.shown}: {recipe['scope']}/{name} is missing or damaged; run again")
                 (temporary / name).write_bytes(content)
     return folder

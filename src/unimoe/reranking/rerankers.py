@@ -126,6 +126,8 @@ class FunctionReranker:
         """
         found: Any = self._function(list(prepared))
         try:
+            if np.ma.is_masked(found):
+                raise TypeError  # numpy would show what is below the mask
             given = np.asarray(found.detach().cpu().double() if isinstance(found, torch.Tensor) else found)
             if np.iscomplexobj(given) or any(isinstance(value, str | bytes) for value in given.flat):
                 raise TypeError  # numpy would cut them, or read them as numbers

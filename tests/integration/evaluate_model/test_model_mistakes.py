@@ -54,6 +54,7 @@ class TestBadInput:
                 3,
                 ["query 'q0'", "the reranker returned 1 scores for", "return one for each"],
             ),
+            ("python:my_functions:masked", 3, ["the reranker returned MaskedArray; return a number for each pair"]),
             ("python:my_functions:words", 3, ["the reranker returned list; return a number for each pair"]),
             ("python:my_functions:digits", 3, ["the reranker returned list; return a number for each pair"]),
             ("python:my_functions:imaginary", 3, ["the reranker returned list; return a number for each pair"]),

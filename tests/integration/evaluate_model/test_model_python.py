@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.named_models import evaluate, result_of
 
 from unimoe.data.catalog import load_collection
@@ -20,6 +21,16 @@ class TestPython:
         corpus = load_collection(f"path:{data / 'toy'}", "test").corpus
         for scores in self.run_of(tmp_path, "longest").values():
             assert scores == {document: len(corpus[document].full_text) for document in scores}
+
+    def test_a_function_that_changes_the_folder_moves_no_results(
+        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(data)
+        done = evaluate(data, "python:my_functions:moving", Path("outputs"))
+        assert done.returncode == 0, done.stderr
+        assert result_of(tmp_path / "outputs", "moving").aggregate
+        assert not [*(tmp_path / "elsewhere").iterdir()]
 
     def test_a_reranker_with_the_methods_alone(self, data: Path, tmp_path: Path) -> None:
         for name in ("own", "of_one_query"):

@@ -262,3 +262,20 @@ class TestCommand:
     def test_it_answers_without_torch(self) -> None:
         code = "import sys, unimoe.cli.status, unimoe.engine.status; sys.exit('torch' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://me:pw-secret@127.0.0.1:9/folder",
+        "nowhere://me:pw-secret@host/folder",
+        "github://me:pw-secret@host/folder",
+        "sftp://me:pw-secret@127.0.0.1:9/folder",
+    ],
+)
+def test_a_store_that_cannot_be_reached_is_one_line_without_its_password(url: str) -> None:
+    done = call_script(MAIN, "status", url)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert f"{url.partition(':')[0]}://***@" in line
+    assert "pw-secret" not in done.stderr

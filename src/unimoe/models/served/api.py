@@ -69,6 +69,8 @@ class Endpoint:
         largest_batch: items of one request that the API takes; None for any number.
         from_root: whether the path begins at the server's root.
         probability: whether the score is a probability, of which the logit is taken.
+        refuses_long: whether a text that is too long is refused with all beside it, so that ``served.max_length`` cuts
+            it here.
     """
 
     path: str
@@ -78,6 +80,7 @@ class Endpoint:
     largest_batch: int | None = None
     from_root: bool = False
     probability: bool = False
+    refuses_long: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,14 @@ def not_blank(texts: Sequence[str]) -> list[str]:
     See https://github.com/openai/openai-python/issues/576.
     """
     return [text if text.strip() else "." for text in texts]
+
+
+def cut(text: str, tokens: int | None) -> str:
+    """Return the beginning of a text that has so many tokens, of three bytes each; all of it where there is no limit.
+
+    Tokenizers of servers are not here. English has four bytes a token, most other texts three at least.
+    """
+    return text if tokens is None else text.encode()[: 3 * tokens].decode(errors="ignore")
 
 
 def number(value: Any, index: int) -> float:
@@ -134,5 +145,8 @@ def _field(value: Any, name: str) -> Any:
 
 
 def _shown(value: Any) -> str:
-    text = "nothing" if value in (None, "") else " ".join(repr(value).split())
+    try:
+        text = "nothing" if value in (None, "") else " ".join(repr(value).split())
+    except RecursionError:
+        text = "lists within lists"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -19,6 +19,7 @@ from unimoe.config.served import ServedConfig
 from unimoe.errors import DataError, UsageError
 
 _AGAIN = "then run again: what was answered is kept"
+_PROXIES, _CERTIFICATES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"), ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 
 class ServerError(DataError):
@@ -73,10 +74,15 @@ class Client:
 
     def repeats_key(self, answer: Any) -> bool:
         """Return whether an answer repeats the key, so that no part of it may be shown."""
-        return bool(self._key) and str(self._key) in str(answer)
+        try:
+            return bool(self._key) and str(self._key) in str(answer)
+        except RecursionError:  # too many lists within lists to tell
+            return True
 
     async def _answer(self, url: str, body: dict[str, Any], unwanted: Callable[[], bool]) -> Any:
         import openai
+
+        from unimoe.models.served.bounded import AnswerTooLargeError
 
         try:
             return await self._post(url, body, unwanted)
@@ -95,7 +101,9 @@ class Client:
             said = self._said(error)
             status = "" if str(error.status_code) in said else f"{error.status_code} "
             raise self.error(f"{status}{said}; {_mend(error.status_code, self._settings)}") from None
-        except ValueError as error:  # JSON that is cut
+        except AnswerTooLargeError as error:
+            raise self.error(f"{error}; check served.api, and lower served.batch") from None
+        except (ValueError, RecursionError) as error:  # JSON that is cut, or nested without end
             raise self.error(
                 f"an answer that is no JSON, or not all of it ({self._said(error)}); look at the server's log, {_AGAIN}"
             ) from None
@@ -146,6 +154,8 @@ def _post_function(url: str, key: str | None, settings: ServedConfig) -> Callabl
     try:
         import openai
         from aiolimiter import AsyncLimiter
+
+        from unimoe.models.served.bounded import BoundedClient
     except ImportError as error:
         raise UsageError(
             f"a model behind a server needs the package {error.name}; run: uv sync --extra served "
@@ -155,21 +165,29 @@ def _post_function(url: str, key: str | None, settings: ServedConfig) -> Callabl
     per_minute = settings.requests_per_minute
     limiter = AsyncLimiter(1, 60 / per_minute) if per_minute else None
 
-    async def pace(_request: Any) -> None:
+    async def pace() -> None:  # of each request, retries too
         if limiter:
             await limiter.acquire()
 
-    client = openai.AsyncOpenAI(
-        api_key=key or "none",
-        base_url=url,
-        timeout=settings.timeout,
-        max_retries=settings.retries,
-        http_client=openai.DefaultAsyncHttpxClient(
+    try:
+        bounded = BoundedClient(settings.timeout, pace)
+    except Exception as error:  # of many kinds; their messages may hold a proxy's password
+        names = _CERTIFICATES if isinstance(error, OSError) else _PROXIES
+        found = [name for name in names if os.environ.get(name) or os.environ.get(name.lower())]
+        raise UsageError(
+            f"the environment's settings for connections cannot be used ({', '.join(found)}); correct or unset them "
+            "(a SOCKS proxy needs the package socksio)"
+        ) from None
+    try:
+        client = openai.AsyncOpenAI(
+            api_key=key or "none",
+            base_url=url,
             timeout=settings.timeout,
-            follow_redirects=False,  # a key goes to the address given and to no other
-            event_hooks={"request": [pace]},  # retries too
-        ),
-    )
+            max_retries=settings.retries,
+            http_client=bounded,
+        )
+    except Exception as error:  # a host name or port that httpx alone refuses
+        raise UsageError(f"{url}: no address of a server ({error}); write https://HOST/v1") from None
     client.organization = client.project = None  # those of OPENAI_ORG_ID are another server's
     in_flight = asyncio.Semaphore(settings.requests_in_flight)
     headers: Any = {"Authorization": f"Bearer {key}" if key else openai.Omit()}
@@ -191,5 +209,5 @@ def _mend(status: int, settings: ServedConfig) -> str:
     if status == 429:
         return f"lower served.requests_per_minute or served.requests_in_flight, {_AGAIN}"
     if status < 500:
-        return "check served.api and served.model, and lower served.batch or served.max_length if it is too much"
+        return "check served.api and served.model, and set a lower served.batch or served.max_length if it is too much"
     return f"look at the server's log, {_AGAIN}"

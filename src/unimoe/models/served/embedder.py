@@ -17,7 +17,7 @@ from unimoe.models.batching import batches
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.prompts import well_formed
 from unimoe.models.served.answers import KeptVectors
-from unimoe.models.served.api import API, vector
+from unimoe.models.served.api import API, cut, vector
 from unimoe.models.served.asking import Asker, Request
 from unimoe.models.served.client import Client
 from unimoe.models.served.probe import PROBE_TEXTS, fingerprint, identity, record_file, served_name
@@ -60,7 +60,9 @@ class ServedEmbedder:
         self._prefixes = dict(prefixes or {})
         self._record = record or record_file(self._client, settings, "embed", [])
         self.name = served_name(settings)
-        self.prompt_name = f"server@{hash_json(self._prefixes)}"
+        self._cut_at = settings.max_length if api.embed.refuses_long else None
+        asked = self._prefixes if self._cut_at is None else [self._prefixes, self._cut_at]
+        self.prompt_name = f"server@{hash_json(asked)}"
         self.usage: dict[str, float] = {}
         self._kept: KeptVectors | None = None  # until it is known which model answers
 
@@ -72,12 +74,13 @@ class ServedEmbedder:
             DataError: the server does not answer, or another model answers than before.
         """
         try:
-            found = self.encode(PROBE_TEXTS, prefix="")
+            found = self._asked(PROBE_TEXTS, self._asker.batch)
         except InputError as error:
             raise DataError(error.reason) from None
         values = found.ravel().tolist()
         known = identity(self._client, self._settings, fingerprint(self._client, self._settings, values, self._record))
-        self._kept = KeptVectors(cache_dir("served", "vectors", hash_json([known, self._settings.max_length])))
+        at_server = None if self._cut_at else self._settings.max_length
+        self._kept = KeptVectors(cache_dir("served", "vectors", hash_json([known, at_server])))
         return known
 
     @property
@@ -120,8 +123,11 @@ class ServedEmbedder:
                 "a server cuts texts at its own limit; leave retrieval.query_length and retrieval.document_length null"
             )
         before = self._prefixes.get(kind, "") if prefix is None else prefix
-        prepared = [well_formed(before + text) for text in texts]
-        size = min(self._asker.batch, batch_size or self._asker.batch)
+        prepared = [cut(well_formed(before + text), self._cut_at) for text in texts]
+        return self._asked(prepared, min(self._asker.batch, batch_size or self._asker.batch), advance)
+
+    def _asked(self, prepared: Sequence[str], size: int, advance: Advance | None = None) -> Vectors:
+        """Return the vectors of texts as they are, ``size`` of them in a request."""
         parts = list(batches(prepared, size))
         kept = [self._kept.read(part) if self._kept else None for part in parts]
         found = {number: vectors for number, vectors in enumerate(kept) if vectors is not None}

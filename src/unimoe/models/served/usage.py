@@ -11,6 +11,9 @@ from unimoe.config.served import ServedConfig
 CHARACTERS_PER_TOKEN = 4
 """Of English prose, about."""
 
+_MOST = 10**12
+"""Tokens or searches of one answer; a server that names more does not know."""
+
 Usage = Mapping[str, float]
 """Amounts by name: ``requests``, ``tokens`` and ``searches`` where the server names them, ``price`` if configured."""
 
@@ -82,4 +85,4 @@ def _part(value: Any, name: str) -> Any:
 
 def _amount(value: Any, name: str) -> float:
     amount = _part(value, name)
-    return float(amount) if isinstance(amount, int | float) and 0 <= amount < float("inf") else 0.0
+    return float(amount) if isinstance(amount, int | float) and 0 <= amount <= _MOST else 0.0

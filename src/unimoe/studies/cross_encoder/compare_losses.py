@@ -121,7 +121,12 @@ def compare_losses(
     if not data.test:
         raise UsageError("evaluation.test is empty, and the lists' source has no test split; name a collection")
     gates = wanted_gates(arms, seeds, [one.dataset for one in data.test])
-    if gates:
+    if gates and not rates:  # the shared rate suits some losses better than others
+        stderr.print(
+            "note: no gate is registered, since all losses share one rate; give --rates, so that each has its own",
+            soft_wrap=True,
+        )
+    elif gates:
         register_gates(gates, Path(base.output_dir))
     tuning_seed = max(seeds) + 100
     own = (

@@ -6,7 +6,7 @@ import importlib
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -66,7 +66,8 @@ class PythonReranker:
 def _raising_one_line(method: Callable[..., Any], where: str) -> Callable[..., Any]:
     def call(*arguments: Any, **named: Any) -> Any:
         try:
-            return method(*arguments, **named)
+            with chdir("."):  # a function that goes elsewhere takes no relative path of ours with it
+                return method(*arguments, **named)
         except UnimoeError:
             raise
         except (Exception, SystemExit) as error:  # anything that a user's code raises
@@ -78,7 +79,8 @@ def _raising_one_line(method: Callable[..., Any], where: str) -> Callable[..., A
 def _imported(text: str, name: str) -> ModuleType:
     with _from_current_folder():
         try:
-            return importlib.import_module(name)
+            with chdir("."):
+                return importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name and (name == error.name or name.startswith(f"{error.name}.")):
                 raise UsageError(

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -205,6 +206,76 @@ class TestRefusals:
             reranker(server, tmp_path, "openai")
         with pytest.raises(UsageError, match=r"served\.api cohere: it does not embed"):
             embedder(server, tmp_path, "cohere")
+
+
+class TestBounds:
+    @pytest.mark.parametrize("fault", ["drips headers", "drips its body"])
+    def test_an_answer_that_drips_is_out_of_time_and_asked_for_again(
+        self, fault: Fault, server: ModelServer, tmp_path: Path
+    ) -> None:
+        server.fails = lambda _: fault
+        with pytest.raises(InputError, match=r"no answer within 1 s \(tries: 2\); raise served\.timeout"):
+            embedder(server, tmp_path, timeout=1, retries=1).encode(["a cat"])
+        assert len(server.received) == 2
+
+    def test_waiting_for_its_turn_is_no_part_of_a_requests_time(self, server: ModelServer, tmp_path: Path) -> None:
+        found = embedder(server, tmp_path, timeout=1, retries=0, requests_per_minute=100, batch=3).encode(TEXTS)
+        assert len(found) == len(TEXTS)
+
+    @pytest.mark.parametrize(("fault", "most"), [("blanks without end", 512 * 2**20), ("packed blanks", 2**20)])
+    def test_an_answer_without_end_is_not_read_to_its_end(
+        self, fault: Fault, most: int, server: ModelServer, tmp_path: Path
+    ) -> None:
+        server.faults = [fault]
+        with pytest.raises(InputError, match=r"an answer of more than 128 MiB; check served\.api, and lower served"):
+            embedder(server, tmp_path).encode(["a cat"])
+        assert server.sent < most
+        assert len(server.received) == 1
+
+    @pytest.mark.parametrize("fault", ["nested", "deeply nested"])
+    @pytest.mark.parametrize("key", ["", KEY])
+    def test_lists_within_lists_are_one_line(
+        self, fault: Fault, key: str, server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("UNIMOE_API_KEY", key)
+        server.faults = [fault]
+        with pytest.raises(InputError, match="server's log"):
+            embedder(server, tmp_path, "tei-embed").encode(["a cat"])
+
+    @pytest.mark.parametrize("api", ["openai", "jina"])
+    def test_an_amount_that_nobody_can_bill_is_left_out(self, api: str, server: ModelServer, tmp_path: Path) -> None:
+        server.fails = lambda _: "huge usage"
+        if api == "openai":
+            asked: Any = embedder(server, tmp_path)
+            asked.encode(["a cat"])
+        else:
+            asked = reranker(server, tmp_path, api)
+            asked.score(asked.prepare([("a cat", "a dog")]))
+        assert asked.usage == {"requests": 1}
+
+
+class TestEnvironment:
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("HTTP_PROXY", "what://me:pw-secret@host"),
+            ("https_proxy", "http://me:pw-secret/@host"),
+            ("ALL_PROXY", "socks5://me:pw-secret@host"),
+            ("SSL_CERT_FILE", "/no/such/file"),
+        ],
+    )
+    def test_a_setting_that_means_nothing_is_named(
+        self, name: str, value: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(name, value)
+        with pytest.raises(UsageError, match=f"{name.upper()}.*; correct or unset them") as caught:
+            Client("https://host/v1", settings("jina"))
+        assert "pw-secret" not in str(caught.value)
+
+    @pytest.mark.parametrize("url", ["http://256.1.1.1/v1", "http://[::1]x/v1"])
+    def test_a_host_that_no_client_takes_is_named(self, url: str) -> None:
+        with pytest.raises(UsageError, match=r"no address of a server \(.*\); write https://HOST/v1"):
+            Client(url, settings("jina"))
 
 
 class TestPace:

@@ -92,6 +92,24 @@ def test_a_blank_text_is_embedded_as_a_full_stop(api: str, server: ModelServer, 
     assert (vectors[3] != vectors[2]).any()
 
 
+def test_a_text_that_is_too_long_for_openai_is_cut_and_no_other_is_paid_for_twice(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    long = "naïve " * 100
+    server.fails = lambda body: "too long" if body.count("ve na") > 40 else None
+    with pytest.raises(InputError, match=r"400.*maximum context.*set a lower .* or served\.max_length"):
+        known(server, tmp_path, requests_in_flight=1).encode([*TEXTS[:6], long])
+    paid = asked(server)
+    assert len(paid) == 6
+    again = known(server, tmp_path, max_length=60)
+    found = again.encode([*TEXTS[:6], long])
+    (sent,) = asked(server)
+    assert long.startswith(sent)
+    assert 179 <= len(sent.encode()) <= 180
+    np.testing.assert_allclose(found, embedder(server, tmp_path).encode([*TEXTS[:6], sent]), atol=1e-6)
+    assert again.prompt_name != embedder(server, tmp_path).prompt_name
+
+
 def test_libraries_of_this_machine_change_no_vectors_of_a_server(
     server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,4 +14,6 @@ def embed(settings: ServedConfig, texts: Sequence[str]) -> dict[str, Any]:
     return {"model": settings.model, "input": not_blank(texts), "encoding_format": "float"}
 
 
-register_api("openai", API(embed=Endpoint("/embeddings", embed, Rows("data", "embedding"), largest_batch=2048)))
+_EMBED = Endpoint("/embeddings", embed, Rows("data", "embedding"), largest_batch=2048, refuses_long=True)
+
+register_api("openai", API(embed=_EMBED))
