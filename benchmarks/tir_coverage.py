@@ -66,8 +66,8 @@ WIDE: tuple[tuple[Kind, float, float, int], ...] = (
 SUITE_SIZES, SUITE_MEANS = (300, 323, 648, 1_000, 1_406), (0.65, 0.35, 0.40, 0.30, 0.50)
 """As many queries as SciFact, NFCorpus, FiQA2018, SCIDOCS and ArguAna have."""
 
-MARK_SIZES, MARK_SYSTEMS, MARK_SHARE = (50, 300, 1_000), 8, 4
-"""The default table of eight systems and three datasets: every two systems on each. A fourth of the experiments tells
+MARK_SIZES, MARK_SYSTEMS, MARK_SHARE = (50, 300, 1_000), 8, 6
+"""The default table of eight systems and three datasets: every two systems on each. A sixth of the experiments tells
 enough."""
 
 MARK_ROWS = len(MARK_SIZES) * math.comb(MARK_SYSTEMS, 2)

@@ -32,7 +32,7 @@ class Finding:
     paired: bool  # whether seeds pair
     queries: int  # of all datasets together
     means: tuple[float, float]  # of each arm, averaged over datasets, in the metric's unit (0 to 1)
-    runs: tuple[tuple[float, ...], tuple[float, ...]]  # the same of every run of each arm; none where each has one dataset
+    runs: tuple[tuple[float, ...], tuple[float, ...]]  # the same of every run on all datasets, by arm
     by_seed: dict[int, float]  # the gate's value, of the seeds that have one
     estimate: Estimate  # TIR (a ratio) or system minus baseline (in the metric's unit), with its interval
     label: Label  # the one that holds the confidence the gate asks for, else INCONCLUSIVE

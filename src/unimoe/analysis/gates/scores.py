@@ -83,6 +83,7 @@ class GateScores:
 
     def without(self, seed: Seed, arm: int | None = None) -> GateScores:
         """Return the same without one seed, of one arm or of both."""
+
         def kept(place: int, of_arm: Sequence[Seed]) -> list[bool]:
             return [other != seed or arm not in (None, place) for other in of_arm]
 

@@ -88,9 +88,8 @@ class TestRefusals:
 
     def test_no_seed_with_a_result_on_every_dataset(self, tmp_path: Path) -> None:
         held = {"d0": (0, 1), "d1": (1, 2), "d2": (0, 2)}
-        items = [
-            make_result(arm, s, [0.5] * 8, dataset=d) for arm in INTERFERENCE_ARMS for d, seeds in held.items() for s in seeds
-        ]
+        places = [(dataset, seed) for dataset, seeds in held.items() for seed in seeds]
+        items = [make_result(arm, s, [0.5] * 8, dataset=d) for arm in INTERFERENCE_ARMS for d, s in places]
         gate = register(tmp_path, **INTERFERENCE | {"datasets": list(held)})
         with pytest.raises(DataError, match=r"rank_only_r8 has no seed with a result on each of .*evaluate one seed"):
             judge(results(items), gate, "it")
