@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import combinations
 from typing import TypeAlias
 
 import numpy as np
@@ -82,7 +83,7 @@ def judge(setting: Setting, reps: int, rng: np.random.Generator) -> Counts:
 
 
 def mark(setting: Setting, reps: int, rng: np.random.Generator) -> Counts:
-    """Simulate comparison tables of equal systems against one baseline; each table is one family."""
+    """Simulate comparison tables of every two of some equal systems; each table is one family."""
     worlds = setting.worlds
     centres = [world.centre(world.mean) for world in worlds]
     found: Counts = Counter()
@@ -90,8 +91,7 @@ def mark(setting: Setting, reps: int, rng: np.random.Generator) -> Counts:
         p_values = []
         drawn = draw(worlds, setting.sizes, setting.runs, rng, paired=setting.paired)
         for world, centre, arms in zip(worlds, centres, drawn, strict=True):
-            baseline, *systems = (world.scores(arm + centre) for arm in arms)
-            for system in systems:
+            for system, baseline in combinations([world.scores(arm + centre) for arm in arms], 2):
                 p = difference(system, baseline, paired=setting.paired)[0].p
                 p_values.append(1.0 if p is None else p)
                 found["query row", 0.0] += _p_over_queries(system, baseline) < ALPHA

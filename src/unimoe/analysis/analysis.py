@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from unimoe.analysis.arms import NotComputable, missing_pairs
-from unimoe.analysis.comparisons import ITERATIONS, Comparison, Question, compare_arms
+from unimoe.analysis.comparisons import ITERATIONS, Comparison, Question, compare_arms, questions_of
 from unimoe.analysis.drilldown import QueryCase, drill_down_all
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
 from unimoe.analysis.gates.judging import Judgment, Outcome, judge_all
@@ -72,9 +72,14 @@ class Analysis:
         return missing_pairs(self.results)
 
     @cached_property
+    def questions(self) -> tuple[Question, ...]:
+        """What to compare."""
+        return questions_of(self.results) if self._questions is None else tuple(self._questions)
+
+    @cached_property
     def comparisons(self) -> tuple[Comparison, ...]:
         """The paired comparisons of arms: one family of tests."""
-        return compare_arms(self.results, self._questions, iterations=self.iterations, seed=self.seed)
+        return compare_arms(self.results, self.questions, iterations=self.iterations, seed=self.seed)
 
     @cached_property
     def cases(self) -> dict[tuple[str, str], tuple[QueryCase, ...]]:

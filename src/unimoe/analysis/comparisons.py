@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT, has_role, pairs
+from unimoe.analysis.kept import tests_kept
 from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear, estimate, holm
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
 from unimoe.analysis.statistics.variance import Array, Estimand, groups_of, moments
@@ -88,12 +89,16 @@ class Comparison:
         return (self.wins + self.ties / 2.0) / self.queries
 
     @property
+    def alone(self) -> tuple[str, ...]:
+        """The arms with one run, which the row takes as it is: nothing is known of their other seeds."""
+        arms = zip((self.system, self.baseline), self.seeds, strict=True)
+        return tuple(arm for arm, seeds in arms if len(seeds) == 1 and seeds[0] is not None)
+
+    @property
     def holds_for(self) -> str:
         """What the interval holds for beyond the data: other queries, and other seeds of the arms with several."""
-        varied = [len(seeds) > 1 for seeds in self.seeds]
-        fixed = [len(seeds) == 1 and seeds[0] is not None for seeds in self.seeds]
-        if any(varied):
-            return "seeds and queries" if not any(fixed) else "queries, seeds of one arm"
+        if any(len(seeds) > 1 for seeds in self.seeds):
+            return "seeds and queries" if not self.alone else "queries, seeds of one arm"
         return "queries"
 
 
@@ -124,12 +129,14 @@ def compare_arms(
 
 
 def questions_of(results: Results) -> tuple[Question, ...]:
-    """Return the comparisons that the names of the arms ask for.
+    """Return the comparisons that ``compare`` kept in the folder, else those that the names of the arms ask for.
 
     Each trained arm is compared with zero-shot and with the first stage, each joint arm with its specialist. Systems
     whose names give them no such role are compared with each other, or with the two baselines alone where there are
     many of them.
     """
+    if (kept := tests_kept(results.output_dir)) is not None:
+        return tuple(Question(key, *arms) for key, *arms in kept if all(results.measured(key, arm) for arm in arms))
     asked: dict[tuple[str, frozenset[str]], Question] = {}
     for key in results.dataset_keys:
         arms = list(dict.fromkeys(r.config_name for r in results.measured(key)))

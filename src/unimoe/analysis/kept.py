@@ -1,10 +1,10 @@
-"""A comparison kept in a folder: its results, its gates, and a marker that says what it compares."""
+"""A comparison kept in a folder: its results, its gates, and a marker that says what it compares and tests."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from unimoe.analysis.gates.definitions import Registration
 from unimoe.analysis.gates.registration import REGISTERED, register, registered_in
@@ -16,11 +16,21 @@ from unimoe.results.folder import Results
 
 MARKER = "comparison.json"  # says what a folder compares, and that nothing else made the results there
 
+Test: TypeAlias = tuple[str, str, str]  # ``task/dataset``, system and baseline
+
 
 def keep(
-    results: Results, gates: Registration | None, *, overwrite: bool, source: Path | None = None
+    results: Results,
+    gates: Registration | None,
+    tests: Iterable[Test],
+    *,
+    overwrite: bool,
+    source: Path | None = None,
 ) -> Registration | None:
     """Write results to their ``output_dir``, with the gates that judge them, and return the gates registered there.
+
+    The tests are written too, so that an analysis of the folder has the same family of them; other tests of the same
+    results are no other comparison.
 
     Sidecars come from the folder ``source`` where the results hold no details of queries.
 
@@ -34,9 +44,7 @@ def keep(
         "results": {_place(result): _content(result) for result in results.everything},
     }
     if (folder / MARKER).exists():
-        there = read_json(folder / MARKER)
-        if not isinstance(there, dict) or not isinstance(there.get("results"), dict):
-            raise DataError(f"{folder / MARKER}: not what a comparison writes; choose another --output-dir")
+        there = _marker(folder)
         difference = _difference(there, facts)
         if difference and not overwrite:
             raise DataError(
@@ -48,10 +56,23 @@ def keep(
         raise DataError(f"{folder} holds results that no comparison made; choose another --output-dir")
     if gates is not None and not (folder / MARKER).exists():
         register(gates, folder)
-    write_sealed(folder / MARKER, facts)
+    write_sealed(folder / MARKER, facts | {"tests": list(tests)})
     for result in results.everything:
         write_result(folder, result, _detail(results, result, source))
     return registered_in(folder)
+
+
+def tests_kept(folder: Path) -> list[Test] | None:
+    """Return what the comparison kept in a folder tests; None where there is none, or one of an earlier version."""
+    tests = _marker(folder).get("tests") if (folder / MARKER).exists() else None
+    return None if tests is None else [(key, system, baseline) for key, system, baseline in tests]
+
+
+def _marker(folder: Path) -> dict[str, Any]:
+    there = read_json(folder / MARKER)
+    if not isinstance(there, dict) or not isinstance(there.get("results"), dict):
+        raise DataError(f"{folder / MARKER}: not what a comparison writes; choose another --output-dir")
+    return there
 
 
 def _detail(results: Results, result: EvalResult, source: Path | None) -> DrillDown | None:

@@ -55,6 +55,11 @@ class SystemComparison:
         return self.analysis.results
 
     @property
+    def questions(self) -> tuple[Question, ...]:
+        """What is tested."""
+        return self.analysis.questions
+
+    @property
     def comparisons(self) -> tuple[Comparison, ...]:
         """The tests, one family: Holm's correction counts all of them."""
         return self.analysis.comparisons
@@ -64,7 +69,8 @@ class SystemComparison:
 
         ``difference`` is the system's mean minus the baseline's, with its 95 % interval and p. Only the main metric is
         tested; rows of the other metrics, and those of the baseline, have None there. ``beats`` holds the letters of
-        the systems whose main metric is significantly lower on the dataset.
+        the systems whose main metric is significantly lower on the dataset, in brackets where one of the two has a
+        single run.
         """
         import pandas as pd  # only loaded by those who ask for a frame
 

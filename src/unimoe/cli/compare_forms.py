@@ -16,7 +16,7 @@ from unimoe.analysis.gates.definitions import Registration, load_gates
 from unimoe.analysis.gates.judging import Refusal, exit_code
 from unimoe.analysis.gates.output import filled, gate_lines, gates_as_json
 from unimoe.analysis.gates.registration import gate_of, registered_in
-from unimoe.analysis.kept import MARKER, keep
+from unimoe.analysis.kept import MARKER, Test, keep
 from unimoe.analysis.report.systems import systems_headlines
 from unimoe.analysis.systems import Pairs, SystemComparison, compare_systems, comparison_row, in_order
 from unimoe.analysis.tables import Table
@@ -103,9 +103,9 @@ def judge_runs(request: Request) -> int:
         datasets = list(dict.fromkeys(run.source.judged.dataset for run in scored.runs))
         gate = gate_of(Pair(TASK, specialist, joint), datasets=datasets, metric=results.results[0].main_metric)
         gates = Registration({"interference": gate})
-    if request.output_dir is not None:
-        gates = keep(results, gates, overwrite=request.overwrite) or gates
     questions = [Question(key, joint, specialist) for key in results.dataset_keys]
+    if request.output_dir is not None:
+        gates = keep(results, gates, _tests(questions), overwrite=request.overwrite) or gates
     analysis = Analysis(results, gates, questions=questions, iterations=request.iterations, seed=request.seed)
     if request.as_json:
         _print_json(
@@ -137,9 +137,10 @@ def tabulate_runs(request: Request) -> None:
     baseline = next(iter(patterns)) if request.baseline else None
     ordered = in_order(list(patterns), baseline)
     scored = _score(request, patterns, f"comparison of {', '.join(ordered)}", request.metrics or [_METRIC])
+    found = _compared(request, scored.results, ordered, baseline)
     if request.output_dir is not None:
-        keep(scored.results, None, overwrite=request.overwrite)
-    _tabulate(request, scored.results, ordered, baseline, scored)
+        keep(scored.results, None, _tests(found.questions), overwrite=request.overwrite)
+    _tabulate(request, found, scored)
 
 
 def tabulate_folder(request: Request, folder: Path) -> None:
@@ -154,20 +155,27 @@ def tabulate_folder(request: Request, folder: Path) -> None:
     metrics = [canonical_metric(name) for name in request.metrics]
     chosen = [with_metrics(r, metrics) for r in held.results if r.config_name in wanted and r.key in keys]
     results = Results(request.output_dir or folder, chosen, allow=request.allow)
+    found = _compared(request, results, ordered, request.baseline)
     if request.output_dir is not None:
         if request.output_dir.resolve() == folder.resolve():
             raise UsageError(f"--output-dir {folder} is what --results reads; choose another folder")
-        keep(results, registered_in(folder), overwrite=request.overwrite, source=folder)
-    _tabulate(request, results, ordered, request.baseline, None)
+        gates = registered_in(folder)
+        keep(results, gates, _tests(found.questions), overwrite=request.overwrite, source=folder)
+    _tabulate(request, found, None)
 
 
-def _tabulate(
-    request: Request, results: Results, systems: Sequence[str], baseline: str | None, scored: ScoredSystems | None
-) -> None:
-    found = compare_systems(results, systems, baseline, request.pairs, iterations=request.iterations, seed=request.seed)
+def _compared(request: Request, results: Results, systems: Sequence[str], baseline: str | None) -> SystemComparison:
+    return compare_systems(results, systems, baseline, request.pairs, iterations=request.iterations, seed=request.seed)
+
+
+def _tests(questions: Sequence[Question]) -> list[Test]:
+    return [(question.key, question.system, question.baseline) for question in questions]
+
+
+def _tabulate(request: Request, found: SystemComparison, scored: ScoredSystems | None) -> None:
     if request.as_json:
         _print_json(
-            results,
+            found.results,
             scored,
             baseline=found.baseline,
             pairs=found.pairs,

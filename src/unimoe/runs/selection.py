@@ -6,6 +6,7 @@ import glob
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TypeAlias
 
@@ -188,11 +189,12 @@ def select_runs(
 def _seeds(files: Sequence[Sequence[tuple[Path, Named]]], *, in_order: bool) -> list[Sequence[int]]:
     """Return the seed of each file of each dataset: files that differ in the dataset alone are of one training.
 
-    Where no training has a file on every dataset, the names say nothing, and seeds are places.
+    Where no two datasets share a name, each file is a training of its own, and seeds count on over the datasets.
     """
     runs = [[run for _, run in of_dataset] for of_dataset in files]
-    if len(runs) == 1 or not set.intersection(*map(set, runs)):
-        return [range(len(of_dataset)) for of_dataset in runs]
+    ends = list(accumulate(map(len, runs)))
+    if len(set().union(*runs)) == ends[-1]:
+        return [range(end - len(of_dataset), end) for of_dataset, end in zip(runs, ends, strict=True)]
     every = {run for of_dataset in runs for run in of_dataset}
     order = sorted(every, key=lambda run: (run[0] if in_order else 0, natural_key(run[1]), run[0]))
     return [[order.index(run) for run in of_dataset] for of_dataset in runs]

@@ -18,7 +18,7 @@ from support.runs import (
     dataset_options,
     write_systems,
 )
-from support.scripts import Done
+from support.scripts import Done, call_script
 
 from unimoe.analysis import compare as public
 from unimoe.metrics import score_run
@@ -86,8 +86,8 @@ class TestTableOfSystems:
     def test_letters_name_who_is_beaten(self, made: tuple[Done, Path]) -> None:
         with (made[1] / "analysis" / "tables" / "overview.csv").open(encoding="utf-8") as file:
             row = next(row for row in csv.DictReader(file) if row["Dataset"] == "cran")
-        assert row["mono (c) symbols"] == "abd"
-        assert row["colbert (b) symbols"] == "ad"
+        assert row["mono (c) symbols"] == "(ad)", "bm25 and splade have one run each"
+        assert row["colbert (b) symbols"] == "(a)"
 
     @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex; .ci/run installs it")
     def test_its_latex_compiles(self, made: tuple[Done, Path], tmp_path: Path) -> None:
@@ -133,6 +133,21 @@ class TestTableOfSystems:
         patterns = [f"{tmp_path}/{{dataset}}/{name}-seed*.trec" for name in "ab"]
         done = compare(*dataset_options(tmp_path, ["x", "y"]), "--systems", *patterns, "--json")
         assert [row["baseline_runs"] for row in json.loads(done.stdout)["comparisons"]] == [2, 3]
+
+    @pytest.mark.parametrize("pairs", ["all", "baseline"])
+    def test_an_analysis_of_the_folder_has_the_same_tests(self, tmp_path: Path, pairs: str) -> None:
+        """With nine systems all tests, all letters and both tables were gone."""
+        names = [f"s{number}" for number in range(9)]
+        write_systems(tmp_path, {"x": 20}, {name: (0.5 + 0.2 * i, 1) for i, name in enumerate(names)})
+        files = [f"{tmp_path}/{{dataset}}/{name}.trec" for name in names]
+        out = tmp_path / "out"
+        options = ("--baseline", files[0], "--systems", *files[1:], "--pairs", pairs, "--output-dir", str(out))
+        assert compare(*dataset_options(tmp_path, ["x"]), *options).returncode == 0
+        tables = {name: out / "analysis" / "tables" / f"{name}.csv" for name in ("significance", "comparison")}
+        before = {name: path.read_text(encoding="utf-8") for name, path in tables.items()}
+        assert before["significance"].count(" − ") >= (36 if pairs == "all" else 8)
+        assert call_script("analyze_results.py", "tables", "--output-dir", out).returncode == 0
+        assert {name: path.read_text(encoding="utf-8") for name, path in tables.items()} == before
 
     @pytest.mark.usefixtures("without_report")
     def test_any_folder_of_results_is_compared(self, made: tuple[Done, Path], tmp_path: Path) -> None:

@@ -89,6 +89,41 @@ class TestVerdict:
         assert gate["seeds"] == {"specialist": [0, 2, 3], "joint": [0, 1, 2]}
         assert gate["datasets"]["y"]["seeds"]["specialist"] == [0, 1, 2, 3]
 
+    def test_trainings_whose_names_differ_between_datasets_are_never_matched_by_place(self, tmp_path: Path) -> None:
+        """Which content was called s5, s6 or s7 on the second dataset moved PASS from .926 to .998."""
+        write_systems(tmp_path, {"x": 20, "y": 30}, {"a": (1.0, 3), "b": (1.4, 3)})
+        runs = {name: [tmp_path / "y" / f"{name}-seed{n}.trec" for n in (1, 2, 3)] for name in "ab"}
+        content = {name: [path.read_bytes() for path in paths] for name, paths in runs.items()}
+        files = [f"{tmp_path}/{{dataset}}/{name}-s*.trec" for name in "ab"]
+        found = []
+        for order in itertools.permutations(range(3)):
+            for name, paths in runs.items():
+                for place, path in enumerate(paths):
+                    path.unlink(missing_ok=True)
+                    other = content[name][order[place] if name == "a" else place]
+                    path.with_name(f"{name}-s{place + 5}.trec").write_bytes(other)
+            given = ("--specialist", files[0], "--joint", files[1], *dataset_options(tmp_path, ["x", "y"]))
+            (gate,) = json.loads(compare(*given, "--json").stdout)["gates"]["gates"]
+            found.append(gate)
+        lows = [gate["interval"]["low"] for gate in found]
+        assert lows == pytest.approx([lows[0]] * 6, rel=1e-9)
+        assert found[0]["seeds"]["specialist"] == [0, 1, 2, 3, 4, 5]
+        assert found[0]["datasets"]["y"]["seeds"]["specialist"] == [3, 4, 5]
+        assert any("no run of specialist and joint has the same name on two datasets" in n for n in found[0]["notes"])
+
+    def test_one_run_against_three_has_one_interval(self, arms: Arms, tmp_path: Path) -> None:
+        """The headline took queries alone, and the row beside it the three runs' seeds too."""
+        a, b, q = arms
+        for files in ((a[:1], b, q), (a, b[:1], q)):
+            found = judged(files, "--output-dir", tmp_path / files[0][0].stem / str(len(files[0])))
+            (row,), gate = found["comparisons"], found["gate"]
+            assert gate["label"] == "INCONCLUSIVE"
+            assert row["holds_for"] == "queries, seeds of one arm"
+            assert gate["interval"]["estimand"] == "seeds_and_queries"
+        said = words_of(compare_arms((a[:1], b, q)))
+        assert "other training seeds of one arm and other queries" in said
+        assert "Letters in brackets hold for other queries alone" in said
+
     def test_texts_of_queries_and_ranks_of_relevant_documents(self, one_query: Arms, tmp_path: Path) -> None:
         queries = tmp_path / "queries.tsv"
         queries.write_text("q1\twhat is [red] here?\n", encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from unimoe.analysis.comparisons import (
     difference,
     questions_of,
 )
+from unimoe.analysis.statistics.estimates import holm
 from unimoe.analysis.tables.comparisons import comparisons_table
 from unimoe.errors import DataError, UsageError
 from unimoe.results import EvalResult
@@ -263,3 +265,38 @@ class TestBeforeAfter:
     def test_a_metric_that_was_not_computed_is_refused(self) -> None:
         with pytest.raises(DataError, match="no per-query 'recall@5'"):
             compare_arms(self.items(), [Question("reranking/one", "minilm", "bm25", "recall@5")])
+
+
+class TestMarksOfLargeTables:
+    def test_few_tables_of_equal_systems_have_a_mark(self) -> None:
+        """Satterthwaite's t marked a third of such tables: 84 rows ask for p of .0006, far out in its tail."""
+        rng = np.random.default_rng(3)
+        tables, marked, rows = 60, 0, 0
+        for _ in range(tables):
+            p_values = []
+            for queries in (50, 300, 1_000):
+                base, luck = rng.normal(0.6, 0.3, queries), rng.normal(0.0, 0.04, (8, 3, 1))
+                systems = base + rng.normal(0.0, 0.15, (8, 1, queries)) + rng.normal(0.0, 0.15, (8, 3, queries)) + luck
+                for first, second in combinations(systems, 2):
+                    p = difference(first, second, paired=True)[0].p
+                    assert p is not None
+                    p_values.append(p)
+            marked += min(holm(p_values)) < 0.05
+            rows += sum(p < 0.05 for p in p_values)
+        assert marked <= 6
+        assert 0.03 <= rows / (84 * tables) <= 0.07, "single rows keep their level"
+
+    @pytest.mark.parametrize("paired", [True, False])
+    def test_p_is_five_percent_where_the_interval_ends(self, paired: bool) -> None:
+        rng = np.random.default_rng(9)
+        system, baseline = simulate(3, 60, 0.0, rng=rng, seed_sd=0.02)
+        ends = difference(system, baseline, paired=paired)[0].interval
+        assert ends is not None
+        for end, side in ((ends[0], 1.0), (ends[1], -1.0)):
+            just_in, just_out = (
+                difference(system - end + side * step, baseline, paired=paired)[0].p for step in (-1e-7, 1e-7)
+            )
+            assert just_in == pytest.approx(0.05, rel=1e-3)
+            assert just_out == pytest.approx(0.05, rel=1e-3)
+        far = [difference(system + shift, baseline, paired=paired)[0].p or 0.0 for shift in (0.1, 0.2, 0.4)]
+        assert 0.05 > far[0] > far[1] > far[2] > 0.0

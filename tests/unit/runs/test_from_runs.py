@@ -195,13 +195,13 @@ class TestPatterns:
         assert numbers["b-1"] == {n - 1: f"mono-seed{n}" for n in range(1, 12)}
         assert numbers["a"] == {seed: stem for seed, stem in numbers["b-1"].items() if seed != 1}
 
-    def test_names_that_no_two_datasets_share_are_counted_by_place(self, tmp_path: Path) -> None:
+    def test_names_that_no_two_datasets_share_are_trainings_of_their_own(self, tmp_path: Path) -> None:
         write_systems(tmp_path, {"x": 2, "y": 2}, {"mono": (1.0, 2)})
         for number in (1, 2):
             (tmp_path / "y" / f"mono-seed{number}.trec").rename(tmp_path / "y" / f"mono-on-monday-{number}.trec")
         datasets = select_datasets(None, [str(tmp_path / "x.qrels"), str(tmp_path / "y.qrels")], None)
         found = select_runs({"mono": [Pattern.parse("--systems", f"{tmp_path}/{{dataset}}/mono-*.trec")]}, datasets)
-        assert [source.seed for source in found] == [0, 1, 0, 1]
+        assert [source.seed for source in found] == [0, 1, 2, 3]
 
     def test_of_several_datasets_hold_their_place(self, tmp_path: Path) -> None:
         write_systems(tmp_path, {"x": 2, "y": 2}, {})

@@ -12,7 +12,7 @@ import numpy as np
 from unimoe.analysis.gates.definitions import Averaging, Gate, InterferenceGate, Label
 from unimoe.analysis.gates.scores import GateScores
 from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear, LossRatios, Quantity, estimate
-from unimoe.analysis.statistics.variance import Array
+from unimoe.analysis.statistics.variance import ESTIMANDS, Array
 from unimoe.grouping import gathered
 from unimoe.metrics import dataset_group
 from unimoe.results.folder import Seed
@@ -32,7 +32,7 @@ class Finding:
     paired: bool  # whether seeds pair
     queries: int  # of all datasets together
     means: tuple[float, float]  # of each arm, averaged over datasets, in the metric's unit (0 to 1)
-    runs: tuple[tuple[float, ...], tuple[float, ...]]  # the same of every run of each arm
+    runs: tuple[tuple[float, ...], tuple[float, ...]]  # the same of every run on all datasets, by arm
     by_seed: dict[int, float]  # the gate's value, of the seeds that have one
     estimate: Estimate  # TIR (a ratio) or system minus baseline (in the metric's unit), with its interval
     label: Label  # the one that holds the confidence the gate asks for, else INCONCLUSIVE
@@ -48,6 +48,13 @@ class Finding:
     def delta(self) -> float:
         """Second arm minus first, in the metric's unit."""
         return self.means[1] - self.means[0]
+
+    @property
+    def holds_for(self) -> str:
+        """What the interval holds for beyond the data; of an arm with one run, no other seed is known."""
+        held = ESTIMANDS[self.estimate.estimand]
+        alone = any(len(seeds) == 1 and seeds[0] is not None for seeds in self.seeds)
+        return held.replace("training seeds", "training seeds of one arm") if alone else held
 
     @property
     def std(self) -> float | None:
@@ -79,19 +86,20 @@ def find(gate: Gate, scores: GateScores) -> Finding:
     """Judge scores by a gate, whatever seeds and datasets they hold."""
     datasets = tuple(scores.by_dataset)
     quantity = quantity_of(gate, datasets)
-    as_they_are = scores.single or (gate.estimand != "seeds" and not scores.moments.groups)
+    as_they_are = gate.estimand != "seeds" and not scores.moments.groups
     found = estimate(scores.moments, quantity, "queries" if as_they_are else gate.estimand)
     why = _too_little(gate, scores) or found.unfit
     confidence = {} if why else gate.confidences(found.confidence_below)
     weights = ratio_weights(datasets, "tir_of_means")[0]
-    first, second = (means @ weights for means in scores.run_means)
+    first, second = weights @ scores.means
+    of_first, of_second = (tuple((means @ weights).tolist()) for means in scores.run_means)
     return Finding(
         datasets=datasets,
         seeds=scores.seeds,
         paired=scores.paired,
         queries=scores.queries,
-        means=(float(first.mean()), float(second.mean())),
-        runs=(tuple(first.tolist()), tuple(second.tolist())),
+        means=(float(first), float(second)),
+        runs=(of_first, of_second),
         by_seed=_by_seed(quantity, scores) if scores.numbered or scores.paired else {},
         estimate=found,
         label=label_of(confidence, gate.confidence),
@@ -169,7 +177,7 @@ def _too_little(gate: Gate, scores: GateScores) -> str:
 
 def _by_seed(quantity: Quantity, scores: GateScores) -> dict[int, float]:
     arms = zip(scores.seeds, scores.run_means, strict=True)
-    first, second = (dict(zip(seeds, means, strict=True)) for seeds, means in arms)
+    first, second = (dict(zip(seeds, means, strict=False)) for seeds, means in arms)
     shared = [seed for seed in first if seed is not None and seed in second]
     values = {seed: quantity.value(np.stack([first[seed], second[seed]], axis=1)) for seed in shared}
     return {seed: value for seed, value in values.items() if math.isfinite(value)}
@@ -186,7 +194,7 @@ def _leaving_one_out(scores: GateScores) -> Iterator[tuple[str, Kind, GateScores
     arms = [(None, "")] if scores.paired else [(place, f"{arm} ") for place, arm in enumerate(scores.arms)]
     for place, arm in arms:
         seeds = scores.seeds[place or 0]
-        for seed in seeds if len(seeds) > 1 else ():
+        for seed in seeds if scores.fewest[place or 0] > 1 else ():
             yield f"{arm}seed {seed}", "seed", scores.without(seed, place)
     if len(scores.groups) > 1:
         for name, parts in scores.groups.items():
@@ -195,7 +203,7 @@ def _leaving_one_out(scores: GateScores) -> Iterator[tuple[str, Kind, GateScores
 
 
 def _not_tried(scores: GateScores) -> Iterator[str]:
-    if max(map(len, scores.seeds)) == 1:
+    if max(scores.fewest) == 1:
         trained = any(seed is not None for seeds in scores.seeds for seed in seeds)
         yield f"no seed can be left out, there {'is one' if trained else 'are none'}"
     if len(scores.groups) == 1:

@@ -272,7 +272,12 @@ def _notes_on_scores(results: Results, gate: Gate, scores: GateScores, found: Fi
     few = [dataset for dataset, (first, _) in scores.by_dataset.items() if first.shape[1] < _FEW_QUERIES]
     if few and len(scores.by_dataset) > 1 and found.estimate.estimand != "seeds":
         yield f"fewer than {_FEW_QUERIES} queries on {', '.join(few)}: the interval across datasets is a rough one"
-    two = [arm for arm, seeds in zip(scores.arms, scores.seeds, strict=True) if len(seeds) == 2]
+    if apart := [scores.arms[place] for place in scores.apart]:
+        yield (
+            f"no run of {' and '.join(apart)} has the same name on two datasets: runs on different datasets count as "
+            "separate trainings, without covariance"
+        )
+    two = [arm for arm, number in zip(scores.arms, scores.fewest, strict=True) if number == 2]
     if two and found.estimate.estimand != "queries":
         yield f"two seeds of {' and '.join(two)}: {TWO_SEEDS}"
     if min(map(len, scores.seeds)) > 1 and not scores.paired and results.seeds_pair(gate.arms, gate.keys):

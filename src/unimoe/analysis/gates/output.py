@@ -14,7 +14,6 @@ from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment, Learnt, Outcome, Outcomes, Refusal, exit_code
 from unimoe.analysis.gates.wording import WAYS, action, asked, headline, interval_text, other_way, region, shares, shown
 from unimoe.analysis.statistics.power import decides_sentence, settle_sentence
-from unimoe.analysis.statistics.variance import ESTIMANDS
 from unimoe.io import finite
 
 WIDTH = 96
@@ -136,7 +135,7 @@ def _value(item: Judgment) -> str:
         return f"{shown(gate, found.value)}, no interval: {found.why}{described}"
     return (
         f"{shown(gate, found.value)} {interval_text(item, found)} (95 % interval for "
-        f"{ESTIMANDS[found.estimate.estimand]}, t with {found.estimate.degrees_of_freedom:.1f} degrees of freedom); "
+        f"{found.holds_for}, t with {found.estimate.degrees_of_freedom:.1f} degrees of freedom); "
         f"the estimate is {region(gate, found)}{described}"
     )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import compress
 
 import numpy as np
 
@@ -20,7 +22,7 @@ class GateScores:
     """What a gate judges."""
 
     arms: tuple[str, str]  # specialist and joint, or system and baseline
-    seeds: tuple[tuple[Seed, ...], tuple[Seed, ...]]  # of each arm, the same on all datasets; ``(None,)`` without any
+    seeds: tuple[tuple[Seed, ...], tuple[Seed, ...]]  # of each arm, as in ``collect``; ``(None,)`` without any
     paired: bool  # whether equal seeds make a pair, which the experiment declares
     by_dataset: dict[str, tuple[Array, Array]]  # scores of both arms, ``(seeds, queries)``, in the gate's order
     levels: tuple[int, ...] = ()  # lowest relevant grades, where the metric depends on them
@@ -44,52 +46,84 @@ class GateScores:
 
     @property
     def single(self) -> tuple[str, ...]:
-        """The arms with one training seed, for which other seeds cannot be judged."""
-        return tuple(
-            arm for arm, seeds in zip(self.arms, self.seeds, strict=True) if len(seeds) == 1 and seeds[0] is not None
-        )
+        """The arms with one training seed on a dataset, for which other seeds cannot be judged."""
+        held = zip(self.arms, self.fewest, self.seeds, strict=True)
+        return tuple(arm for arm, number, seeds in held if number == 1 and seeds[0] is not None)
+
+    @property
+    def fewest(self) -> tuple[int, int]:
+        """The number of runs of each arm on the dataset where it has fewest."""
+        first, second = (min(len(block[arm]) for block in self.by_dataset.values()) for arm in (0, 1))
+        return first, second
+
+    @property
+    def apart(self) -> tuple[int, ...]:
+        """The places of the arms whose datasets have no run in common by its name."""
+        return tuple(arm for arm, number in enumerate(self.fewest) if number < len(self.seeds[arm]))
 
     @cached_property
     def moments(self) -> Moments:
         """Means and variances of both arms on every dataset."""
-        runs = tuple(len(seeds) for seeds in self.seeds)
-        return moments(list(self.by_dataset.values()), groups_of(runs, paired=self.paired))
+        return moments(list(self.by_dataset.values()), groups_of(self.fewest, paired=self.paired), self.apart)
 
     @cached_property
     def run_means(self) -> tuple[Array, Array]:
-        """Mean score of every run on every dataset, ``(seeds, datasets)`` for each arm."""
-        of_datasets = [[block.mean(axis=1) for block in arms] for arms in self.by_dataset.values()]
-        first, second = (np.stack(columns, axis=1) for columns in zip(*of_datasets, strict=True))
+        """Mean score of every run on every dataset, ``(seeds, datasets)`` for each arm; no row of runs on one alone."""
+        blocks = list(self.by_dataset.values())
+        first, second = (
+            np.empty((0, len(blocks))) if arm in self.apart else np.stack([b[arm].mean(axis=1) for b in blocks], axis=1)
+            for arm in (0, 1)
+        )
         return first, second
 
     @property
     def means(self) -> Array:
         """Mean score of each arm on every dataset, ``(datasets, arms)``."""
-        return np.stack([runs.mean(axis=0) for runs in self.run_means], axis=1)
+        return np.array([[block.mean() for block in arms] for arms in self.by_dataset.values()])
 
     def without(self, seed: Seed, arm: int | None = None) -> GateScores:
         """Return the same without one seed, of one arm or of both."""
-        kept = [
-            [row for row, other in enumerate(seeds) if other != seed or arm not in (None, place)]
-            for place, seeds in enumerate(self.seeds)
-        ]
-        first, second = ([seeds[row] for row in rows] for seeds, rows in zip(self.seeds, kept, strict=True))
-        cut = {dataset: (a[kept[0]], b[kept[1]]) for dataset, (a, b) in self.by_dataset.items()}
-        return replace(self, seeds=(tuple(first), tuple(second)), by_dataset=cut)
+
+        def kept(place: int, of_arm: Sequence[Seed]) -> list[bool]:
+            return [other != seed or arm not in (None, place) for other in of_arm]
+
+        cut = {}
+        own = zip(self.by_dataset.items(), self._seeds_by_dataset(0), self._seeds_by_dataset(1), strict=True)
+        for (dataset, (a, b)), of_first, of_second in own:
+            cut[dataset] = a[kept(0, of_first)], b[kept(1, of_second)]
+        first, second = (tuple(compress(seeds, kept(place, seeds))) for place, seeds in enumerate(self.seeds))
+        return replace(self, seeds=(first, second), by_dataset=cut)
+
+    def _seeds_by_dataset(self, arm: int) -> list[tuple[Seed, ...]]:
+        """Return the seeds of an arm's rows on each dataset: all of them, or its own where datasets share no run."""
+        numbers = [len(block[arm]) for block in self.by_dataset.values()]
+        starts = [sum(numbers[:place]) if arm in self.apart else 0 for place in range(len(numbers))]
+        return [self.seeds[arm][start : start + number] for start, number in zip(starts, numbers, strict=True)]
 
 
 def collect(results: Results, gate: Gate) -> GateScores:
     """Find the scores of a gate; a DataError where an arm, dataset, seed or metric of it has no results.
 
     Where the experiment declares that seeds pair, both arms are cut to the seeds they share, if these are two or more.
-    Otherwise each arm has all the seeds that it has on every dataset.
+    Otherwise each arm has all the seeds that it has on every dataset; where no two datasets share one, all its seeds:
+    runs are matched across datasets by their names, never by their places in a list.
     """
     _refuse_missing(results, gate)
     (arm, other), keys, metric = gate.arms, gate.keys, gate.metric
     first, second = _seeds(results, gate, arm), _seeds(results, gate, other)
-    if common := results.paired_seeds(gate.arms, keys, first, second):
+    common = results.paired_seeds(gate.arms, keys, first, second)
+    pairs = [[_on(results, name, key, common) for name in gate.arms] for key in keys]
+    if common and all(a == b and len(a) > 1 for a, b in pairs):
         first = second = common
-    blocks = [(results.scores(arm, key, first, metric), results.scores(other, key, second, metric)) for key in keys]
+    else:
+        common = ()
+    blocks = [
+        (
+            results.scores(arm, key, _on(results, arm, key, first), metric),
+            results.scores(other, key, _on(results, other, key, second), metric),
+        )
+        for key in keys
+    ]
     return GateScores(
         arms=gate.arms,
         seeds=(first, second),
@@ -145,8 +179,17 @@ def _seeds(results: Results, gate: Gate, arm: str) -> tuple[Seed, ...]:
             raise DataError(f"no result of {arm} for seed {', '.join(absent)}; the gate registers its seeds")
         held = tuple(sorted(gate.seeds))
     if not held:
-        raise DataError(f"{arm} has no seed with a result on each of {', '.join(gate.keys)}; evaluate one seed on all")
+        held = tuple(seed for key in gate.keys for seed in results.seeds(arm, key))
+        if len(set(held)) < len(held):
+            raise DataError(
+                f"{arm} has no seed with a result on each of {', '.join(gate.keys)}; evaluate one seed on all"
+            )
     return held
+
+
+def _on(results: Results, arm: str, key: str, seeds: Sequence[Seed]) -> tuple[Seed, ...]:
+    """Return those of some seeds that an arm has on a dataset."""
+    return tuple(seed for seed in seeds if results.result(arm, seed, key) is not None)
 
 
 def _refuse_missing(results: Results, gate: Gate) -> None:

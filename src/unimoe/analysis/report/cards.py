@@ -12,7 +12,6 @@ from unimoe.analysis.gates.judging import Judgment, Refusal
 from unimoe.analysis.gates.output import in_one_line, judgment_lines
 from unimoe.analysis.gates.wording import action, amount, asked, claim, headline, shown
 from unimoe.analysis.statistics.estimates import LEVEL
-from unimoe.analysis.statistics.variance import ESTIMANDS
 from unimoe.grouping import gathered
 
 # Of the lines of a judgment, those for a first look, and those that a card shows in another way.
@@ -114,7 +113,7 @@ def reading(items: Sequence[Judgment]) -> Iterator[str]:
         "it is INCONCLUSIVE: these seeds and queries cannot decide, wherever the estimate lies. Confidence is the "
         "level of the one-sided interval that ends at a cutoff; it is no probability that the claim is true."
     )
-    held = dict.fromkeys(ESTIMANDS[item.found.estimate.estimand] for item in items)
+    held = dict.fromkeys(item.found.holds_for for item in items)
     yield f"An interval is one of {100 * LEVEL:g} %. It holds for {'; or, as its gate says, for '.join(held)}."
 
 

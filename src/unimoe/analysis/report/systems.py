@@ -34,9 +34,9 @@ def systems_reading(comparisons: Sequence[Comparison]) -> tuple[str, ...]:
         f"probability of a difference at least as large if the systems were equal, corrected by Holm for {rows}; below "
         f"{ALPHA:g} it is called significant."
     ]
-    if any(c.holds_for == "queries" for c in comparisons):
+    if any(c.alone for c in comparisons):
         paragraphs.append(
-            "Of systems with one run each, intervals and p hold for other queries and these very runs: another "
+            "Of systems with one run, intervals and p hold for other queries and these very runs: another "
             "training run of the same system may score otherwise."
         )
     return tuple(paragraphs)

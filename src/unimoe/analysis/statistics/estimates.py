@@ -1,7 +1,7 @@
 """Estimates with their intervals: a difference of means, a ratio of means, a mean of ratios, or one mean.
 
-An interval and the confidence below a cutoff are one statement: the interval ends where the confidence reaches 2.5 and
-97.5 percent.
+An interval, the confidence below a cutoff and p are one statement: the interval ends where the confidence reaches 2.5
+and 97.5 percent, and there p is .05.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from scipy.special import stdtr, stdtrit
 
 from unimoe.analysis.statistics.variance import Array, Estimand, Moments, Terms
 
+_Excess: TypeAlias = Callable[[float], tuple[float, Terms]]  # what a contrast exceeds a cutoff by, and its variance
+
 LEVEL = 0.95  # of every interval
 TWO_SEEDS = "where seeds carry most of the variance, an interval from two covers as little as 92 %; train a third"
+_MOST_GROUPS = 2  # of runs, where p has a tail of its own
 MIN_DIFFERING = 6  # queries on which two arms must differ: with fewer no sign-flip test reaches .05
 
 
@@ -32,29 +35,33 @@ class Estimate:
     standard_error: float  # of the value, to first order; 0 where nothing varies
     degrees_of_freedom: float  # of Student's t at the value
     terms: Terms | None  # the parts of the variance at the value; None where they cannot be estimated
-    _below: Callable[[float], float] | None = None
+    _excess: _Excess | None = None
 
     @cached_property
     def interval(self) -> tuple[float, float] | None:
         """Lower and upper end of the 95 % interval; None where there is none."""
-        if self._below is None:
+        if self._excess is None:
             return None
-        reach = float(stdtrit(self.degrees_of_freedom, (1.0 + LEVEL) / 2.0)) * self.standard_error
-        return _end(self._below, self.value, -reach), _end(self._below, self.value, reach)
+        reach = _reach(self.degrees_of_freedom) * self.standard_error
+        return _end(self.confidence_below, self.value, -reach), _end(self.confidence_below, self.value, reach)
 
     def confidence_below(self, cutoff: float) -> float:
         """Return the confidence that the true value lies below a cutoff; a ValueError where there is no interval."""
-        if self._below is None:
+        if self._excess is None:
             raise ValueError("without an interval there is no confidence")
-        return self._below(cutoff)
+        excess, terms = self._excess(cutoff)
+        if terms.variance == 0.0:
+            return float(round(excess, 12) < 0.0)
+        return float(stdtr(terms.freedom, -excess / terms.error))
 
-    @property
+    @cached_property
     def p(self) -> float | None:
         """Two-sided p of a true value of 0; below .05 exactly where the interval excludes 0. None without interval."""
-        if self._below is None:
+        if self._excess is None:
             return None
-        below = self._below(0.0)
-        return max(2.0 * min(below, 1.0 - below), float(np.finfo(np.float64).tiny))
+        excess, terms = self._excess(0.0)
+        p = _two_sided_p(excess, terms) if terms.variance > 0.0 else 0.0
+        return max(p, float(np.finfo(np.float64).tiny))
 
     def as_json(self) -> dict[str, Any]:
         """Return the estimate as plain data; what cannot be had is None."""
@@ -124,10 +131,10 @@ def estimate(found: Moments, quantity: Quantity, estimand: Estimand = "seeds_and
     if not unfit:
         terms = found.terms(quantity.gradient(found.means), estimand)
         if terms.variance > 0.0:
-            below = _first_order(value, terms)
+            excess = _first_order(value, terms)
             if isinstance(quantity, LossRatios) and len(quantity.weights) == 1:
-                below = _fieller(found, quantity, estimand)
-            return Estimate(value, estimand, "", terms.error, terms.freedom, terms, below)
+                excess = _fieller(found, quantity, estimand)
+            return Estimate(value, estimand, "", terms.error, terms.freedom, terms, excess)
         unfit = f"nothing varies over {estimand.replace('_', ' ')}, so a result cannot be distinguished from chance"
     return Estimate(value, estimand, unfit, 0.0, math.inf, None)
 
@@ -145,7 +152,7 @@ def _unfit(found: Moments, quantity: Quantity, value: float, estimand: Estimand)
         contrast[:, 0] = weights
         mean = float((contrast * found.means).sum())
         terms = found.terms(contrast, estimand)
-        if terms.variance > 0.0 and mean <= stdtrit(terms.freedom, (1.0 + LEVEL) / 2.0) * terms.error:
+        if terms.variance > 0.0 and mean <= _reach(terms.freedom) * terms.error:
             return (
                 f"the specialist's mean of {mean:.4f} is only {mean / terms.error:.1f} standard errors above 0, and "
                 "the interval of a ratio to it has no end"
@@ -162,26 +169,38 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(p) for p in adjusted]
 
 
-def _first_order(value: float, terms: Terms) -> Callable[[float], float]:
-    def below(cutoff: float) -> float:
-        return float(stdtr(terms.freedom, (cutoff - value) / terms.error))
-
-    return below
+def _first_order(value: float, terms: Terms) -> _Excess:
+    return lambda cutoff: (value - cutoff, terms)
 
 
-def _fieller(found: Moments, quantity: LossRatios, estimand: Estimand) -> Callable[[float], float]:
+def _fieller(found: Moments, quantity: LossRatios, estimand: Estimand) -> _Excess:
     (weights,) = quantity.weights
     first, second = weights @ found.means
 
-    def below(cutoff: float) -> float:
+    def excess(cutoff: float) -> tuple[float, Terms]:
         contrast = np.stack([(1.0 - cutoff) * weights, -weights], axis=1)
-        terms = found.terms(contrast, estimand)
-        excess = (1.0 - cutoff) * first - second
-        if terms.variance == 0.0:
-            return float(round(excess, 12) < 0.0)
-        return float(stdtr(terms.freedom, -excess / terms.error))
+        return (1.0 - cutoff) * first - second, found.terms(contrast, estimand)
 
-    return below
+    return excess
+
+
+def _two_sided_p(value: float, terms: Terms) -> float:
+    """Return the p of a true value of 0: by Student's t up to the end of the interval, by a heavier tail beyond it.
+
+    Satterthwaite's t is right at 5 percent. Far beyond, where Holm's correction over many rows looks, it is too thin:
+    there p falls as one does that allows for how uncertain a variance over few runs is (docs/statistics.md, "Families
+    and marks"). A row of a table has at most two groups of runs; a suite may have more, and no table tests that.
+    """
+    p = 2.0 * float(stdtr(terms.freedom, -abs(value) / terms.error))
+    if p >= 1.0 - LEVEL or len(terms.runs) > _MOST_GROUPS or not (terms.run.any() and terms.query.any()):
+        return p
+    beyond, at_end = terms.generalised_p(np.array([value, _reach(terms.freedom) * terms.error]))
+    return (1.0 - LEVEL) * float(beyond / at_end)
+
+
+def _reach(freedom: float) -> float:
+    """Return half of an interval in standard errors."""
+    return float(stdtrit(freedom, (1.0 + LEVEL) / 2.0))
 
 
 def _end(below: Callable[[float], float], value: float, reach: float) -> float:

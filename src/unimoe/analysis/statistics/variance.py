@@ -12,14 +12,14 @@ data order and initial weights by seed are one group, in which seeds pair.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import psi
+from scipy.special import betainc, gammaincinv, psi
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -32,6 +32,8 @@ ESTIMANDS: dict[Estimand, str] = {  # what a statement holds for beyond the pres
 }
 
 _NOTHING = 1e-24  # a variance below this, of scores between 0 and 1, is the rounding of decimals
+
+_POINTS, _ENDS = 40, np.array([1e-9, 1.0 - 1e-12])  # of a grid: p to 1e-3, and the quantiles that it lies between
 
 # A variance below this part of the variances that it is a difference of is their rounding: arms a constant apart.
 _CANCELLED = 1e-13
@@ -96,8 +98,7 @@ class Terms:
         unbiased on the scale of logarithms (docs/statistics.md, "The model"): in draws of mean squares, intervals from
         three paired seeds cover 92.4 % at worst without that and 93.8 % with it.
         """
-        of_queries = np.maximum(np.array(self.queries, dtype=np.float64) - 1.0, 1.0)  # one query has no part here
-        of_runs = np.array(self.runs, dtype=np.float64) - 1.0
+        of_queries, of_runs = self._freedoms
         run = self.run * [_log_unbiased(freedom) for freedom in of_runs]
         total = _total(self.query.sum(), run.sum(), self.residual.sum())
         parts = (
@@ -107,6 +108,32 @@ class Terms:
         )
         used = [*(of_queries if self.query.any() else ()), *of_runs]
         return max(total**2 / parts, float(min(used))) if parts > 0.0 else math.inf
+
+    def generalised_p(self, values: Array) -> Array:
+        """Return two-sided p of a true value of 0, averaged over what the runs' variance may be (Weerahandi 1995).
+
+        Of each group that is its estimate divided by a chi-squared variable over its degrees of freedom. The grid is
+        even in logarithms, since the tail of p comes from small values of that variable; of two groups it is the
+        product of their grids, of more it would be too large.
+        """
+        of_queries, of_runs = self._freedoms
+        may_be, weights = np.zeros(1), np.ones(1)
+        for run, freedom in zip(self.run, of_runs, strict=True):
+            ratio = np.geomspace(*2.0 / freedom * gammaincinv(freedom / 2.0, _ENDS), _POINTS)
+            density = np.exp(freedom / 2.0 * (np.log(ratio) - ratio + 1.0))
+            may_be = np.add.outer(may_be, run / ratio).ravel()
+            weights = np.multiply.outer(weights, density / density.sum()).ravel()
+        query = self.query.sum()
+        variance = np.maximum(query + may_be - self.residual.sum(), np.maximum(query, may_be))
+        freedom = query**2 / (self.query**2 / of_queries).sum()
+        tails = betainc(freedom / 2.0, 0.5, freedom / (freedom + values[:, None] ** 2 / variance))  # Student's t
+        return np.asarray(tails @ weights)
+
+    @property
+    def _freedoms(self) -> tuple[Array, Array]:
+        """Degrees of freedom of each dataset's queries and of each group of runs."""
+        queries, runs = (np.array(numbers, dtype=np.float64) - 1.0 for numbers in (self.queries, self.runs))
+        return np.maximum(queries, 1.0), runs  # one query has no part in a variance
 
     @property
     def error(self) -> float:
@@ -123,21 +150,30 @@ class Terms:
         return min(1.0, of_runs), min(1.0, max(0.0, float(self.query.sum() - left)) / self.variance)
 
 
-def moments(blocks: Sequence[Sequence[Array]], groups: Sequence[Sequence[int]] = ()) -> Moments:
+def moments(
+    blocks: Sequence[Sequence[Array]], groups: Sequence[Sequence[int]] = (), apart: Collection[int] = ()
+) -> Moments:
     """Take the moments of some arms on some datasets.
 
     Args:
         blocks: by dataset and arm, scores ``(runs, queries)``; the arms of a dataset share its queries, in one order,
-            and an arm has the same runs on every dataset.
+            and an arm has the same runs on every dataset, in one order.
         groups: places of arms whose runs vary together; an arm with a single run belongs to none.
+        apart: places of arms that have other runs on every dataset: each dataset is a group of its own.
     """
+    everywhere = range(len(blocks))
+    own = [
+        (members, places)
+        for members in groups
+        for places in ([everywhere] if set(apart).isdisjoint(members) else [range(d, d + 1) for d in everywhere])
+    ]
     sizes = tuple(arms[0].shape[1] for arms in blocks)
     by_query = [np.stack([arm.mean(axis=0) for arm in arms]) for arms in blocks]
     return Moments(
         means=np.array([rows.mean(axis=1) for rows in by_query]),
         query=np.array([_covariance(rows) / rows.shape[1] for rows in by_query]),
         queries=sizes,
-        groups=tuple(_group(blocks, members) for members in groups),
+        groups=tuple(_group(blocks, members, places) for members, places in own),
     )
 
 
@@ -148,11 +184,12 @@ def groups_of(runs: Sequence[int], *, paired: bool) -> tuple[tuple[int, ...], ..
     return tuple((arm,) for arm, number in enumerate(runs) if number > 1)
 
 
-def _group(blocks: Sequence[Sequence[Array]], members: Sequence[int]) -> RunGroup:
-    arms, runs = len(blocks[0]), len(blocks[0][members[0]])
+def _group(blocks: Sequence[Sequence[Array]], members: Sequence[int], places: Sequence[int]) -> RunGroup:
+    arms, runs = len(blocks[0]), len(blocks[places[0]][members[0]])
     means = np.zeros((runs, len(blocks), arms))
     residual = np.zeros((len(blocks), arms, arms))
-    for d, scores in enumerate(blocks):
+    for d in places:
+        scores = blocks[d]
         queries = scores[members[0]].shape[1]
         left = []
         for arm in members:

@@ -56,7 +56,8 @@ class Marks:
     """Which arms beat which, as letters; all is empty where nothing was compared."""
 
     letters: Mapping[str, str]  # of each arm, the same in every table of one set of results
-    beaten: Mapping[tuple[str, str], str]  # letters of the arms that one beats significantly, by task/dataset and arm
+    beaten: Mapping[tuple[str, str], str]  # letters of the arms that one beats significantly, by task/dataset and arm;
+    # in brackets where one of the two has a single run, which the test takes as it is
     notes: tuple[str, ...]  # how that was tested, and what it holds for
 
     def behind(self, key: str, arm: str) -> str:
@@ -73,14 +74,14 @@ def significance_marks(results: Results, comparisons: Sequence[Comparison]) -> M
         return Marks({}, {}, ())
     arms = sorted({result.config_name for result in results.results}, key=arm_order)
     letters = {arm: _letter(place) for place, arm in enumerate(arms)}
-    won: dict[tuple[str, str], set[int]] = {}
+    won: dict[tuple[str, str], dict[int, bool]] = {}
     for c in comparisons:
         if c.significant and c.metric == results.measured(c.key)[0].main_metric:
             better, worse = (c.system, c.baseline) if c.delta > 0 else (c.baseline, c.system)
-            won.setdefault((c.key, better), set()).add(arms.index(worse))
+            won.setdefault((c.key, better), {})[arms.index(worse)] = bool(c.alone)
     between = "" if len(arms) <= 26 else ","
-    beaten = {place: between.join(map(_letter, sorted(worse))) for place, worse in won.items()}
-    return Marks(letters, beaten, tuple(_mark_notes(comparisons, any_significant=bool(beaten))))
+    beaten = {place: _symbols(worse, between) for place, worse in won.items()}
+    return Marks(letters, beaten, tuple(_mark_notes(comparisons, beaten.values())))
 
 
 def comparisons_table(results: Results, comparisons: Sequence[Comparison]) -> Table:
@@ -151,14 +152,25 @@ def _notes(comparisons: Sequence[Comparison]) -> Iterator[str]:
     yield from _limits(comparisons)
 
 
-def _mark_notes(comparisons: Sequence[Comparison], *, any_significant: bool) -> Iterator[str]:
+def _symbols(worse: Mapping[int, bool], between: str) -> str:
+    """Return the letters of the arms at some places, those that take a single run as it is in brackets behind."""
+    plain, alone = (between.join(_letter(i) for i in sorted(worse) if worse[i] == of) for of in (False, True))
+    return f"{plain}({alone})" if alone else plain
+
+
+def _mark_notes(comparisons: Sequence[Comparison], beaten: Collection[str]) -> Iterator[str]:
     test = (
         f"two-sided t from the model of seeds and queries, Holm-corrected over the {_tested(comparisons)} of the table "
         f"of paired comparisons, level {ALPHA:g}"
     )
-    if any_significant:
+    if beaten:
         yield f"Raised letters name the arms that this one beats significantly on the main metric ({test})."
-    elif any(c.p is not None for c in comparisons):
+    if any("(" in letters for letters in beaten):
+        yield (
+            "Letters in brackets hold for other queries alone: one of the two systems has a single run, and where that "
+            "is a training, another seed may well say otherwise."
+        )
+    if not beaten and any(c.p is not None for c in comparisons):
         yield f"No arm beats another significantly ({test})."
     yield from _limits(comparisons)
 
@@ -180,8 +192,8 @@ def _limits(comparisons: Sequence[Comparison]) -> Iterator[str]:
         yield f"What rows hold for: {'; '.join(counted)}."
     keys: dict[str, dict[str, bool]] = {}
     for c in comparisons:
-        for arm, seeds in zip((c.system, c.baseline), c.seeds, strict=True):
-            keys.setdefault(arm, {})[c.key] = len(seeds) == 1 and seeds[0] is not None
+        for arm in (c.system, c.baseline):
+            keys.setdefault(arm, {})[c.key] = arm in c.alone
     places = {arm: tuple(key for key, alone in single.items() if alone) for arm, single in keys.items()}
     everywhere = {arm for arm, single in keys.items() if all(single.values())}
     alike = gathered(("" if arm in everywhere else f" on {', '.join(on)}", arm) for arm, on in places.items() if on)

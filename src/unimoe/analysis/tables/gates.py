@@ -16,7 +16,6 @@ from unimoe.analysis.gates.judging import Judgment, Outcomes, Refusal
 from unimoe.analysis.gates.wording import WAYS, asked, other_way, region, shares, shown, unlearnt
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.statistics.power import FAST_TIER_QUERIES, MOST_QUERIES, MOST_SEEDS, POWER, PowerPlan, points
-from unimoe.analysis.statistics.variance import ESTIMANDS
 from unimoe.analysis.tables.cells import ABSENT, Cell, Row, name_cells, row_groups
 from unimoe.analysis.tables.table import Table
 from unimoe.grouping import gathered
@@ -176,11 +175,11 @@ def _verdict_notes(judgments: Sequence[Judgment], findings: Iterable[tuple[Judgm
         "separate experts and against the joint model."
     )
     yield from _claims(judgments)
-    certain = [(item, found.estimate.estimand, found) for item, found in findings if found.estimate.interval]
-    names = gathered((estimand, f"{item.name} on {_datasets(item, found)}") for item, estimand, found in certain)
-    for estimand, of_gates in names.items():
+    certain = [(item, found) for item, found in findings if found.estimate.interval]
+    names = gathered((found.holds_for, f"{item.name} on {_datasets(item, found)}") for item, found in certain)
+    for holds_for, of_gates in names.items():
         where = f" of {', '.join(of_gates)}" if len(names) > 1 else ""
-        yield f"Intervals{where} hold for {ESTIMANDS[estimand]}."
+        yield f"Intervals{where} hold for {holds_for}."
     yield from (f"{item.name}{remark}" for item in judgments for remark in _remarks(item))
 
 
@@ -249,7 +248,8 @@ def _confidence(item: Judgment, found: Finding, label: Label) -> Cell:
 
 
 def _means(found: Finding) -> list[Cell]:
-    return [Cell.mean([100 * run for run in runs]) for runs in found.runs]
+    arms = zip(found.means, found.runs, strict=True)
+    return [Cell.mean([100 * run for run in runs or (mean,)]) for mean, runs in arms]
 
 
 def _gate_row(item: Judgment) -> Row:
@@ -273,14 +273,14 @@ def _dataset_row(item: Judgment, found: Finding, names: Mapping[str, Cell]) -> R
         *(Cell(" ".join(map(_seed, seeds))) for seeds in found.seeds),
         Cell("yes" if found.paired else "no"),
         Cell(item.gate.metric),
-        Cell(ABSENT if terms is None else ESTIMANDS[found.estimate.estimand]),
+        Cell(ABSENT if terms is None else found.holds_for),
         *map(Cell.number, numbers),
         *(_confidence(item, found, label) for label in _LABELS),
     )
 
 
 def _seed_rows(item: Judgment, found: Finding) -> Iterator[Row]:
-    scores = [dict(zip(seeds, runs, strict=True)) for seeds, runs in zip(found.seeds, found.runs, strict=True)]
+    scores = [dict(zip(seeds, runs, strict=False)) for seeds, runs in zip(found.seeds, found.runs, strict=True)]
     seeds = sorted({*scores[0], *scores[1]}, key=lambda seed: -1 if seed is None else seed)
     for seed in seeds:
         of_runs = (Cell.mean([100 * of_arm[seed]] if seed in of_arm else []) for of_arm in scores)

@@ -26,7 +26,7 @@ _HTML_MARKS = {"best": '<strong class="best">{}</strong>', "second": '<span clas
 _MARKDOWN_MARKS = {"best": "**{}**", "second": "<ins>{}</ins>", None: "{}"}
 
 _NARROWEST_NAMES = 24  # longer names are folded where the terminal is narrow; numbers never are
-_RAISED = str.maketrans("abcdefghijklmnoprstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ")  # few fonts know a raised q
+_RAISED = str.maketrans("abcdefghijklmnoprstuvwxyz()", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ⁽⁾")  # few fonts know a raised q
 _GAP = 2  # blanks between two columns, as rich sets them with the box and padding of ``_block``
 _NUMBERS = re.compile(r"[-+0-9.,%±()\[\] ]*(to [-+0-9.,%± ]*)?")
 

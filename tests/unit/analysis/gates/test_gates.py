@@ -87,8 +87,10 @@ class TestRefusals:
         assert judge(found, register(tmp_path, **DIFFERENCE | arms), "it").label == "INCONCLUSIVE"
 
     def test_no_seed_with_a_result_on_every_dataset(self, tmp_path: Path) -> None:
-        items = [make_result(arm, s, [0.5] * 8, dataset=f"d{s}") for arm in INTERFERENCE_ARMS for s in (0, 1)]
-        gate = register(tmp_path, **INTERFERENCE | {"datasets": ["d0", "d1"]})
+        held = {"d0": (0, 1), "d1": (1, 2), "d2": (0, 2)}
+        places = [(dataset, seed) for dataset, seeds in held.items() for seed in seeds]
+        items = [make_result(arm, s, [0.5] * 8, dataset=d) for arm in INTERFERENCE_ARMS for d, s in places]
+        gate = register(tmp_path, **INTERFERENCE | {"datasets": list(held)})
         with pytest.raises(DataError, match=r"rank_only_r8 has no seed with a result on each of .*evaluate one seed"):
             judge(results(items), gate, "it")
 
@@ -110,7 +112,8 @@ class TestNotes:
         of_these_runs = register(tmp_path, **INTERFERENCE | {"estimand": "queries"})
         assert judge(clear_gap(-0.1, seeds=2), of_these_runs, "it").notes == ()
         one = results(measured("rank_only_r8", [[0.5, 0.7] * 5] * 2), measured("joint_r8", [[0.4, 0.5] * 5]))
-        assert judge(one, register(tmp_path, **INTERFERENCE), "it").notes == ()
+        (note,) = judge(one, register(tmp_path, **INTERFERENCE), "it").notes
+        assert note.startswith("two seeds of rank_only_r8: "), "the seeds that were measured count"
 
     def test_a_small_dataset_beside_a_large_one(self, tmp_path: Path) -> None:
         rng = np.random.default_rng(0)

@@ -76,8 +76,9 @@ class TestMarks:
     def test_what_is_beaten_by_its_baseline_is_marked_there(self) -> None:
         found = results(make_result("bm25", None, ahead(9.0)), make_result("joint_r8", 0, BASE))
         table = generate_comparison_table(found, compare_arms(found, iterations=50))
-        assert [r[2].symbols for r in table.groups[0].rows] == ["b", ""]
+        assert [r[2].symbols for r in table.groups[0].rows] == ["(b)", ""]
         assert table.notes[0].startswith("Raised letters")
+        assert table.notes[1].startswith("Letters in brackets hold for other queries alone")
         assert "One run of joint_r8: its rows take that run as it is." in table.notes
 
     def test_one_lettering_for_all_datasets_and_for_the_overview(self) -> None:
