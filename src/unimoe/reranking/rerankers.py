@@ -33,12 +33,16 @@ from unimoe.reranking.shards import (
     cut_shards,
     pair_texts,
 )
+from unimoe.trec import Run
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
 
 _SHARD_BATCHES = 64
 """Batches of a shard; a multiple of the 16 that ``score_pairs`` scores at a time, so that shards change no batch."""
+
+_FIRST_PLACES, _FEW_TIES = 10, 0.1
+"""Where equal scores count, and the share of queries up to which they are not worth a note."""
 
 RERANKER_METHODS = ("cut", "prepare", "truncated_queries", "score")
 
@@ -185,6 +189,24 @@ def truncation_note(name: str, truncated: Sequence[str]) -> str:
     return (
         f"{name}: queries that fill the whole prompt, of which the model sees the beginning and no document: "
         f"{len(truncated):,} ({first_few(truncated)}); raise model.max_length to read them whole"
+    )
+
+
+def ties_note(name: str, run: Run) -> str | None:
+    """Return a sentence about equal scores among the first places of many queries of a run; None where there are few.
+
+    Some are honest: equal documents have equal scores.
+    """
+    tied = []
+    for query, scores in run.items():
+        first = sorted(np.float32(list(scores.values())), reverse=True)[: _FIRST_PLACES + 1]
+        if len(set(first)) < len(first):
+            tied.append(query)
+    if len(tied) <= _FEW_TIES * len(run):
+        return None
+    return (
+        f"{name}: queries with equal scores among the first {_FIRST_PLACES} places, whose order document ids decide: "
+        f"{len(tied):,} of {len(run):,} ({first_few(tied)}); score in float32 if the model does not"
     )
 
 
