@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Literal, NoReturn
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from unimoe.config import PromptConfig
 from unimoe.errors import InputError
+from unimoe.models.adapter import adapted_model, output_layer
 from unimoe.models.base import BaseModel
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
@@ -28,7 +30,7 @@ class UnimodelForExp1(nn.Module):
     output matrix, which avoids the ``(N, L, vocabulary)`` logits and the ties of low precision.
 
     Args:
-        base: the base model, with or without adapters.
+        base: the base model, with or without adapters, or wrapped by PEFT.
         prompt: how texts become token ids.
         max_length: tokens of one sequence, prompt included.
         first_layer: the lowest layer with adapters; models share the layers below through ``frozen_layers``.
@@ -48,6 +50,7 @@ class UnimodelForExp1(nn.Module):
         frozen_layers: FrozenLayers | None = None,
     ) -> None:
         super().__init__()
+        base = replace(base, model=adapted_model(base.model))
         self.base_identity = base.identity
         self.prompt_name = prompt_name(prompt, max_length)
         self.tokenizer = base.tokenizer
@@ -61,7 +64,7 @@ class UnimodelForExp1(nn.Module):
         refuse_dependent_states(base.model.config, max_length)
         self._batched = BatchedDecoder(base.model, self.frozen_layers, upper)
         answers = list(yes_no_ids(base.tokenizer, *prompt.answers("yes", "no")))
-        head = base.model.get_output_embeddings()
+        head = output_layer(base.model)
         factor, self._cap = logit_changes(base.model.config)
         bias = getattr(head, "bias", None)
         rows = factor * head.weight[answers].detach().float()

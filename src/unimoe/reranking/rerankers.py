@@ -15,6 +15,7 @@ from torch import nn
 from unimoe.config import Batches, Experiment
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UsageError, first_few
+from unimoe.models.adapter import adapted_model
 from unimoe.models.base import BaseModel
 from unimoe.models.batching import default_token_budget
 from unimoe.models.embedder import Advance
@@ -199,7 +200,7 @@ def ties_note(name: str, run: Run) -> str | None:
     """
     tied = []
     for query, scores in run.items():
-        first = sorted(np.float32(list(scores.values())), reverse=True)[: _FIRST_PLACES + 1]
+        first = sorted((float(np.float32(score)) for score in scores.values()), reverse=True)[: _FIRST_PLACES + 1]
         if len(set(first)) < len(first):
             tied.append(query)
     if len(tied) <= _FEW_TIES * len(run):
@@ -283,8 +284,7 @@ def as_unimodel(model: Any, tokenizer: Any, config: Experiment) -> UnimodelForEx
             f"{what} is no model; give a causal language model, or, to rerank, a function from (query, document) pairs "
             "to scores"
         )
-    wrapper: Any = model
-    inner = wrapper.get_base_model() if hasattr(model, "get_base_model") else wrapper  # PEFT wraps the model
+    inner = adapted_model(model)
     if not hasattr(getattr(inner, "model", None), "layers"):
         raise UsageError(
             f"a {type(model).__name__} has no decoder layers at model.layers; give a causal language model"
