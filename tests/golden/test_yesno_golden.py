@@ -183,7 +183,7 @@ MAMBA = {"mamba_d_ssm": 128, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_st
 
 
 class TestOwnWays:
-    """Models that change their logits, or rotate by the length of a text: as their own forward does, or refused."""
+    """Models that change their logits, rotate by the length of a text, or keep their layers elsewhere than Llama."""
 
     @pytest.mark.parametrize(
         ("kind", "settings"),
@@ -193,6 +193,9 @@ class TestOwnWays:
             ("cohere", {"logit_scale": 0.0625, "eos_token_id": 2}),
             ("falcon_h1", {"lm_head_multiplier": 0.1, "head_dim": 16, **MAMBA}),
             ("phi3", longrope(MAX_LENGTH)),
+            ("gpt_neox", {}),
+            ("opt", {"ffn_dim": 128, "word_embed_proj_dim": 64, "max_position_embeddings": 512}),
+            ("gpt2", {"n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 512}),
             ("llama", {"rope_parameters": DYNAMIC, "max_position_embeddings": MAX_LENGTH}),
         ],
     )

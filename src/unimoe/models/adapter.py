@@ -11,7 +11,7 @@ from torch import nn
 from unimoe.checkpoint import ADAPTER_FILE
 from unimoe.config.training import LoraConfig
 from unimoe.errors import DataError, UsageError, did_you_mean
-from unimoe.models.base import BaseModel
+from unimoe.models.base import BaseModel, decoder_layers, decoder_of
 from unimoe.models.quiet import first_line, quiet_loading
 
 
@@ -128,7 +128,7 @@ def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def _refuse_unknown_modules(base: BaseModel, config: LoraConfig) -> None:
     """Refuse a misspelt module: PEFT ignores it as long as another name matches."""
-    names = {name.rpartition(".")[2] for name, _ in base.model.model.layers.named_modules()} - {""}
+    names = {name.rpartition(".")[2] for name, _ in decoder_layers(decoder_of(base.model)).named_modules()} - {""}
     known = sorted(name for name in names if not name.isdigit())
     for module in config.target_modules:
         if module.rpartition(".")[2] not in known:

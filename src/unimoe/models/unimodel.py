@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from unimoe.config import PromptConfig
 from unimoe.errors import InputError
 from unimoe.models.adapter import adapted_model, output_layer
-from unimoe.models.base import BaseModel
+from unimoe.models.base import BaseModel, decoder_of
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.frozen_layers import FrozenLayers, FrozenStates, split_decoder
@@ -59,7 +59,7 @@ class UnimodelForExp1(nn.Module):
         self.model = base.model
         self.frozen_layers, upper = frozen_layers, None
         if first_layer > 0:
-            lower, upper = split_decoder(base.model.model, first_layer)
+            lower, upper = split_decoder(decoder_of(base.model), first_layer)
             self.frozen_layers = frozen_layers or FrozenLayers(lower)
         refuse_dependent_states(base.model.config, max_length)
         self._batched = BatchedDecoder(base.model, self.frozen_layers, upper)

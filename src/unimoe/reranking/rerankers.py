@@ -16,7 +16,7 @@ from unimoe.config import Batches, Experiment
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UsageError, first_few
 from unimoe.models.adapter import adapted_model
-from unimoe.models.base import BaseModel
+from unimoe.models.base import BaseModel, decoder_layers, decoder_of
 from unimoe.models.batching import default_token_budget
 from unimoe.models.embedder import Advance
 from unimoe.models.pair_model import PairModel, TextPair
@@ -285,7 +285,7 @@ def as_unimodel(model: Any, tokenizer: Any, config: Experiment) -> UnimodelForEx
             "to scores"
         )
     inner = adapted_model(model)
-    if not hasattr(getattr(inner, "model", None), "layers"):
+    if decoder_layers(decoder_of(inner)) is None:
         raise UsageError(
             f"a {type(model).__name__} has no decoder layers at model.layers; give a causal language model"
         )

@@ -14,6 +14,7 @@ from support.experiments import tiny_experiment
 from support.reranking import invented, with_evaluation, write_invented
 from support.tiny_models import tiny_base
 from torch import nn
+from transformers import BartConfig, BartForConditionalGeneration
 
 from unimoe.config import Experiment
 from unimoe.errors import DataError, UsageError
@@ -136,6 +137,9 @@ class TestModels:
     def test_what_has_no_decoder_is_refused(self, base: BaseModel, config: Experiment) -> None:
         with pytest.raises(UsageError, match=r"a Linear has no decoder layers at model\.layers"):
             as_unimodel(nn.Linear(2, 2), base.tokenizer, config)
+        sizes: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 1, "vocab_size": 400, "d_model": 16}
+        with pytest.raises(UsageError, match="a BartForConditionalGeneration has no decoder layers"):
+            as_unimodel(BartForConditionalGeneration(BartConfig(**sizes)), base.tokenizer, config)
 
 
 class TestOutcome:
