@@ -255,7 +255,7 @@ def load_model(
 def load_encoder(
     base: str | Path | EncoderConfig = BUNDLED_ENCODER, device: DeviceName | None = None
 ) -> SentenceEncoder:
-    """Load a text encoder: ``encoder.encode(texts)`` gives one unit vector for each text.
+    """Load a text encoder: ``encoder.encode(texts)`` gives one vector for each text, which dot products compare.
 
     Args:
         base: a hub id, a folder (of sentence-transformers or transformers), or the bundled MiniLM. An ``EncoderConfig``

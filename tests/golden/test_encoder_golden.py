@@ -11,6 +11,8 @@ import torch
 from support.tiny_encoders import load, save_sentence_transformer, save_tiny_decoder, save_tiny_encoder
 
 from unimoe.config.encoder import BUNDLED_ENCODER
+from unimoe.errors import DataError
+from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.models.bundled import bundled_encoder_folder
 
 TEXTS = [
@@ -112,6 +114,24 @@ class TestModules:
             vectors = theirs(TEXTS)
             unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
             assert_same(ours.encode(TEXTS, kind=kind), unit)  # type: ignore[arg-type]
+
+    def test_a_model_of_dot_products_ranks_by_them(self, tmp_path: Path) -> None:
+        """As TAS-B, Contriever and multi-qa-mpnet-base-dot do: vectors keep their lengths."""
+        bare = save_tiny_encoder(tmp_path / "bare")
+        folder = save_sentence_transformer(bare, tmp_path / "st", similarity_fn_name="dot")
+        ours, theirs = load(folder), sentence_transformer(folder)
+        vectors = ours.encode(TEXTS)
+        np.testing.assert_allclose(vectors, theirs.encode(TEXTS), atol=1e-5)
+        assert np.ptp(np.linalg.norm(vectors, axis=1)) > 1e-3
+        scores = MTEBEncoderWrapper(ours).similarity(vectors[:4], vectors[4:])
+        torch.testing.assert_close(scores, theirs.similarity(vectors[:4], vectors[4:]))
+        assert ours.prompt_name != load(bare).prompt_name
+
+    def test_a_similarity_that_is_not_known_is_refused(self, tmp_path: Path) -> None:
+        bare = save_tiny_encoder(tmp_path / "bare")
+        folder = save_sentence_transformer(bare, tmp_path / "st", similarity_fn_name="manhattan")
+        with pytest.raises(DataError, match="similarity_fn_name manhattan is not known; known are cosine and dot"):
+            load(folder)
 
     def test_a_causal_model_with_last_token_pooling(self, tmp_path: Path) -> None:
         bare = save_tiny_decoder(tmp_path / "bare")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,43 @@ class TestCrossEncoder:
         assert ours.score(PAIRS) == pytest.approx(expected, abs=1e-5)
         whole = CrossEncoderReranker(load_cross_encoder(folder, CPU, FLOAT, 512), 4)
         assert ours.score(PAIRS) != pytest.approx(whole.score(PAIRS), abs=1e-3)
+
+    def test_of_two_labels_the_score_is_the_second_logit_minus_the_first(self, tmp_path: Path) -> None:
+        """As monoBERT's is: the order of P(label 1)."""
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        folder = save_tiny_cross_encoder(tmp_path, labels=2)
+        refuse_no_cross_encoder(folder)
+        auto: Any = AutoModelForSequenceClassification
+        theirs, tokenizer = auto.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+        expected = []
+        for query, document in PAIRS:
+            with torch.no_grad():
+                logits = theirs(**tokenizer([query], [document], return_tensors="pt")).logits[0]
+            expected.append(float(logits[1] - logits[0]))
+        assert np.ptp(expected) > 0.1
+        assert CrossEncoderReranker(load_cross_encoder(folder, CPU, FLOAT, 512), 4).score(PAIRS) == pytest.approx(
+            expected, abs=3e-6
+        )
+
+    @pytest.mark.parametrize("labels", [1, 2])
+    def test_a_body_in_bfloat16_has_its_head_in_float32(self, tmp_path: Path, labels: int) -> None:
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        folder = save_tiny_cross_encoder(tmp_path, labels=labels)
+        auto: Any = AutoModelForSequenceClassification
+        low, tokenizer = auto.from_pretrained(folder, dtype=torch.bfloat16), AutoTokenizer.from_pretrained(folder)
+        head = copy.deepcopy(low).float().eval()
+        expected = []
+        for query, document in PAIRS:
+            inputs = tokenizer([query], [document], return_tensors="pt")
+            with torch.no_grad():
+                states = low.eval().bert(**inputs).last_hidden_state
+                logits = head.classifier(head.bert.pooler(states.float()))[0]
+            expected.append(float(logits[0] if labels == 1 else logits[1] - logits[0]))
+        found = CrossEncoderReranker(load_cross_encoder(folder, CPU, torch.bfloat16, 512), 1).score(PAIRS)
+        assert np.ptp(expected) > 0.1
+        assert found == pytest.approx(expected, abs=3e-6)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_a_dense_head_is_the_librarys(self, tmp_path: Path, dtype: torch.dtype) -> None:

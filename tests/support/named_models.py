@@ -97,8 +97,8 @@ def evaluate(data: Path, model: str, output_dir: Path | None, *more: str) -> Don
     )  # fmt: skip
 
 
-def result_of(output_dir: Path, arm: str, task: str = "reranking") -> EvalResult:
-    return read_result(output_dir / arm / "seed_none" / "results" / task / "toy.json")
+def result_of(output_dir: Path, arm: str, task: str = "reranking", dataset: str = "toy") -> EvalResult:
+    return read_result(output_dir / arm / "seed_none" / "results" / task / f"{dataset}.json")
 
 
 def many_shards(output_dir: Path, model: str = "cross-encoder:ce", dataset: str = "wide") -> list[str]:

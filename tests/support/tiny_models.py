@@ -74,6 +74,33 @@ def tiny_tokenizer() -> Any:
     return tokenizer
 
 
+def tiny_sentencepiece(marks: str) -> Any:
+    """A tokenizer as Llama 2's, which marks the beginning of a text as it marks spaces.
+
+    Args:
+        marks: what counts as a beginning: ``first``, that of the whole text, or ``always``, also what follows a special
+            token; ``prepend`` is ``always`` as older files write it.
+    """
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always" if marks == "prepend" else marks)
+    alphabet = [*map(chr, range(33, 127)), "\n"]
+    special = ["<s>", "</s>", "<|pad|>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=500, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator([*SENTENCES, *["yes", "no", "Query:", "Document:", "Relevant:"] * 100], trainer)
+    if marks == "prepend":
+        tokenizer.pre_tokenizer = None
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<|pad|>"
+    )
+
+
 @cache
 def _trained_tokenizer() -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

@@ -223,7 +223,7 @@ def measure(loader: ModelLoader, experiment: Experiment, data: LoadedDataset, tr
         pairs=sum(map(len, data.candidates.values())) / max(1, len(data.candidates)),
         queries=len(data.collection.qrels),
         documents=data.whole_size,
-        state_bytes=base.model.config.hidden_size * base.model.model.embed_tokens.weight.element_size(),
+        state_bytes=base.model.config.hidden_size * base.model.get_input_embeddings().weight.element_size(),
     )
 
 

@@ -96,7 +96,7 @@ class MTEBWrapper(Generic[Model]):
 
 
 class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
-    """Embeds texts for MTEB, which compares them by cosine; arguments as in ``MTEBWrapper``.
+    """Embeds texts for MTEB, which compares them by products; arguments as in ``MTEBWrapper``.
 
     A text gets the prefix that ``prompts`` has for its task and role, else the model's own: queries and documents those
     of the model's prompt, the texts of symmetric tasks (STS, classification, clustering) none.
@@ -117,7 +117,7 @@ class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
         """Embed all texts of a data loader, regardless of its batches.
 
         Returns:
-            ``(N, D)`` float32 of unit length, in the loader's order.
+            ``(N, D)`` float32, in the loader's order.
 
         Raises:
             DataError: an embedding is not finite or zero; the message names the task and the text's id.
@@ -145,11 +145,11 @@ class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
         return {"kind": _KINDS[role], "prefix": self.prompts.prefix(task, role), **self.batches}
 
     def similarity(self, embeddings1: Array, embeddings2: Array) -> Tensor:
-        """Return cosines of all pairs of ``(N, D)`` and ``(M, D)`` unit vectors, ``(N, M)``, on the model's device."""
+        """Return products of all pairs of ``(N, D)`` and ``(M, D)`` vectors, ``(N, M)``, on the model's device."""
         return self._vectors(embeddings1) @ self._vectors(embeddings2).T
 
     def similarity_pairwise(self, embeddings1: Array, embeddings2: Array) -> Tensor:
-        """Return cosines of corresponding pairs of ``(N, D)`` and ``(N, D)`` unit vectors, ``(N,)``, on the CPU."""
+        """Return products of corresponding pairs of ``(N, D)`` and ``(N, D)`` vectors, ``(N,)``, on the CPU."""
         return (self._vectors(embeddings1) * self._vectors(embeddings2)).sum(dim=-1).cpu()
 
     def _vectors(self, embeddings: Array) -> Tensor:

@@ -19,7 +19,7 @@ from unimoe.evaluation.spec import Outcome
 from unimoe.metrics import score_run, suite_averages
 from unimoe.reranking.remote_shards import RemoteReranker
 from unimoe.reranking.rerank import rerank_run
-from unimoe.reranking.rerankers import as_reranker, truncation_note
+from unimoe.reranking.rerankers import as_reranker, ties_note, truncation_note
 from unimoe.reranking.shards import Candidates, Reranker, ShardWork
 from unimoe.tiers.datasets import Dataset, LoadedDataset, chosen_datasets, known_tier, tier_datasets
 from unimoe.tiers.loading import failure_line
@@ -143,6 +143,7 @@ def rerank_collection(
     run, found = rerank_run(reranker, collection, candidates, **work)
     level, truncated = collection.relevance_level, sorted(reranker.truncated_queries(collection.queries))
     notes = [truncation_note(collection.name, truncated)] if truncated else []
+    notes += filter(None, [ties_note(collection.name, run)])
     if isinstance(reranker, RemoteReranker):
         notes += reranker.notes(run, found.usage)
     first_stage = score_run(collection.qrels, candidates, relevance_level=level) if ordered else None

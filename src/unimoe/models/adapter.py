@@ -11,7 +11,7 @@ from torch import nn
 from unimoe.checkpoint import ADAPTER_FILE
 from unimoe.config.training import LoraConfig
 from unimoe.errors import DataError, UsageError, did_you_mean
-from unimoe.models.base import BaseModel
+from unimoe.models.base import BaseModel, decoder_layers, decoder_of
 from unimoe.models.quiet import first_line, quiet_loading
 
 
@@ -88,6 +88,39 @@ def merge_lora(base: BaseModel, exact: BaseModel, folder: Path) -> None:
     base.model.load_state_dict(merged.state_dict())
 
 
+def adapted_model(model: Any) -> Any:
+    """Return the model of transformers inside one of PEFT, whose layers hold its adapters; any other as it is.
+
+    Raises:
+        UsageError: its adapters are elsewhere.
+    """
+    if not hasattr(model, "get_base_model"):
+        return model
+    settings = model.active_peft_config
+    if settings.is_prompt_learning:
+        raise UsageError(
+            f"a PEFT model of {settings.peft_type.value} puts states of its own before every text, which would be "
+            "missed; give one whose adapters are in its layers, such as LoRA's"
+        )
+    return model.get_base_model()
+
+
+def output_layer(model: Any) -> Any:
+    """Return the layer of a causal language model that gives logits.
+
+    Raises:
+        UsageError: it has none, or adapters change it.
+    """
+    head = model.get_output_embeddings()
+    if head is None:
+        raise UsageError(f"a {type(model).__name__} gives no logits of tokens; give a causal language model")
+    if hasattr(head, "get_base_layer") and not getattr(head, "merged", False):
+        raise UsageError(
+            "adapters of PEFT on the output layer would be missed; give what their model's merge_and_unload() returns"
+        )
+    return head
+
+
 def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the trainable parameters by name, sorted."""
     return {name: weight for name, weight in sorted(model.named_parameters()) if weight.requires_grad}
@@ -95,7 +128,7 @@ def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def _refuse_unknown_modules(base: BaseModel, config: LoraConfig) -> None:
     """Refuse a misspelt module: PEFT ignores it as long as another name matches."""
-    names = {name.rpartition(".")[2] for name, _ in base.model.model.layers.named_modules()} - {""}
+    names = {name.rpartition(".")[2] for name, _ in decoder_layers(decoder_of(base.model)).named_modules()} - {""}
     known = sorted(name for name in names if not name.isdigit())
     for module in config.target_modules:
         if module.rpartition(".")[2] not in known:

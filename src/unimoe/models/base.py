@@ -40,7 +40,7 @@ class BaseModel:
     @property
     def layers(self) -> int:
         """Number of decoder layers."""
-        return len(self.model.model.layers)
+        return len(decoder_layers(decoder_of(self.model)))
 
 
 def load_base(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> BaseModel:
@@ -53,10 +53,23 @@ def load_base(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> 
     source = _source(config)
     identity = _local_identity(config, source)
     model, tokenizer = _load(config, source, dtype)
-    if not hasattr(getattr(model, "model", None), "layers"):
+    if decoder_layers(decoder_of(model)) is None:
         raise DataError(f"{config.base}: a {type(model).__name__} has no decoder layers at model.layers; use another")
     ready_to_score(model, device).set_attn_implementation(attention_for(device, config.max_length))
     return BaseModel(model, tokenizer, identity or _identity(config, config.base, _hub_hash(config, model)))
+
+
+def decoder_of(model: Any) -> Any:
+    """Return what gives final states in a causal language model, such as Llama's ``model``; None in one with an encoder."""
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return None
+    stack = getattr(model, "model", None) or getattr(model, "base_model", None)
+    return getattr(stack, "decoder", stack)  # OPT has one more module around it
+
+
+def decoder_layers(decoder: Any) -> Any:
+    """Return the layers of a stack, which GPT-2 calls ``h``; None where it has none."""
+    return getattr(decoder, "layers", getattr(decoder, "h", None))
 
 
 def load_tokenizer(config: ModelConfig) -> Any:

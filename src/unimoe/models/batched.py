@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from unimoe.errors import DataError
+from unimoe.models.base import decoder_layers, decoder_of
 from unimoe.models.batching import default_token_budget, last_tokens, pad_ids, pad_states, plan_batches
 from unimoe.models.device import release_memory
 from unimoe.models.frozen_layers import FrozenLayers, FrozenStates, tree_states
@@ -46,24 +47,24 @@ class BatchedDecoder:
     """
 
     def __init__(self, model: Any, frozen_layers: FrozenLayers | None = None, upper: Any = None) -> None:
-        self._decoder, self._frozen_layers, self._upper = model.model, frozen_layers, upper
+        self._decoder, self._frozen_layers, self._upper = decoder_of(model), frozen_layers, upper
         self._trees = supports_trees(model)
         self._varlen = fused_varlen if self._trees and varlen_agrees(model, fused_varlen) else None
-        top = model.model if upper is None else upper
+        top = self._decoder if upper is None else upper
         self.top, self._drops_tokens = last_tokens_only(top) if self._trees else (top, False)
         self.reduced_budget: int | None = None
 
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        device: torch.device = self._decoder.embed_tokens.weight.device
+        device: torch.device = self._decoder.get_input_embeddings().weight.device
         return device
 
     @property
     def trains_trees(self) -> bool:
         """Whether sequences in training share beginnings: not with dropout of attention, nor with recomputation."""
         dropout = getattr(self._decoder.config, "attention_dropout", 0.0)
-        recomputes = any(getattr(layer, "gradient_checkpointing", False) for layer in self._decoder.layers)
+        recomputes = any(getattr(layer, "gradient_checkpointing", False) for layer in decoder_layers(self._decoder))
         return self._trees and not dropout and not recomputes
 
     def kept_states(self, sequences: Sequence[list[int]]) -> FrozenStates | None:
@@ -92,7 +93,7 @@ class BatchedDecoder:
         if not self.trains_trees:
             return self.padded_states(sequences, frozen)
         # In blocks: the kernel's log-sum-exp, by which levels are merged, has no gradient.
-        tree = pack(build_tree(sequences), self.device, self._decoder.embed_tokens.weight.dtype)
+        tree = pack(build_tree(sequences), self.device, self._decoder.get_input_embeddings().weight.dtype)
         if self._frozen_layers is None:
             return self._top_states(tree, None)
         return self._top_states(
@@ -172,7 +173,7 @@ class BatchedDecoder:
         return ahead(packed, batches) if _packs_ahead(self.device) else map(packed, batches)
 
     def _pack(self, sequences: Sequence[list[int]]) -> PackedTree:
-        return pack(build_tree(sequences), self.device, self._decoder.embed_tokens.weight.dtype, self._varlen)
+        return pack(build_tree(sequences), self.device, self._decoder.get_input_embeddings().weight.dtype, self._varlen)
 
     def _states_if_they_fit(
         self, sequences: list[list[int]], tree: PackedTree | None, frozen: FrozenStates | None
@@ -218,12 +219,12 @@ def supports_trees(model: Any) -> bool:
 
     Where the configuration does not tell, running one token through the decoder does.
     """
-    config, decoder = model.config, model.model
+    config, decoder = model.config, decoder_of(model)
     kinds = getattr(config, "layer_types", None)
     full = set(kinds) == {"full_attention"} if kinds else getattr(config, "sliding_window", None) is None
     if not full or not getattr(model, "_supports_attention_backend", False):
         return False
-    weight = decoder.embed_tokens.weight
+    weight = decoder.get_input_embeddings().weight
     try:
         with torch.no_grad():
             run_tree(decoder, pack(build_tree([[0]]), weight.device, weight.dtype))
@@ -237,7 +238,8 @@ def varlen_agrees(model: Any, varlen: Varlen) -> bool:
 
     A CPU has no such kernel. Which GPUs, dtypes and widths a release of torch has one for, running it tells.
     """
-    decoder, weight = model.model, model.model.embed_tokens.weight
+    decoder = decoder_of(model)
+    weight = decoder.get_input_embeddings().weight
     words = [index * len(weight) // 40 for index in range(40)]
     tree = build_tree([words[:end] + words[begin:] for end in (12, 20) for begin in (25, 30, 38)])
     try:

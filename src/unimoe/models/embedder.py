@@ -21,7 +21,7 @@ Vectors = NDArray[np.float32]
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors of unit length, whose dot product is their cosine."""
+    """Turns texts into vectors whose dot product compares them: of unit length, unless the model wants another."""
 
     @property
     def base_identity(self) -> str:
@@ -62,7 +62,7 @@ class Embedder(Protocol):
             advance: called with the number of texts done, after each batch.
 
         Returns:
-            ``(N, D)`` float32 of unit length, in the order of ``texts``.
+            ``(N, D)`` float32, in the order of ``texts``.
 
         Raises:
             InputError: an embedding is not finite or zero; carries the index of the text.

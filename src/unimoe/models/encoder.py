@@ -79,12 +79,12 @@ class SentenceEncoder:
     ) -> None:
         self._tokenizer, self._model, self._heads = tokenizer, model, heads
         self._forward = EncoderForward(model)
-        self._prefixes, self._pooling = files.prefixes, files.pooling
+        self._prefixes, self._pooling, self._unit = files.prefixes, files.pooling, files.similarity == "cosine"
         self.max_length = self._length(config, files)
         self.dimension = self._embed([[0]]).shape[1]
         self.base_identity = files.identity
         settings = [files.prefixes, files.pooling, self.max_length, files.lower_case, files.tokenizer_hash]
-        self.prompt_name = f"{files.pooling}@{hash_json(settings)}"
+        self.prompt_name = f"{files.pooling}@{hash_json([*settings, *files.compared])}"
 
     @property
     def device(self) -> torch.device:
@@ -171,7 +171,7 @@ class SentenceEncoder:
             return torch.cat([self._embed(sequences[:half]), self._embed(sequences[half:])])
         for head in self._heads:
             pooled = head(pooled)
-        return normalize(pooled)
+        return normalize(pooled) if self._unit else pooled
 
     def _length(self, config: EncoderConfig, files: EncoderFiles) -> int:
         """Return the tokens of one text: the config's, else the folder's, else the tokenizer's, within the positions.

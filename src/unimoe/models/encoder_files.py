@@ -56,6 +56,7 @@ class EncoderFiles:
         max_length: tokens of one text; None where the tokenizer sets it.
         lower_case: whether texts are lower-cased, whatever the tokenizer does.
         prefixes: of a query, a document and a plain text.
+        similarity: what compares vectors: the cosine, or the dot product of vectors of any length.
     """
 
     transformer: Path
@@ -66,6 +67,12 @@ class EncoderFiles:
     max_length: int | None
     lower_case: bool
     prefixes: dict[str, str]
+    similarity: Literal["cosine", "dot"]
+
+    @property
+    def compared(self) -> list[str]:
+        """What hashes of an encoder's settings add for its similarity: nothing for the cosine, which most have."""
+        return [] if self.similarity == "cosine" else [self.similarity]
 
 
 def read_encoder_files(config: EncoderConfig) -> EncoderFiles:
@@ -86,6 +93,7 @@ def read_encoder_files(config: EncoderConfig) -> EncoderFiles:
     after = [folder / path if kind == "Dense" else None for kind, path in modules if kind in ("Dense", "Normalize")]
     stated = folder / dict(modules)["Pooling"] / "config.json" if "Pooling" in kinds else None
     weights = [file for part in (transformer, *filter(None, after)) for file in _weights(part)]
+    own = folder / "config_sentence_transformers.json"
     length, lower_case = _read_transformer(transformer / "sentence_bert_config.json")
     return EncoderFiles(
         transformer=transformer,
@@ -95,7 +103,8 @@ def read_encoder_files(config: EncoderConfig) -> EncoderFiles:
         after=after,
         max_length=length,
         lower_case=lower_case,
-        prefixes=_prefixes(config, folder / "config_sentence_transformers.json"),
+        prefixes=_prefixes(config, own),
+        similarity=_similarity(own),
     )
 
 
@@ -219,6 +228,13 @@ def _prefixes(config: EncoderConfig, path: Path) -> dict[str, str]:
     }
     set_by_hand = {"query": config.query_prefix, "document": config.document_prefix, "plain": None}
     return {kind: well_formed(own[kind] or "") if prefix is None else prefix for kind, prefix in set_by_hand.items()}
+
+
+def _similarity(path: Path) -> Literal["cosine", "dot"]:
+    name = setting(path, read_settings(path), "similarity_fn_name", str) or "cosine"
+    if name not in ("cosine", "dot"):
+        raise DataError(f"{path}: similarity_fn_name {shortened(name)} is not known; known are cosine and dot")
+    return cast('Literal["cosine", "dot"]', name)
 
 
 def read_settings(path: Path) -> dict[str, Any]:

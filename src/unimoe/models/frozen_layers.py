@@ -74,6 +74,8 @@ def split_decoder(decoder: Any, first_layer: int) -> tuple[Any, Any]:
     Raises:
         UsageError: no such layer, or layers of several kinds (such as sliding-window attention in some).
     """
+    if not hasattr(decoder, "layers") or not hasattr(decoder, "norm"):
+        raise UsageError("lora.first_layer: the layers of this model cannot be split; set it to 0")
     count = len(decoder.layers)
     if not 0 < first_layer < count:
         raise UsageError(f"lora.first_layer {first_layer}: this model has layers 0 to {count - 1}; 0 adapts them all")

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from unimoe.models.base import decoder_layers
 from unimoe.models.batching import to_device
 from unimoe.models.frozen_layers import with_modules
 from unimoe.models.token_tree import build_tree
@@ -102,7 +103,7 @@ def last_tokens_only(decoder: Any) -> tuple[Any, bool]:
     Args:
         decoder: of transformers; it supports trees.
     """
-    last = decoder.layers[-1]
+    last = decoder_layers(decoder)[-1]
     if {name for name, _ in last.named_children()} != _PARTS or not _PROJECTIONS.issubset(last.self_attn._modules):
         return decoder, False
     quick = with_modules(decoder, layers=nn.ModuleList([*decoder.layers[:-1], LastTokensLayer(last)]))

@@ -15,7 +15,7 @@ from unimoe.config import Experiment
 from unimoe.config.experiment import EvaluationConfig
 from unimoe.io import hash_json
 from unimoe.models.adapter import load_lora, merge_lora
-from unimoe.models.base import BaseModel, base_identity, base_layers, load_base
+from unimoe.models.base import BaseModel, base_identity, base_layers, decoder_layers, decoder_of, load_base
 from unimoe.models.frozen_layers import FrozenLayers, refuse_mixed_layers, split_decoder
 from unimoe.models.prompts import prompt_name
 from unimoe.models.unimodel import UnimodelForExp1
@@ -59,7 +59,7 @@ class ModelLoader:
         """The frozen lower layers that all arms share; None if the first layer has adapters."""
         if self.first_layer == 0:
             return None
-        return FrozenLayers(split_decoder(self.fresh_base().model.model, self.first_layer)[0])
+        return FrozenLayers(split_decoder(decoder_of(self.fresh_base().model), self.first_layer)[0])
 
     @cached_property
     def _base(self) -> BaseModel:
@@ -92,7 +92,7 @@ class ModelLoader:
     def _unimodel(self, base: BaseModel) -> UnimodelForExp1:
         config = self._experiment
         if config.evaluation.compile:
-            for layer in base.model.model.layers:
+            for layer in decoder_layers(decoder_of(base.model)):
                 layer.compile(dynamic=True)
         return UnimodelForExp1(
             base, config.prompt, config.model.max_length, self.first_layer, self.frozen_layers

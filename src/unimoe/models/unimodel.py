@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, NoReturn
+from dataclasses import replace
+from typing import Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from unimoe.config import PromptConfig
-from unimoe.errors import InputError, UsageError
-from unimoe.models.base import BaseModel
+from unimoe.errors import InputError
+from unimoe.models.adapter import adapted_model, output_layer
+from unimoe.models.base import BaseModel, decoder_of
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.frozen_layers import FrozenLayers, FrozenStates, split_decoder
+from unimoe.models.model_settings import logit_changes, refuse_dependent_states
 from unimoe.models.pipeline import Gathered
 from unimoe.models.prompts import PairTokenizer, TextTokenizer, prompt_name, yes_no_ids
 
@@ -27,13 +30,15 @@ class UnimodelForExp1(nn.Module):
     output matrix, which avoids the ``(N, L, vocabulary)`` logits and the ties of low precision.
 
     Args:
-        base: the base model, with or without adapters.
+        base: the base model, with or without adapters, or wrapped by PEFT.
         prompt: how texts become token ids.
         max_length: tokens of one sequence, prompt included.
         first_layer: the lowest layer with adapters; models share the layers below through ``frozen_layers``.
         frozen_layers: the shared lower layers; made if not given and ``first_layer`` is above 0.
     """
 
+    _answers: Tensor
+    _biases: Tensor
     _yes_minus_no: Tensor
 
     def __init__(
@@ -45,6 +50,7 @@ class UnimodelForExp1(nn.Module):
         frozen_layers: FrozenLayers | None = None,
     ) -> None:
         super().__init__()
+        base = replace(base, model=adapted_model(base.model))
         self.base_identity = base.identity
         self.prompt_name = prompt_name(prompt, max_length)
         self.tokenizer = base.tokenizer
@@ -53,15 +59,19 @@ class UnimodelForExp1(nn.Module):
         self.model = base.model
         self.frozen_layers, upper = frozen_layers, None
         if first_layer > 0:
-            lower, upper = split_decoder(base.model.model, first_layer)
+            lower, upper = split_decoder(decoder_of(base.model), first_layer)
             self.frozen_layers = frozen_layers or FrozenLayers(lower)
+        refuse_dependent_states(base.model.config, max_length)
         self._batched = BatchedDecoder(base.model, self.frozen_layers, upper)
-        _refuse_changed_logits(base.model.config)
-        yes, no = yes_no_ids(base.tokenizer, *prompt.answers("yes", "no"))
-        head = base.model.get_output_embeddings()
-        self.register_buffer("_yes_minus_no", _row(head.weight, yes) - _row(head.weight, no), persistent=False)
+        answers = list(yes_no_ids(base.tokenizer, *prompt.answers("yes", "no")))
+        head = output_layer(base.model)
+        factor, self._cap = logit_changes(base.model.config)
         bias = getattr(head, "bias", None)
-        self._bias_margin = 0.0 if bias is None else float(bias[yes] - bias[no])
+        rows = factor * head.weight[answers].detach().float()
+        biases = rows.new_zeros(2) if bias is None else factor * bias[answers].detach().float()
+        self.register_buffer("_answers", rows, persistent=False)
+        self.register_buffer("_biases", biases, persistent=False)
+        self.register_buffer("_yes_minus_no", rows[0] - rows[1], persistent=False)
 
     @property
     def reduced_budget(self) -> int | None:
@@ -109,7 +119,10 @@ class UnimodelForExp1(nn.Module):
 
     def margins(self, states: Tensor) -> Tensor:
         """Return the logit of ``yes`` minus that of ``no``, float32 ``(N,)``, for last-token states ``(N, H)``."""
-        return states.float() @ self._yes_minus_no + self._bias_margin
+        if self._cap is None:  # the difference of the rows loses no digits to that of two large logits
+            return states.float() @ self._yes_minus_no + (self._biases[0] - self._biases[1])
+        logits = self._cap * torch.tanh(nn.functional.linear(states.float(), self._answers, self._biases) / self._cap)
+        return logits[:, 0] - logits[:, 1]
 
     def embeddings(self, states: Tensor) -> Tensor:
         """Return L2-normalised float32 embeddings ``(N, H)`` for last-token states ``(N, H)``."""
@@ -226,16 +239,3 @@ def _without_dropout(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
-
-
-def _refuse_changed_logits(config: Any) -> None:
-    """Refuse models that transform their logits: the margin is a product of states and weights alone."""
-    for setting in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
-        if getattr(config, setting, None) not in (None, 1, 1.0):
-            raise UsageError(
-                f"a {config.model_type} model changes its logits ({setting}), which its yes/no margin would miss"
-            )
-
-
-def _row(matrix: Tensor, index: int) -> Tensor:
-    return matrix[index].detach().float()

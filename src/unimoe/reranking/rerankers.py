@@ -15,7 +15,8 @@ from torch import nn
 from unimoe.config import Batches, Experiment
 from unimoe.data.collection import Collection
 from unimoe.errors import DataError, UsageError, first_few
-from unimoe.models.base import BaseModel
+from unimoe.models.adapter import adapted_model
+from unimoe.models.base import BaseModel, decoder_layers, decoder_of
 from unimoe.models.batching import default_token_budget
 from unimoe.models.embedder import Advance
 from unimoe.models.pair_model import PairModel, TextPair
@@ -33,12 +34,16 @@ from unimoe.reranking.shards import (
     cut_shards,
     pair_texts,
 )
+from unimoe.trec import Run
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
 
 _SHARD_BATCHES = 64
 """Batches of a shard; a multiple of the 16 that ``score_pairs`` scores at a time, so that shards change no batch."""
+
+_FIRST_PLACES, _FEW_TIES = 10, 0.1
+"""Where equal scores count, and the share of queries up to which they are not worth a note."""
 
 RERANKER_METHODS = ("cut", "prepare", "truncated_queries", "score")
 
@@ -190,6 +195,24 @@ def truncation_note(name: str, truncated: Sequence[str]) -> str:
     )
 
 
+def ties_note(name: str, run: Run) -> str | None:
+    """Return a sentence about equal scores among the first places of many queries of a run; None where there are few.
+
+    Some are honest: equal documents have equal scores.
+    """
+    tied = []
+    for query, scores in run.items():
+        first = sorted((float(np.float32(score)) for score in scores.values()), reverse=True)[: _FIRST_PLACES + 1]
+        if len(set(first)) < len(first):
+            tied.append(query)
+    if len(tied) <= _FEW_TIES * len(run):
+        return None
+    return (
+        f"{name}: queries with equal scores among the first {_FIRST_PLACES} places, whose order document ids decide: "
+        f"{len(tied):,} of {len(run):,} ({first_few(tied)}); score in float32 if the model does not"
+    )
+
+
 def used_budget(model: Any, token_budget: int | None = None, batch_size: int | None = None) -> int | None:
     """Return the tokens of one forward pass, fewer once memory ran out; None where sequences are counted instead."""
     if isinstance(model, ClusterModel):
@@ -263,9 +286,8 @@ def as_unimodel(model: Any, tokenizer: Any, config: Experiment) -> UnimodelForEx
             f"{what} is no model; give a causal language model, or, to rerank, a function from (query, document) pairs "
             "to scores"
         )
-    wrapper: Any = model
-    inner = wrapper.get_base_model() if hasattr(model, "get_base_model") else wrapper  # PEFT wraps the model
-    if not hasattr(getattr(inner, "model", None), "layers"):
+    inner = adapted_model(model)
+    if decoder_layers(decoder_of(inner)) is None:
         raise UsageError(
             f"a {type(model).__name__} has no decoder layers at model.layers; give a causal language model"
         )

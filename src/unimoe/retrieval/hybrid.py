@@ -101,7 +101,7 @@ class Hybrid:
             files = read_encoder_files(config)
             refuse_bad_length(config, files)
         settings = [files.prefixes, files.pooling, files.max_length, files.lower_case, files.tokenizer_hash]
-        content = hash_json([files.identity, *settings, config.max_length])
+        content = hash_json([files.identity, *settings, config.max_length, *files.compared])
         return f"{files.identity.rpartition('@')[0]}@{content},{str(self._dtype).removeprefix('torch.')}"
 
     def _path(self, collection: Collection, depth: int, exclude_self: bool) -> Path:

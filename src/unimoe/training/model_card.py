@@ -14,7 +14,7 @@ import yaml
 
 from unimoe.checkpoint import Checkpoint
 from unimoe.config import Experiment
-from unimoe.models.base import per_layer_settings
+from unimoe.models.base import decoder_layers, decoder_of, per_layer_settings
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.unimodel import UnimodelForExp1
 
@@ -152,7 +152,7 @@ def _training(checkpoint: Checkpoint, model: UnimodelForExp1) -> Mapping[str, ob
     experiment, budget = checkpoint.experiment, checkpoint.training
     training, lora, arm = experiment.training, experiment.lora, experiment.arm(checkpoint.arm)
     warmup = f"{training.warmup} steps of warm-up"
-    first_layer = lora.first_of(len(model.model.model.layers))
+    first_layer = lora.first_of(len(decoder_layers(decoder_of(model.model))))
     return {
         "collection": f"{training.collection}, split {training.split}",
         "optimizer steps": budget.steps,

@@ -29,6 +29,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_invented(folder / "wide", invented(documents=120, queries=6, words=40))
     write_invented(folder / "long", long_collection())
     save_tiny_cross_encoder(folder / "ce")
+    save_tiny_cross_encoder(folder / "two", labels=2)
     save_tiny_cross_encoder(folder / "nli", labels=3)
     save_tiny_t5(folder / "t5")
     save_tiny_score_head(folder / "llama")

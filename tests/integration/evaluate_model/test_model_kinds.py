@@ -104,6 +104,31 @@ class TestKinds:
         assert "AskUbuntuDupQuestions" in done.stdout
 
 
+class TestEqualScores:
+    """Only pairs that read the same may have the same score, whatever the dtype."""
+
+    @pytest.mark.parametrize(
+        "name",
+        ["cross-encoder:ce", "cross-encoder:two", "cross-encoder:causal", "monot5:t5", "rankllama:llama", "causal"],
+    )
+    def test_candidates_of_a_model_in_bfloat16_have_scores_of_their_own(
+        self, data: Path, tmp_path: Path, name: str
+    ) -> None:
+        options = ["--datasets", "wide", "--task", "reranking", "--max-queries", "1", "--name", "low"]
+        done = evaluate(data, name, tmp_path, *options, "--set", "model.dtype=bfloat16")
+        assert done.returncode == 0, done.stderr
+        assert "equal scores" not in done.stderr
+        assert result_of(tmp_path, "low", dataset="wide").provenance.dtype == "bfloat16"
+        for query, scores in read_run(tmp_path / "low/seed_none/runs/reranking/wide.trec").items():
+            assert len(scores) > 90, query
+            assert len(set(scores.values())) == len(scores), query
+
+    def test_a_run_with_many_of_them_is_named(self, data: Path, tmp_path: Path) -> None:
+        done = evaluate(data, "python:my_functions:longest", tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "toy: queries with equal scores among the first 10 places" in done.stderr.replace("\n", " ")
+
+
 class TestPlan:
     def test_pairs_are_counted_and_timed_and_nothing_is_written(self, data: Path, tmp_path: Path) -> None:
         done = evaluate(data, "cross-encoder:ce", tmp_path / "outputs", "--plan", "--price-per-hour", "2")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PrefixTuningConfig, PromptEncoderConfig, PromptTuningConfig, get_peft_model
 from support.experiments import tiny_experiment
 from support.reranking import invented, with_evaluation, write_invented
 from support.tiny_models import tiny_base
 from torch import nn
+from transformers import BartConfig, BartForConditionalGeneration
 
 from unimoe.config import Experiment
 from unimoe.errors import DataError, UsageError
@@ -78,6 +81,45 @@ class TestModels:
         assert_same_scores(found, merged)
         assert max(abs(found.run["q0"][key] - gap) for key, gap in plain.run["q0"].items()) > 0.1
 
+    @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # PEFT's, when it merges
+    def test_adapters_of_peft_on_the_output_layer_count_once_they_are_merged(
+        self, config: Experiment, folder: Path
+    ) -> None:
+        settings = LoraConfig(r=2, target_modules=["lm_head"], init_lora_weights=False)
+        adapted, tokenizer = get_peft_model(tiny_base(layers=2).model, settings), tiny_base().tokenizer
+        with pytest.raises(UsageError, match=r"adapters of PEFT on the output layer .* merge_and_unload\(\)"):
+            evaluate_beir(adapted, tokenizer, config, f"path:{folder}")
+        with pytest.raises(UsageError, match="adapters of PEFT on the output layer"):
+            evaluate_beir(adapted.get_base_model(), tokenizer, config, f"path:{folder}")
+        merged = evaluate_beir(adapted.merge_and_unload(), tokenizer, config, f"path:{folder}")
+        plain = evaluate_beir(tiny_base(layers=2).model, tokenizer, config, f"path:{folder}")
+        assert max(abs(merged.run["q0"][key] - gap) for key, gap in plain.run["q0"].items()) > 0.1
+
+    @pytest.mark.parametrize("kind", [PromptTuningConfig, PrefixTuningConfig, PromptEncoderConfig])
+    def test_prompts_that_peft_learned_are_refused(self, config: Experiment, kind: Any) -> None:
+        base = tiny_base(layers=2)
+        adapted = get_peft_model(base.model, kind(num_virtual_tokens=4, task_type="CAUSAL_LM"))
+        for take in (
+            lambda: evaluate_beir(adapted, base.tokenizer, config, "path:nowhere"),
+            lambda: UnimodelForExp1(replace(base, model=adapted), config.prompt, config.model.max_length),
+        ):
+            with pytest.raises(UsageError, match=r"a PEFT model of P\w+ puts states of its own before every text"):
+                take()
+
+    def test_a_model_of_peft_is_scored_as_the_one_inside(self, config: Experiment) -> None:
+        base = tiny_base(layers=2)
+        settings = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+        adapted = get_peft_model(base.model, settings).eval()
+        model = UnimodelForExp1(replace(base, model=adapted), config.prompt, config.model.max_length)
+        expected = []
+        for ids in model.pair_ids([("cat", "the cat sat"), ("cat", "")]):
+            with torch.inference_mode():
+                logits = adapted(input_ids=torch.tensor([ids])).logits[0, -1]
+            expected.append(float(logits[base.tokenizer.convert_tokens_to_ids("yes")]))
+            expected[-1] -= float(logits[base.tokenizer.convert_tokens_to_ids("no")])
+        gaps = model.rerank([("cat", "the cat sat"), ("cat", "")], output="gap")
+        np.testing.assert_allclose(gaps, expected, atol=1e-5)
+
     def test_a_tokenizer_without_a_padding_token_will_do(
         self, base: BaseModel, config: Experiment, folder: Path
     ) -> None:
@@ -95,6 +137,9 @@ class TestModels:
     def test_what_has_no_decoder_is_refused(self, base: BaseModel, config: Experiment) -> None:
         with pytest.raises(UsageError, match=r"a Linear has no decoder layers at model\.layers"):
             as_unimodel(nn.Linear(2, 2), base.tokenizer, config)
+        sizes: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 1, "vocab_size": 400, "d_model": 16}
+        with pytest.raises(UsageError, match="a BartForConditionalGeneration has no decoder layers"):
+            as_unimodel(BartForConditionalGeneration(BartConfig(**sizes)), base.tokenizer, config)
 
 
 class TestOutcome:

@@ -190,10 +190,11 @@ class TestRefusals:
         assert "no weights for lm_head.weight" in refusal(folder)
 
     def test_a_model_of_another_build(self, folder: Path) -> None:
-        from transformers import GPT2Config, GPT2LMHeadModel
+        from transformers import BertConfig, BertLMHeadModel
 
-        GPT2LMHeadModel(GPT2Config(vocab_size=400, n_embd=16, n_layer=1, n_head=2)).save_pretrained(folder)
-        assert "a GPT2LMHeadModel has no decoder layers at model.layers" in refusal(folder)
+        sizes = {"vocab_size": 400, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        BertLMHeadModel(BertConfig(**sizes, is_decoder=True)).save_pretrained(folder)
+        assert "a BertLMHeadModel has no decoder layers at model.layers" in refusal(folder)
 
 
 class TestQuiet:

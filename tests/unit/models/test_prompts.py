@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import pytest
-from support.tiny_models import tiny_tokenizer
+from support.tiny_models import tiny_sentencepiece, tiny_tokenizer
 
 from unimoe.config import PromptConfig
 from unimoe.errors import DataError, UsageError
@@ -218,8 +218,58 @@ class TestChatFrame:
     def test_a_template_that_cannot_ask_is_refused(self, template: str | None, reason: str) -> None:
         tokenizer = tiny_tokenizer()
         tokenizer.chat_template = template
-        with pytest.raises(UsageError, match=rf"prompt\.template chat: .*{reason}.*qwen3"):
+        with pytest.raises(UsageError, match=rf"prompt\.template chat: .*{reason}.*or plain|{reason}.*; use plain"):
             PairTokenizer(tokenizer, PromptConfig(template="chat"), 512)
+
+    @pytest.mark.parametrize("thought", ["<think>\n\n</think>\n\n", "<think></think>"])
+    def test_a_model_that_can_think_is_asked_after_an_empty_thought(self, thought: str) -> None:
+        tokenizer = tiny_tokenizer()
+        ending = f"{{% if enable_thinking is defined and not enable_thinking %}}{{{{ {thought!r} }}}}{{% endif %}}"
+        tokenizer.chat_template += ending
+        (ids,) = PairTokenizer(tokenizer, PromptConfig(template="chat"), 512)([("why", "so")])
+        assert tokenizer.decode(ids).endswith(f"<|im_start|>assistant\n{thought}")
+
+
+LLAMA2 = "{{ '<s>[INST] <<SYS>>\n' + messages[0]['content'] + '\n<</SYS>>\n\n' + messages[1]['content'] + ' [/INST]' }}"
+VICUNA = "{{ messages[0]['content'] + ' USER: ' + messages[1]['content'] + ' ASSISTANT:' }}"
+ZEPHYR = "{% for m in messages %}{{ '<|' + m['role'] + '|>\n' + m['content'] + '</s>\n' }}{% endfor %}<|assistant|>\n"
+PHI = "{% for m in messages %}{{ '<s>' + m['content'] + '</s>' }}{% endfor %}"
+
+
+class TestSentencePiece:
+    """It marks the beginning of a text as it marks a space; the reference is ``apply_chat_template`` on the whole."""
+
+    @pytest.mark.parametrize("marks", ["first", "always", "prepend"])
+    @pytest.mark.parametrize("template", [LLAMA2, VICUNA, ZEPHYR, PHI], ids=["llama2", "vicuna", "zephyr", "phi"])
+    def test_a_chat_prompt_has_the_tokens_of_the_template(self, marks: str, template: str) -> None:
+        tokenizer = tiny_sentencepiece(marks)
+        tokenizer.chat_template = template
+        encode = PairTokenizer(tokenizer, PromptConfig(template="chat", instruction="Find it."), 512)
+        pairs = [("what sorts a list", "the cat sat on the mat"), ("why?", "so"), ("", "")]
+        for (query, document), ids in zip(pairs, encode(pairs), strict=True):
+            messages = [
+                {"role": "system", "content": 'Find it. Answer only "yes" or "no".'},
+                {"role": "user", "content": f"Query: {query}\nDocument: {document}"},
+            ]
+            whole = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+            assert ids == [tokenizer.bos_token_id] * (whole[0] != tokenizer.bos_token_id) + whole
+
+    @pytest.mark.parametrize("order", ORDERS)
+    def test_a_plain_prompt_has_the_tokens_of_its_text(self, order: Order) -> None:
+        tokenizer = tiny_sentencepiece("prepend")
+        prompt = PromptConfig(template="plain", order=order, instruction="")
+        (ids,) = PairTokenizer(tokenizer, prompt, 512)([("what sorts a list", "the cat sat")])
+        fields = ["Query: what sorts a list", "Document: the cat sat"][:: 1 if order == "query_first" else -1]
+        assert ids == tokenizer("\n".join([*fields, "Relevant:"]))["input_ids"]
+
+    def test_what_is_too_long_loses_the_end_of_the_document(self) -> None:
+        tokenizer = tiny_sentencepiece("prepend")
+        tokenizer.chat_template = LLAMA2
+        pair = ("why?", "the cat sat on the mat " * 100)
+        whole, cut = (PairTokenizer(tokenizer, PromptConfig(template="chat"), room)([pair])[0] for room in (2000, 300))
+        suffix = tokenizer("a [/INST]", add_special_tokens=False)["input_ids"][1:]
+        assert len(cut) == 300
+        assert cut == whole[: 300 - len(suffix)] + suffix
 
 
 class TestTexts:

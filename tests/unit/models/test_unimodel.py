@@ -238,8 +238,8 @@ class TestModes:
         assert model.prompt_name.startswith("chat/query_first@")
 
 
-def test_a_model_that_changes_its_logits_is_refused() -> None:
+def test_a_model_that_changes_its_logits_in_an_unknown_way_is_refused() -> None:
     base = tiny_base()
-    base.model.config.final_logit_softcapping = 30.0
-    with pytest.raises(UsageError, match="final_logit_softcapping"):
+    base.model.config.output_multiplier = 30.0
+    with pytest.raises(UsageError, match="output_multiplier"):
         UnimodelForExp1(base, PROMPT, 128)

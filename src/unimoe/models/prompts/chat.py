@@ -24,20 +24,23 @@ class ChatTemplate:
 
         if not tokenizer.chat_template:
             raise UsageError(
-                "prompt.template chat: this tokenizer has no chat template; use an instruct model or qwen3"
+                "prompt.template chat: this tokenizer has no chat template; use an instruct model or plain"
             )
         messages = [
             {"role": "system", "content": f'{self._instruction} Answer only "yes" or "no".'},
             {"role": "user", "content": _BODY_MARK},
         ]
         try:
-            text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            # Templates of models that can think open their thoughts, unless thinking is off; others ignore it.
+            text = tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
+            )
         except TemplateError as error:  # some take no system message
             reason = first_line(error)
-            raise UsageError(f"prompt.template chat: this chat template refuses ({reason}); use qwen3") from None
+            raise UsageError(f"prompt.template chat: this chat template refuses ({reason}); use plain") from None
         before, mark, after = text.partition(_BODY_MARK)
         if not mark:
-            raise UsageError("prompt.template chat: this chat template drops the user's message; use qwen3")
+            raise UsageError("prompt.template chat: this chat template drops the user's message; use plain")
         return before, after
 
     def before_document(self, query: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import takewhile
 from typing import Any, Literal
 
 from unimoe.config import PromptConfig
@@ -43,13 +44,18 @@ class PairTokenizer:
         self._tokenizer, self._prompt, self._max_length = tokenizer, prompt, max_length
         self._template = TEMPLATES[prompt.template](prompt)
         self.order: Literal["query_first", "document_first"] = prompt.order
-        before, self.suffix = tokenize(tokenizer, list(self._template.conversation(tokenizer)))
-        first = first_token(tokenizer)
-        self.prefix = before if before[: len(first)] == first else first + before
+        before, after = self._template.conversation(tokenizer)
+        (body,) = self.body_texts("", "")[:1]
+        self._follow = Following(tokenizer, before, body)
+        self.suffix = Following(tokenizer, "a", after)([after])[0]
+        first, begun = first_token(tokenizer), self._follow.prefix
+        self.prefix = begun if begun[: len(first)] == first else first + begun
         self.room = max_length - len(self.prefix) - len(self.suffix)
         self.opening: list[int] = []
         if self.order == "document_first":
-            self.opening = tokenize(tokenizer, [self._template.around_document()[0]])[0]
+            opening, between = self._template.around_document()
+            (self.opening,) = self._follow([opening])
+            self._follow_document = Following(tokenizer, "a", between)
         if self.room < len(self.opening) + 8:
             raise UsageError(f"model.max_length {max_length} leaves no room beside the prompt; raise it")
         self._instructed = cache(self._with_instruction)
@@ -78,13 +84,14 @@ class PairTokenizer:
         if instruction not in (None, self._prompt.instruction):
             return self._instructed(instruction).too_long(queries)
         if self.order == "query_first":
-            parts = [self._template.before_document(query) for query in queries]
+            parts, follow = [self._template.before_document(query) for query in queries], self._follow
         else:
-            parts = [self._template.around_document()[1] + query for query in queries]
+            between = self._template.around_document()[1]
+            parts, follow = [between + query for query in queries], self._follow_document
         room = self.room - len(self.opening)
         # Most queries have fewer bytes than there is room for tokens, and no token is shorter than a byte.
         long = [index for index, part in enumerate(parts) if len(well_formed(part).encode()) >= room]
-        lengths = dict(zip(long, map(len, tokenize(self._tokenizer, [parts[index] for index in long])), strict=True))
+        lengths = dict(zip(long, map(len, follow([parts[index] for index in long])), strict=True))
         return [lengths.get(index, 0) >= room for index in range(len(parts))]
 
     def _with_instruction(self, instruction: str) -> PairTokenizer:
@@ -94,13 +101,13 @@ class PairTokenizer:
     def _query_first(self, pairs: Sequence[tuple[str, str]]) -> list[list[int]]:
         # The body is tokenized whole, as in Qwen's code: "<Document>: " and "Paris" apart are other tokens than joined.
         texts = [self._template.before_document(query) + document for query, document in pairs]
-        return [body[: self.room] for body in tokenize(self._tokenizer, texts)]
+        return [body[: self.room] for body in self._follow(texts)]
 
     def _document_first(self, pairs: Sequence[tuple[str, str]]) -> list[list[int]]:
         # The parts are tokenized apart, each text once, so that all pairs of a document share its tokens to the last.
         before, after = self._template.around_document()
-        documents = self._each_once([document for _, document in pairs], before)
-        queries = self._each_once([query for query, _ in pairs], after)
+        documents = _each_once(self._follow, [document for _, document in pairs], before)
+        queries = _each_once(self._follow_document, [query for query, _ in pairs], after)
         bodies = []
         for query, document in pairs:
             room = self.room - len(queries[query])
@@ -108,9 +115,45 @@ class PairTokenizer:
             bodies.append((start + queries[query])[: self.room])
         return bodies
 
-    def _each_once(self, texts: Sequence[str], before: str) -> dict[str, list[int]]:
-        unique = list(dict.fromkeys(texts))
-        return dict(zip(unique, tokenize(self._tokenizer, [before + text for text in unique]), strict=True))
+
+def _each_once(follow: Following, texts: Sequence[str], before: str) -> dict[str, list[int]]:
+    unique = list(dict.fromkeys(texts))
+    return dict(zip(unique, follow([before + text for text in unique]), strict=True))
+
+
+class Following:
+    """Tokenizes texts that follow another, and that begin alike.
+
+    SentencePiece marks the beginning of a text as it marks a space, so that a part tokenized apart has a mark that the
+    whole has not. With such a tokenizer the text before is tokenized with each text, and its tokens are taken off.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        before: the text before.
+        beginning: how all texts begin.
+
+    Attributes:
+        prefix: tokens of the text before, without those that also hold some of what follows.
+    """
+
+    def __init__(self, tokenizer: Any, before: str, beginning: str) -> None:
+        self._tokenizer = tokenizer
+        self._before = before if _marks_beginnings(tokenizer) else ""
+        (self.prefix,) = tokenize(tokenizer, [before])
+        if self._before:
+            (whole,) = tokenize(tokenizer, [before + beginning])
+            pairs = zip(self.prefix, whole, strict=False)
+            self.prefix = [token for token, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+
+    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of each text."""
+        found = tokenize(self._tokenizer, [self._before + text for text in texts])
+        return [ids[len(self.prefix) :] for ids in found] if self._before else found
+
+
+def _marks_beginnings(tokenizer: Any) -> bool:
+    first = tokenizer.convert_ids_to_tokens(tokenize(tokenizer, ["a"])[0][:1])
+    return bool(first) and str(first[0]).startswith("\u2581")
 
 
 class TextTokenizer:

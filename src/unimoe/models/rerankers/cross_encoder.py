@@ -1,4 +1,4 @@
-"""Cross-encoders of sentence-transformers, which loads and runs them: with one output, ``Dense`` or ``LogitScore``."""
+"""Cross-encoders of sentence-transformers, which loads and runs them: one or two outputs, ``Dense``, ``LogitScore``."""
 
 from __future__ import annotations
 
@@ -22,9 +22,13 @@ from unimoe.models.rerankers.files import (
     transformer_folder,
     weight_files,
 )
+from unimoe.models.rerankers.float_heads import AnswerHead, compute_in_float32
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
+
+_SCORED = (1, 2)
+"""The numbers of labels that make one score: with two, as monoBERT has, label 1 says relevant and label 0 does not."""
 
 _CHUNK = 16
 """Batches between two reports of progress, among which sentence-transformers sorts the pairs by length."""
@@ -43,12 +47,12 @@ def load_cross_encoder(
     Args:
         folder: of sentence-transformers or transformers.
         device: where it computes.
-        dtype: what it computes in; by default as it was saved.
+        dtype: what its body computes in; by default as it was saved. The head computes in float32.
         max_length: tokens of one pair, at most; by default, and where that is less, the model's own.
         trust_remote_code: run code from the folder.
 
     Raises:
-        DataError: it cannot be loaded, has no trained head, or has more than one label.
+        DataError: it cannot be loaded, has no trained head, or has more than two labels.
     """
     from sentence_transformers import CrossEncoder
 
@@ -64,12 +68,9 @@ def load_cross_encoder(
             )
     except Exception as error:
         raise DataError(f"{folder}: cannot be loaded as a cross-encoder ({first_line(error)})") from None
-    if model.num_labels != 1:
-        raise DataError(f"{folder}: a model of {model.num_labels} labels; ranking needs one score per pair")
+    _refuse_labels(folder, model.num_labels)
     _refuse_untrained_head(folder, model)
-    if dtype is not None:
-        for module in list(model)[1:]:  # the library gives it to the transformer alone
-            module.to(dtype)
+    _score_in_float32(model)
     own = model.max_seq_length
     if max_length is not None and (own is None or own > max_length):
         model.max_seq_length = max_length
@@ -91,7 +92,12 @@ def refuse_no_cross_encoder(folder: Path) -> None:
         )
     if labels is None and name.endswith("ForSequenceClassification"):
         labels = label_count(inner)
-    if labels not in (None, 1):
+    if labels is not None:
+        _refuse_labels(folder, labels)
+
+
+def _refuse_labels(folder: Path, labels: int) -> None:
+    if labels not in _SCORED:
         raise DataError(f"{folder}: a model of {labels} labels; ranking needs one score per pair")
 
 
@@ -103,7 +109,7 @@ def cross_encoder_prompt(root: Path, max_length: int) -> str:
 def score_pairs(
     model: CrossEncoder, pairs: Sequence[TextPair], batch_size: int, advance: Callable[[int], None] | None = None
 ) -> list[float]:
-    """Return the logit of every pair.
+    """Return the logit of every pair; of two labels, the logit of label 1 minus that of label 0.
 
     Args:
         model: the cross-encoder.
@@ -122,15 +128,38 @@ def score_pairs(
             show_progress_bar=False,
             activation_fn=torch.nn.Identity(),
             convert_to_tensor=True,
-        )
+        ).float()
+        if found.ndim > 1:
+            found = found[:, 1] - found[:, 0]
         spoilt = found.isfinite().logical_not().nonzero().flatten().tolist()
         if spoilt:
             reason = "its score is not finite; the weights are damaged, or the training diverged"
             raise InputError(len(scores) + spoilt[0], reason)
-        scores += found.float().tolist()
+        scores += found.tolist()
         if advance is not None:
             advance(len(chosen))
     return scores
+
+
+def _score_in_float32(model: CrossEncoder) -> None:
+    """Let the head of a model of lower precision compute in float32."""
+    from sentence_transformers.cross_encoder.modules import LogitScore
+
+    body, *heads = model
+    inner: Any = body.model
+    if inner.dtype == torch.float32:
+        return
+    if type(inner).__name__.endswith("ForSequenceClassification"):
+        prefix = inner.base_model_prefix
+        heads += [module for name, module in inner.named_children() if name != prefix]
+        heads += [module for name, module in inner.base_model.named_children() if name == "pooler"]
+    for head in heads:
+        if isinstance(head, LogitScore):
+            answers = [token for token in (head.true_token_id, head.false_token_id) if token is not None]
+            inner.set_output_embeddings(AnswerHead(inner.get_output_embeddings(), answers))
+            head.true_token_id, head.false_token_id = 0, 1 if len(answers) > 1 else None
+        else:
+            compute_in_float32(head)
 
 
 def _refuse_untrained_head(folder: Path, model: CrossEncoder) -> None:

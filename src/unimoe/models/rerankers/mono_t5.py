@@ -19,6 +19,7 @@ from unimoe.models.prompts import well_formed, yes_no_ids
 from unimoe.models.prompts.tokenizers import tokenize
 from unimoe.models.quiet import first_line, load_pretrained
 from unimoe.models.rerankers.files import architecture, settings_hash
+from unimoe.models.rerankers.float_heads import AnswerHead
 from unimoe.models.rerankers.token_scores import TokenReranker
 
 _TRUE, _FALSE = "true", "false"
@@ -58,12 +59,13 @@ def load_mono_t5(
         ) from None
     if missing:
         raise DataError(f"{folder}: no weights for {missing[0]}; give a T5 that is saved with its output layer")
+    answers = yes_no_ids(tokenizer, *prompt.answers(_TRUE, _FALSE))
+    model.set_output_embeddings(AnswerHead(model.get_output_embeddings(), answers))
     return MonoT5(
         ready_to_score(model, device),
         PairsOfT5(tokenizer, max_length, tokenize_end(tokenizer)),
         identity,
         mono_t5_prompt(folder, prompt, max_length),
-        yes_no_ids(tokenizer, *prompt.answers(_TRUE, _FALSE)),
     )
 
 
@@ -97,18 +99,11 @@ class MonoT5(TokenReranker):
     The order is that of the published score, the logarithm of P(true) of the two.
 
     Args:
-        model: a T5 of transformers, in eval mode on its device.
+        model: a T5 of transformers, in eval mode on its device, whose output layer is that of true and false alone.
         pair_ids: makes the token ids of pairs.
         base_identity: as results know it.
         prompt_name: name and content hash of all settings that change a pair's tokens or score.
-        answers: token ids of true and false.
     """
-
-    def __init__(
-        self, model: Any, pair_ids: PairsOfT5, base_identity: str, prompt_name: str, answers: tuple[int, int]
-    ) -> None:
-        super().__init__(model, pair_ids, base_identity, prompt_name)
-        self._answers = answers
 
     def _scores(
         self, sequences: Sequence[list[int]], token_budget: int | None, batch_size: int | None
@@ -141,6 +136,5 @@ class MonoT5(TokenReranker):
             decoder_input_ids=begin,
             use_cache=False,
         ).logits[:, 0]
-        true, false = self._answers
-        margins: Tensor = logits[:, true].float() - logits[:, false].float()
+        margins: Tensor = logits[:, 0] - logits[:, 1]
         return margins

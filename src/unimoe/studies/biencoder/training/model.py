@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -93,7 +94,7 @@ def load_biencoder(config: BiEncoderConfig, device: torch.device) -> BiEncoder:
         DataError: the base cannot be loaded, is not an encoder, or has a linear layer already.
         UsageError: ``out_dim`` is above the base's hidden size, or a length above its positions.
     """
-    files = read_encoder_files(config.encoder)
+    files = replace(read_encoder_files(config.encoder), similarity="cosine")  # what training compares by
     dense = next((folder for folder in files.after if folder is not None), None)
     if dense is not None:
         raise DataError(f"{dense}: encoder.base has a linear layer already; train from an encoder without one")
