@@ -22,6 +22,7 @@ from unimoe.models.tree_attention import (
     report_no_kernel,
     run_tree,
     same_states,
+    sees_whole_text,
 )
 from unimoe.models.tree_levels import Varlen, fused_varlen
 
@@ -36,14 +37,17 @@ class BatchedDecoder:
         model: a causal language model of transformers.
         frozen_layers: its frozen lower layers, where ``upper`` is given.
         upper: the layers above them.
+        longest: tokens of a sequence, at most; None where that is not known.
 
     Attributes:
         top: the decoder that gives final states: ``upper``, or all layers.
     """
 
-    def __init__(self, model: Any, frozen_layers: FrozenLayers | None = None, upper: Any = None) -> None:
+    def __init__(
+        self, model: Any, frozen_layers: FrozenLayers | None = None, upper: Any = None, longest: int | None = None
+    ) -> None:
         self._decoder, self._frozen_layers, self._upper = model.model, frozen_layers, upper
-        self._trees = supports_trees(model)
+        self._trees = supports_trees(model, longest)
         self._varlen = fused_varlen if self._trees and varlen_agrees(model, fused_varlen) else None
         top = model.model if upper is None else upper
         self.top, self._drops_tokens = last_tokens_only(top) if self._trees else (top, False)
@@ -176,15 +180,13 @@ def _packs_ahead(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
-def supports_trees(model: Any) -> bool:
+def supports_trees(model: Any, longest: int | None = None) -> bool:
     """Return whether all layers attend to all earlier tokens and let another function compute the attention.
 
-    Where the configuration does not tell, running one token through the decoder does.
+    Sequences have ``longest`` tokens at most. Where the configuration does not tell, running one token through the decoder does.
     """
-    config, decoder = model.config, model.model
-    kinds = getattr(config, "layer_types", None)
-    full = set(kinds) == {"full_attention"} if kinds else getattr(config, "sliding_window", None) is None
-    if not full or not getattr(model, "_supports_attention_backend", False):
+    decoder = model.model
+    if not sees_whole_text(model.config, longest) or not getattr(model, "_supports_attention_backend", False):
         return False
     weight = decoder.embed_tokens.weight
     try:

@@ -79,10 +79,10 @@ class SentenceEncoder:
         self, config: EncoderConfig, files: EncoderFiles, tokenizer: Any, model: Any, heads: Sequence[Head]
     ) -> None:
         self._tokenizer, self._model, self._heads = tokenizer, model, heads
-        self._forward = EncoderForward(model)
         self._fitting = FittingBatches("a text", "max_length")
         self._prefixes, self._pooling = files.prefixes, files.pooling
         self.max_length = self._length(config, files)
+        self._forward = EncoderForward(model, self.max_length)
         self.dimension = self._embed([[0]]).shape[1]
         self.base_identity = files.identity
         settings = [files.prefixes, files.pooling, self.max_length, files.lower_case, files.tokenizer_hash]

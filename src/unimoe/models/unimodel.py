@@ -55,7 +55,7 @@ class UnimodelForExp1(nn.Module):
         if first_layer > 0:
             lower, upper = split_decoder(base.model.model, first_layer)
             self.frozen_layers = frozen_layers or FrozenLayers(lower)
-        self._batched = BatchedDecoder(base.model, self.frozen_layers, upper)
+        self._batched = BatchedDecoder(base.model, self.frozen_layers, upper, max_length)
         _refuse_changed_logits(base.model.config)
         yes, no = yes_no_ids(base.tokenizer, *prompt.answers("yes", "no"))
         head = base.model.get_output_embeddings()
