@@ -70,8 +70,8 @@ def task_of(main_score: str, ids: list[str], own: Callable[..., dict[str, Any]] 
             data = split_data(COLLECTION, {query: dict.fromkeys(COLLECTION.corpus, 0.0) for query in names})
             data["queries"] = data["queries"].map(lambda row: {"id": names[row["id"]]})
             for part in ("relevant_docs", "top_ranked"):
-                held: Any = data[part]  # type: ignore[literal-required]
-                data[part] = {names[query]: value for query, value in held.items()}  # type: ignore[literal-required]
+                held: Any = data[part]
+                data[part] = {names[query]: value for query, value in held.items()}
             self.dataset = {"default": {"test": data}}
             self.data_loaded = True
 

@@ -183,7 +183,8 @@ def _packs_ahead(device: torch.device) -> bool:
 def supports_trees(model: Any, longest: int | None = None) -> bool:
     """Return whether all layers attend to all earlier tokens and let another function compute the attention.
 
-    Sequences have ``longest`` tokens at most. Where the configuration does not tell, running one token through the decoder does.
+    Sequences have ``longest`` tokens at most. Where the configuration does not tell, running one token through the
+    decoder does.
     """
     decoder = model.model
     if not sees_whole_text(model.config, longest) or not getattr(model, "_supports_attention_backend", False):

@@ -209,7 +209,7 @@ def test_a_gpu_holds_half_a_gigabyte_of_scores_at_most(monkeypatch: pytest.Monke
     """Tensors without data stand for a corpus and queries on a GPU; the search stops at the first score it reads."""
     largest: list[int] = []
 
-    class Sizes(TorchDispatchMode):
+    class Sizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
             made = function(*arguments, **(named or {}))
             if isinstance(made, torch.Tensor) and made.device.type == "cuda":
