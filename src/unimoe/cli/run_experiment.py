@@ -132,7 +132,7 @@ def _announce(experiment: Experiment, run: ExperimentRun) -> None:
 
 
 def _estimated(experiment: Experiment, run: ExperimentRun, record: RunRecord, started: float) -> Mapping[str, float]:
-    """Print the expected time; return the seconds of a unit of each phase, those of the first run where it is resumed."""
+    """Print the expected time; return the seconds of a unit of each phase, the first run's where it is resumed."""
     from unimoe.cli.estimate import estimate, in_words
 
     if run.is_done():
