@@ -191,8 +191,8 @@ def _sizes(result: EvalResult) -> tuple[BaseSizes | None, list[str]]:
     model = parse_config(ModelConfig, result.config["model"], source="the results' config, model")
     try:
         if (result.identity.prompt or "").partition("@")[0] in get_args(Pooling):  # an encoder's, whatever its weights
-            options = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
-            return encoder_sizes(EncoderConfig(base=model.base, **options)), []
+            trust = model.trust_remote_code
+            return encoder_sizes(EncoderConfig(base=model.base, revision=model.revision, trust_remote_code=trust)), []
         return base_sizes(model), []
     except DataError as error:
         return None, [f"model_meta.json has no numbers of parameters: {error}"]

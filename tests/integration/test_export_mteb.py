@@ -18,7 +18,8 @@ from support.experiments import tiny_experiment
 from support.json_files import read_plain, write_plain
 from support.reranking import invented, with_evaluation, write_invented
 from support.scripts import Done, assert_refused, call_script
-from support.tiny_encoders import HIDDEN, save_sentence_transformer, save_tiny_encoder
+from support.tiny_encoders import save_sentence_transformer, save_tiny_encoder
+from support.tiny_models import HIDDEN
 from support.tiny_rerankers import save_tiny_cross_encoder
 
 import unimoe

@@ -221,6 +221,7 @@ def test_a_gpu_holds_half_a_gigabyte_of_scores_at_most(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *size, pin_memory=False, **options: empty(*size, **options))
-    with FakeTensorMode(allow_non_fake_inputs=True), Sizes(), pytest.raises(Exception):  # noqa: B017, PT011
+    watched = Sizes()  # type: ignore[no-untyped-call]
+    with FakeTensorMode(allow_non_fake_inputs=True), watched, pytest.raises(Exception):  # noqa: B017, PT011
         search(queries, names("q", 4096), vectors, names("d", len(vectors)), 10, device="cuda", longest=1.0)
     assert 2**27 < max(largest) <= 2**29
