@@ -328,7 +328,7 @@ def pinned_dtype(experiment: Experiment, device: torch.device, engine: Engine) -
             _refuse_other_settings(path, pinned["config"], settings)
             name: Dtype = pinned["dtype"]
             return engine.dtype(device, name)
-        dtype = engine.dtype(device, experiment.model.dtype)
+        dtype = engine.dtype(device, experiment.model.dtype, trains=True)
         write_sealed(path, {"config": settings, "dtype": str(dtype).removeprefix("torch.")})
         return dtype
 

@@ -9,14 +9,16 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from unimoe.config import Experiment
+from unimoe.config import ModelConfig
+from unimoe.config.encoder import EncoderConfig
 from unimoe.config.files import parse_config
 from unimoe.data.mteb_names import find_tasks, random_state_kept
 from unimoe.errors import DataError, UsageError
 from unimoe.io import hash_json, read_json
 from unimoe.models.base import BaseSizes, base_sizes
+from unimoe.models.encoder_files import Pooling, encoder_sizes
 from unimoe.results import EvalResult, Task, arm_dir, read_result, result_files
 
 if TYPE_CHECKING:
@@ -186,9 +188,12 @@ def _one_model(chosen: Sequence[_Found]) -> EvalResult:
 
 
 def _sizes(result: EvalResult) -> tuple[BaseSizes | None, list[str]]:
-    experiment = parse_config(Experiment, result.config, source="the results' config")
+    model = parse_config(ModelConfig, result.config["model"], source="the results' config, model")
     try:
-        return base_sizes(experiment.model), []
+        if (result.identity.prompt or "").partition("@")[0] in get_args(Pooling):  # an encoder's, whatever its weights
+            trust = model.trust_remote_code
+            return encoder_sizes(EncoderConfig(base=model.base, revision=model.revision, trust_remote_code=trust)), []
+        return base_sizes(model), []
     except DataError as error:
         return None, [f"model_meta.json has no numbers of parameters: {error}"]
 

@@ -31,6 +31,10 @@ class RunRecord:
         """Seconds in the phases so far, those of earlier runs included."""
         return float(self._read()["seconds"])
 
+    def noted(self, name: str) -> Any:
+        """Return a fact that this run or an earlier one noted; None where none did."""
+        return self._read().get(name)
+
     def note(self, facts: Mapping[str, Any], *, keep: bool = False) -> None:
         """Write facts about the run beside its phases; with ``keep``, one that is there stays as it is."""
         there = self._read()

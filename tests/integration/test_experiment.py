@@ -154,6 +154,18 @@ class TestMainJob:
         estimated = json.loads((finished[0] / "run.json").read_text(encoding="utf-8"))["estimate_seconds"]
         assert 0 < estimated["low"] < estimated["high"]
 
+    def test_a_resumed_run_goes_on_without_a_probe(
+        self, config: Path, finished: tuple[Path, Done], tmp_path: Path
+    ) -> None:
+        assert "on this machine" in finished[1].stderr  # said after the probe
+        shutil.copytree(finished[0], tmp_path / "outputs")
+        (missing,) = (tmp_path / "outputs").glob("zero_shot/*/results/embedding/apidocs.json")
+        missing.unlink()
+        resumed = run(config, tmp_path / "outputs")
+        assert resumed.returncode == 0, resumed.stderr
+        assert missing.exists()
+        assert "on this machine" not in resumed.stderr
+
     def test_second_run_finds_everything_done(self, config: Path, finished: tuple[Path, Done]) -> None:
         output_dir, first = finished
         before = {path: path.stat().st_mtime_ns for path in output_dir.rglob("results/**/*.json")}

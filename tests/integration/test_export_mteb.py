@@ -11,11 +11,16 @@ import pytest
 import torch
 from mteb import ResultCache
 from mteb.models.model_meta import ModelMeta
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
 from support import mteb_tasks
 from support.experiments import tiny_experiment
 from support.json_files import read_plain, write_plain
 from support.reranking import invented, with_evaluation, write_invented
 from support.scripts import Done, assert_refused, call_script
+from support.tiny_encoders import save_sentence_transformer, save_tiny_encoder
+from support.tiny_models import HIDDEN
+from support.tiny_rerankers import save_tiny_cross_encoder
 
 import unimoe
 from unimoe.checkpoint import Checkpoint
@@ -27,6 +32,7 @@ from unimoe.evaluation.runner import Evaluator
 from unimoe.io import hash_file
 from unimoe.models.loader import ModelLoader
 from unimoe.results import Task, TrainingBudget, read_result
+from unimoe.systems.named import Naming, default_experiment, named_system
 from unimoe.systems.system import zero_shot_system
 from unimoe.tiers.loading import Failures
 
@@ -269,3 +275,46 @@ class TestSeeds:
         assert done.returncode == 0, done.stderr
         assert written(done).parent == two / "mteb" / "results" / "unimoe__joint_r8"
         assert_refused(call_script(main, "export-mteb", "--checkpoint", folder, "--seed", "0"), 2, "or --checkpoint")
+
+
+def evaluate_named(name: str, output_dir: Path, task: Task, mteb_task: str, *settings: str) -> None:
+    """Evaluate a model by name, as ``unimoe evaluate --model`` does."""
+    naming = Naming(default_experiment(name, settings), torch.device("cpu"), torch.float32, "mine")
+    (asked,) = find_tasks([mteb_task])
+    data: Any = mteb_tasks.loaded(TASKS[mteb_task])
+    asked.dataset, asked.data_loaded = data.dataset, True
+    failures = Failures()
+    MTEBSuite(Evaluator(output_dir), named_system(name, naming), (task,), failures).run([asked], Steps(1))
+    assert failures.reasons == []
+
+
+class TestModelsByName:
+    def test_an_encoder_is_counted_as_one(self, tmp_path: Path) -> None:
+        evaluate_named("bundled:all-minilm-l6-v2", tmp_path, "embedding", "STSBenchmark")
+        done = export(tmp_path, "--arm", "mine")
+        assert done.returncode == 0, done.stderr
+        card = json.loads((written(done) / "model_meta.json").read_text(encoding="utf-8"))
+        assert (card["n_parameters"], card["n_embedding_parameters"]) == (22_713_216, 11_720_448)
+        assert (card["embed_dim"], card["max_tokens"], card["model_type"]) == (384, 256, ["dense"])
+        assert card["memory_usage_mb"] == pytest.approx(22_713_216 * 4 / 2**20)
+
+    def test_a_dense_module_counts_and_gives_the_width(self, tmp_path: Path) -> None:
+        from sentence_transformers.models import Dense
+
+        bare, folder = save_tiny_encoder(tmp_path / "bare"), tmp_path / "dense"
+        save_sentence_transformer(bare, folder, Dense(HIDDEN, 24))
+        model = SentenceTransformer(str(folder), device="cpu")
+        evaluate_named(f"encoder:{folder}", tmp_path / "out", "embedding", "STSBenchmark")
+        card = json.loads(
+            (written(export(tmp_path / "out", "--arm", "mine")) / "model_meta.json").read_text(encoding="utf-8")
+        )
+        assert (card["embed_dim"], card["n_parameters"]) == (24, sum(weight.numel() for weight in model.parameters()))
+
+    def test_a_cross_encoder_is_counted_with_its_head(self, tmp_path: Path) -> None:
+        folder = save_tiny_cross_encoder(tmp_path / "model")
+        evaluate_named(f"cross-encoder:{folder}", tmp_path / "out", "reranking", "AskUbuntuDupQuestions")
+        done = export(tmp_path / "out", "--arm", "mine", "--task", "reranking")
+        assert done.returncode == 0, done.stderr
+        card = json.loads((written(done) / "model_meta.json").read_text(encoding="utf-8"))
+        weights = load_file(folder / "model.safetensors").values()
+        assert card["n_parameters"] == sum(weight.numel() for weight in weights)

@@ -236,7 +236,7 @@ class TestModels(Command):
         self.check(here, "labelled", expected, middle)
 
     def test_a_causal_model_grades_by_its_probability_of_yes(self, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(engines, "choose_dtype", lambda *_: torch.float32)
+        monkeypatch.setattr(engines, "choose_dtype", lambda *_, **__: torch.float32)
         config = LabelConfig(collection="any", reranker=str(here / "model"), max_length=256)
         collection = load_collection(f"path:{here / 'collection'}", "train")
         some = replace(collection, queries=dict(list(collection.queries.items())[:2]))

@@ -51,7 +51,7 @@ def examine(experiment: Experiment, device: torch.device) -> Iterator[tuple[str,
     yield "commit", _commit()
     yield "device", describe_device(device)
     speeds = probe_speed(device.type)
-    dtype = str(choose_dtype(device, experiment.model.dtype)).removeprefix("torch.")
+    dtype = str(choose_dtype(device, experiment.model.dtype, trains=True)).removeprefix("torch.")
     measured = ", ".join(f"{name} {speed / 1e9:,.0f} GFLOP/s" for name, speed in speeds.items())
     yield "dtype", f"{dtype} (matrix products: {measured})"
     yield "cache", f"{cache_dir()} ({_sizes(cache_dir())})"

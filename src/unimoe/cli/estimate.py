@@ -154,7 +154,7 @@ def planned(experiment: Experiment, device: torch.device, threads: int | None, s
         threads: asked for; None for what a probe finds.
         started: when the command started, by ``time.perf_counter``.
     """
-    loader = ModelLoader(experiment, device, choose_dtype(device, experiment.model.dtype))
+    loader = ModelLoader(experiment, device, choose_dtype(device, experiment.model.dtype, trains=True))
     settle_threads(loader.fresh_base().model, threads)
     expected = estimate(experiment, loader, started)
     seeds = len(experiment.seeds)

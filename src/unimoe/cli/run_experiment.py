@@ -132,14 +132,18 @@ def _announce(experiment: Experiment, run: ExperimentRun) -> None:
 
 
 def _estimated(experiment: Experiment, run: ExperimentRun, record: RunRecord, started: float) -> Mapping[str, float]:
-    """Print the expected time; return the seconds of a unit of each phase."""
+    """Print the expected time; return the seconds of a unit of each phase, the first run's where it is resumed."""
     from unimoe.cli.estimate import estimate, in_words
 
     if run.is_done():
         return {}
+    known: Mapping[str, float] | None = record.noted("unit_seconds")
+    if known is not None:  # it was begun before: it goes on at once
+        return known
     expected = estimate(experiment, run.loader, started, run.training_data)
     low, high = expected.cost.range
     record.note({"estimate_seconds": {"low": round(low, 1), "high": round(high, 1)}}, keep=True)
+    record.note({"unit_seconds": {phase: round(seconds, 3) for phase, seconds in expected.units.items()}})
     for line in (f"{in_words(expected.cost)} on this machine", *expected.shorter):
         stderr.print(line, soft_wrap=True)
     return expected.units

@@ -74,7 +74,7 @@ def train(
     with joined_quietly() as processes:
         refuse_missing_layers(experiment)
         target = chosen_device(device)
-        dtype = choose_dtype(target, experiment.model.dtype)
+        dtype = choose_dtype(target, experiment.model.dtype, trains=True)
         loader = ModelLoader(experiment, target, processes.leaders_dtype(dtype))
         with Steps(1).step(f"train {arm}, seed {seed}", experiment.training.steps) as step:
 

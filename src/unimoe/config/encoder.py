@@ -18,7 +18,7 @@ class EncoderConfig(Section):
         base: a hub id, a folder (of sentence-transformers or of transformers), ``bundled:all-minilm-l6-v2``, or for
             ``unimoe retrieve`` a server's address, ``https://HOST/v1``.
         revision: the hub revision; null for the newest.
-        dtype: ``auto`` probes the device for the faster of bfloat16 and float32.
+        dtype: ``auto`` probes the device for the faster of float32 and bfloat16, or float16 on GPUs without bfloat16.
         max_length: tokens of one text, prefix included; null for the model's own limit.
         pooling: how token states become one vector; ``auto`` takes the model's own setting, else the mean.
         query_prefix: text before a query, such as e5's ``query: ``; null for the model's own, which is often none.

@@ -28,7 +28,8 @@ class ModelConfig(Section):
     Attributes:
         base: a hub id, a folder, or ``bundled:smollm2-135m-instruct``.
         revision: the hub revision; null for the newest.
-        dtype: ``auto`` probes the device for the faster of bfloat16 and float32.
+        dtype: ``auto`` probes the device for the faster of float32 and bfloat16, or float16 for scoring on GPUs without
+            bfloat16.
         layers: keep the first so many decoder layers, with the final norm and the output matrix of the whole model, as
             layer-wise rerankers do; null for all. The layers above are never loaded.
         max_length: tokens of one sequence, prompt included; the document is cut to fit, then the query; results name

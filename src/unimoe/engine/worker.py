@@ -47,7 +47,7 @@ class Worker:
         return {
             "machine": platform.node(),
             "device": describe_device(self._device),
-            "dtype": str(choose_dtype(self._device)).removeprefix("torch."),
+            "dtype": str(choose_dtype(self._device, trains=True)).removeprefix("torch."),
             "versions": {name: versions[name] for name in VERSIONS},
             "sees_store": self._store.read(PROBE, PROBE) is not None,
         }

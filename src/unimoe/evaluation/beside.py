@@ -27,14 +27,17 @@ def systems_beside(experiment: Experiment, device: torch.device, dtype: torch.dt
     Raises:
         UnimoeError: a name means no model, or a server does not answer; names the key.
     """
-    other = experiment.model_copy(update={"model": experiment.model.model_copy(update=_OF_THE_BASE)})
+    model = experiment.model.model_copy(update=_OF_THE_BASE)
+    model.model_fields_set.discard("max_length")  # set for the base: an encoder has a length of its own
+    other = experiment.model_copy(update={"model": model})
     systems = []
     for arm, name in experiment.evaluation.systems.items():
         settings = experiment if name.partition(":")[0] in ADDRESSES else other  # a server reads the base's token ids
         with _naming_key(arm):
             system = named_system(name, Naming(settings, device, dtype, arm))
             served = name.partition(":")[0] in ADDRESSES
-            systems.append(system if served else replace(system, recipe=named_recipe(settings, name, arm, dtype)))
+            recipe = named_recipe(system.experiment, name, arm, dtype)
+            systems.append(system if served else replace(system, recipe=recipe))
     return systems
 
 

@@ -96,9 +96,9 @@ class LocalEngine:
         """Compute with the model for the process that leads, until it has no more work."""
         serve(self.processes, model_jobs(load))
 
-    def dtype(self, device: torch.device, setting: Dtype) -> torch.dtype:
+    def dtype(self, device: torch.device, setting: Dtype, *, trains: bool = False) -> torch.dtype:
         """Return the dtype in which every process computes, the leader's."""
-        return self.processes.leaders_dtype(choose_dtype(device, setting))
+        return self.processes.leaders_dtype(choose_dtype(device, setting, trains=trains))
 
     def refuse_server(self) -> None:
         """Refuse to ask a server from several processes: each would send as many requests as all together may.
@@ -148,8 +148,8 @@ class ClusterEngine:
     def serve(self, load: Callable[[], Any]) -> None:
         """Do nothing: the driver leads."""
 
-    def dtype(self, device: torch.device, setting: Dtype) -> torch.dtype:
-        """Return the setting, or what the first worker finds faster."""
+    def dtype(self, device: torch.device, setting: Dtype, *, trains: bool = False) -> torch.dtype:
+        """Return the setting, or what the first worker finds faster, for training too."""
         dtype: torch.dtype = getattr(torch, self.cluster.facts()["dtype"] if setting == "auto" else setting)
         return dtype
 

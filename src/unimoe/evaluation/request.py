@@ -171,8 +171,7 @@ def _named(name: str, request: EvaluationRequest, device: torch.device, engine: 
         engine.refuse_server()
     dtype = engine.dtype(device, experiment.model.dtype)
     system = named_system(name, Naming(experiment, device, dtype, request.name))
-    recipe = named_recipe(experiment, name, request.name, dtype)
-    system = replace(system, recipe=recipe)
+    system = replace(system, recipe=named_recipe(system.experiment, name, request.name, dtype))
     return Target(system.experiment, request.output_dir or _OUTPUTS / system.name, lambda: system)
 
 

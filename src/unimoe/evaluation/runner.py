@@ -13,8 +13,9 @@ from unimoe.engine.work import nowhere
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
 from unimoe.evaluation.engines import Engine, Held, LocalEngine, Purpose
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
+from unimoe.evaluation.mteb.main_scores import ranks_documents
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.mteb.remote import ranks_documents, task_outcome, task_part
+from unimoe.evaluation.mteb.remote import task_outcome, task_part
 from unimoe.evaluation.mteb.run import evaluate_task
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.spec import EvaluationSpec, Outcome, collection_spec, mteb_spec

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from unimoe.data.mteb_names import find_tasks, mteb_name
+from unimoe.evaluation.mteb.main_scores import main_metric
 from unimoe.evaluation.mteb.prompts import TaskCard, TaskPrompts
 from unimoe.io import hash_json
 from unimoe.metrics import Scores
@@ -49,7 +50,7 @@ class EvaluationSpec:
         identity: a result is never overwritten by one of another identity.
         hashes: content hashes of what scores depend on, by name.
         config: the configuration as it was resolved.
-        main_metric: the metric that decides; None where only MTEB knows it.
+        main_metric: the metric that decides; None for whatever the outcome has.
         dtype: what the model computes in; None without a model.
         caveats: why the result is unfit for decisions; empty when it is fit.
         task_type: MTEB's type of the task; None outside MTEB.
@@ -103,6 +104,8 @@ class Outcome:
         run: query id to ``{document id: score}``; empty for tasks without queries, as are the next two.
         qrels: the judgments.
         queries: the texts of the judged queries, at least.
+        groups: the ids of the queries that have one value together, by the name that ``scores`` has it under; empty
+            where each query has its own.
         scores: by query and on average; empty for tasks without queries.
         items: pairs or texts that a model scored; None where there is no model.
         seconds: time of scoring, of all processes together.
@@ -137,6 +140,7 @@ class Outcome:
     task_type: str | None = None
     notes: list[str] = field(default_factory=list)
     usage: Mapping[str, float] = field(default_factory=dict)
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def aggregate(self) -> dict[str, float]:
@@ -193,6 +197,7 @@ def mteb_spec(system: System, task: Task, mteb_task: AbsTask) -> EvaluationSpec:
         prompt=_prompt_on_task(system, card, task),
         split="+".join(mteb_task.eval_splits),
         first_stage=MTEB_CANDIDATES if task == "reranking" else None,
+        main_metric=main_metric(mteb_task),
     )
 
 
@@ -233,7 +238,7 @@ def _system_spec(
     card: TaskMetadata | None,
     *,
     prompt: str | None,
-    main_metric: str | None = None,
+    main_metric: str,
     caveats: Sequence[str] = (),
     **identity: Any,
 ) -> EvaluationSpec:

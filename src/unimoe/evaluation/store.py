@@ -33,7 +33,7 @@ from unimoe.results import (
     write_result,
 )
 from unimoe.results.details import DrillDown, QueryDetail
-from unimoe.trec import Qrels, Run, ranked, write_qrels, write_run
+from unimoe.trec import ranked, write_qrels, write_run
 
 
 class ResultStore:
@@ -127,7 +127,7 @@ class ResultStore:
         """
         detail, run_hash, run = None, None, run_path(*self._place(spec))
         if outcome.qrels:
-            detail = _drilldown(outcome.queries, outcome.qrels, outcome.run)
+            detail = _drilldown(outcome)
             write_run(run, outcome.run, spec.system)
             run_hash = hash_file(run)
             self._write_judgments(spec, outcome)
@@ -210,12 +210,23 @@ def _first_stage(outcome: Outcome) -> FirstStageScores | None:
     )
 
 
-def _drilldown(queries: Mapping[str, str], qrels: Qrels, run: Run) -> DrillDown:
+def _drilldown(outcome: Outcome) -> DrillDown:
     """Return the judged queries with their texts and the ranks of their relevant documents in a run."""
     details = {}
-    for query_id, grades in qrels.items():
-        places = {document_id: place for place, document_id in enumerate(ranked(run.get(query_id, {})), start=1)}
+    for query_id, grades in outcome.qrels.items():
+        found = ranked(outcome.run.get(query_id, {}))
+        places = {document_id: place for place, document_id in enumerate(found, start=1)}
         relevant = {document_id: grade for document_id, grade in grades.items() if grade > 0}
         ranks = {document_id: places.get(document_id) for document_id in relevant}
-        details[query_id] = QueryDetail(text=queries[query_id], relevant=relevant, ranks=ranks)
-    return DrillDown(queries=details)
+        details[query_id] = QueryDetail(text=outcome.queries[query_id], relevant=relevant, ranks=ranks)
+    grouped = {name: _together({key: details[key] for key in ids}) for name, ids in outcome.groups.items()}
+    return DrillDown(queries=grouped or details)
+
+
+def _together(details: Mapping[str, QueryDetail]) -> QueryDetail:
+    """Return several queries as one, in which each document is named with the query that it is relevant to."""
+    return QueryDetail(
+        text=" | ".join(dict.fromkeys(detail.text for detail in details.values())),
+        relevant={f"{query}: {key}": grade for query, one in details.items() for key, grade in one.relevant.items()},
+        ranks={f"{query}: {key}": rank for query, one in details.items() for key, rank in one.ranks.items()},
+    )

@@ -19,6 +19,10 @@ from unimoe.models.quiet import first_line, load_pretrained, quiet_loading
 
 _SHORT = 192
 _ONLY_KIND = "full_attention"
+_AUTO_MODELS = {
+    "ForSequenceClassification": "AutoModelForSequenceClassification",
+    "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
+}
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ def load_base(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> 
 
 
 def decoder_of(model: Any) -> Any:
-    """Return what gives final states in a causal language model, such as Llama's ``model``; None in one with an encoder."""
+    """Return what gives final states in a causal model, such as Llama's ``model``; None in one with an encoder."""
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         return None
     stack = getattr(model, "model", None) or getattr(model, "base_model", None)
@@ -169,11 +173,18 @@ def base_sizes(config: ModelConfig) -> BaseSizes:
         UsageError: ``model.layers`` is more than the model has.
         DataError: the configuration is not available.
     """
-    from transformers import AutoModelForCausalLM
+    import transformers
 
-    auto: Any = AutoModelForCausalLM
-    with _configuration_errors(config), torch.device("meta"):
-        model = auto.from_config(_configuration(config, _source(config)))
+    saved_as = base_architecture(config)
+    kind = next((auto for end, auto in _AUTO_MODELS.items() if saved_as.endswith(end)), "AutoModelForCausalLM")
+    with _configuration_errors(config):
+        return sizes_of(getattr(transformers, kind), _configuration(config, _source(config)))
+
+
+def sizes_of(auto: Any, configuration: Any) -> BaseSizes:
+    """Return the sizes of a model that an auto class of transformers makes of a configuration, without its weights."""
+    with torch.device("meta"):
+        model = auto.from_config(configuration)
     embeddings = model.get_input_embeddings().weight
     return BaseSizes(sum(weight.numel() for weight in model.parameters()), embeddings.numel(), embeddings.shape[1])
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from unimoe.errors import DataError
 from unimoe.models.base import decoder_layers, decoder_of
-from unimoe.models.batching import default_token_budget, last_tokens, pad_ids, pad_states, plan_batches
-from unimoe.models.device import release_memory
+from unimoe.models.batching import default_token_budget, last_tokens, pad_ids, pad_states
 from unimoe.models.frozen_layers import FrozenLayers, FrozenStates, tree_states
 from unimoe.models.last_layer import last_tokens_only
+from unimoe.models.memory import FittingBatches, if_it_fits, padded_tokens, plan_padded
 from unimoe.models.pipeline import ahead
 from unimoe.models.token_tree import build_tree, plan_trees, tree_tokens
 from unimoe.models.tree_attention import (
@@ -24,10 +23,9 @@ from unimoe.models.tree_attention import (
     report_no_kernel,
     run_tree,
     same_states,
+    sees_whole_text,
 )
 from unimoe.models.tree_levels import Varlen, fused_varlen
-
-logger = logging.getLogger(__name__)
 
 States = tuple[list[int], Tensor]
 """Indices of N sequences, and the final states ``(N, H)`` of their last tokens."""
@@ -40,19 +38,26 @@ class BatchedDecoder:
         model: a causal language model of transformers.
         frozen_layers: its frozen lower layers, where ``upper`` is given.
         upper: the layers above them.
+        longest: tokens of a sequence, at most; None where that is not known.
 
     Attributes:
         top: the decoder that gives final states: ``upper``, or all layers.
-        reduced_budget: tokens of a batch after memory ran out; None before.
     """
 
-    def __init__(self, model: Any, frozen_layers: FrozenLayers | None = None, upper: Any = None) -> None:
+    def __init__(
+        self, model: Any, frozen_layers: FrozenLayers | None = None, upper: Any = None, longest: int | None = None
+    ) -> None:
         self._decoder, self._frozen_layers, self._upper = decoder_of(model), frozen_layers, upper
-        self._trees = supports_trees(model)
+        self._trees = supports_trees(model, longest)
         self._varlen = fused_varlen if self._trees and varlen_agrees(model, fused_varlen) else None
         top = self._decoder if upper is None else upper
         self.top, self._drops_tokens = last_tokens_only(top) if self._trees else (top, False)
-        self.reduced_budget: int | None = None
+        self._fitting = FittingBatches("a sequence", "model.max_length")
+
+    @property
+    def reduced_budget(self) -> int | None:
+        """Tokens of a batch after memory ran out; None before."""
+        return self._fitting.reduced
 
     @property
     def device(self) -> torch.device:
@@ -75,13 +80,11 @@ class BatchedDecoder:
         self, sequences: Sequence[list[int]], token_budget: int, batch_size: int | None
     ) -> list[list[int]]:
         """Group the indices of training sequences into batches for ``training_states``."""
-        if self.trains_trees:
-            return plan_trees(sequences, token_budget, batch_size)
-        return plan_batches([len(ids) for ids in sequences], token_budget, batch_size)
+        return (plan_trees if self.trains_trees else plan_padded)(sequences, token_budget, batch_size)
 
     def training_tokens(self, sequences: Sequence[list[int]]) -> int:
         """Return how many tokens ``training_states`` computes for one batch."""
-        return self._tokens(sequences, self.trains_trees)
+        return tree_tokens(sequences) if self.trains_trees else padded_tokens(sequences)
 
     def training_states(self, sequences: Sequence[list[int]], frozen: FrozenStates | None) -> Tensor:
         """Return the final states ``(N, H)`` of the last tokens of one batch; gradients flow.
@@ -126,38 +129,29 @@ class BatchedDecoder:
         Raises:
             DataError: a batch of one sequence does not fit in memory.
         """
-        left = list(range(len(sequences)))
         frozen = self._frozen(sequences)
-        while left:
-            done: set[int] = set()
-            planned = self._plan([sequences[index] for index in left], token_budget, batch_size)
-            batches = [[left[index] for index in batch] for batch in planned]
-            for batch, packed in zip(batches, self._packed(sequences, batches), strict=True):
-                members = [sequences[index] for index in batch]
-                states = self._states_if_they_fit(members, packed, [frozen[i] for i in batch] if frozen else None)
-                if states is None:
-                    self._reduce_budget(members)
-                    break
-                done.update(batch)
-                yield batch, states
-            left = [index for index in left if index not in done]
+
+        def compute(batch: list[int], tree: PackedTree | None) -> Tensor:
+            members = [sequences[index] for index in batch]
+            if self._trees:
+                return self._tree_states(tree or self._pack(members))
+            return self.padded_states(members, [frozen[index] for index in batch] if frozen else None)
+
+        return self._fitting.run(
+            sequences,
+            compute,
+            budget=token_budget or default_token_budget(self.device),
+            batch_size=batch_size,
+            plan=plan_trees if self._trees else plan_padded,
+            tokens=tree_tokens if self._trees else padded_tokens,
+            prepare=partial(self._packed, sequences),
+        )
 
     def _frozen(self, sequences: Sequence[list[int]]) -> FrozenStates | None:
         """Return the states below ``upper``, which padded batches take; None if they do not fit in memory."""
         if self._frozen_layers is None or self._trees:
             return None
-        try:
-            return self._frozen_layers.states(sequences, as_trees=False)
-        except torch.OutOfMemoryError:
-            return None
-
-    def _plan(self, sequences: list[list[int]], token_budget: int | None, batch_size: int | None) -> list[list[int]]:
-        limits = filter(None, (token_budget, self.reduced_budget))
-        budget = min(limits, default=default_token_budget(self.device))
-        size = None if self.reduced_budget else batch_size
-        if self._trees:
-            return plan_trees(sequences, budget, size)
-        return plan_batches([len(ids) for ids in sequences], budget, size)
+        return if_it_fits(partial(self._frozen_layers.states, sequences, as_trees=False))
 
     def _packed(self, sequences: Sequence[list[int]], batches: Sequence[list[int]]) -> Iterator[PackedTree | None]:
         """Yield the tree of each batch, on a GPU built while the batch before is computed; None for padded batches."""
@@ -165,25 +159,13 @@ class BatchedDecoder:
             return iter([None] * len(batches))
 
         def packed(batch: list[int]) -> PackedTree | None:
-            try:
-                return self._pack([sequences[index] for index in batch])
-            except torch.OutOfMemoryError:
-                return None  # it may fit when the batch before is done
+            # What does not fit may do so when the batch before is done.
+            return if_it_fits(partial(self._pack, [sequences[index] for index in batch]))
 
         return ahead(packed, batches) if _packs_ahead(self.device) else map(packed, batches)
 
     def _pack(self, sequences: Sequence[list[int]]) -> PackedTree:
         return pack(build_tree(sequences), self.device, self._decoder.get_input_embeddings().weight.dtype, self._varlen)
-
-    def _states_if_they_fit(
-        self, sequences: list[list[int]], tree: PackedTree | None, frozen: FrozenStates | None
-    ) -> Tensor | None:
-        try:
-            if self._trees:
-                return self._tree_states(tree or self._pack(sequences))
-            return self.padded_states(sequences, frozen)
-        except torch.OutOfMemoryError:
-            return None  # leaving this block drops the traceback, which holds the activations
 
     def _tree_states(self, tree: PackedTree) -> Tensor:
         return self._top_states(tree, self._frozen_layers.row_states(tree) if self._frozen_layers else None)
@@ -193,36 +175,20 @@ class BatchedDecoder:
         states = run_tree(self.top, tree, below)[0]
         return states if self._drops_tokens else states[tree.last]
 
-    @staticmethod
-    def _tokens(sequences: Sequence[list[int]], as_trees: bool) -> int:
-        return tree_tokens(sequences) if as_trees else len(sequences) * max(map(len, sequences))
-
-    def _reduce_budget(self, sequences: list[list[int]]) -> None:
-        """Limit batches to half of one that did not fit in memory."""
-        if len(sequences) == 1:
-            raise DataError(
-                f"a sequence of {len(sequences[0])} tokens alone does not fit in memory; lower model.max_length, "
-                "or use a smaller model or another --device"
-            )
-        self.reduced_budget = self._tokens(sequences, self._trees) // 2
-        logger.warning("out of memory: batches of at most %d tokens from now on", self.reduced_budget)
-        release_memory()
-
 
 def _packs_ahead(device: torch.device) -> bool:
     """Return whether batches are built in a thread: a CPU would have to share its cores with it."""
     return device.type != "cpu"
 
 
-def supports_trees(model: Any) -> bool:
+def supports_trees(model: Any, longest: int | None = None) -> bool:
     """Return whether all layers attend to all earlier tokens and let another function compute the attention.
 
-    Where the configuration does not tell, running one token through the decoder does.
+    Sequences have ``longest`` tokens at most. Where the configuration does not tell, running one token through the
+    decoder does.
     """
-    config, decoder = model.config, decoder_of(model)
-    kinds = getattr(config, "layer_types", None)
-    full = set(kinds) == {"full_attention"} if kinds else getattr(config, "sliding_window", None) is None
-    if not full or not getattr(model, "_supports_attention_backend", False):
+    decoder = decoder_of(model)
+    if not sees_whole_text(model.config, longest) or not getattr(model, "_supports_attention_backend", False):
         return False
     weight = decoder.get_input_embeddings().weight
     try:

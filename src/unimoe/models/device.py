@@ -57,22 +57,29 @@ def choose_device(name: str | None = None) -> torch.device:
     return torch.device(name)
 
 
-def choose_dtype(device: torch.device, setting: Dtype = "auto") -> torch.dtype:
-    """Return the dtype to compute in: the setting, or bfloat16 where a probe finds it clearly faster than float32."""
+def choose_dtype(device: torch.device, setting: Dtype = "auto", *, trains: bool = False) -> torch.dtype:
+    """Return the dtype to compute in: the setting, or the half one where a probe finds it clearly faster than float32.
+
+    It is bfloat16, and float16 on GPUs that only emulate bfloat16 (T4, V100), except for training: small gradients
+    vanish in float16.
+    """
     if setting != "auto":
         dtype: torch.dtype = getattr(torch, setting)
         return dtype
-    speeds = probe_speed(device.type)
-    return torch.bfloat16 if speeds["bfloat16"] > _WORTH_IT * speeds["float32"] else torch.float32
+    (_, whole), (half, faster) = probe_speed(device.type).items()
+    if faster <= _WORTH_IT * whole or (trains and half == "float16"):
+        return torch.float32
+    chosen: torch.dtype = getattr(torch, half)
+    return chosen
 
 
 @cache
 def probe_speed(device: str) -> dict[str, float]:
-    """Measure the speed of matrix products in FLOP/s for float32 and bfloat16, for half a second.
+    """Measure the speed of matrix products in FLOP/s for float32 and the half dtype of a device, for half a second.
 
     The two alternate, so that other work on the machine slows both alike.
     """
-    products = {name: _product(torch.device(device), getattr(torch, name)) for name in ("float32", "bfloat16")}
+    products = {name: _product(torch.device(device), getattr(torch, name)) for name in ("float32", _half(device))}
     taken: dict[str, list[float]] = {name: [] for name in products}
     start = time.perf_counter()
     while time.perf_counter() - start < _PROBE_SECONDS:
@@ -124,6 +131,11 @@ def describe_device(device: torch.device | str) -> str:
         return f"cuda ({torch.cuda.get_device_name(device)})"
     threads = torch.get_num_threads()
     return f"{device.type} ({processor_name()}, {threads} {'thread' if threads == 1 else 'threads'})"
+
+
+def _half(device: str) -> str:
+    emulated = device == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False)
+    return "float16" if emulated else "bfloat16"
 
 
 def _product(device: torch.device, dtype: torch.dtype) -> Callable[[], None]:

@@ -14,12 +14,13 @@ from unimoe.config.encoder import EncoderConfig
 from unimoe.errors import DataError, InputError, UsageError
 from unimoe.io import hash_json
 from unimoe.limits import shortened
-from unimoe.models.batching import default_token_budget, plan_batches, to_device
-from unimoe.models.device import keep_freed_memory, release_memory
+from unimoe.models.batching import default_token_budget, to_device
+from unimoe.models.device import keep_freed_memory
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.encoder_files import EncoderFiles, Pooling, read_encoder_files, read_settings
 from unimoe.models.encoder_forward import EncoderForward, text_positions
 from unimoe.models.matmul import quicken
+from unimoe.models.memory import FittingBatches
 from unimoe.models.pipeline import Gathered
 from unimoe.models.prompts import well_formed
 from unimoe.models.quiet import first_line, load_pretrained, quiet_loading
@@ -78,13 +79,19 @@ class SentenceEncoder:
         self, config: EncoderConfig, files: EncoderFiles, tokenizer: Any, model: Any, heads: Sequence[Head]
     ) -> None:
         self._tokenizer, self._model, self._heads = tokenizer, model, heads
-        self._forward = EncoderForward(model)
+        self._fitting = FittingBatches("a text", "max_length")
         self._prefixes, self._pooling, self._unit = files.prefixes, files.pooling, files.similarity == "cosine"
         self.max_length = self._length(config, files)
+        self._forward = EncoderForward(model, self.max_length)
         self.dimension = self._embed([[0]]).shape[1]
         self.base_identity = files.identity
         settings = [files.prefixes, files.pooling, self.max_length, files.lower_case, files.tokenizer_hash]
         self.prompt_name = f"{files.pooling}@{hash_json([*settings, *files.compared])}"
+
+    @property
+    def reduced_budget(self) -> int | None:
+        """Tokens of a batch after memory ran out; None before."""
+        return self._fitting.reduced
 
     @property
     def device(self) -> torch.device:
@@ -118,10 +125,14 @@ class SentenceEncoder:
         """
         before = self._prefixes[kind] if prefix is None else prefix
         sequences = self.token_ids([before + text for text in texts], max_length)
-        budget = token_budget or default_token_budget(self.device)
         gathered = Gathered(len(texts), _refuse_non_finite)
-        for batch in plan_batches([len(ids) for ids in sequences], budget, batch_size):
-            gathered.add(batch, self._embed([sequences[index] for index in batch]))
+        for batch, embedded in self._fitting.run(
+            sequences,
+            lambda batch, _: self._embed([sequences[index] for index in batch]),
+            budget=token_budget or default_token_budget(self.device),
+            batch_size=batch_size,
+        ):
+            gathered.add(batch, embedded)
             if advance:
                 advance(len(batch))
         found = gathered.values()
@@ -155,20 +166,8 @@ class SentenceEncoder:
 
     @torch.inference_mode()
     def _embed(self, sequences: Sequence[list[int]]) -> Tensor:
-        """Return the vectors of one batch on its device; it is halved if it does not fit in memory."""
-        try:
-            pooled = pool(self._forward(sequences), [len(ids) for ids in sequences], self._pooling)
-        except torch.OutOfMemoryError:
-            pooled = None  # leaving this block drops the traceback, which holds the activations
-        if pooled is None:
-            if len(sequences) == 1:
-                raise DataError(
-                    f"a text of {len(sequences[0])} tokens alone does not fit in memory; lower encoder.max_length, "
-                    "or use a smaller model or another --device"
-                )
-            release_memory()
-            half = len(sequences) // 2
-            return torch.cat([self._embed(sequences[:half]), self._embed(sequences[half:])])
+        """Return the vectors of one batch on its device."""
+        pooled = pool(self._forward(sequences), [len(ids) for ids in sequences], self._pooling)
         for head in self._heads:
             pooled = head(pooled)
         return normalize(pooled) if self._unit else pooled

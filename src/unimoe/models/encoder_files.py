@@ -16,6 +16,7 @@ from unimoe.config.encoder import EncoderConfig
 from unimoe.errors import DataError
 from unimoe.io import hash_file, hash_parts, read_json
 from unimoe.limits import shortened
+from unimoe.models.base import BaseSizes, sizes_of
 from unimoe.models.bundled import bundled_encoder_folder, folder_named
 from unimoe.models.prompts.tokenizers import well_formed
 from unimoe.models.quiet import first_line
@@ -106,6 +107,28 @@ def read_encoder_files(config: EncoderConfig) -> EncoderFiles:
         prefixes=_prefixes(config, own),
         similarity=_similarity(own),
     )
+
+
+def encoder_sizes(config: EncoderConfig) -> BaseSizes:
+    """Return the sizes of an encoder by its files, without its weights.
+
+    Raises:
+        DataError: it is not available, or its configuration cannot be read.
+    """
+    from transformers import AutoConfig, AutoModel
+
+    files, trust = read_encoder_files(config), {"trust_remote_code": config.trust_remote_code}
+    try:
+        found: Any = AutoConfig.from_pretrained(files.transformer, **trust)
+        sizes = sizes_of(AutoModel, found)
+    except Exception as error:  # damaged files raise errors of many kinds
+        raise DataError(f"{files.transformer}: its configuration cannot be read ({first_line(error)})") from None
+    for folder in filter(None, files.after):
+        dense = read_settings(folder / "config.json")
+        inputs, width = (setting(folder, dense, f"{side}_features", int) or sizes.width for side in ("in", "out"))
+        own = (inputs + bool(dense.get("bias", True))) * width
+        sizes = BaseSizes(sizes.parameters + own, sizes.embedding_parameters, width)
+    return sizes
 
 
 def _locate(config: EncoderConfig) -> tuple[Path, str | None]:

@@ -25,6 +25,7 @@ from unimoe.models.tree_attention import (
     refuse_unsupported,
     report_no_kernel,
     same_states,
+    sees_whole_text,
 )
 from unimoe.models.tree_levels import fused_varlen
 
@@ -63,16 +64,17 @@ class EncoderForward:
 
     Args:
         model: a model of transformers, in eval mode, whose first output is the final states.
+        longest: tokens of a text, at most.
 
     Attributes:
         first_position: the position of a text's first token: above 0 where the model reserves some, as RoBERTa does.
         packs: whether batches are rows without padding.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, longest: int) -> None:
         self._model = model
         self.first_position = _first_position(model)
-        self.packs = _can_pack(model) and self._packs_faithfully(at_once=False)
+        self.packs = _can_pack(model, longest) and self._packs_faithfully(at_once=False)
         self._at_once = self.packs and self._packs_faithfully(at_once=True)
 
     def __call__(self, sequences: Sequence[Sequence[int]]) -> Tensor:
@@ -157,13 +159,14 @@ def packed_attention(
     Raises:
         UnsupportedAttentionError: the layer asks for more, or does not pass the groups on.
     """
-    refuse_unsupported(module, attention_mask, groups, options)
+    longest = groups.longest if isinstance(groups, Ends) else max((group.length for group in groups or ()), default=0)
+    refuse_unsupported(module, attention_mask, groups, options, longest)
     assert groups is not None  # noqa: S101
     causal = bool(getattr(module, "is_causal", False))
     if isinstance(groups, Ends):
         q, k, v = (states[0].transpose(0, 1) for states in (query, key, value))
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        ends, longest = groups.ends, groups.longest
+        ends = groups.ends
         mixed, _ = fused_varlen(q, k, v, ends, ends, longest, longest, scaling=scale, causal=causal)
         return mixed.unsqueeze(0), None
     output = query.new_empty(query.shape[2], query.shape[1], value.shape[-1])
@@ -192,10 +195,9 @@ def _groups(lengths: Sequence[int]) -> list[Group]:
     return groups
 
 
-def _can_pack(model: Any) -> bool:
+def _can_pack(model: Any, longest: int) -> bool:
     """Return whether layers let another function attend and, by the config, all attend to the whole text."""
-    kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
-    return bool(getattr(model, "_supports_attention_backend", False)) and kinds == {"full_attention"}
+    return bool(getattr(model, "_supports_attention_backend", False)) and sees_whole_text(model.config, longest)
 
 
 def text_positions(model: Any) -> int | None:

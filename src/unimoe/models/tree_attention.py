@@ -65,6 +65,11 @@ class PackedTree:
     attend: TreeAttention
 
     @cached_property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return max(self.tree.positions) + 1
+
+    @cached_property
     def key(self) -> str:
         """Content hash of the tree."""
         shape = [(segment.parent, segment.begin, segment.end) for segment in self.tree.segments]
@@ -126,13 +131,33 @@ def attention_by(function: Callable[..., Any], name: str, config: Any) -> Iterat
         config._attn_implementation = before
 
 
-def refuse_unsupported(module: nn.Module, mask: Tensor | None, packing: object, options: Mapping[str, Any]) -> None:
+def sees_whole_text(config: Any, longest: int | None) -> bool:
+    """Return whether, by its configuration, no layer of a model has a window that ends within a text.
+
+    Args:
+        config: of the model.
+        longest: tokens of a text, at most; None where that is not known.
+    """
+    kinds, window = set(getattr(config, "layer_types", None) or []), getattr(config, "sliding_window", None)
+    wide = window is not None and longest is not None and window >= longest
+    if kinds:
+        return kinds <= {"full_attention", *(["sliding_attention"] if wide else [])}
+    return window is None or wide
+
+
+def refuse_unsupported(
+    module: nn.Module, mask: Tensor | None, packing: object, options: Mapping[str, Any], longest: int
+) -> None:
     """Refuse a layer that has a mask or other options, or passes on no description of the packed row.
+
+    A window over earlier tokens is harmless where it holds the ``longest`` text.
 
     Raises:
         UnsupportedAttentionError: it is such a layer.
     """
     asked = {name for name, value in options.items() if value is not None and value is not False} - _HARMLESS
+    if "sliding_window" in asked and options["sliding_window"] >= longest and getattr(module, "is_causal", False):
+        asked.remove("sliding_window")
     if asked or mask is not None or packing is None:
         raise UnsupportedAttentionError(f"{type(module).__name__}: {sorted(asked)}")
 
@@ -169,7 +194,7 @@ def tree_attention(
     Raises:
         UnsupportedAttentionError: the layer asks for more, or does not pass the tree on.
     """
-    refuse_unsupported(module, attention_mask, tree, options)
+    refuse_unsupported(module, attention_mask, tree, options, tree.longest if tree else 0)
     assert tree is not None  # noqa: S101
     return tree.attend(query[0], key[0], value[0], scaling).unsqueeze(0), None
 

@@ -62,7 +62,7 @@ class UnimodelForExp1(nn.Module):
             lower, upper = split_decoder(decoder_of(base.model), first_layer)
             self.frozen_layers = frozen_layers or FrozenLayers(lower)
         refuse_dependent_states(base.model.config, max_length)
-        self._batched = BatchedDecoder(base.model, self.frozen_layers, upper)
+        self._batched = BatchedDecoder(base.model, self.frozen_layers, upper, max_length)
         answers = list(yes_no_ids(base.tokenizer, *prompt.answers("yes", "no")))
         head = output_layer(base.model)
         factor, self._cap = logit_changes(base.model.config)

@@ -43,16 +43,32 @@ class ItemGauge:
         """Return some texts, from the whole of a list, in parts."""
         return list(batches(spread(texts, _SAMPLES), _PROBE_ITEMS))
 
-    def described(self, words: Sequence[str]) -> list[Any]:
-        """Return pairs or texts made of some words, in parts, where no collection is at hand."""
-        texts = [" ".join((list(words[begin:]) + list(words[:begin])) * 4) for begin in range(4 * _PROBE_ITEMS)]
-        made = texts if self._embeds else self._model.prepare([(text[:60], text) for text in texts])
+    def described(self, words: Sequence[str], size: TaskSize) -> list[Any]:
+        """Return pairs or texts of a task's mean length, made of some words, in parts: no collection is at hand."""
+        texts = [" ".join([*words[begin % len(words) :], *words, str(begin)]) for begin in range(4 * _PROBE_ITEMS)]
+        queries, documents = (
+            [_of_length(text, characters // max(1, count)) for text in texts]
+            for characters, count in (
+                (size.query_characters, size.queries), (size.document_characters, size.documents),
+            )
+        )  # fmt: skip
+        if self._embeds:
+            share = size.queries / max(1, size.queries + size.documents)
+            among = [int((index + 1) * share) > int(index * share) for index in range(len(texts))]  # spread evenly
+            made = [query if asks else text for asks, query, text in zip(among, queries, documents, strict=True)]
+        else:
+            made = self._model.prepare(list(zip(queries, documents, strict=True)))
         return list(batches(made, _PROBE_ITEMS))
 
-    def speed(self, sample: Sequence[Any]) -> float:
+    def seconds(self, amounts: Sequence[int], samples: Sequence[Sequence[Any]]) -> float:
+        """Return how long some amounts of pairs or texts take, by a sample of each: their lengths differ."""
+        measured = [(amount, sample) for amount, sample in zip(amounts, samples, strict=True) if sample]
+        return sum(amount / self.speed(sample, _PROBE_SECONDS / len(measured)) for amount, sample in measured)
+
+    def speed(self, sample: Sequence[Any], seconds: float = _PROBE_SECONDS) -> float:
         """Return the pairs or texts per second of a sample, measured for some seconds."""
         run: Callable[[Sequence[Any]], Any] = self._model.encode if self._embeds else self._model.score
-        return probed_speed(run, sample, len)
+        return probed_speed(run, sample, len, seconds)
 
 
 class ServedGauge(ItemGauge):
@@ -76,7 +92,7 @@ class ServedGauge(ItemGauge):
         self.asked.append(self._model.estimate(texts))
         return []
 
-    def described(self, words: Sequence[str]) -> list[Any]:
+    def described(self, words: Sequence[str], size: TaskSize) -> list[Any]:
         """Return none to probe with."""
         return []
 
@@ -99,14 +115,18 @@ def gauge_of(model: Any) -> ItemGauge:
 
 
 def probed_speed(
-    run: Callable[[Sequence[T]], object], sample: Sequence[Sequence[T]], amount: Callable[[Sequence[T]], int]
+    run: Callable[[Sequence[T]], object],
+    sample: Sequence[Sequence[T]],
+    amount: Callable[[Sequence[T]], int],
+    seconds: float = _PROBE_SECONDS,
 ) -> float:
     """Return how much of a sample a function does per second; no part of it is done twice.
 
     Args:
         run: does a part.
-        sample: parts, of which as many are done as some seconds allow; the last one is the warm-up.
+        sample: parts, of which as many are done as the time allows; the last one is the warm-up.
         amount: returns how much a part is.
+        seconds: the time.
     """
     parts = list(sample)
     if len(parts) > 1:
@@ -115,9 +135,13 @@ def probed_speed(
     for part in parts:
         run(part)
         done += amount(part)
-        if time.perf_counter() - start > _PROBE_SECONDS:
+        if time.perf_counter() - start > seconds:
             break
     return done / (time.perf_counter() - start)
+
+
+def _of_length(text: str, characters: int) -> str:
+    return (text * (1 + characters // len(text)))[: max(1, characters)]
 
 
 def spread(items: Sequence[T], count: int) -> Sequence[T]:

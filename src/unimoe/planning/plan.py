@@ -67,7 +67,7 @@ def print_plan(
     ``price`` is that of an hour of this machine, in any currency; None prints hours alone. ``mteb`` has tasks of MTEB
     and what the system does there.
     """
-    model, works, probe, fusion = system.model(), list[Work](), list[Any](), FusionPlan()
+    model, works, samples, fusion = system.model(), list[Work](), list[list[Any]](), FusionPlan()
     gauge = TokenGauge(model) if callable(getattr(model, "rerank_ids", None)) else gauge_of(model)
     header = f"{'task':<10} {'dataset':<26} {'queries':>8} {'pairs/texts':>12} {'tokens':>14} {'disk':>9}"
     stdout.print(header, soft_wrap=True)
@@ -79,7 +79,7 @@ def print_plan(
             if task in tasks:
                 work, sample = _work(task, data, gauge)
                 works.append(work)
-                probe = probe or sample
+                samples.append(sample)
                 _print_work(work)
                 queries = data.collection.queries if task == "reranking" else {}
                 if queries and (truncated := reranker_of(model).truncated_queries(queries)):
@@ -89,17 +89,17 @@ def print_plan(
         if size is None:
             stdout.print(f"{task:<10} {mteb_task.metadata.name:<26} MTEB publishes no size of it", soft_wrap=True)
             continue
-        probe = probe or gauge.described((mteb_task.metadata.description or mteb_task.metadata.name).split())
+        samples.append(gauge.described((mteb_task.metadata.description or mteb_task.metadata.name).split(), size))
         works.append(_mteb_work(task, mteb_task, size, gauge))
         if isinstance(gauge, ServedGauge):
             gauge.task(size)
         _print_work(works[-1])
     if fusion.works:
-        _print_total("fusion", fusion.works, "texts", fusion.speed, price)
+        _print_total("fusion", fusion.works, "texts", _amount(fusion.works) / fusion.speed, price)
     if isinstance(gauge, ServedGauge):
         stdout.print(f"total: {gauge.total()}", soft_wrap=True)
-    if probe:
-        _print_total("total", works, gauge.unit, gauge.speed(probe), price)
+    if any(samples):
+        _print_total("total", works, gauge.unit, gauge.seconds([_amount([work]) for work in works], samples), price)
 
 
 class FusionPlan:
@@ -142,14 +142,14 @@ class TokenGauge:
     def __init__(self, model: Any) -> None:
         self.model: UnimodelForExp1 = model
 
-    def described(self, words: Sequence[str]) -> list[list[int]]:
+    def described(self, words: Sequence[str], size: TaskSize) -> list[list[int]]:
         """Return prompts made of some words, where no collection is at hand."""
         texts = [" ".join((list(words[begin:]) + list(words[:begin])) * 4) for begin in range(4 * _PROBE_PROMPTS)]
         return self.model.pair_ids([(f"{number} {text[:60]}", text) for number, text in enumerate(texts)])
 
-    def speed(self, sample: Sequence[list[int]]) -> float:
-        """Return the tokens per second of a sample."""
-        return probe_speed(self.model, sample)
+    def seconds(self, amounts: Sequence[int], samples: Sequence[list[list[int]]]) -> float:
+        """Return how long some amounts of tokens take, by the first sample: tokens are alike everywhere."""
+        return sum(amounts) / probe_speed(self.model, next(filter(None, samples)))
 
 
 def _work(task: Task, data: LoadedDataset, gauge: TokenGauge | ItemGauge) -> tuple[Work, list[Any]]:
@@ -227,12 +227,15 @@ def _print_work(work: Work) -> None:
     )
 
 
-def _print_total(label: str, works: Sequence[Work], unit: str, speed: float, price: float | None) -> None:
-    amount = sum(work.items if work.tokens is None else work.tokens for work in works)
-    hours = amount / speed / 3600
+def _amount(works: Sequence[Work]) -> int:
+    return sum(work.items if work.tokens is None else work.tokens for work in works)
+
+
+def _print_total(label: str, works: Sequence[Work], unit: str, seconds: float, price: float | None) -> None:
+    amount, hours = _amount(works), seconds / 3600
     time_text = f"{hours:,.1f} hours" if hours >= 2 else f"{hours * 60:,.0f} minutes"
     cost = f", {hours * price:,.2f} at {price:g} an hour" if price is not None else ""
-    disk = sum(work.disk for work in works) / 2**20
+    disk, speed = sum(work.disk for work in works) / 2**20, amount / seconds
     stdout.print(
         f"{label}: {amount:,} {unit}, {disk:,.0f} MiB, {time_text}{cost} (probe: {speed:,.0f} {unit} a second)",
         soft_wrap=True,

@@ -21,7 +21,7 @@ from unimoe.models.batching import default_token_budget
 from unimoe.models.embedder import Advance
 from unimoe.models.pair_model import PairModel, TextPair
 from unimoe.models.prompts import well_formed
-from unimoe.models.rerankers.cross_encoder import score_pairs
+from unimoe.models.rerankers.cross_encoder import pairs_that_fit, score_pairs
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.reranking.cluster_model import ClusterModel
 from unimoe.reranking.shards import (
@@ -159,7 +159,7 @@ class CrossEncoderReranker:
     options: Mapping[str, Any] = {}
 
     def __init__(self, model: CrossEncoder, batch_size: int) -> None:
-        self._model, self._batch_size = model, batch_size
+        self._model, self._batch_size, self._fitting = model, batch_size, pairs_that_fit()
 
     @property
     def device(self) -> torch.device:
@@ -184,7 +184,7 @@ class CrossEncoderReranker:
 
     def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:
         """Return the logit of each pair."""
-        return score_pairs(self._model, prepared, self._batch_size, advance)
+        return score_pairs(self._model, prepared, self._batch_size, advance, self._fitting)
 
 
 def truncation_note(name: str, truncated: Sequence[str]) -> str:

@@ -9,7 +9,8 @@ Both give the same run to the last bit: they find candidates, and ``CandidatePoo
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice, pairwise
 from operator import lt
 from typing import Any, Literal, get_args
@@ -91,13 +92,16 @@ def search(
     step = query_block or (256 if on_cpu else 4096)
     parts = [slice(begin, begin + step) for begin in range(0, len(query_ids), step)]
     pools = [CandidatePool(queries[part], vectors, places, k) for part in parts]
-    rows = max(1, (block_bytes or (2**25 if on_cpu else 2**29)) // (4 * max(1, vectors.shape[1])))
+    suits = 2**25 if on_cpu else 2**29
+    rows = max(1, (block_bytes or suits) // (4 * max(1, vectors.shape[1])))
+    rows = min(rows, max(1, suits // (4 * max(1, min(step, len(query_ids))))))  # their scores take as much at most
     blocks = [slice(begin, min(begin + rows, len(ids))) for begin in range(0, len(ids), rows)]
     asked = [(queries[part], own[part]) for part in parts]
     if backend == "faiss":
         _fill_by_faiss(pools, asked, vectors, ids, k, blocks, advance)
     else:
-        _fill_by_torch(pools, asked, vectors, ids, k, blocks, device, longest, advance)
+        with _whole_products():
+            _fill_by_torch(pools, asked, vectors, ids, k, blocks, device, longest, advance)
     run: Run = {}
     for part, pool in zip(parts, pools, strict=True):
         for query_id, (found, scores) in zip(query_ids[part], pool.best(), strict=True):
@@ -207,6 +211,20 @@ def _fill_by_faiss(
             _, more_scores, more = index.range_search(part[number : number + 1], below)
             new = ~np.isin(more, found[number]) & (more != own[number])
             pool.add(np.full(new.sum(), number), more[new], more_scores[new])
+
+
+@contextmanager
+def _whole_products() -> Iterator[None]:
+    """Compute products of float32 in float32: TF32 and bfloat16 lose more than the pools expect.
+
+    A program may ask torch for these, and so may TORCH_ALLOW_TF32_CUBLAS_OVERRIDE.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _faiss_index(width: int) -> Any:

@@ -9,6 +9,7 @@ import torch
 from support.named_models import evaluate, result_of
 from support.reranking import written
 from support.scripts import assert_refused, call_script
+from support.tiny_encoders import POSITIONS
 
 from unimoe.data.catalog import load_collection
 from unimoe.trec import read_run
@@ -83,6 +84,18 @@ class TestKinds:
         assert not (tmp_path / "encoder/seed_none/results/reranking").exists()
         refused = evaluate(data, "encoder:encoder", tmp_path, "--task", "reranking")
         assert_refused(refused, 2, "--task reranking: encoder does embedding only")
+
+    def test_the_length_of_an_encoder_is_its_own_or_the_one_that_is_set_and_the_one_recorded(
+        self, data: Path, tmp_path: Path
+    ) -> None:
+        assert evaluate(data, "encoder:encoder", tmp_path / "own").returncode == 0
+        assert evaluate(data, "encoder:encoder", tmp_path / "set", "--set", "model.max_length=16").returncode == 0
+        own, cut = (result_of(tmp_path / place, "encoder", "embedding") for place in ("own", "set"))
+        assert (own.config["model"]["max_length"], cut.config["model"]["max_length"]) == (POSITIONS, 16)
+        runs = [read_run(tmp_path / place / "encoder/seed_none/runs/embedding/toy.trec") for place in ("own", "set")]
+        assert runs[0] != runs[1]
+        refused = evaluate(data, "encoder:encoder", tmp_path / "long", "--set", f"model.max_length={POSITIONS + 1}")
+        assert_refused(refused, 2, f"model.max_length {POSITIONS + 1}: ", f"has {POSITIONS} positions; lower it")
 
     def test_without_a_place_results_have_a_folder_for_each_model(
         self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -9,7 +9,7 @@ from support.tiny_models import HIDDEN, tiny_base, tiny_model
 from torch import Tensor
 
 from unimoe.errors import DataError
-from unimoe.models import batched
+from unimoe.models import batched, memory
 from unimoe.models.batched import BatchedDecoder, supports_trees
 from unimoe.models.frozen_layers import FrozenLayers, split_decoder
 from unimoe.models.token_tree import MIN_SHARED, tree_tokens
@@ -142,7 +142,7 @@ class TestOutOfMemory:
     def released(self, monkeypatch: pytest.MonkeyPatch) -> list[None]:
         """How often freed memory was given back, which takes long beside a test."""
         released: list[None] = []
-        monkeypatch.setattr(batched, "release_memory", lambda: released.append(None))
+        monkeypatch.setattr(memory, "release_memory", lambda: released.append(None))
         return released
 
     def test_batches_shrink_until_they_fit(
@@ -184,7 +184,8 @@ class TestOutOfMemory:
 
     def test_a_smaller_budget_of_the_caller_counts(self, subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
         tokens = counted(monkeypatch, subject, self.LIMIT)
-        subject.decoder.reduced_budget = 10**6
+        gathered(subject.decoder, SEQUENCES)
+        tokens.clear()
         gathered(subject.decoder, [[token] for token in range(60)], budget=20)
         assert max(tokens) == 20
 

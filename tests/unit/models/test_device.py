@@ -4,6 +4,7 @@ import platform
 import resource
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -69,6 +70,24 @@ class TestDtype:
     ) -> None:
         monkeypatch.setattr(device_module, "probe_speed", lambda _: {"float32": 1.0, "bfloat16": gain})
         assert choose_dtype(CPU) == dtype
+
+    @pytest.mark.parametrize(
+        ("emulated", "scores", "trains"), [(True, "float16", "float32"), (False, *["bfloat16"] * 2)]
+    )
+    def test_a_gpu_without_bfloat16_scores_in_float16(
+        self, monkeypatch: pytest.MonkeyPatch, emulated: bool, scores: str, trains: str
+    ) -> None:
+        """The time of a product is made up: there is no GPU here."""
+        seconds = iter([0.0, 0.0, 0.0, 4.0, 4.0, 5.0, 9.0])  # float32 takes four times as long
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: not emulated)
+        monkeypatch.setattr(device_module, "_product", lambda *_: lambda: None)
+        monkeypatch.setattr(device_module, "time", SimpleNamespace(perf_counter=lambda: next(seconds)))
+        probe_speed.cache_clear()
+        try:
+            assert str(choose_dtype(torch.device("cuda"))) == f"torch.{scores}"
+            assert str(choose_dtype(torch.device("cuda"), trains=True)) == f"torch.{trains}"
+        finally:
+            probe_speed.cache_clear()
 
     def test_the_probe_measures_both_once(self) -> None:
         speeds = probe_speed("cpu")

@@ -15,6 +15,8 @@ from support.reranking import invented, write_invented
 
 from unimoe.config import Experiment
 from unimoe.data.collection import Collection
+from unimoe.data.mteb_names import find_tasks
+from unimoe.data.mteb_sizes import task_size
 from unimoe.models.loader import ModelLoader
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
@@ -183,3 +185,40 @@ class TestProbe:
 def with_queries(text: str) -> Collection:
     """The collection with one text for all of its queries."""
     return replace(COLLECTION, queries=dict.fromkeys(COLLECTION.queries, text))
+
+
+class Typist:
+    """An encoder that takes a millisecond for every character."""
+
+    base_identity, prompt_name, device, dtype = "typist@1", "plain@1", torch.device("cpu"), torch.float32
+
+    def __init__(self, clock: list[float]) -> None:
+        self._clock = clock
+
+    def encode(self, texts: Sequence[str], **options: Any) -> None:
+        """Take the time."""
+        self._clock[0] += sum(map(len, texts)) / 1000
+
+
+def hours_of(line: str) -> float:
+    (found,) = re.findall(r"([\d,.]+) (hours|minutes)", line)
+    return float(found[0].replace(",", "")) / (1 if found[1] == "hours" else 60)
+
+
+def test_the_time_for_texts_follows_the_length_that_mteb_states_for_each_task(
+    capsys: pytest.CaptureFixture[str], system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """STS12's sentences are short and SciFact's documents long."""
+    clock = [0.0]
+    monkeypatch.setattr("unimoe.planning.gauges.time.perf_counter", lambda: clock[0])
+    encoder = replace(system, load=lambda: Typist(clock), model_tasks=("embedding",))
+    for names in (["SciFact"], ["STS12", "SciFact"], ["SciFact", "STS12"]):
+        tasks = find_tasks(names)
+        sizes = [size for task in tasks if (size := task_size(task))]
+        characters = sum(size.query_characters + size.document_characters for size in sizes)
+        print_plan(encoder, [], ["embedding"], None, [("embedding", task) for task in tasks])
+        total = capsys.readouterr().out.splitlines()[-1]
+        assert hours_of(total) == pytest.approx(characters / 1000 / 3600, rel=0.1)
+        count = sum(size.queries + size.documents for size in sizes)
+        assert f"{count:,} texts, " in total
+        assert total.endswith(" texts a second)")

@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from unimoe.errors import DataError, UsageError
 from unimoe.retrieval.dense import Backend, search
@@ -179,3 +182,46 @@ def test_progress_counts_documents(backend: Backend) -> None:
     queries, vectors = random_vectors(1, 8, 0), random_vectors(10, 8, 1)
     search(queries, ["q"], vectors, names("d", 10), 1, backend=backend, block_bytes=8 * 4 * 4, advance=seen.append)
     assert seen == [4, 4, 2]
+
+
+def test_a_program_that_asks_for_faster_products_gets_exact_search_and_keeps_its_setting() -> None:
+    """In TF32 and bfloat16, which torch may be asked for, a score errs by more than the search expects."""
+    seen: list[str] = []
+
+    def advance(_: int) -> None:
+        seen.append(torch.get_float32_matmul_precision())
+
+    queries, vectors = random_vectors(3, 8, seed=1), random_vectors(40, 8, seed=2)
+    ids = names("d", 40)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        run = search(queries, names("q", 3), vectors, ids, 5, advance=advance)
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert set(seen) == {"highest"}
+    assert in_order(run) == brute_force(queries, vectors, ids, 5)
+
+
+@pytest.mark.parametrize("width", [64, 384])
+def test_a_gpu_holds_half_a_gigabyte_of_scores_at_most(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """Tensors without data stand for a corpus and queries on a GPU; the search stops at the first score it reads."""
+    largest: list[int] = []
+
+    class Sizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+            made = function(*arguments, **(named or {}))
+            if isinstance(made, torch.Tensor) and made.device.type == "cuda":
+                largest.append(made.numel() * made.element_size())
+            return made
+
+    vectors = np.zeros((2_200_000, width), dtype=np.float16)
+    queries = np.ones((4096, width), dtype=np.float32)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *size, pin_memory=False, **options: empty(*size, **options))
+    watched = Sizes()  # type: ignore[no-untyped-call]
+    with FakeTensorMode(allow_non_fake_inputs=True), watched, pytest.raises(Exception):  # noqa: B017, PT011
+        search(queries, names("q", 4096), vectors, names("d", len(vectors)), 10, device="cuda", longest=1.0)
+    assert 2**27 < max(largest) <= 2**29

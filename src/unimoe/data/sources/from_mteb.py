@@ -87,7 +87,7 @@ def import_mteb() -> Any:
 
 
 class MtebTasks(PublishedSets):
-    """Retrieval tasks of MTEB, which reports nDCG@10 throughout."""
+    """Retrieval tasks of MTEB as collections, which are compared by nDCG@10, as most of the tasks are."""
 
     usage = "mteb:TASK"
 

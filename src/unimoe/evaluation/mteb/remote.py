@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from unimoe.config import MTEBConfig
-from unimoe.data.mteb_names import find_tasks, random_state_kept
+from unimoe.data.mteb_names import find_tasks
 from unimoe.engine.work import Part
 from unimoe.errors import DataError
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
@@ -18,14 +18,6 @@ from unimoe.metrics import Scores
 
 if TYPE_CHECKING:
     from mteb import AbsTask
-
-
-def ranks_documents(task: AbsTask) -> bool:
-    """Return whether a task searches a corpus or ranks candidates, which the driver does, unit by unit."""
-    with random_state_kept():
-        from mteb.abstasks import AbsTaskRetrieval
-
-    return isinstance(task, AbsTaskRetrieval)
 
 
 def task_part(task: AbsTask, prompts: MTEBConfig, adapted: dict[str, Any]) -> Part:

@@ -15,14 +15,13 @@ from unimoe.data.mteb_names import beir_name, random_state_kept
 from unimoe.data.source import not_at_hand
 from unimoe.errors import DataError
 from unimoe.evaluation.model_wrappers import MTEBWrapper
+from unimoe.evaluation.mteb.main_scores import grouped, main_metric
 from unimoe.evaluation.spec import Outcome
-from unimoe.metrics import Scores, score_run
+from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
 from unimoe.reranking.rerankers import truncation_note
 
 if TYPE_CHECKING:
     from mteb import AbsTask
-
-_OUR_NAMES = {"ndcg_at_10": "ndcg@10", "map_at_1000": "map", "mrr_at_10": "mrr@10", "recall_at_100": "recall@100"}
 
 
 def task_at_hand(task: AbsTask) -> AbsTask | None:
@@ -81,15 +80,18 @@ def evaluate_task(model: MTEBWrapper[Any], task: AbsTask, folder: Path | None = 
             )
         run, qrels, truncated = rankings.run, rankings.qrels, rankings.truncated_queries
         level = task.relevance_level if isinstance(task, CollectionTask) else 1  # MTEB knows no other
-        scores = score_run(qrels, run, relevance_level=level) if qrels else Scores({}, {}, [])
+        metric, groups = main_metric(task), rankings.groups
+        metrics = DEFAULT_METRICS if groups or not qrels else tuple(dict.fromkeys((*DEFAULT_METRICS, metric)))
+        scores = score_run(qrels, run, metrics, level) if qrels else Scores({}, {}, [])
         return Outcome(
             task_type=str(task.metadata.type),
-            main_metric=_OUR_NAMES.get(main, "ndcg@10") if qrels else main,
+            main_metric=metric,
             main_score=main_score,
-            scores=scores,
+            scores=grouped(scores, metric, groups) if groups else scores,
             run=run,
             qrels=qrels,
             queries=rankings.queries,
+            groups={name: group.queries for name, group in groups.items()},
             mteb_json=json.loads(result.model_dump_json()),
             items=model.done - before,
             seconds=result.evaluation_time or 0.0,

@@ -27,7 +27,7 @@ from unimoe.results import safe_name
 from unimoe.retrieval.dense import UNIT_LENGTH, search, search_among
 from unimoe.retrieval.embeddings import embedding_fingerprint
 from unimoe.retrieval.vector_store import VectorStore, encode_corpus
-from unimoe.trec import Run
+from unimoe.trec import Run, head
 
 if TYPE_CHECKING:
     import datasets
@@ -182,6 +182,7 @@ class CandidateReranking(_SearchModel[MTEBCrossEncoderWrapper]):
         task_metadata: TaskMetadata,
         hf_split: str,
         hf_subset: str,
+        top_k: int,
         top_ranked: Mapping[str, Sequence[str]] | None = None,
         **_: Any,
     ) -> Run:
@@ -211,7 +212,7 @@ class CandidateReranking(_SearchModel[MTEBCrossEncoderWrapper]):
                 reranked, _scores = rerank_run(
                     reranker, part, block, store=store, workers=model.workers, advance=model.advance
                 )
-                run |= reranked
+                run |= {query: head(scores, top_k) for query, scores in reranked.items()}
         return run
 
 

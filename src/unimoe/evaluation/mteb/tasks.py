@@ -6,8 +6,9 @@ This module alone imports MTEB at its top, which takes seconds: import it inside
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from unimoe.data.collection import Collection
 from unimoe.data.sources.from_mteb import import_mteb
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper, MTEBWrapper
+from unimoe.evaluation.mteb.main_scores import Group, groups_of
 from unimoe.evaluation.mteb.search import CandidateReranking, DenseSearch
 from unimoe.trec import Qrels, Run
 
@@ -64,6 +66,7 @@ class Rankings:
     def __init__(self, task: AbsTask) -> None:
         self._task = task
         self._found: dict[tuple[str, str], tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
+        self._groups: dict[tuple[str, str], dict[str, Group]] = {}
         self.truncated: Mapping[tuple[str, str], list[str]] = {}
         if isinstance(task, AbsTaskRetrieval):
             own = task.task_specific_scores
@@ -71,6 +74,12 @@ class Rankings:
             def kept(scores: Any, qrels: Any, results: Any, hf_split: str, hf_subset: str) -> dict[str, float]:
                 asked = {query: grades for query, grades in qrels.items() if query in results}  # MTEB scores no other
                 self._found[hf_split, hf_subset] = (asked, results)
+
+                def score(queries: Iterable[str]) -> dict[str, float]:
+                    judged, ranked = ({query: part[query] for query in queries} for part in (asked, results))
+                    return own(scores, judged, ranked, hf_split=hf_split, hf_subset=hf_subset)
+
+                self._groups[hf_split, hf_subset] = groups_of(task.metadata.main_score, asked, results, score)
                 return own(scores, qrels, results, hf_split=hf_split, hf_subset=hf_subset)
 
             setattr(task, "task_specific_scores", kept)  # noqa: B010 - on this task, not on its class
@@ -91,6 +100,15 @@ class Rankings:
             self._prefix(place) + query: {document: float(score) for document, score in scores.items()}
             for place, (_, results) in self._found.items()
             for query, scores in results.items()
+        }
+
+    @property
+    def groups(self) -> dict[str, Group]:
+        """The groups of queries over which the main score is a mean, by name; none where each query has a value."""
+        return {
+            self._prefix(place) + name: replace(group, queries=[self._prefix(place) + query for query in group.queries])
+            for place, groups in self._groups.items()
+            for name, group in groups.items()
         }
 
     @property

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from unimoe.errors import DataError, InputError
 from unimoe.io import hash_json
-from unimoe.models.batching import batches
 from unimoe.models.device import ready_to_score
+from unimoe.models.memory import FittingBatches
 from unimoe.models.pair_model import TextPair
 from unimoe.models.quiet import first_line, quiet_loading
 from unimoe.models.rerankers.files import (
@@ -106,29 +108,40 @@ def cross_encoder_prompt(root: Path, max_length: int) -> str:
     return f"cross_encoder(max_length={max_length})@{hash_json([settings_hash(root), max_length])}"
 
 
+def pairs_that_fit() -> FittingBatches:
+    """Return what remembers how many pairs of a cross-encoder fit in memory."""
+    return FittingBatches("a pair", "model.max_length", "pairs")
+
+
 def score_pairs(
-    model: CrossEncoder, pairs: Sequence[TextPair], batch_size: int, advance: Callable[[int], None] | None = None
+    model: CrossEncoder,
+    pairs: Sequence[TextPair],
+    batch_size: int,
+    advance: Callable[[int], None] | None = None,
+    fitting: FittingBatches | None = None,
 ) -> list[float]:
     """Return the logit of every pair; of two labels, the logit of label 1 minus that of label 0.
 
     Args:
         model: the cross-encoder.
         pairs: query and document.
-        batch_size: pairs of one forward pass.
+        batch_size: pairs of one forward pass, fewer once memory ran out.
         advance: called with the number of pairs done.
+        fitting: remembers for the next call that memory ran out.
 
     Raises:
         InputError: a logit is not finite.
+        DataError: one pair alone does not fit in memory.
     """
+    fitting = fitting or pairs_that_fit()
     scores: list[float] = []
-    for chosen in batches(pairs, _CHUNK * batch_size):
-        found = model.predict(
-            list(chosen),
-            batch_size=batch_size,
-            show_progress_bar=False,
-            activation_fn=torch.nn.Identity(),
-            convert_to_tensor=True,
-        ).float()
+    while len(scores) < len(pairs):
+        size = min(batch_size, fitting.reduced or batch_size)
+        chosen = list(pairs[len(scores) : len(scores) + _CHUNK * size])
+        size = min(size, len(chosen))
+        found = fitting.attempt(partial(_logits, model, chosen, size), size, size)
+        if found is None:
+            continue
         if found.ndim > 1:
             found = found[:, 1] - found[:, 0]
         spoilt = found.isfinite().logical_not().nonzero().flatten().tolist()
@@ -139,6 +152,17 @@ def score_pairs(
         if advance is not None:
             advance(len(chosen))
     return scores
+
+
+def _logits(model: CrossEncoder, pairs: list[TextPair], batch_size: int) -> Tensor:
+    logits: Tensor = model.predict(
+        pairs,
+        batch_size=batch_size,
+        show_progress_bar=False,
+        activation_fn=torch.nn.Identity(),
+        convert_to_tensor=True,
+    )
+    return logits.float()
 
 
 def _score_in_float32(model: CrossEncoder) -> None:

@@ -12,8 +12,9 @@ from torch import Tensor
 from unimoe.config import PromptConfig
 from unimoe.errors import DataError
 from unimoe.io import hash_json
-from unimoe.models.batching import default_token_budget, pad_ids, plan_batches
-from unimoe.models.device import ready_to_score, release_memory
+from unimoe.models.batching import default_token_budget, pad_ids
+from unimoe.models.device import ready_to_score
+from unimoe.models.memory import FittingBatches
 from unimoe.models.pair_model import QueryFirstIds, TextPair
 from unimoe.models.prompts import well_formed, yes_no_ids
 from unimoe.models.prompts.tokenizers import tokenize
@@ -105,28 +106,27 @@ class MonoT5(TokenReranker):
         prompt_name: name and content hash of all settings that change a pair's tokens or score.
     """
 
+    def __init__(self, model: Any, pair_ids: PairsOfT5, base_identity: str, prompt_name: str) -> None:
+        super().__init__(model, pair_ids, base_identity, prompt_name)
+        self._fitting = FittingBatches("a pair", "model.max_length")
+
+    @property
+    def reduced_budget(self) -> int | None:
+        """Tokens of a batch after memory ran out; None before."""
+        return self._fitting.reduced
+
     def _scores(
         self, sequences: Sequence[list[int]], token_budget: int | None, batch_size: int | None
     ) -> Iterator[tuple[list[int], Tensor]]:
-        budget = token_budget or default_token_budget(self.device)
-        for batch in plan_batches([len(ids) for ids in sequences], budget, batch_size):
-            yield batch, self._margins([sequences[index] for index in batch])
+        return self._fitting.run(
+            sequences,
+            lambda batch, _: self._margins([sequences[index] for index in batch]),
+            budget=token_budget or default_token_budget(self.device),
+            batch_size=batch_size,
+        )
 
     def _margins(self, sequences: Sequence[list[int]]) -> Tensor:
-        """Return the margins of one batch on the device; it is halved if it does not fit in memory."""
-        try:
-            return self._forward(sequences)
-        except torch.OutOfMemoryError:
-            if len(sequences) == 1:
-                raise DataError(
-                    f"a pair of {len(sequences[0])} tokens alone does not fit in memory; lower model.max_length, "
-                    "or use a smaller model or another --device"
-                ) from None
-        release_memory()  # after the block above, whose traceback holds the activations
-        half = len(sequences) // 2
-        return torch.cat([self._margins(sequences[:half]), self._margins(sequences[half:])])
-
-    def _forward(self, sequences: Sequence[list[int]]) -> Tensor:
+        """Return the margins of one batch on the device."""
         lengths = torch.tensor([len(ids) for ids in sequences], device=self.device)
         ids = pad_ids(sequences, self.device)
         begin = torch.full((len(sequences), 1), self.model.config.decoder_start_token_id, device=self.device)

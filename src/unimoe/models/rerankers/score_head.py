@@ -104,7 +104,7 @@ class ScoreHead(TokenReranker):
 
     def __init__(self, model: Any, pair_ids: LlamaPairs, base_identity: str, prompt_name: str) -> None:
         super().__init__(model, pair_ids, base_identity, prompt_name)
-        self._batched = BatchedDecoder(model)
+        self._batched = BatchedDecoder(model, longest=pair_ids.room + len(pair_ids.suffix))
         self._weight = model.score.weight[0].float()
         self._bias = 0.0 if model.score.bias is None else float(model.score.bias[0])
 

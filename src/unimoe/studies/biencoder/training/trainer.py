@@ -206,7 +206,7 @@ class BiEncoderTrainer:
     def _resume(self) -> Progress:
         saved = self.state.load()
         if saved is None:
-            dtype = choose_dtype(self.device, self.config.precision)
+            dtype = choose_dtype(self.device, self.config.precision, trains=True)
             return Progress(dtype=str(dtype).removeprefix("torch."))
         progress, parts = saved
         for name, weight in self._weights.items():
