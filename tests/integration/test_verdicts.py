@@ -36,7 +36,12 @@ def steady(output_dir: Path, tir: float, seeds: int = 3, dataset: str = "apidocs
 @pytest.mark.parametrize(
     ("tir", "code", "words"),
     [
-        (0.1, 0, r"joint_r8 loses (9|10)\.\d % of rank_only_r8's ndcg@10 on apidocs \(95 % interval 9\.\d to 1"),
+        (
+            0.1,
+            0,
+            r"joint_r8 loses (9|10)\.\d % of rank_only_r8's ndcg@10 on apidocs, at least \d+\.\d % with confidence",
+        ),
+        (0.1, 0, r"with confidence 0\.9 \(95 % interval 9\.\d to 1"),
         (0.1, 0, "interference, 2 % or more\\."),
         (0.0, 10, "no interference worth a split, less than 1 %"),
         (-0.1, 10, r"joint_r8 gains (9|10)\.\d % of rank_only_r8's ndcg@10"),
@@ -77,7 +82,7 @@ def test_no_variance_is_no_certainty(tmp_path: Path) -> None:
         for arm, score in (("rank_only_r8", 0.6), ("joint_r8", 0.5)):
             write_result(tmp_path, make_result(arm, seed, [score] * 20))
     (gate,) = json.loads(verdicts(tmp_path, "--json").stdout)["gates"]
-    assert gate["why"] == "nothing varies over seeds and queries, so a result cannot be distinguished from chance"
+    assert gate["why"].startswith("one seed of rank_only_r8 and joint_r8: other training seeds cannot be judged by it")
 
 
 def test_without_gates_the_rule_judges_and_says_that_it_was_not_registered(tmp_path: Path) -> None:
@@ -122,7 +127,7 @@ def test_json_for_machines(tmp_path: Path) -> None:
     gone, kill = said["gates"]
     assert (kill["estimate_lies"], kill["label"], kill["error"]) == ("1 % to 2 %", "MARGINAL", None)
     assert kill["interval"]["value"] == pytest.approx(0.015, abs=2e-3)
-    assert sum(kill["confidence"].values()) == pytest.approx(1.0, abs=1e-12)
+    assert kill["confidence"]["MARGINAL"] > 0.9 > kill["confidence"]["PASS"]
     assert "did you mean 'joint_r8'" in gone["error"]
 
 

@@ -33,8 +33,8 @@ class TestHeadlines:
         assert heading == ""
         assert card.label == "PASS"
         assert card.headline == (
-            "joint_r8 loses 5.0 % of rank_only_r8's ndcg@10 on apidocs (95 % interval 4.8 to 5.2 %): interference, 2 % "
-            "or more."
+            "joint_r8 loses 5.0 % of rank_only_r8's ndcg@10 on apidocs, at least 4.9 % with confidence 0.9 "
+            "(95 % interval 4.8 to 5.2 %): interference, 2 % or more."
         )
         text = markdown_page(contents, [])
         assert text.splitlines()[2].startswith("- **PASS** joint_r8 loses 5.0 % of rank_only_r8's")

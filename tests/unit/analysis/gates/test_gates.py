@@ -109,7 +109,9 @@ class TestNotes:
         assert note.startswith("two seeds of rank_only_r8 and joint_r8: where seeds carry most of the variance")
         of_these_runs = register(tmp_path, **INTERFERENCE | {"estimand": "queries"})
         assert judge(clear_gap(-0.1, seeds=2), of_these_runs, "it").notes == ()
-        one = results(measured("rank_only_r8", [[0.5, 0.7] * 5] * 2), measured("joint_r8", [[0.4, 0.5] * 5]))
+        one = results(
+            measured("rank_only_r8", [[0.5, 0.7] * 5, [0.7, 0.5] * 5]), measured("joint_r8", [[0.4, 0.5] * 5])
+        )
         assert judge(one, register(tmp_path, **INTERFERENCE), "it").notes == ()
 
     def test_a_small_dataset_beside_a_large_one(self, tmp_path: Path) -> None:
@@ -130,9 +132,10 @@ class TestNotes:
         def budget(examples: int) -> TrainingBudget:
             return TrainingBudget(steps=1, ranking_examples=examples, embedding_examples=0, tokens=1)
 
+        scores = np.random.default_rng(0).uniform(0.4, 0.6, (4, 10))
         found = results(
-            measured("rank_only_r8", [[0.5, 0.6]] * 4, training=budget(8), paired_seeds=True),
-            measured("joint_r8", [[0.5, 0.6]] * 3, training=budget(4), caveats=["smoke run"], paired_seeds=True),
+            measured("rank_only_r8", scores, training=budget(8), paired_seeds=True),
+            measured("joint_r8", scores[:3], training=budget(4), caveats=["smoke run"], paired_seeds=True),
         )
         judgment = judge(found, register(tmp_path, **INTERFERENCE), "it")
         assert judgment.notes == (
@@ -156,7 +159,7 @@ class TestLearnt:
         )
 
     def test_it_is_a_caveat_in_the_headline(self, tmp_path: Path) -> None:
-        registration = register(tmp_path, **INTERFERENCE)
+        registration = register(tmp_path, **INTERFERENCE | {"specialist_must_beat": None})
         outcomes = judge_all(self.arms(0.0), registration)
         (judgment,) = outcomes
         assert isinstance(judgment, Judgment)
