@@ -14,7 +14,8 @@ from support.results import make_result, write_experiment
 from support.scripts import Done, assert_refused, call_script
 
 from unimoe.io import hash_file
-from unimoe.results import write_result
+from unimoe.results import read_result, write_result
+from unimoe.results.details import DrillDown, QueryDetail
 
 TOO_HEAVY = {"pandas", "matplotlib", "scipy.stats", "torch", "transformers"}
 
@@ -67,6 +68,61 @@ def test_one_seed_is_inconclusive_and_says_why(tmp_path: Path) -> None:
     assert "one seed of rank_only_r8 and joint_r8: other training seeds cannot be judged by it" in said
     assert "95 % interval for other queries, these very runs" in said
     assert "PASS 0" not in said  # no confidence where there is none
+
+
+def test_seeds_with_the_same_scores_are_one_run(tmp_path: Path) -> None:
+    """A deterministic arm, or one run copied under three seeds: PASS and exit code 0."""
+    steady(tmp_path, 0.1)
+    (same,) = (read_result(path) for path in tmp_path.glob("joint_r8/seed_0/results/*/*.json"))
+    for seed in (1, 2):
+        write_result(tmp_path, same.model_copy(update={"seed": seed}))
+    for gate in (INTERFERENCE, INTERFERENCE | {"seeds": [0, 1, 2]}):
+        done = verdicts(tmp_path, "--gates", gate_file(tmp_path, kill=gate))
+        said = " ".join(done.stdout.split())
+        assert done.returncode == 12, done.stderr
+        assert "one seed of joint_r8: other training seeds cannot be judged by it" in said
+        assert "Note joint_r8 seed 0, joint_r8 seed 1, joint_r8 seed 2 have the same score on every query" in said
+
+
+class TestLearnt:
+    """PASS and exit code 0, beside "train rank_only_r8 until it beats zero_shot"."""
+
+    def folder(self, folder: Path) -> Path:
+        steady(folder, 0.1)
+        write_result(folder, make_result("zero_shot", None, np.linspace(0.3, 0.7, 40) + 0.001))
+        return folder
+
+    def test_a_gate_that_does_not_ask_for_it_is_inconclusive_too(self, tmp_path: Path) -> None:
+        done = verdicts(self.folder(tmp_path), "--gates", gate_file(tmp_path, kill=INTERFERENCE))
+        assert done.returncode == 12
+        assert "Exit code 12: kill INCONCLUSIVE" in done.stdout
+        assert "Action           train better first" in done.stdout
+        assert "measure more" not in done.stdout
+
+    def test_a_gate_may_allow_it(self, tmp_path: Path) -> None:
+        path = gate_file(tmp_path, kill=INTERFERENCE | {"specialist_must_beat": None})
+        done = verdicts(self.folder(tmp_path), "--gates", path)
+        assert done.returncode == 0
+        assert "But rank_only_r8 has learnt nothing measurable" in " ".join(done.stdout.split())
+
+    def test_without_zero_shot_nothing_changes(self, tmp_path: Path) -> None:
+        steady(tmp_path, 0.1)
+        assert verdicts(tmp_path, "--gates", gate_file(tmp_path, kill=INTERFERENCE)).returncode == 0
+
+
+def test_queries_with_one_text_and_the_same_documents_are_noted(tmp_path: Path) -> None:
+    steady(tmp_path, 0.1)
+    known: dict[str, tuple[str, str]] = {f"q{i:03d}": (f"text {i}", f"d{i}") for i in range(40)}
+    known |= {"q011": known["q010"], "q012": ("text 10", "another"), "q013": ("other words", "d10")}
+    queries = {q: QueryDetail(text=text, relevant={d: 1}, ranks={d: 1}) for q, (text, d) in known.items()}
+    for path in tmp_path.glob("*/seed_*/results/*/apidocs.json"):
+        result = read_result(path)
+        per_query = result.per_query | dict.fromkeys(("q011", "q012", "q013"), result.per_query["q010"])
+        again = make_result(result.config_name, result.seed, per_query)
+        write_result(tmp_path, again, DrillDown(queries=queries))
+    done = verdicts(tmp_path, "--json")
+    (note,) = json.loads(done.stdout)["gates"][0]["notes"]
+    assert note.startswith("1 of 40 queries of reranking/apidocs repeat another, such as 'q011' and 'q010'")
 
 
 def test_no_variance_is_no_certainty(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
         logs: training logs by arm and seed.
         details: texts and ranks of queries, by arm, seed and ``task/dataset``, of results that no sidecars lie beside.
 
-    Runs of one arm with the same scores on every query are one run, or they would fake seeds: ``measured`` and
+    Runs of one arm with the same main metric on every query are one run, or they would fake seeds: ``measured`` and
     ``seeds`` have the first of them, and ``notes`` names all.
     """
 

@@ -13,20 +13,16 @@ IdPairs = Sequence[tuple[str, str]]  # ids of one query: a later one, and the fi
 
 
 def same_scores(one: EvalResult, other: EvalResult) -> bool:
-    """Return whether two results have the same value of every metric that both hold on every query.
+    """Return whether two results have the same main metric on every query.
 
-    Scores scaled by 2 have another hash, and the same ranking.
+    Scores scaled by 2, or another order of documents that the metric does not see, have another hash.
     """
-    shared = one.per_query_metrics.keys() & other.per_query_metrics.keys()
-    return bool(one.per_query) and (
-        one.per_query == other.per_query
-        and all(one.per_query_metrics[metric] == other.per_query_metrics[metric] for metric in shared)
-    )
+    return bool(one.per_query) and one.per_query == other.per_query
 
 
 def one_run(key: str, names: Sequence[str]) -> str:
     """Say that some runs on one ``task/dataset`` are one."""
-    return f"{', '.join(names)} have the same scores on every query of {key}: they are one run and count once"
+    return f"{', '.join(names)} have the same score on every query of {key}: they are one run and count once"
 
 
 def repeats(facts: Iterable[tuple[Hashable, str]]) -> IdPairs:

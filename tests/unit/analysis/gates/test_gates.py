@@ -172,6 +172,19 @@ class TestLearnt:
         assert "has learnt nothing measurable" in said["headline"]
         assert said["specialist"]["holds"] is False
 
+    def test_by_default_a_specialist_that_has_learnt_nothing_decides_nothing(self, tmp_path: Path) -> None:
+        """It was PASS and exit code 0, with the action to train the specialist."""
+        registration = register(tmp_path, **INTERFERENCE)
+        (judgment,) = outcomes = judge_all(self.arms(0.0), registration)
+        assert isinstance(judgment, Judgment)
+        assert (judgment.label, exit_code(outcomes)) == ("INCONCLUSIVE", 12)
+        text = " ".join(gate_lines(registration, outcomes).split())
+        assert "rank_only_r8 does not beat zero_shot with confidence, which a gate requires by default" in text
+        assert "Action train better first: rank_only_r8 until it beats zero_shot, then judge again" in text
+        for other in ("measure more", "fast tier", "Would settle it"):
+            assert other not in text
+        assert judge(self.arms(-0.2), registration, "it").label == "PASS"
+
     def test_a_gate_may_require_it(self, tmp_path: Path) -> None:
         registration = register(tmp_path, **INTERFERENCE | {"specialist_must_beat": "zero_shot"})
         judgment = judge(self.arms(0.0), registration, "it")

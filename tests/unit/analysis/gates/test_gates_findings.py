@@ -339,3 +339,11 @@ class TestDifferences:
     def test_another_metric_than_the_main_one(self, tmp_path: Path) -> None:
         shape = DIFFERENCE | {"kind": "equivalence", "metric": "mrr@10"}
         assert found(clear_gap(0.015), register(tmp_path, **shape).gates["it"]).value == pytest.approx(0.0075)
+
+
+def test_an_equivalence_gate_of_equal_arms_fails_one_time_in_ten_at_most(tmp_path: Path) -> None:
+    """At a small margin it said FAIL for 16.9 % of equal arms: either side had the whole chance to be wrong."""
+    rng = np.random.default_rng(5)
+    asked = register(tmp_path, **DIFFERENCE | {"kind": "equivalence", "margin": 1e-4}).gates["it"]
+    labels = [found(both(*simulate(3, 30, 0.0, rng=rng)), asked).label for _ in range(200)]
+    assert labels.count("FAIL") <= 20
