@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from support.compare_command import Arms, compare, compare_arms, judged, words_o
 from support.runs import random_qrels, random_run, write_arms
 
 from unimoe.trec import Qrels, Run
+
+Number = TypeVar("Number", int, float)
 
 GATE = """
 registered: 2020-01-01T00:00:00Z
@@ -23,7 +26,7 @@ def scaled(run: Run, factor: float) -> Run:
     return {query: {document: factor * score for document, score in scores.items()} for query, scores in run.items()}
 
 
-def under_new_ids(content: Run | Qrels, first: int) -> Run:
+def under_new_ids(content: dict[str, dict[str, Number]], first: int) -> dict[str, dict[str, Number]]:
     """The same, and its first queries once more under other ids."""
     return {**content, **{f"again-{query}": dict(content[query]) for query in list(content)[:first]}}
 

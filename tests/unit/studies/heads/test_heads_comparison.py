@@ -92,7 +92,7 @@ class TestGate:
         key = results.dataset_keys[0]
         arms = [results.scores(arm, key, [0, 1]).mean() for arm in ("eggroll", "infonce")]
         assert outcome.found.value == pytest.approx(arms[0] - arms[1])  # type: ignore[union-attr]
-        assert outcome.found.paired  # type: ignore[union-attr]
+        assert results.seeds_pair(("eggroll", "infonce"), [key])
         (note,) = outcome.notes  # type: ignore[union-attr]  # no result is older than the gate
         assert note.startswith("two seeds of eggroll and infonce")
 
