@@ -6,16 +6,16 @@ torch is imported only when something is reranked, a model is loaded, or MTEB is
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.arms import Pair
-from unimoe.analysis.gates.definitions import Label, Registration
+from unimoe.analysis.gates.definitions import InterferenceGate, Label, Registration
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment, Refusal, judge_all
-from unimoe.analysis.gates.registration import gate_of, suites
+from unimoe.analysis.gates.registration import default_gates, registered_in, suites
 from unimoe.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.config import BM25Config, ModelConfig, PromptConfig
 from unimoe.config.encoder import BUNDLED_ENCODER, EncoderConfig
@@ -88,8 +88,8 @@ def tir(results: Results | Path | str, specialist: str | None = None, joint: str
 
     Args:
         results: what ``load_all_results`` or ``compare(...).results`` gives, or an output folder.
-        specialist: an arm or system; with ``joint`` given, only this pair is judged, by the default cutoffs. Without
-            both, arms pair by name (``rank_only_r8`` and ``joint_r8``), and registered gates set the cutoffs.
+        specialist: an arm or system; with ``joint`` given, only this pair is judged. Without both, arms pair by name
+            (``rank_only_r8`` and ``joint_r8``). Either way the gates registered in the folder judge what they name.
         joint: the arm that does both tasks.
 
     Returns:
@@ -275,23 +275,27 @@ def load_encoder(
 
 
 def _judgments(results: Results, specialist: str, joint: str) -> Iterator[Judgment]:
-    """Judge one pair by the default cutoffs: one gate for each task and main metric that both arms have."""
+    """Judge one pair by the gates registered for it, and by default gates what these leave out."""
     if specialist == joint:
         raise UsageError(f"specialist and joint are both {joint!r}; name two arms")
     for arm in (specialist, joint):
         if arm not in results:
             raise UsageError(f"no results of {arm!r}{did_you_mean(arm, results)}; there are {', '.join(results)}")
-    found = suites(results, [Pair(task, specialist, joint) for task in TASKS])
-    if not found:
+    asked = [Pair(task, specialist, joint) for task in TASKS]
+    if not suites(results, asked):
         raise DataError(f"{results.output_dir}: {specialist} and {joint} have no dataset in common")
-    gates = {
-        f"{pair.task}.{metric}": gate_of(pair, metric=metric, datasets=datasets)
-        for (pair, metric), datasets in found.items()
+    registered = registered_in(results.output_dir) or Registration({})
+    of_pair = {
+        name: gate
+        for name, gate in registered.gates.items()
+        if isinstance(gate, InterferenceGate) and gate.arms == (specialist, joint)
     }
-    for outcome in judge_all(results, Registration(gates)):
-        if isinstance(outcome, Refusal):
-            raise outcome.error
-        yield outcome
+    registered = replace(registered, gates=of_pair)
+    for registration in (registered, default_gates(results, registered, asked)):
+        for outcome in judge_all(results, registration):
+            if isinstance(outcome, Refusal):
+                raise outcome.error
+            yield outcome
 
 
 def _rows(judgment: Judgment) -> Iterator[TIR]:

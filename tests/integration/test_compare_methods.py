@@ -99,7 +99,7 @@ def test_every_arm_is_an_ordinary_result(places: tuple[Path, Path, Path], compar
     results = load_all_results(places[1])
     assert set(results) == {"bm25", *METHODS.split(",")}
     key = f"reranking/{dataset(places)}"
-    assert results.seeds("eggroll", key) == (0, 1)
+    assert results.seeds("infonce", key) == (0, 1)
     assert results.seeds("zero_shot", key) == ()
     path = result_path(places[1], "eggroll", 1, "reranking", dataset(places))
     result = read_result(path)

@@ -46,9 +46,9 @@ def both(specialist: Matrix, joint: Matrix, **given: Any) -> Results:
 
 
 def constant_gap(gap: float, seeds: int = 3) -> Results:
-    """Joint minus rank_only is ``gap`` for every seed and query: nothing varies."""
-    base = np.tile(np.linspace(0.3, 0.7, 20), (seeds, 1))
-    return both(base, base + gap)
+    """Joint minus rank_only is ``gap`` for every pair of seeds and every query: nothing varies."""
+    base = np.linspace(0.3, 0.7, 20) + 0.01 * np.arange(seeds)[:, None]
+    return both(base, base + gap, paired_seeds=True)
 
 
 def clear_gap(gap: float, seeds: int = 3, **given: Any) -> Results:

@@ -16,7 +16,7 @@ def run_with_ranks(ranks: Mapping[str, int | None], depth: int = 10, tail: float
     Args:
         ranks: by query.
         depth: documents of each query.
-        tail: added to the score of each query's last document: no two seeds are one run, and no metric sees it.
+        tail: taken from the score of each query's last document: no two files hold the same, and no metric sees it.
     """
     run: Run = {}
     for query_id, rank in ranks.items():

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from support.reranking import invented, write_invented
 from support.results import write_experiment
 from support.tiny_models import save_tiny_model
@@ -54,6 +55,18 @@ class TestTir:
         (named,) = unimoe.tir(results, "rank_only_r8", "joint_r8")
         assert named == unimoe.tir(results)[0]
         assert [row.task for row in unimoe.tir(results, "joint_r8", "zero_shot")] == ["reranking", "embedding"]
+
+    def test_of_a_pair_with_a_registered_gate_is_judged_by_that_gate(self, tmp_path: Path) -> None:
+        """It was FAIL by the default cutoffs and PASS by the registered gate, on the same scores."""
+        write_experiment(tmp_path, tir=0.2, queries=200)
+        pair = {"specialist": "rank_only_r8", "joint": "joint_r8", "datasets": ["apidocs"], "metric": "ndcg@10"}
+        gate = {"kind": "interference", "task": "reranking", **pair, "pass_at": 0.6, "fail_below": 0.5}
+        (default,) = unimoe.tir(tmp_path, "rank_only_r8", "joint_r8")
+        text = yaml.safe_dump({"registered": "2026-01-01", "gates": {"own": gate}})
+        (tmp_path / "gates.yaml").write_text(text, encoding="utf-8")
+        (row,) = unimoe.tir(tmp_path, "rank_only_r8", "joint_r8")
+        assert (default.label, row.label) == ("PASS", "FAIL")
+        assert row == unimoe.tir(tmp_path)[0]
 
     def test_of_several_datasets_has_a_row_for_each_and_one_for_all(self) -> None:
         qrels = {f"q{i}": {"relevant": 1} for i in range(12)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -101,7 +101,8 @@ def judge_gates(
     from unimoe.results.folder import load_all_results
 
     registration = _gates(output_dir, gates)
-    results = load_all_results(output_dir, allow, only=None if registration is None else _needed(registration))
+    only = None if registration is None else set(_needed(registration, output_dir))
+    results = load_all_results(output_dir, allow, only=only)
     judged_by = default_gates(results) if registration is None else registration
     outcomes = judge_all(results, judged_by, advisory=advisory)
     if as_json:
@@ -132,9 +133,16 @@ def _gates(output_dir: Path, gates: Path | None) -> Registration | None:
     return given
 
 
-def _needed(registration: Registration) -> set[tuple[str, str]]:
-    """Return the arms and ``task/dataset`` keys that the gates need, baselines of their specialists included."""
-    return {(arm, key) for gate in registration.gates.values() for key in gate.keys for arm in gate.needed}
+def _needed(registration: Registration, output_dir: Path) -> Iterator[tuple[str, str]]:
+    """Yield the arms and ``task/dataset`` keys that the gates need, and the untrained model's where it has results."""
+    from unimoe.analysis.arms import ZERO_SHOT
+    from unimoe.results import result_path
+
+    for gate in registration.gates.values():
+        for dataset, key in zip(gate.datasets, gate.keys, strict=True):
+            yield from ((arm, key) for arm in gate.needed)
+            if result_path(output_dir, ZERO_SHOT, None, gate.task, dataset).is_file():
+                yield ZERO_SHOT, key
 
 
 def _analyze(

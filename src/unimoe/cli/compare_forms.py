@@ -155,6 +155,8 @@ def tabulate_folder(request: Request, folder: Path) -> None:
     metrics = [canonical_metric(name) for name in request.metrics]
     chosen = [with_metrics(r, metrics) for r in held.results if r.config_name in wanted and r.key in keys]
     results = Results(request.output_dir or folder, chosen, allow=request.allow)
+    for note in results.notes(results.dataset_keys):
+        stderr.print(f"warning: {note}", style="yellow", soft_wrap=True)
     found = _compared(request, results, ordered, request.baseline)
     if request.output_dir is not None:
         if request.output_dir.resolve() == folder.resolve():

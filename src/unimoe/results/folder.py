@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unimoe.errors import DataError
+from unimoe.grouping import gathered
 from unimoe.results import TASKS, EvalResult, by_query_id, read_result, result_files, result_path, safe_name, seed_name
 from unimoe.results.comparability import comparable, name_of
 from unimoe.results.details import QueryDetail, read_query_details
 from unimoe.results.logs import Log, read_logs
+from unimoe.results.repeats import IdPairs, one_query, one_run, repeated_texts, same_scores
 
 Seed: TypeAlias = int | None  # of a training; None for arms that have none, such as BM25 and zero-shot
 Details: TypeAlias = Mapping[str, QueryDetail]  # what is known of the queries of one arm and seed, by query id
@@ -30,6 +32,9 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
         everything: both together.
         logs: training logs by arm and seed.
         details: texts and ranks of queries, by arm, seed and ``task/dataset``, of results that no sidecars lie beside.
+
+    Runs of one arm with the same main metric on every query are one run, or they would fake seeds: ``measured`` and
+    ``seeds`` have the first of them, and ``notes`` names all.
     """
 
     def __init__(
@@ -39,8 +44,12 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
         logs: Mapping[tuple[str, Seed], Log] | None = None,
         allow: Collection[str] = (),
         details: Mapping[tuple[str, Seed, str], Details] | None = None,
+        repeated_queries: Mapping[str, IdPairs] | None = None,
     ) -> None:
-        """Take results that have been read; ``allow`` and errors are those of ``load_all_results``."""
+        """Take results that have been read; ``allow`` and errors are those of ``load_all_results``.
+
+        ``repeated_queries``, by ``task/dataset``, are those of rankings; by default they are found by their texts.
+        """
         self.output_dir = output_dir
         self.everything = tuple(sorted(comparable(str(output_dir), list(results), allow), key=_order))
         self.results = tuple(r for r in self.everything if r.per_query)
@@ -52,9 +61,15 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
             raise DataError(f"{output_dir}: two results claim the same arm, seed, task and dataset")
         self._aggregate: dict[str, dict[Seed, dict[str, dict[str, float]]]] = {}
         self._measured: dict[str, list[EvalResult]] = {}
+        self._first: dict[tuple[str, Seed, str], Seed] = {}  # by arm, seed and key: the first seed with the same scores
         for r in self.everything:
             self._aggregate.setdefault(r.config_name, {}).setdefault(r.seed, {})[r.key] = dict(r.aggregate)
-            self._measured.setdefault(r.key, []).append(r)
+            earlier = self._measured.setdefault(r.key, [])
+            first = next((o for o in earlier if o.config_name == r.config_name and same_scores(o, r)), r)
+            self._first[r.config_name, r.seed, r.key] = first.seed
+            if first is r:
+                earlier.append(r)
+        self._repeated_queries = dict(repeated_queries or {})
         self._rows: dict[tuple[str, Seed, str, str], NDArray[np.float64]] = {}
 
     def __getitem__(self, config_name: str) -> dict[Seed, dict[str, dict[str, float]]]:
@@ -91,12 +106,40 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
         return self._typed.get((config_name, seed, key))
 
     def measured(self, key: str, config_name: str | None = None) -> tuple[EvalResult, ...]:
-        """Return all results on one ``task/dataset``, of one arm or of every arm, by arm and seed."""
+        """Return the runs on one ``task/dataset``, of one arm or of every arm, by arm and seed."""
         return tuple(r for r in self._measured.get(key, ()) if config_name in (None, r.config_name))
 
     def seeds(self, config_name: str, key: str) -> tuple[int, ...]:
-        """Return the training seeds of an arm that were measured on one ``task/dataset``, ascending."""
+        """Return the training seeds of an arm's runs on one ``task/dataset``, ascending."""
         return tuple(r.seed for r in self.measured(key, config_name) if r.seed is not None)
+
+    def seeds_of_all(self, config_name: str, keys: Sequence[str]) -> tuple[int, ...]:
+        """Return the seeds of an arm that have a result on each key, ascending, also those that repeat a run."""
+        held = sorted(seed for seed in self.get(config_name, {}) if seed is not None)
+        return tuple(seed for seed in held if all((config_name, seed, key) in self._typed for key in keys))
+
+    def distinct(self, config_name: str, keys: Sequence[str], seeds: Iterable[int]) -> tuple[int, ...]:
+        """Return those of some seeds with a result on each key that repeat no other run on all keys, ascending."""
+        found: dict[tuple[Seed, ...], int] = {}
+        for seed in sorted(seeds):
+            found.setdefault(tuple(self._first[config_name, seed, key] for key in keys), seed)
+        return tuple(found.values())
+
+    def notes(self, keys: Iterable[str], arms: Collection[str] | None = None) -> Iterator[str]:
+        """Yield which runs, of some arms or of all, are one run, and which queries repeat another."""
+        for key in keys:
+            same = gathered(
+                ((r.config_name, self._first[r.config_name, r.seed, key]), name_of(r))
+                for r in self.results
+                if r.key == key and (arms is None or r.config_name in arms)
+            )
+            yield from (one_run(key, names) for names in same.values() if len(names) > 1)
+            if key not in self._repeated_queries:
+                self._repeated_queries[key] = repeated_texts(self._measured[key], self._details_of)
+            yield from one_query(key, len(self._measured[key][0].per_query), self._repeated_queries[key])
+
+    def _details_of(self, result: EvalResult, query_ids: Iterable[str]) -> Details:
+        return self.query_details(result.config_name, result.seed, result.key, query_ids)
 
     def paired_seeds(
         self, arms: tuple[str, str], keys: Iterable[str], first: Collection[Seed], second: Collection[Seed]

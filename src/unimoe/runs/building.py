@@ -15,12 +15,14 @@ from unimoe.grouping import gathered
 from unimoe.metrics import computable_metrics
 from unimoe.results import EvalResult, Identity, Provenance, Task, by_query_id
 from unimoe.results.folder import Details, Results, Seed
+from unimoe.results.repeats import IdPairs
 from unimoe.runs.scoring import (
     ScoredRun,
     Scoring,
     caveats_of,
     compared_queries,
     hidden_metrics,
+    repeated_queries,
     score_source,
     warnings_of,
 )
@@ -67,6 +69,7 @@ def score_systems(
     results: list[EvalResult] = []
     details: dict[tuple[str, Seed, str], Details] = {}
     warnings: list[str] = []
+    repeated: dict[str, IdPairs] = {}
     for of_dataset in of_datasets.values():
         here = []
         for source in of_dataset:
@@ -81,9 +84,11 @@ def score_systems(
             result = _result(run, values, scoring, experiment, caveats, given)
             results.append(result)
             details[result.config_name, result.seed, result.key] = {q: run.details[q] for q in counted}
+            repeated[result.key] = repeated_queries(here, counted)
         runs += here
     allow = [name for name in scoring.allow if name == "duplicates"]
-    found = Results(output_dir, results, allow=allow, details=details)
+    found = Results(output_dir, results, allow=allow, details=details, repeated_queries=repeated)
+    warnings += found.notes(found.dataset_keys)
     return ScoredSystems(found, runs, list(dict.fromkeys(warnings)))
 
 

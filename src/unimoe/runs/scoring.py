@@ -15,6 +15,7 @@ from unimoe.io import HASH_LENGTH
 from unimoe.metrics import canonical_metric, level_note, lowest_relevant, metric_cutoff, plain_run, score_run
 from unimoe.results import read_result, refuse_changed_run, result_beside
 from unimoe.results.details import QueryDetail
+from unimoe.results.repeats import IdPairs, repeats
 from unimoe.runs.selection import Judgments, RunSource, refuse_empty
 from unimoe.trec import Qrels, Run, head, is_unordered, ranked, read_run
 
@@ -73,6 +74,7 @@ class ScoredRun:
     source: RunSource
     depth: int  # documents of the longest ranking among judged queries
     digest: str  # hash of queries, rankings and scores; neither tag nor line order counts
+    rankings: dict[str, int]  # hash of documents and scores of each judged query that the run holds
     modified: str  # when the file was last written, in ISO 8601; of a dictionary, now
     per_query: dict[str, dict[str, float]]  # by metric, over all judged queries; those that the run lacks count 0
     missing: list[str]  # judged queries that the run lacks, in the order of the qrels
@@ -110,6 +112,7 @@ def score_source(source: RunSource, scoring: Scoring) -> ScoredRun:
         source=source,
         depth=max(len(order.get(query_id, ())) for query_id in qrels),
         digest=_digest(run, order),
+        rankings={query_id: hash(frozenset(run[query_id].items())) for query_id in qrels if query_id in run},
         modified=modified.isoformat(timespec="seconds"),
         per_query=scores.per_query,
         missing=[query_id for query_id in qrels if query_id not in run],
@@ -137,6 +140,16 @@ def compared_queries(runs: Sequence[ScoredRun], scoring: Scoring) -> list[str]:
     """Return the judged queries that count: all of them, or with ``--allow queries`` those that every run has."""
     lacking = {query_id for run in runs for query_id in run.missing} if "queries" in scoring.allow else set()
     return [query_id for query_id in runs[0].source.judged.qrels if query_id not in lacking]
+
+
+def repeated_queries(runs: Sequence[ScoredRun], compared: Sequence[str]) -> IdPairs:
+    """Return those of the compared queries with the same judgments and, in every run, the same documents and scores."""
+    qrels = runs[0].source.judged.qrels
+    found = [query_id for query_id in compared if any(query_id in run.rankings for run in runs)]
+    return repeats(
+        ((frozenset(qrels[query_id].items()), *(run.rankings.get(query_id) for run in runs)), query_id)
+        for query_id in found
+    )
 
 
 def hidden_metrics(runs: Sequence[ScoredRun], scoring: Scoring) -> dict[str, str]:

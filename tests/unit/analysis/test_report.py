@@ -33,8 +33,8 @@ class TestHeadlines:
         assert heading == ""
         assert card.label == "PASS"
         assert card.headline == (
-            "joint_r8 loses 5.0 % of rank_only_r8's ndcg@10 on apidocs (95 % interval 4.8 to 5.2 %): interference, 2 % "
-            "or more."
+            "joint_r8 loses 5.0 % of rank_only_r8's ndcg@10 on apidocs, at least 4.9 % with confidence 0.9 "
+            "(95 % interval 4.8 to 5.2 %): interference, 2 % or more."
         )
         text = markdown_page(contents, [])
         assert text.splitlines()[2].startswith("- **PASS** joint_r8 loses 5.0 % of rank_only_r8's")
@@ -204,6 +204,24 @@ class TestSystems:
         results = loaded(systems(**shifts))
         (sentence,) = systems_headlines(results, compare_arms(results, iterations=10))
         assert words in sentence
+
+    def test_the_only_significant_finding_is_stated_whoever_is_best(self) -> None:
+        """The best system's own row was all that the headline knew."""
+        steady = systems(bm25=0.0, minilm=0.05)
+        noisy = np.random.default_rng(9).permutation([*steady[1].per_query.values()]) + 0.002
+        best = make_result("lucky", None, noisy, dataset="nfcorpus", task="retrieval", identity={"checkpoint": "none"})
+        results = loaded([*steady, best])
+        key = "retrieval/nfcorpus"
+        comparisons = compare_arms(
+            results, [Question(key, "lucky", "minilm"), Question(key, "minilm", "bm25")], iterations=10
+        )
+        assert [c.significant for c in comparisons] == [False, True]
+        (sentence,) = systems_headlines(results, comparisons)
+        margin = 100 * comparisons[1].delta
+        assert "lucky has the highest" in sentence
+        assert sentence.endswith(
+            f"significantly better than minilm. Also significant: minilm above bm25 ({margin:.1f} points)."
+        )
 
     def test_equal_systems_share_the_first_place(self) -> None:
         one = systems(alpha=0.0)

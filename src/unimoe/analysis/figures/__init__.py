@@ -32,7 +32,8 @@ _MOST_COMPARISONS = 60  # rows of a figure of comparisons: more are for the tabl
 _INTERVAL = "95 % interval for other seeds and queries (over queries alone where there is one run)"
 _ROWS = (
     "Square: one dataset; diamond: all datasets of a gate; line: 95 % interval, with an arrow where it goes on beyond "
-    "the figure. At the right the label, and the confidence that it has."
+    "the figure. Tick: the bound that the label rests on, the end of a one-sided interval at the gate's confidence; at "
+    "the right the same in words."
 )
 _FOREST = f"What the joint arm loses, against the cutoffs of each gate. {_ROWS}"
 _DIFFERENCE_FOREST = f"System minus baseline, against the margins of each gate. {_ROWS}"

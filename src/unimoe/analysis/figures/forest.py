@@ -15,9 +15,9 @@ from unimoe.analysis.comparisons import Comparison
 from unimoe.analysis.figures.style import NEUTRAL, TWO_COLUMNS, Look, fit, fit_all, panel_width, panels, text_width
 from unimoe.analysis.formats import signed
 from unimoe.analysis.gates.definitions import EquivalenceGate, Gate, InterferenceGate, Label
-from unimoe.analysis.gates.findings import Finding, region_of
+from unimoe.analysis.gates.findings import Finding, bounds_of, region_of
 from unimoe.analysis.gates.judging import Judgment
-from unimoe.analysis.gates.wording import WAYS, amount, interval_text, shares, shown
+from unimoe.analysis.gates.wording import WAYS, amount, bound_text, interval_text, shown
 from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.grouping import gathered
 
@@ -37,6 +37,7 @@ class Row:
     numbers: str  # value and interval as text
     label: str  # what was decided
     look: Look  # of the arm that is judged
+    bounds: tuple[float, ...] = ()  # what the label rests on: ends of one-sided intervals
     several: bool = False  # whether the row is about several datasets
 
 
@@ -134,14 +135,15 @@ def _regions(gate: Gate) -> Iterator[tuple[str, float]]:
 
 def _row(item: Judgment, found: Finding, name: str, look: Look, *, several: bool = False) -> Row:
     number = shown(item.gate, found.value)
-    held = shares(found, item.gate.confidence).get(found.label)
+    bound = bound_text(item.gate, found)
     return Row(
         name=name,
         value=100.0 * found.value,
         interval=_hundredfold(found.estimate),
         numbers=number if math.isnan(found.value) else f"{number.rpartition(' ')[0]} {interval_text(item, found)}",
-        label=found.label if held is None else f"{found.label} {held}",
+        label=f"{found.label}: {bound}" if bound else found.label,
         look=look,
+        bounds=tuple(100.0 * end for end in bounds_of(item.gate, found) if end is not None),
         several=several,
     )
 
@@ -193,6 +195,9 @@ def _draw_row(axes: Axes, place: float, row: Row) -> None:
         for beyond, edge, arrow in ((start < low, low, "<"), (end > high, high, ">")):
             if beyond:
                 axes.plot([edge], [place], arrow, color="black", markersize=3.5, clip_on=False)
+    for bound in row.bounds:
+        if low <= bound <= high:
+            axes.plot([bound], [place], "|", color="black", markersize=6.0)
     if not math.isnan(row.value):
         marker = "D" if row.several else "s"
         axes.plot([row.value], [place], marker, color=row.look.colour, markersize=4.5, markeredgecolor="black",

@@ -92,8 +92,8 @@ class InterferenceGate(_Gate):
     """TIR = (specialist - joint) / specialist: PASS from ``pass_at``, FAIL below ``fail_below``, MARGINAL between.
 
     ``specialist_must_beat`` is an arm, usually zero_shot, that the specialist must beat with the gate's confidence for
-    any label but INCONCLUSIVE: a loss against a specialist that has learnt nothing means nothing. Null only adds a
-    caveat.
+    any label but INCONCLUSIVE: a loss against a specialist that has learnt nothing means nothing. By default it is
+    zero_shot where that has results; null only adds a caveat.
     """
 
     kind: Literal["interference"]
@@ -121,6 +121,11 @@ class InterferenceGate(_Gate):
         return self.joint, self.specialist
 
     @property
+    def must_learn(self) -> bool:
+        """Whether a specialist that has learnt nothing makes the verdict INCONCLUSIVE; a written null says no."""
+        return self.specialist_must_beat is not None or "specialist_must_beat" not in self.model_fields_set
+
+    @property
     def other_way(self) -> Averaging:
         """The way across datasets that the gate does not take."""
         return "tir_of_means" if self.across == "mean_of_tirs" else "mean_of_tirs"
@@ -136,7 +141,7 @@ class InterferenceGate(_Gate):
         return tuple(sorted({self.fail_below, self.pass_at}))
 
     def confidences(self, below: Below) -> dict[Label, float]:
-        """Return the confidence in each label; they add up to 1."""
+        """Return the confidence in each label."""
         fail = below(self.fail_below)
         # With few queries the degrees of freedom vary, and the confidence may fall a little from cutoff to cutoff.
         passed = max(fail, below(self.pass_at))
@@ -162,7 +167,7 @@ class _DifferenceGate(_Gate):
         return (self.margin,)
 
     def confidences(self, below: Below) -> dict[Label, float]:
-        """Return the confidence in each label; they add up to 1."""
+        """Return the confidence in each label."""
         fail = below(self.cutoffs[0])
         return {"PASS": 1.0 - fail, "FAIL": fail}
 
@@ -196,9 +201,12 @@ class EquivalenceGate(_DifferenceGate):
         return -self.margin, math.nextafter(self.margin, math.inf)
 
     def confidences(self, below: Below) -> dict[Label, float]:
-        """Return the confidence in the weaker of the two one-sided tests, and in the clearer violation."""
+        """Return the confidence in the weaker of the two one-sided tests, and in the clearer violation.
+
+        Two violations make FAIL, either way, so its confidence is two-sided: each has half of the chance to be wrong.
+        """
         worse, within = map(below, self.cutoffs)
-        return {"PASS": min(1.0 - worse, within), "FAIL": max(worse, 1.0 - within)}
+        return {"PASS": min(1.0 - worse, within), "FAIL": max(0.0, 2.0 * max(worse, 1.0 - within) - 1.0)}
 
 
 Gate: TypeAlias = InterferenceGate | SuperiorityGate | NonInferiorityGate | EquivalenceGate

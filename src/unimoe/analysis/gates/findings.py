@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from unimoe.analysis.gates.definitions import Averaging, Gate, InterferenceGate, Label
+from unimoe.analysis.gates.definitions import Averaging, EquivalenceGate, Gate, InterferenceGate, Label
 from unimoe.analysis.gates.scores import GateScores
 from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear, LossRatios, Quantity, estimate
 from unimoe.analysis.statistics.variance import ESTIMANDS, Array
@@ -88,7 +88,7 @@ def find(gate: Gate, scores: GateScores) -> Finding:
     quantity = quantity_of(gate, datasets)
     as_they_are = gate.estimand != "seeds" and not scores.moments.groups
     found = estimate(scores.moments, quantity, "queries" if as_they_are else gate.estimand)
-    why = _too_little(gate, scores) or found.unfit
+    why = (found.unfit if math.isnan(found.value) else _too_little(gate, scores)) or found.unfit
     confidence = {} if why else gate.confidences(found.confidence_below)
     weights = ratio_weights(datasets, "tir_of_means")[0]
     first, second = weights @ scores.means
@@ -138,6 +138,26 @@ def region_of(gate: Gate, value: float) -> Label:
 def label_of(confidence: dict[Label, float], needed: float) -> Label:
     """Return the label that holds the confidence needed, else INCONCLUSIVE."""
     return next((label for label, held in confidence.items() if held >= needed), "INCONCLUSIVE")
+
+
+def bounds_of(gate: Gate, found: Finding) -> tuple[float | None, float | None]:
+    """Return the bounds that decide: the ends of the one-sided intervals that have the gate's confidence.
+
+    PASS rests on the lower one, FAIL on the upper one; MARGINAL, and PASS of an equivalence gate, on both.
+    """
+    bound, needed, cutoffs = found.estimate.bound, gate.confidence, gate.cutoffs
+    if found.label == "INCONCLUSIVE":
+        return None, None
+    if found.label == "MARGINAL":
+        return cutoffs[0], cutoffs[-1]
+    if isinstance(gate, EquivalenceGate):
+        if found.label == "PASS":
+            return max(bound(1.0 - needed), cutoffs[0]), min(bound(needed), cutoffs[-1])
+        half = (1.0 - needed) / 2.0  # FAIL is two-sided
+        return (bound(half), None) if found.value > 0.0 else (None, bound(1.0 - half))
+    if found.label == "PASS":
+        return max(bound(1.0 - needed), cutoffs[-1]), None
+    return None, min(bound(needed), cutoffs[0])
 
 
 def quantity_of(gate: Gate, datasets: Sequence[str]) -> Quantity:

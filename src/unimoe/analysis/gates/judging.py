@@ -74,15 +74,23 @@ class Judgment:
         return EXIT_CODES["INCONCLUSIVE" if self.advisory else self.label]
 
     @property
+    def unlearnt(self) -> bool:
+        """Whether the specialist was compared with an arm that was not trained, and does not beat it."""
+        return self.learnt is not None and not self.learnt.holds
+
+    @property
     def rows(self) -> tuple[Finding, ...]:
         """What the gate found on each of its datasets."""
         return self.parts or (self.found,)
 
     @cached_property
     def plan(self) -> PowerPlan | None:
-        """What would settle the gate; None without an interval, or where the seeds' variance is unknown."""
+        """What would settle the gate; None without an interval, or where the seeds' variance is unknown.
+
+        None too for a specialist that has learnt nothing: better training comes before more data.
+        """
         gate, found = self.gate, self.found.estimate
-        if found.terms is None or self.found.why or gate.estimand == "seeds":
+        if found.terms is None or self.found.why or gate.estimand == "seeds" or self.unlearnt:
             return None
         aim = Aim(gate.cutoffs, gate.confidence, one_sided=isinstance(gate, EquivalenceGate))
         return plan(found.terms, found.value, aim)
@@ -172,6 +180,7 @@ def judge(results: Results, registration: Registration, name: str, *, advisory: 
         advisory=(*reasons, *_unfit(used)),
         notes=(
             *_notes_on_results(registration, gate, used, left_out, paired=scores.paired),
+            *results.notes(gate.keys, gate.arms),
             *unequal_budgets(results, gate, scores.seeds),
             *_notes_on_scores(results, gate, scores, found),
         ),
@@ -204,8 +213,7 @@ def _parts(results: Results, gate: Gate) -> Iterator[Finding]:
     """Yield what each dataset says alone, with all the seeds it has: other datasets' seeds do not limit it."""
     for dataset in gate.datasets:
         alone = gate.model_copy(update={"datasets": [dataset]})
-        learnt = _learnt(results, alone) if gate.specialist_must_beat else None  # shown for the whole alone
-        yield _required(gate, find(alone, collect(results, alone)), learnt)
+        yield _required(gate, find(alone, collect(results, alone)), _learnt(results, alone))
 
 
 def _learnt(results: Results, gate: Gate) -> Learnt | None:
@@ -216,6 +224,8 @@ def _learnt(results: Results, gate: Gate) -> Learnt | None:
     if not isinstance(gate, InterferenceGate):
         return None
     baseline = gate.specialist_must_beat or ZERO_SHOT
+    if baseline == gate.specialist:
+        return None
     if gate.specialist_must_beat:
         refuse_unknown_arm(results, baseline)
     elif not all(results.measured(key, baseline) for key in gate.keys):
@@ -228,9 +238,10 @@ def _learnt(results: Results, gate: Gate) -> Learnt | None:
 
 def _required(gate: Gate, found: Finding, learnt: Learnt | None) -> Finding:
     """Return the finding, INCONCLUSIVE where the gate requires a specialist that has learnt and it has not."""
-    if not gate.specialist_must_beat or learnt is None or learnt.holds:
+    if not isinstance(gate, InterferenceGate) or not gate.must_learn or learnt is None or learnt.holds:
         return found
-    why = f"{gate.arms[0]} does not beat {learnt.baseline} with confidence, which the gate requires"
+    asks = "the gate requires" if gate.specialist_must_beat else "a gate requires by default"
+    why = f"{gate.specialist} does not beat {learnt.baseline} with confidence, which {asks}"
     return replace(found, label="INCONCLUSIVE", why=found.why or why)
 
 
@@ -270,8 +281,9 @@ def _notes_on_results(
 def _notes_on_scores(results: Results, gate: Gate, scores: GateScores, found: Finding) -> Iterator[str]:
     """Yield where queries or seeds are too few for the interval's stated level, and that declared pairs are not."""
     few = [dataset for dataset, (first, _) in scores.by_dataset.items() if first.shape[1] < _FEW_QUERIES]
-    if few and len(scores.by_dataset) > 1 and found.estimate.estimand != "seeds":
-        yield f"fewer than {_FEW_QUERIES} queries on {', '.join(few)}: the interval across datasets is a rough one"
+    if few and found.estimate.estimand != "seeds":
+        across = " across datasets" if len(scores.by_dataset) > 1 else ""
+        yield f"fewer than {_FEW_QUERIES} queries on {', '.join(few)}: the interval{across} is a rough one"
     if apart := [scores.arms[place] for place in scores.apart]:
         yield (
             f"no run of {' and '.join(apart)} has the same name on two datasets: runs on different datasets count as "

@@ -10,9 +10,21 @@ from typing import Any
 
 from unimoe.analysis.formats import signed
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
-from unimoe.analysis.gates.findings import Finding
+from unimoe.analysis.gates.findings import Finding, bounds_of
 from unimoe.analysis.gates.judging import Judgment, Learnt, Outcome, Outcomes, Refusal, exit_code
-from unimoe.analysis.gates.wording import WAYS, action, asked, headline, interval_text, other_way, region, shares, shown
+from unimoe.analysis.gates.wording import (
+    WAYS,
+    action,
+    asked,
+    bound_text,
+    confidence_line,
+    confidence_text,
+    headline,
+    interval_text,
+    other_way,
+    region,
+    shown,
+)
 from unimoe.analysis.statistics.power import decides_sentence, settle_sentence
 from unimoe.io import finite
 
@@ -23,7 +35,7 @@ _MOST_ROWS = 4  # datasets of one gate beyond these get a line each: a full tier
 
 def gate_lines(registration: Registration | None, outcomes: Outcomes) -> str:
     """Return the origin of the gates, then a paragraph for each, at most 96 columns wide."""
-    return "\n\n".join([filled(f"{origin(registration)}."), *map(_paragraph, outcomes)])
+    return "\n\n".join([filled(f"{origin(registration)}. {family(len(outcomes))}".strip()), *map(_paragraph, outcomes)])
 
 
 def origin(registration: Registration | None) -> str:
@@ -32,6 +44,13 @@ def origin(registration: Registration | None) -> str:
         return "No gates were registered before the results; the default cutoffs are used"
     when = registration.registered.isoformat().replace("+00:00", "Z")
     return f"Gates of {registration.path}, registered {when}, hash {registration.content_hash}"
+
+
+def family(gates: int) -> str:
+    """Say that the labels of several gates are not corrected for their number; empty for one gate."""
+    if gates < 2:
+        return ""
+    return f"Each of these {gates} gates has its own confidence, uncorrected for their number."
 
 
 def exit_line(outcomes: Outcomes) -> str:
@@ -48,9 +67,10 @@ def judgment_lines(item: Judgment) -> Iterator[tuple[str, str]]:
     yield "Asked", asked(gate)
     yield ("TIR" if isinstance(gate, InterferenceGate) else "Difference"), _value(item)
     yield "Scores", _scores(item)
+    if bound := bound_text(gate, found):
+        yield "Bound", f"{bound} with confidence {gate.confidence:g}: this decides, the 95 % interval does not"
     if found.confidence:
-        held = ", ".join(f"{label} {share}" for label, share in shares(found, gate.confidence).items())
-        yield "Confidence", f"{held}; a label needs {gate.confidence:g}"
+        yield "Confidence", confidence_line(gate, found)
     yield "Action", action(item)
     if len(item.rows) > 1:
         yield "By dataset", "; ".join(f"{row.datasets[0]} {in_one_line(item, row)}" for row in item.rows)
@@ -173,10 +193,12 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def _finding_as_json(item: Judgment, found: Finding) -> dict[str, Any]:
+    needed = item.gate.confidence
     return {
         "label": found.label,
         "estimate_lies": region(item.gate, found),
-        "confidence": {label: float(share) for label, share in shares(found, item.gate.confidence).items()},
+        "confidence": {label: float(confidence_text(found, label, needed)) for label in found.confidence},
+        "bounds": bounds_of(item.gate, found),
         "interval": found.estimate.as_json(),
         "why": found.why or None,
         "means": dict(zip(item.gate.arms, found.means, strict=True)),

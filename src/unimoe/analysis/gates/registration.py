@@ -90,25 +90,29 @@ def own_gates(arms: Iterable[str], datasets: Sequence[str], metric: str, seeds: 
     return Registration({f"{p.task}.{p.joint}": gate_of(p, **given) for p in pairs(held) if held.issuperset(p.arms)})
 
 
-def default_gates(results: Results, registered: Registration | None = None) -> Registration:
+def default_gates(
+    results: Results, registered: Registration | None = None, asked: Iterable[Pair] | None = None
+) -> Registration:
     """Return default gates for what no registered gate judges: one for each pair of arms and main metric.
+
+    The pairs are those asked for, by default those that the names of the arms make.
 
     MRR@10 and nDCG@10 are never averaged; CQADupStack's forums count once. Cutoffs, confidence and the rest are those
     of a registered gate on the same task, so that one analysis has one set of cutoffs for a task; else the defaults.
     """
     held = tuple(registered.gates.values()) if registered else ()
     gates: dict[str, Gate] = {}
-    found = suites(results, pairs(results), held)
+    found = suites(results, pairs(results) if asked is None else asked, held)
     for (pair, metric), datasets in found.items():
         alike = [(p, m) for p, m in found if (p.task, p.joint) == (pair.task, pair.joint)]
         name = f"{pair.task}.{pair.joint}"
         name += f"-{pair.specialist}" if len({p for p, _ in alike}) > 1 else ""
         name += f"-{metric}" if len({m for _, m in alike}) > 1 else ""
         alike_gates = (g for g in held if isinstance(g, InterferenceGate) and g.task == pair.task)
-        settings: dict[str, Any] = next((g.model_dump() for g in alike_gates), {})
+        settings: dict[str, Any] = next((g.model_dump(exclude_unset=True) for g in alike_gates), {})
         beaten = settings.get("specialist_must_beat")
-        if not all(results.measured(f"{pair.task}/{dataset}", beaten) for dataset in datasets):
-            settings["specialist_must_beat"] = None  # what nobody required here must not keep it from being judged
+        if beaten and not all(results.measured(f"{pair.task}/{dataset}", beaten) for dataset in datasets):
+            del settings["specialist_must_beat"]  # what nobody required here must not keep it from being judged
         gates[name] = gate_of(pair, **settings | {"datasets": datasets, "metric": metric, "seeds": None})
     return Registration(gates)
 

@@ -106,7 +106,8 @@ def collect(results: Results, gate: Gate) -> GateScores:
 
     Where the experiment declares that seeds pair, both arms are cut to the seeds they share, if these are two or more.
     Otherwise each arm has all the seeds that it has on every dataset; where no two datasets share one, all its seeds:
-    runs are matched across datasets by their names, never by their places in a list.
+    runs are matched across datasets by their names, never by their places in a list. Seeds with the same scores are
+    one run.
     """
     _refuse_missing(results, gate)
     (arm, other), keys, metric = gate.arms, gate.keys, gate.metric
@@ -147,8 +148,8 @@ def restricted(results: Results, gate: Gate) -> tuple[Gate, tuple[str, ...]]:
     if here != gate.datasets:
         reasons.append(f"no result yet on {', '.join(d for d in gate.datasets if d not in here)}")
     if gate.seeds is not None:
-        held = [_own_seeds(results, arm, cut.keys) for arm in gate.arms]
-        kept = [seed for seed in gate.seeds if all(seed in of_arm for of_arm in held if of_arm != (None,))]
+        held = [results.seeds_of_all(arm, cut.keys) for arm in gate.arms if not _is_untrained(results, arm, cut.keys)]
+        kept = [seed for seed in gate.seeds if all(seed in of_arm for of_arm in held)]
         if kept != gate.seeds:
             reasons.append(f"no result yet of seed {', '.join(str(seed) for seed in gate.seeds if seed not in kept)}")
         cut = cut.model_copy(update={"seeds": kept or gate.seeds})
@@ -161,30 +162,28 @@ def refuse_unknown_arm(results: Results, arm: str) -> None:
         raise DataError(f"no results of arm {arm!r}{did_you_mean(arm, results)}; here: {', '.join(results)}")
 
 
-def _own_seeds(results: Results, arm: str, keys: list[str]) -> tuple[Seed, ...]:
-    """Return the seeds an arm has on every key; ``(None,)`` where it has none at all."""
-    if all(results.result(arm, None, key) is not None for key in keys):
-        return (None,)
-    of_keys = [results.seeds(arm, key) for key in keys]
-    return tuple(seed for seed in of_keys[0] if all(seed in others for others in of_keys))
+def _is_untrained(results: Results, arm: str, keys: list[str]) -> bool:
+    return all(results.result(arm, None, key) is not None for key in keys)
 
 
 def _seeds(results: Results, gate: Gate, arm: str) -> tuple[Seed, ...]:
-    held = _own_seeds(results, arm, gate.keys)
-    if held == (None,):
-        return held
+    """Return the seeds of an arm's runs; ``(None,)`` where it has none at all."""
+    if _is_untrained(results, arm, gate.keys):
+        return (None,)
+    held = results.seeds_of_all(arm, gate.keys)
     if gate.seeds is not None:
         absent = [str(seed) for seed in gate.seeds if seed not in held]
         if absent:
             raise DataError(f"no result of {arm} for seed {', '.join(absent)}; the gate registers its seeds")
-        held = tuple(sorted(gate.seeds))
+        held = tuple(gate.seeds)
     if not held:
-        held = tuple(seed for key in gate.keys for seed in results.seeds(arm, key))
+        held = tuple(seed for key in gate.keys for seed in results.distinct(arm, [key], results.seeds(arm, key)))
         if len(set(held)) < len(held):
             raise DataError(
                 f"{arm} has no seed with a result on each of {', '.join(gate.keys)}; evaluate one seed on all"
             )
-    return held
+        return held
+    return results.distinct(arm, gate.keys, held)
 
 
 def _on(results: Results, arm: str, key: str, seeds: Sequence[Seed]) -> tuple[Seed, ...]:

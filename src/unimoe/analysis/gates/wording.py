@@ -14,7 +14,7 @@ from unimoe.analysis.gates.definitions import (
     Label,
     NonInferiorityGate,
 )
-from unimoe.analysis.gates.findings import Finding, Without, region_of
+from unimoe.analysis.gates.findings import Finding, Without, bounds_of, region_of
 from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.statistics.power import Aim
@@ -27,8 +27,8 @@ _DATASETS_NAMED = 3
 def headline(item: Judgment) -> str:
     """Return the finding as one sentence, and the caveat about a specialist that has learnt nothing.
 
-    For example: "joint_r8 loses 5.2 % of rank_only_r8's ndcg@10 on apidocs (95 % interval 1.1 to 9.3 %): interference,
-    2 % or more."
+    For example: "joint_r8 loses 5.2 % of rank_only_r8's ndcg@10 on apidocs, at least 2.4 % with confidence 0.9 (95 %
+    interval 1.1 to 9.3 %): interference, 2 % or more."
     """
     return " ".join(filter(None, (_sentence(item.gate, item.found), unlearnt(item))))
 
@@ -36,10 +36,10 @@ def headline(item: Judgment) -> str:
 def action(item: Judgment) -> str:
     """Return what the label asks of the project."""
     gate, label = item.gate, item.label
+    if item.learnt is not None and not item.learnt.holds:
+        return f"train better first: {gate.arms[0]} until it beats {item.learnt.baseline}, then judge again"
     if label == "INCONCLUSIVE":
         return "measure more"
-    if item.learnt is not None and not item.learnt.holds:
-        return f"train {gate.arms[0]} until it beats {item.learnt.baseline}, then judge again"
     if label == "MARGINAL":
         return "too small to go on, too large to dismiss"
     if isinstance(gate, InterferenceGate):
@@ -112,26 +112,45 @@ def interval_text(item: Judgment, row: Finding) -> str:
     return f"[{', '.join(ends) or 'no interval'}]"
 
 
-def shares(found: Finding, needed: float) -> dict[Label, str]:
-    """Return the confidence in each label as decimals that add up to 1 and never round up to certainty.
+def bound_text(gate: Gate, found: Finding) -> str:
+    """Return the bound that decides, for example ``at least +2.41 %``; empty where there is no label."""
+    low, high = bounds_of(gate, found)
+    if low is None:
+        return f"at most {shown(gate, high)}" if high is not None else ""
+    if high is None:
+        return f"at least {shown(gate, low)}"
+    return f"{shown(gate, low).rpartition(' ')[0]} to {shown(gate, high)}"
 
-    The largest is rounded down, to three decimals or as many as keep it on its side of the confidence that a label
-    needs, and what is left is shared by the others.
+
+def confidence_text(found: Finding, label: Label, needed: float) -> str:
+    """Return the confidence in a label, rounded down, so that it never looks like certainty; empty where there is none.
+
+    It has three decimals, or as many as keep it on its side of the confidence that a label needs.
     """
-    if not found.confidence:
-        return {}
-    top = max(found.confidence, key=found.confidence.__getitem__)
-    held = found.confidence[top]
+    held = found.confidence.get(label)
+    if held is None:
+        return ""
     floors = ((d, min(math.floor(10**d * held + 1e-9), 10**d - 1)) for d in range(3, 15))
     digits, floor = next(((d, n) for d, n in floors if (n >= 10**d * needed) == (held >= needed)), (15, 10**15 - 1))
-    exact = {label: 10**digits * share for label, share in found.confidence.items()}
-    whole = {label: math.floor(value + 1e-9) for label, value in exact.items()} | {top: floor}
-    rest = 10**digits - sum(whole.values())
-    others = sorted((label for label in exact if label != top), key=lambda name: whole[name] - exact[name])
-    for label in others[:rest]:
-        whole[label] += 1
-    whole[top] += max(0, rest - len(others))
-    return {label: f"{number / 10**digits:.{digits}f}" for label, number in whole.items()}
+    return f"{floor / 10**digits:.{digits}f}"
+
+
+def confidence_line(gate: Gate, found: Finding) -> str:
+    """Return the confidence in each claim that could be decided.
+
+    Each is the level of a one-sided interval of its own. Set out as shares of 1 they would be read as a posterior, so
+    nothing is said of what lies between, and of a claim and its opposite only what holds the higher one.
+    """
+    if isinstance(gate, InterferenceGate):
+        passed, failed = f"TIR is {amount(gate, gate.pass_at)} or more", f"TIR is below {amount(gate, gate.fail_below)}"
+    else:
+        passed, failed = claim(gate), claim(gate, held=False)
+    claims: dict[Label, str] = {"PASS": passed, "FAIL": failed}
+    if len(gate.cutoffs) == 1:
+        higher = max(claims, key=lambda label: found.confidence[label])
+        claims = {higher: claims[higher]}
+    said = (f"that {text}: {confidence_text(found, label, gate.confidence)}" for label, text in claims.items())
+    return f"{'; '.join(said)}; a label needs {gate.confidence:g}"
 
 
 def unit(gate: Gate) -> str:
@@ -158,10 +177,32 @@ def _sentence(gate: Gate, found: Finding) -> str:
         said = f"{second} {'loses' if ahead else 'gains'} {value} % of {first}'s {gate.metric} on {where}"
     else:
         said = f"{first} is {value} points {'ahead of' if ahead else 'behind'} {second} in {gate.metric} on {where}"
+    said += _bound(gate, found)
     if texts:
         low, high = texts if ahead else reversed(texts)
         said += f" ({100 * LEVEL:g} % interval {low} to {high} {unit(gate)})"
     return f"{said}: {_consequence(gate, found)}."
+
+
+def _bound(gate: Gate, found: Finding) -> str:
+    """Return the bound that decides as a part of the headline, in the direction in which that speaks."""
+    low, high = bounds_of(gate, found)
+    held = [end for end in (low, high) if end is not None]
+    if not held:
+        return ""
+    digits, sign = _digits(gate, held, 1), math.copysign(1.0, found.value + 0.0)
+    level = f" with confidence {gate.confidence:g}"
+    if len(held) == 2:
+        near, far = sorted(round(100.0 * sign * end, digits) + 0.0 for end in held)
+        return f", {near:.{digits}f} to {far:.{digits}f} {unit(gate)}{level}"
+    (end,) = held
+    size = f"{abs(round(100.0 * end, digits)):.{digits}f} {unit(gate)}"
+    least = (low is not None) == (end >= 0.0)
+    if sign * end >= 0.0:  # on the side of the estimate
+        return f", {'at least' if least else 'at most'} {size}{level}"
+    if isinstance(gate, InterferenceGate):
+        return f", and {'loses' if end > 0.0 else 'gains'} at most {size}{level}"
+    return f", at most {size} {'ahead' if end > 0.0 else 'behind'}{level}"
 
 
 def _consequence(gate: Gate, found: Finding) -> str:

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate
-from unimoe.analysis.gates.findings import Finding, region_of
+from unimoe.analysis.gates.findings import Finding, bounds_of, region_of
 from unimoe.analysis.gates.judging import Judgment, Refusal
-from unimoe.analysis.gates.output import in_one_line, judgment_lines
-from unimoe.analysis.gates.wording import action, amount, asked, claim, headline, shown
+from unimoe.analysis.gates.output import family, in_one_line, judgment_lines
+from unimoe.analysis.gates.wording import action, amount, asked, bound_text, claim, headline, shown
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.grouping import gathered
 
 # Of the lines of a judgment, those for a first look, and those that a card shows in another way.
-_UNFOLDED = ("Advisory", "TIR", "Difference", "Confidence", "Specialist", "Would settle it", "Note")
+_UNFOLDED = ("Advisory", "TIR", "Difference", "Bound", "Confidence", "Specialist", "Would settle it", "Note")
 _ELSEWHERE = ("Action", "By dataset")
 
 _LONGEST = 8.0
@@ -33,6 +33,7 @@ class Gauge:
     high: float | None
     goes_on: tuple[bool, bool]  # beyond the left end of the line, beyond the right one
     cutoffs: tuple[tuple[float, str, str], ...]  # place, text, and text anchor
+    bounds: tuple[float, ...]  # what the label rests on
 
 
 @dataclass(frozen=True)
@@ -79,15 +80,17 @@ def gauge(gate: Gate, found: Finding) -> Gauge | None:
 
     texts = [amount(gate, cutoff) for cutoff in gate.cutoffs]
     between = f", interval {shown(gate, interval[0])} to {shown(gate, interval[1])}" if interval else ", no interval"
+    decides = f"; {bound} with confidence {gate.confidence:g}" if (bound := bound_text(gate, found)) else ""
     anchors = ("end", "start") if len(texts) > 1 else ("middle",)
     return Gauge(
-        words=f"{shown(gate, found.value)}{between}; cutoffs: {', '.join(texts)}",
+        words=f"{shown(gate, found.value)}{between}{decides}; cutoffs: {', '.join(texts)}",
         ends=(region_of(gate, start), region_of(gate, end)),
         estimate=place(found.value),
         low=(0.0 if goes_on[0] else place(interval[0])) if interval else None,
         high=(100.0 if goes_on[1] else place(interval[1])) if interval else None,
         goes_on=goes_on,
         cutoffs=tuple(zip(map(place, gate.cutoffs), texts, anchors, strict=True)),
+        bounds=tuple(place(end) for end in bounds_of(gate, found) if end is not None),
     )
 
 
@@ -113,8 +116,13 @@ def reading(items: Sequence[Judgment]) -> Iterator[str]:
         "it is INCONCLUSIVE: these seeds and queries cannot decide, wherever the estimate lies. Confidence is the "
         "level of the one-sided interval that ends at a cutoff; it is no probability that the claim is true."
     )
+    if several := family(len(items)):
+        yield several
     held = dict.fromkeys(item.found.holds_for for item in items)
-    yield f"An interval is one of {100 * LEVEL:g} %. It holds for {'; or, as its gate says, for '.join(held)}."
+    yield (
+        f"An interval is one of {100 * LEVEL:g} %, two-sided; the bound that decides is one-sided, at the gate's own "
+        f"confidence. An interval holds for {'; or, as its gate says, for '.join(held)}."
+    )
 
 
 def _judged(item: Judgment) -> Card:

@@ -27,6 +27,8 @@ def missing_parts(analysis: Analysis) -> Iterator[str]:
             yield f"{outcome.name} was not judged: {outcome.error}"
         else:
             yield from dict.fromkeys(f"{outcome.name}: {line}" for line in _lacking(outcome))
+    if not analysis.judgments:
+        yield from analysis.results.notes(analysis.results.dataset_keys)
     trained = sorted({(r.config_name, r.seed) for r in analysis.results.everything if r.identity.checkpoint != "none"})
     without = [f"{name} seed {seed}" for name, seed in trained if not analysis.results.logs.get((name, seed))]
     if without:
@@ -38,7 +40,7 @@ def _lacking(item: Judgment) -> Iterator[str]:
     yield from item.notes
     if item.found.why:
         yield item.found.why
-    elif item.label == "INCONCLUSIVE":
+    elif item.label == "INCONCLUSIVE" and not item.unlearnt:
         more = f"; {settle_sentence(item.plan)}" if item.plan else ""
         yield f"too few seeds or queries for a label{more}"
     if len(item.rows) > 1:

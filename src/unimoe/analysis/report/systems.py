@@ -15,10 +15,10 @@ _NAMED = 4  # systems that a sentence names; more are counted
 
 
 def systems_headlines(results: Results, comparisons: Sequence[Comparison]) -> list[str]:
-    """Say for each dataset which system is best, by how much, and which ones it beats.
+    """Say for each dataset which system is best, by how much, which ones it beats, and what else is significant.
 
     For example: "On nfcorpus, fusion has the highest ndcg@10 (35.49), 3.4 points above bm25 [2.1, 4.8] (p .0003 after
-    Holm), and is significantly better than bm25 and minilm."
+    Holm), and is significantly better than bm25 and minilm. Also significant: minilm above bm25 (1.2 points)."
     """
     tasks = {key.partition("/")[0] for key in results.dataset_keys}
     return [_of_dataset(results, key, comparisons, name_task=len(tasks) > 1) for key in results.dataset_keys]
@@ -53,22 +53,33 @@ def _of_dataset(results: Results, key: str, comparisons: Sequence[Comparison], *
     if not others:
         return f"{where}, {best} is the only system: its {metric} is {score}."
     equal = [arm for arm in others if math.isclose(means[arm], means[best], abs_tol=1e-12)]
+    here = [c for c in comparisons if (c.key, c.metric) == (key, metric)]
     if equal:
-        return f"{where}, {_listed([best, *equal])} share the highest {metric} ({score})."
+        return f"{where}, {_listed([best, *equal])} share the highest {metric} ({score}).{_significant(here)}"
     said = f"{where}, {best} has the highest {metric} ({score})"
-    here = [c for c in comparisons if (c.key, c.metric) == (key, metric) and best in (c.system, c.baseline)]
-    of_best = {c.baseline if c.system == best else c.system: c for c in here}
+    of_best = {c.baseline if c.system == best else c.system: c for c in here if best in (c.system, c.baseline)}
     against = [arm for arm in others if arm in of_best]
+    besides = _significant([c for c in here if best not in (c.system, c.baseline)])
     if not against:
-        return f"{said}; it was compared with none of {_listed(others)}."
+        return f"{said}; it was compared with none of {_listed(others)}.{besides}"
     nearest = of_best[against[0]]
     margin = f"{abs(100 * nearest.delta):.{_digits(nearest)}f} points"
     beaten = [arm for arm in against if of_best[arm].significant]
     better = "is significantly better" if beaten else "is not significantly better"
     return (
         f"{said}, {margin} above {against[0]} {_certainty(nearest, best)}, and {better} than "
-        f"{_listed(beaten or against)}."
+        f"{_listed(beaten or against)}.{besides}"
     )
+
+
+def _significant(comparisons: Sequence[Comparison]) -> str:
+    """Return the significant ones of some comparisons as a sentence, the surest first; empty where none is."""
+    found = sorted((c for c in comparisons if c.significant), key=lambda c: c.p_holm or 0.0)
+    said = []
+    for c in found:
+        above, below = (c.system, c.baseline) if c.delta > 0.0 else (c.baseline, c.system)
+        said.append(f"{above} above {below} ({abs(100 * c.delta):.{_digits(c)}f} points)")
+    return f" Also significant: {_listed(said)}." if said else ""
 
 
 def _certainty(c: Comparison, best: str) -> str:

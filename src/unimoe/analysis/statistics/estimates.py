@@ -42,8 +42,14 @@ class Estimate:
         """Lower and upper end of the 95 % interval; None where there is none."""
         if self._excess is None:
             return None
-        reach = _reach(self.degrees_of_freedom) * self.standard_error
-        return _end(self.confidence_below, self.value, -reach), _end(self.confidence_below, self.value, reach)
+        return self.bound((1.0 - LEVEL) / 2.0), self.bound((1.0 + LEVEL) / 2.0)
+
+    def bound(self, confidence: float) -> float:
+        """Return the end of a one-sided interval: the cutoff below which the true value lies with some confidence."""
+        if self._excess is None:
+            raise ValueError("without an interval there is no bound")
+        reach = float(stdtrit(self.degrees_of_freedom, confidence)) * self.standard_error
+        return _end(self.confidence_below, self.value, reach, confidence)
 
     def confidence_below(self, cutoff: float) -> float:
         """Return the confidence that the true value lies below a cutoff; a ValueError where there is no interval."""
@@ -203,12 +209,11 @@ def _reach(freedom: float) -> float:
     return float(stdtrit(freedom, (1.0 + LEVEL) / 2.0))
 
 
-def _end(below: Callable[[float], float], value: float, reach: float) -> float:
-    """Return where the confidence below reaches 2.5 or 97.5 percent, from a first guess at ``value + reach``.
+def _end(below: Callable[[float], float], value: float, reach: float, tail: float) -> float:
+    """Return where the confidence below reaches ``tail``, from a first guess at ``value + reach``.
 
     By the secant that keeps a bracket (Illinois); a linear quantity is at its end with the guess.
     """
-    tail = (1.0 + math.copysign(LEVEL, reach)) / 2.0
     near, far = value, value + reach
     at_near, at_far = below(near) - tail, below(far) - tail
     while at_near * at_far > 0.0 and abs(far - value) < 1e9 * abs(reach):

@@ -31,7 +31,8 @@ class Aim:
 
     ``power`` is the chance that new data of the planned size settles the gate if the true value is the one observed:
     half of all data sets of a size that settles it only just would not. ``one_sided``: a region between two cutoffs
-    needs the confidence on either side (two one-sided tests, as for equivalence), not on both at once (as MARGINAL).
+    needs the confidence on either side (two one-sided tests, as for equivalence), not on both at once (as MARGINAL);
+    what lies outside needs it two-sided.
 
     Raises:
         UsageError: no cutoffs or unordered ones; a confidence or a power outside [.5, 1).
@@ -189,7 +190,9 @@ def _held(terms: Terms, estimate: float, aim: Aim) -> float:
 
     def inside(luck: float) -> float:
         under, over = (float(stdtr(freedom, (end - estimate - luck) / error)) for end in (high, low))
-        return min(under, 1.0 - over) if aim.one_sided else under - over
+        if not aim.one_sided:
+            return under - over
+        return min(under, 1.0 - over) if math.isfinite(low) and math.isfinite(high) else 2.0 * (under - over) - 1.0
 
     return min(inside(-shift), inside(shift))
 

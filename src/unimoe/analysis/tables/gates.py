@@ -13,7 +13,18 @@ from typing import TypeVar
 from unimoe.analysis.gates.definitions import InterferenceGate, Label
 from unimoe.analysis.gates.findings import Finding, Without
 from unimoe.analysis.gates.judging import Judgment, Outcomes, Refusal
-from unimoe.analysis.gates.wording import WAYS, asked, other_way, region, shares, shown, unlearnt
+from unimoe.analysis.gates.output import family
+from unimoe.analysis.gates.wording import (
+    WAYS,
+    asked,
+    bound_text,
+    confidence_text,
+    other_way,
+    region,
+    shown,
+    unit,
+    unlearnt,
+)
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.statistics.power import FAST_TIER_QUERIES, MOST_QUERIES, MOST_SEEDS, POWER, PowerPlan, points
 from unimoe.analysis.tables.cells import ABSENT, Cell, Row, name_cells, row_groups
@@ -37,7 +48,7 @@ def gates_table(outcomes: Outcomes) -> Table:
         name="gates",
         title="Gates",
         caption=f"Gates: {_VALUE}, with its {_INTERVAL}{_one_claim(judged)}",
-        columns=("Gate", "Value", "Low", "High", "Queries", "Seeds", "Estimate", "Verdict", "Confidence"),
+        columns=("Gate", "Value", "Low", "High", "Queries", "Seeds", "Estimate", "Verdict", "Bound", "Confidence"),
         groups=row_groups(("", _gate_row(item)) for item in judged),
         notes=(
             *_verdict_notes(judged, [(item, item.found) for item in judged]),
@@ -55,7 +66,7 @@ def datasets_table(judgments: Sequence[Judgment]) -> Table:
         *("Degrees of freedom", "Seed share", "Query share"),
         *(f"Confidence {label}" for label in _LABELS),
     )
-    shown_columns = ("Dataset", "Queries", first, second, "Delta", value, "Low", "High", "Estimate", "Verdict")
+    shown_columns = ("Dataset", "Queries", first, second, "Delta", value, "Low", "High", "Estimate", "Verdict", "Bound")
     return Table(
         name="datasets",
         title="Gates by dataset",
@@ -172,8 +183,11 @@ def _verdict_notes(judgments: Sequence[Judgment], findings: Iterable[tuple[Judgm
     yield (
         "Estimate: where the value lies against the gate's cutoffs, however uncertain it is. Verdict: the label that "
         "holds the confidence the gate asks for; INCONCLUSIVE where none does. PASS of an interference gate speaks for "
-        "separate experts and against the joint model."
+        "separate experts and against the joint model. Bound: what the verdict rests on, the end of the one-sided "
+        "interval at the gate's confidence; Low and High are the ends of the two-sided one."
     )
+    if several := family(len(judgments)):
+        yield several
     yield from _claims(judgments)
     certain = [(item, found) for item, found in findings if found.estimate.interval]
     names = gathered((found.holds_for, f"{item.name} on {_datasets(item, found)}") for item, found in certain)
@@ -236,15 +250,16 @@ def _value(item: Judgment, value: float, std: float | None = None) -> Cell:
 
 
 def _judged_cells(item: Judgment, found: Finding, middle: Sequence[Cell] = ()) -> Row:
-    """Return both ends of the interval, cells of a table's own, where the estimate lies, and the verdict."""
+    """Return both ends of the interval, cells of a table's own, where the estimate lies, the verdict and its bound."""
     ends = (_value(item, end) for end in found.estimate.interval or (math.nan, math.nan))
     label = f"ADVISORY {found.label}" if item.advisory else found.label
-    return *ends, *middle, Cell(region(item.gate, found)), Cell(label)
+    bound = bound_text(item.gate, found).removesuffix(f" {unit(item.gate)}")
+    return *ends, *middle, Cell(region(item.gate, found)), Cell(label), Cell(bound or ABSENT)
 
 
 def _confidence(item: Judgment, found: Finding, label: Label) -> Cell:
     held = found.confidence.get(label)
-    return Cell(ABSENT) if held is None else Cell(shares(found, item.gate.confidence)[label], value=held)
+    return Cell(confidence_text(found, label, item.gate.confidence) or ABSENT, value=held)
 
 
 def _means(found: Finding) -> list[Cell]:

@@ -111,7 +111,9 @@ class TestNotes:
         assert note.startswith("two seeds of rank_only_r8 and joint_r8: where seeds carry most of the variance")
         of_these_runs = register(tmp_path, **INTERFERENCE | {"estimand": "queries"})
         assert judge(clear_gap(-0.1, seeds=2), of_these_runs, "it").notes == ()
-        one = results(measured("rank_only_r8", [[0.5, 0.7] * 5] * 2), measured("joint_r8", [[0.4, 0.5] * 5]))
+        one = results(
+            measured("rank_only_r8", [[0.5, 0.7] * 5, [0.7, 0.5] * 5]), measured("joint_r8", [[0.4, 0.5] * 5])
+        )
         (note,) = judge(one, register(tmp_path, **INTERFERENCE), "it").notes
         assert note.startswith("two seeds of rank_only_r8: "), "the seeds that were measured count"
 
@@ -133,9 +135,10 @@ class TestNotes:
         def budget(examples: int) -> TrainingBudget:
             return TrainingBudget(steps=1, ranking_examples=examples, embedding_examples=0, tokens=1)
 
+        scores = np.random.default_rng(0).uniform(0.4, 0.6, (4, 10))
         found = results(
-            measured("rank_only_r8", [[0.5, 0.6]] * 4, training=budget(8), paired_seeds=True),
-            measured("joint_r8", [[0.5, 0.6]] * 3, training=budget(4), caveats=["smoke run"], paired_seeds=True),
+            measured("rank_only_r8", scores, training=budget(8), paired_seeds=True),
+            measured("joint_r8", scores[:3], training=budget(4), caveats=["smoke run"], paired_seeds=True),
         )
         judgment = judge(found, register(tmp_path, **INTERFERENCE), "it")
         assert judgment.notes == (
@@ -159,7 +162,7 @@ class TestLearnt:
         )
 
     def test_it_is_a_caveat_in_the_headline(self, tmp_path: Path) -> None:
-        registration = register(tmp_path, **INTERFERENCE)
+        registration = register(tmp_path, **INTERFERENCE | {"specialist_must_beat": None})
         outcomes = judge_all(self.arms(0.0), registration)
         (judgment,) = outcomes
         assert isinstance(judgment, Judgment)
@@ -171,6 +174,19 @@ class TestLearnt:
         said = gates_as_json(registration, outcomes, outcomes)["gates"][0]
         assert "has learnt nothing measurable" in said["headline"]
         assert said["specialist"]["holds"] is False
+
+    def test_by_default_a_specialist_that_has_learnt_nothing_decides_nothing(self, tmp_path: Path) -> None:
+        """It was PASS and exit code 0, with the action to train the specialist."""
+        registration = register(tmp_path, **INTERFERENCE)
+        (judgment,) = outcomes = judge_all(self.arms(0.0), registration)
+        assert isinstance(judgment, Judgment)
+        assert (judgment.label, exit_code(outcomes)) == ("INCONCLUSIVE", 12)
+        text = " ".join(gate_lines(registration, outcomes).split())
+        assert "rank_only_r8 does not beat zero_shot with confidence, which a gate requires by default" in text
+        assert "Action train better first: rank_only_r8 until it beats zero_shot, then judge again" in text
+        for other in ("measure more", "fast tier", "Would settle it"):
+            assert other not in text
+        assert judge(self.arms(-0.2), registration, "it").label == "PASS"
 
     def test_a_gate_may_require_it(self, tmp_path: Path) -> None:
         registration = register(tmp_path, **INTERFERENCE | {"specialist_must_beat": "zero_shot"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,15 @@ from hypothesis import strategies as st
 from support.gates import DIFFERENCE, INTERFERENCE, both, clear_gap, measured, register, results
 from support.results import make_result, simulate
 
+from unimoe.analysis.figures.forest import gate_groups
+from unimoe.analysis.figures.style import looks
 from unimoe.analysis.gates.definitions import Gate
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment, judge
-from unimoe.analysis.gates.output import WIDTH, gate_lines
-from unimoe.analysis.gates.wording import action, amount, claim, headline, region, shares, shown
+from unimoe.analysis.gates.output import WIDTH, gate_lines, gates_as_json
+from unimoe.analysis.gates.wording import action, amount, claim, confidence_text, headline, region, shown
+from unimoe.analysis.report.cards import cards, reading
+from unimoe.analysis.tables.gates import gates_table
 from unimoe.results.folder import Results
 
 
@@ -32,7 +37,7 @@ class TestHeadlines:
     def test_a_loss(self, tmp_path: Path) -> None:
         item = judged(tmp_path, clear_gap(-0.1))
         assert headline(item) == (
-            "joint_r8 loses 20.0 % of rank_only_r8's ndcg@10 on apidocs "
+            "joint_r8 loses 20.0 % of rank_only_r8's ndcg@10 on apidocs, at least 18.6 % with confidence 0.9 "
             f"(95 % interval {_ends(item)} %): interference, 2 % or more."
         )
         assert action(item) == "go on with separate experts"
@@ -40,7 +45,10 @@ class TestHeadlines:
     def test_a_gain_turns_the_interval_round(self, tmp_path: Path) -> None:
         item = judged(tmp_path, clear_gap(0.05))
         said = headline(item)
-        assert said.startswith("joint_r8 gains 10.0 % of rank_only_r8's ndcg@10 on apidocs (95 % interval ")
+        assert said.startswith(
+            "joint_r8 gains 10.0 % of rank_only_r8's ndcg@10 on apidocs, "
+            "at least 9.3 % with confidence 0.9 (95 % interval "
+        )
         assert said.endswith(": no interference, the joint model is ahead.")
         low, high = (float(x) for x in said.partition("interval ")[2].partition(" %)")[0].split(" to "))
         assert 0.0 < low < 10.0 < high
@@ -78,6 +86,105 @@ class TestHeadlines:
     def test_differences(self, tmp_path: Path, kind: str, gap: float, said: str) -> None:
         item = judge(clear_gap(gap), register(tmp_path, **DIFFERENCE | {"kind": kind}), "it")
         assert headline(item).endswith(f": {said}.")
+
+
+class TestBounds:
+    """PASS stood over "-0.2 to 28.8 %": the label is one-sided at .90, the interval two-sided at .95."""
+
+    def passes_over_zero(self, folder: Path, **change: Any) -> Judgment:
+        arms = both(*simulate(3, 60, 0.1, rng=np.random.default_rng(1)))
+        return judged(folder, arms, pass_at=0.001, fail_below=0.001, **change)
+
+    def test_the_bound_that_decides_is_in_every_form(self, tmp_path: Path) -> None:
+        item = self.passes_over_zero(tmp_path)
+        low, _ = item.found.estimate.interval or (1.0, 1.0)
+        assert item.label == "PASS"
+        assert low < 0.0
+        bound = re.search(r", at least (\d\.\d) % with confidence 0\.9 \(95 % interval -\d", headline(item))
+        assert bound is not None
+        shown_bound = re.search(r"Bound +at least \+(\d\.\d\d) % with confidence 0\.9: this", gate_lines(None, [item]))
+        assert shown_bound is not None
+        exact = float(shown_bound[1])
+        assert exact == pytest.approx(float(bound[1]), abs=0.051)
+        assert exact >= 0.1
+        assert item.found.estimate.confidence_below(exact / 100) == pytest.approx(0.1, abs=2e-3)
+        for form in (
+            gates_table([item]).to_markdown(),
+            gates_table([item]).to_latex(),
+            str(gates_table([item]).to_html()),
+        ):
+            assert re.search(rf"at least [^ ]*{exact:.2f}", form)
+        (card,) = cards([item], [item])
+        assert (
+            "Bound",
+            f"at least +{exact:.2f} % with confidence 0.9: this decides, the 95 % interval does not",
+        ) in card.lines
+        assert card.gauge is not None
+        assert f"at least +{exact:.2f} % with confidence 0.9" in card.gauge.words
+        (group,) = gate_groups([item], looks(item.gate.arms))
+        assert group.rows[0].label == f"PASS: at least +{exact:.2f} %"
+
+    @pytest.mark.parametrize(
+        ("kind", "gap", "said"),
+        [
+            (
+                "interference",
+                0.0,
+                r"% of .* on apidocs, (at|and loses at|and gains at) most 0\.\d % with confidence 0\.9 ",
+            ),
+            ("superiority", -0.02, r"2\.0 points behind .*, at least 2\.0 points with confidence 0\.9 "),
+            ("superiority", 0.02, r"2\.0 points ahead .*, at least 2\.0 points with confidence 0\.9 "),
+            ("non_inferiority", -0.002, r"0\.2 points behind .*, at most 0\.\d points with confidence 0\.9 "),
+            ("equivalence", 0.002, r"0\.2 points ahead of .*, -?0\.\d to 0\.\d points with confidence 0\.9 "),
+            ("equivalence", -0.02, r"2\.0 points behind .*, at least 2\.0 points with confidence 0\.9 "),
+        ],
+    )
+    def test_it_speaks_in_the_direction_of_the_estimate(self, tmp_path: Path, kind: str, gap: float, said: str) -> None:
+        asked = INTERFERENCE if kind == "interference" else DIFFERENCE | {"kind": kind}
+        item = judge(clear_gap(gap), register(tmp_path, **asked), "it")
+        assert item.label != "INCONCLUSIVE"
+        assert re.search(said, headline(item)), headline(item)
+
+    def test_without_a_label_there_is_none(self, tmp_path: Path) -> None:
+        noisy = judged(tmp_path, both(*simulate(3, 30, 0.015, rng=np.random.default_rng(2))))
+        assert noisy.label == "INCONCLUSIVE"
+        for said in (headline(noisy), gate_lines(None, [noisy])):
+            assert "at least" not in said
+            assert "Bound" not in said
+
+    @pytest.mark.parametrize("seed", range(6))
+    @pytest.mark.parametrize("kind", ["interference", "superiority", "non_inferiority", "equivalence"])
+    def test_it_never_lies_beyond_the_cutoff_that_it_decides(self, tmp_path: Path, kind: str, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        found = both(*simulate(3, 60, rng.choice([0.0, 0.02, 0.06]), rng=rng, query_sd=0.02, seed_sd=0.002))
+        gate = INTERFERENCE if kind == "interference" else DIFFERENCE | {"kind": kind}
+        item = judge(found, register(tmp_path, **gate), "it")
+        for place, end in enumerate(gates_as_json(None, [item], [item])["gates"][0]["bounds"]):
+            if end is not None and item.label in ("PASS", "FAIL") and kind != "equivalence":
+                cutoff = item.gate.cutoffs[-1 if place == 0 else 0]
+                assert end >= cutoff if place == 0 else end <= cutoff
+
+
+def test_confidences_are_no_shares_of_one(tmp_path: Path) -> None:
+    """ "PASS 0.581, MARGINAL 0.090, FAIL 0.329" added up to 1, like a posterior."""
+    noisy = both(*simulate(3, 30, 0.015, rng=np.random.default_rng(2)))
+    said = " ".join(gate_lines(None, [judged(tmp_path, noisy)]).split())
+    assert re.search(
+        r"Confidence that TIR is 2 % or more: 0\.\d{3}; that TIR is below 1 %: 0\.\d{3}; a label needs", said
+    )
+    assert "MARGINAL" not in said
+    one_cutoff = judge(noisy, register(tmp_path, **DIFFERENCE | {"kind": "superiority"}), "it")
+    said = " ".join(gate_lines(None, [one_cutoff]).split())
+    assert len(re.findall(r"that joint_r8 (beats|does not beat) rank_only_r8 by 1 point or more: 0\.\d{3}", said)) == 1
+
+
+def test_several_gates_are_said_to_be_uncorrected(tmp_path: Path) -> None:
+    item = judged(tmp_path, clear_gap(-0.1))
+    words = "Each of these 2 gates has its own confidence, uncorrected for their number."
+    assert words in " ".join(gate_lines(None, [item, item]).split())
+    assert words in gates_table([item, item]).notes
+    assert words in reading([item, item])
+    assert "uncorrected" not in gate_lines(None, [item])
 
 
 def _ends(item: Judgment) -> str:
@@ -124,18 +231,14 @@ class TestNumbers:
         assert shown(gate(tmp_path), 0.02) == "+2.00 %"
         assert shown(gate(tmp_path), -0.031) == "-3.10 %"
 
-    @given(st.floats(0.0, 1.0), st.floats(0.0, 1.0))
-    def test_confidences_as_printed_add_up_to_one_and_never_reach_it(self, first: float, second: float) -> None:
-        low, high = sorted((first, second))
-        confidence = {"PASS": 1.0 - high, "FAIL": low, "MARGINAL": high - low}
-        printed = shares(_with(confidence), 0.9)
-        assert sum(int(share.replace(".", "")) for share in printed.values()) == 1000
-        assert all(share < "1.000" for share in printed.values())
-        for label, share in printed.items():
-            assert float(share) == pytest.approx(confidence[label], abs=0.0021)
+    @given(st.floats(0.0, 1.0))
+    def test_a_confidence_is_rounded_down_and_never_reaches_one(self, held: float) -> None:
+        printed = confidence_text(_with({"PASS": held}), "PASS", 0.9)
+        assert printed < "1.000"
+        assert held - 0.0011 <= float(printed) <= held + 1e-9
 
     def test_certainty_is_not_printed(self) -> None:
-        assert shares(_with({"PASS": 1.0, "FAIL": 0.0, "MARGINAL": 0.0}), 0.9)["PASS"] == "0.999"
+        assert confidence_text(_with({"PASS": 1.0, "FAIL": 0.0, "MARGINAL": 0.0}), "PASS", 0.9) == "0.999"
 
     @pytest.mark.parametrize(
         ("held", "needed", "printed"),
@@ -145,10 +248,9 @@ class TestNumbers:
         self, held: float, needed: float, printed: str
     ) -> None:
         """PASS had confidence 0.999 beside "a label needs 0.9999"."""
-        found = shares(_with({"PASS": held, "FAIL": 1.0 - held}), needed)
-        assert found["PASS"] == printed
-        assert (float(found["PASS"]) >= needed) == (held >= needed)
-        assert sum(map(float, found.values())) == pytest.approx(1.0, abs=1e-12)
+        found = confidence_text(_with({"PASS": held, "FAIL": 1.0 - held}), "PASS", needed)
+        assert found == printed
+        assert (float(found) >= needed) == (held >= needed)
 
 
 def _with(confidence: dict[str, float]) -> Finding:

@@ -139,7 +139,11 @@ def test_before_and_after_has_a_row_for_each_metric() -> None:
 def test_a_constant_difference_is_no_certainty() -> None:
     """Its variance is the rounding of the arms' own variances, and no test rests on that."""
     base = np.linspace(0.3, 0.7, N)
-    items = [make_result(arm, seed, base + gain) for arm, gain in (("x", 0.0), ("y", -0.1)) for seed in range(3)]
+    items = [
+        make_result(arm, seed, base + gain + 0.01 * seed, paired_seeds=True)
+        for arm, gain in (("x", 0.0), ("y", -0.1))
+        for seed in range(3)
+    ]
     found = Results(Path("outputs"), items)
     table = comparisons_table(found, compared(found))
     assert row(table, "x − y")["p"].text == "–"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.gates import DIFFERENCE, INTERFERENCE, both, constant_gap, gate_file, measured, results
+from support.gates import DIFFERENCE, INTERFERENCE, both, clear_gap, constant_gap, gate_file, measured, results
 from support.results import make_result, simulate
 from support.tables import all_tables, renderings, row, texts
 
@@ -16,7 +16,7 @@ from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.judging import Judgment, Refusal, judge_all
 from unimoe.analysis.gates.registration import default_gates
-from unimoe.analysis.gates.wording import shares, shown
+from unimoe.analysis.gates.wording import confidence_text, shown
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.gates import datasets_table, gates_table, power_table, seeds_table, stability_table
 from unimoe.results.folder import Results
@@ -82,7 +82,7 @@ class TestUnusualCutoffs:
         cells = row(gates_table([item]), "it")
         assert item.label == "FAIL"
         assert [cells[name].text for name in ("Estimate", "Verdict")] == ["below 8 %", "FAIL"]
-        assert cells["Confidence"].text == shares(item.found, item.gate.confidence)["FAIL"]
+        assert cells["Confidence"].text == confidence_text(item.found, "FAIL", item.gate.confidence)
         for table in (gates_table([item]), datasets_table([item]), stability_table([item])):
             assert "(PASS from 10 %, FAIL below 8 %, with confidence 0.8)" in table.caption
         assert (
@@ -108,7 +108,7 @@ class TestGates:
         assert "Registered: no: the default cutoffs (reranking.joint_r8)." in notes
 
     def test_advisory_is_part_of_the_verdict(self, tmp_path: Path) -> None:
-        found = both([[0.6, 0.5, 0.4, 0.3] * 3] * 2, [[0.5, 0.4, 0.2, 0.1] * 3] * 2, caveats=["smoke run"])
+        found = clear_gap(-0.1, caveats=["smoke run"])
         table = gates_table(judged(found, tmp_path, it=INTERFERENCE))
         assert row(table, "it")["Verdict"].text == "ADVISORY PASS"
         assert "it: advisory, smoke run" in table.notes

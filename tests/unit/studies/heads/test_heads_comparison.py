@@ -95,9 +95,11 @@ class TestGate:
         key = results.dataset_keys[0]
         arms = [results.scores(arm, key, [0, 1]).mean() for arm in ("eggroll", "infonce")]
         assert outcome.found.value == pytest.approx(arms[0] - arms[1])  # type: ignore[union-attr]
-        assert outcome.found.paired  # type: ignore[union-attr]
-        (note,) = outcome.notes  # type: ignore[union-attr]  # no result is older than the gate
-        assert note.startswith("two seeds of eggroll and infonce")
+        assert results.seeds_pair(("eggroll", "infonce"), [key])
+        notes = outcome.notes  # type: ignore[union-attr]
+        # No result is older than the gate. Neither head leaves its start, so that the seeds of each are one run.
+        assert [note.partition(" seed ")[0] for note in notes] == ["eggroll", "infonce"]
+        assert all("they are one run" in note for note in notes)
 
     def test_a_caveat_that_comes_later_reaches_finished_results(
         self, base: TrainConfig, data: HeadData, tmp_path: Path
