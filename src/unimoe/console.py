@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import codecs
+import io
+import json
 import math
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -17,7 +20,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from unimoe.errors import UnimoeError, is_full_disk
+from unimoe.errors import UnimoeError, UsageError, is_full_disk
 from unimoe.limits import harmless, shortened
 
 
@@ -52,6 +55,8 @@ LONGEST_MESSAGE = 4000
 STOPPED = 130
 """The exit code of a command that Ctrl-C or SIGTERM ended."""
 
+_ESCAPED = "unimoe.escaped"  # how characters are written that a terminal's encoding lacks
+
 _REPEATED_AFTER = 0.05
 """Seconds after which a signal that came at a bad moment is sent again."""
 
@@ -68,8 +73,13 @@ def run(app: typer.Typer) -> NoReturn:
     bug and keeps its traceback.
     """
     app.pretty_exceptions_enable = False
+    codecs.register_error(_ESCAPED, _escaped)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_ESCAPED)
     try:
         with _stopped_by_signals():
+            _refuse_half_read(sys.argv)
             app()
     except UnimoeError as error:
         print_error(error)
@@ -91,6 +101,20 @@ def run(app: typer.Typer) -> NoReturn:
         _exit_if_full(error)
         raise
     sys.exit(0)
+
+
+def _refuse_half_read(arguments: Iterable[str]) -> None:
+    """Refuse arguments that Python could not decode: results that named them could not be read again."""
+    for argument in arguments:
+        if any("\ud800" <= character <= "\udfff" for character in argument):
+            raise UsageError(f"{argument!r} is no {sys.getfilesystemencoding()} text; set PYTHONUTF8=1, or rename it")
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """Write what a terminal's encoding lacks as JSON does, which is right in ``--json`` too."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 def _exit_if_full(error: Exception) -> None:
