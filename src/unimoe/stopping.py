@@ -35,14 +35,16 @@ def ended_by_signals() -> Iterator[None]:
     """End the process when Ctrl-C or SIGTERM comes while the block runs; only a main thread can."""
     global _listening
     if threading.current_thread() is not threading.main_thread() or _listening == os.getpid():
-        yield
+        with _never_lost():
+            yield
         return
     before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     hook = sys.unraisablehook
     sys.unraisablehook = lambda ignored: None if ignored.exc_type is Stopped else hook(ignored)
     _listening = os.getpid()
     try:
-        yield
+        with _never_lost():
+            yield
     except Stopped:
         _then(lambda *_: os._exit(STOPPED))  # where an exit handler or a thread does not end
         for number in before:
@@ -50,13 +52,20 @@ def ended_by_signals() -> Iterator[None]:
         sys.stderr.write(f"{_LINE}\n")
         sys.exit(STOPPED)
     finally:
-        if _is_under_way():  # it was swallowed, and the work came to its end
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
         _listening = 0
         sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _never_lost() -> Iterator[None]:
+    """Raise a signal that was swallowed in place of the error that came of it, or of success that may be none."""
+    try:
+        yield
+    finally:
+        if _is_under_way():
+            raise Stopped
 
 
 def _stop(*_: object) -> None:

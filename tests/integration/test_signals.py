@@ -120,16 +120,18 @@ time.sleep(60)
     assert (done.returncode, done.stderr) == (130, LINE)
 
 
-def test_work_that_ends_although_it_swallowed_the_signal_is_done(tmp_path: Path) -> None:
-    work = """
+@pytest.mark.parametrize("then", ["pass", "raise ValueError", "raise DataError('of what did not happen')"])
+def test_a_signal_that_was_swallowed_is_what_the_command_ends_with(tmp_path: Path, then: str) -> None:
+    work = f"""
+from unimoe.errors import DataError
 try:
     begun()
     time.sleep(60)
 except BaseException:
-    print("done")
+    {then}
 """
     done = stopped_at(tmp_path, work)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+    assert (done.returncode, done.stderr) == (130, LINE)
 
 
 def test_a_signal_during_imports_ends_the_command(tmp_path: Path) -> None:
