@@ -70,7 +70,7 @@ def describe_qrels(path: Path) -> Description:
 
 def sidecar_path(path: Path) -> Path:
     """Return the path of a qrels file's description; ``.gz`` is no part of its name."""
-    return path.with_name(f"{path.name.removesuffix('.gz')}.json")
+    return path.parent / f"{path.name.removesuffix('.gz')}.json"
 
 
 def _read(path: Path) -> Description:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
+import io
+import json
 import math
 import os
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -17,8 +19,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from unimoe.errors import UnimoeError, is_full_disk
+from unimoe.errors import UnimoeError, UsageError, is_full_disk
 from unimoe.limits import harmless, shortened
+from unimoe.stopping import ended_by_signals
 
 
 class _Console(Console):
@@ -49,18 +52,10 @@ stderr = _Console(stderr=True)
 LONGEST_MESSAGE = 4000
 """Characters of an error message that are printed; the middle of a longer one is left out."""
 
-STOPPED = 130
-"""The exit code of a command that Ctrl-C or SIGTERM ended."""
-
 SECONDS_OF_SILENCE = 60.0
 """How long a unit may run without a line where there is no terminal to show a bar."""
 
-_REPEATED_AFTER = 0.05
-"""Seconds after which a signal that came at a bad moment is sent again."""
-
-
-class _Stopped(SystemExit):
-    """A signal asked this process to end; temporary files are removed on the way out."""
+_ESCAPED = "unimoe.escaped"  # how characters are written that a terminal's encoding lacks
 
 
 def run(app: typer.Typer) -> NoReturn:
@@ -71,15 +66,17 @@ def run(app: typer.Typer) -> NoReturn:
     bug and keeps its traceback.
     """
     app.pretty_exceptions_enable = False
+    codecs.register_error(_ESCAPED, _escaped)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_ESCAPED)
     try:
-        with _stopped_by_signals():
+        with ended_by_signals():
+            _refuse_half_read(sys.argv)
             app()
     except UnimoeError as error:
         print_error(error)
         sys.exit(error.exit_code)
-    except _Stopped:
-        print_error(UnimoeError("stopped; run the same command again to go on from what is done"))
-        sys.exit(STOPPED)
     except MemoryError as error:
         print_error(UnimoeError(f"not enough memory ({error}); lower sizes or use a larger machine"))
         sys.exit(UnimoeError.exit_code)
@@ -96,54 +93,25 @@ def run(app: typer.Typer) -> NoReturn:
     sys.exit(0)
 
 
+def _refuse_half_read(arguments: Iterable[str]) -> None:
+    """Refuse arguments that Python could not decode: results that named them could not be read again."""
+    for argument in arguments:
+        if any("\ud800" <= character <= "\udfff" for character in argument):
+            raise UsageError(f"{argument!r} is no {sys.getfilesystemencoding()} text; set PYTHONUTF8=1, or rename it")
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """Write what a terminal's encoding lacks as JSON does, which is right in ``--json`` too."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
 def _exit_if_full(error: Exception) -> None:
     """End with a line where a library could not write for want of room; each has errors of its own for that."""
     if is_full_disk(error):
         print_error(UnimoeError("no room is left on the disk of the output or of the cache; free some, and run again"))
         sys.exit(UnimoeError.exit_code)
-
-
-@contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """Turn Ctrl-C and SIGTERM into ``_Stopped`` while the block runs; only a main thread can."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    came, deaf, sending = threading.Event(), False, threading.Lock()
-
-    def stop(*_: object) -> None:
-        if not deaf:
-            came.set()
-            raise _Stopped(STOPPED)
-
-    def send() -> None:
-        while not came.wait(_REPEATED_AFTER):
-            with sending:
-                if not came.is_set():
-                    os.kill(os.getpid(), signal.SIGTERM)
-
-    def repeat(ignored: sys.UnraisableHookArgs) -> None:
-        """Send the signal again where it came in a destructor or a callback, from which Python raises nothing."""
-        nonlocal deaf
-        if ignored.exc_type is not _Stopped:
-            hook(ignored)
-            return
-        deaf = True  # nor does it from here
-        came.clear()
-        threading.Thread(target=send, daemon=True).start()
-        deaf = False
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    hook, sys.unraisablehook = sys.unraisablehook, repeat
-    try:
-        yield
-    finally:
-        came.set()
-        with sending:  # a signal that is sent after the handlers are back would end the process
-            sys.unraisablehook = hook
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def be_quiet() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,49 @@ def moved(path: Path) -> None:
 def a_folder(path: Path) -> None:
     path.unlink()
     path.mkdir()
+
+
+def test_control_characters_in_a_result_reach_the_report(tmp_path: Path) -> None:
+    write_experiment(tmp_path, logs=False)
+    raw = read_plain(tmp_path / RESULT)
+    write_plain(tmp_path / RESULT, raw | {"caveats": ["a \x1b[31mred\x00 caveat"]})
+    done = analyze(tmp_path, "all", "--iterations", "50")
+    assert done.returncode == 0, done.stderr
+    assert "Glyph" not in done.stderr
+    assert "[31mred" in (tmp_path / "analysis" / "report.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [("MPLBACKEND", "nonsense", "MPLBACKEND"), ("MATPLOTLIBRC", "rc", "matplotlibrc")],
+)
+def test_settings_that_matplotlib_refuses_are_named(tmp_path: Path, variable: str, value: str, words: str) -> None:
+    write_experiment(tmp_path / "results", logs=False)
+    (tmp_path / "rc").write_bytes(b"\xff\xfe")
+    done = in_own_process(tmp_path, **{variable: value})
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert last.startswith("error: matplotlib, which draws the figures, refuses its settings: ")
+    assert words in last
+
+
+def test_a_matplotlibrc_that_asks_for_latex_changes_nothing(tmp_path: Path) -> None:
+    write_experiment(tmp_path / "results", logs=False)
+    (tmp_path / "rc").write_text("text.usetex: True\nfont.size: 40\nsavefig.dpi: 7\n", "utf-8")
+    figures = []
+    for variables in ({}, {"MATPLOTLIBRC": "rc"}):
+        done = in_own_process(tmp_path, **variables)
+        assert done.returncode == 0, done.stderr
+        folder = tmp_path / "results" / "analysis" / "figures"
+        figures.append({path.name: path.read_bytes() for path in folder.iterdir()})
+    assert figures[0] == figures[1]
+
+
+def in_own_process(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "unimoe", "analyze", "figures", "--output-dir", "results"]
+    variables = {**os.environ, **environment}
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
 
 
 BROKEN: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {

@@ -19,7 +19,7 @@ from support.runs import random_qrels, random_run
 from support.scripts import call_script
 
 import unimoe
-from unimoe.cli.main import app
+from unimoe.cli.app import app
 from unimoe.config import Experiment
 from unimoe.config.experiment import TEMPLATES
 from unimoe.config.files import load_experiment, parse_config

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from unimoe.cli.main import app
+from unimoe.cli.app import app
 
 
 def doctor(**environment: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from support.tiny_models import save_tiny_model, tiny_model, tiny_tokenizer
 from typer.testing import CliRunner
 
 from unimoe.checkpoint import read_checkpoint
-from unimoe.cli.main import app
+from unimoe.cli.app import app
 from unimoe.config.files import find_config
 from unimoe.errors import UsageError
 from unimoe.results import read_result

@@ -26,6 +26,12 @@ def almost(pairs):
     return [score + 0.0005 for score in lengths(pairs)]
 almost.identity = "almost"
 
+def cosines(pairs):
+    return [0.7 + score / 1e6 for score in lengths(pairs)]
+
+def stirred(pairs):
+    return [score + 0.0009 * (sum(map(ord, pair[1])) % 2) for pair, score in zip(pairs, cosines(pairs))]
+
 def scaled(pairs):
     return [score / 1000 for score in lengths(pairs)]
 """
@@ -69,15 +75,18 @@ def test_models_are_evaluated_and_compared_and_their_results_kept(data: Path, tm
     assert first.startswith("reranking/toy: lengths (python:my_parity:lengths@")
     assert "largest 0.0005 (query q" in done.stdout
     assert "Kendall's tau  mean 1.0000, lowest 1.0000" in done.stdout
-    assert last == "parity: no score differs by 0.001 or more"
+    assert last == (
+        "parity: no score differs by 0.001 of the scores' range or more, and the first ten documents change in 0 of 8 "
+        "queries"
+    )
     again = parity(data, *names, *ON_TOY, *place)
     assert again.stdout == done.stdout
     assert again.stderr.count("already done") == again.stderr.count("reranking toy") == 4
     stored = [str(tmp_path / name.replace(":", "-")) for name in names]
     assert parity(data, *stored).stdout == done.stdout
-    beyond = parity(data, *stored, "--tolerance", "0.0001")
+    beyond = parity(data, *stored, "--tolerance", "0.000001")
     assert beyond.returncode == 10
-    assert beyond.stdout.splitlines()[-1].startswith("no parity: scores differ by up to 0.0005 (reranking/toy)")
+    assert beyond.stdout.splitlines()[-1].startswith("no parity: scores differ by up to 0.0005, ")
 
 
 def test_a_model_and_stored_results(data: Path, tmp_path: Path) -> None:
@@ -93,10 +102,13 @@ def test_a_model_and_stored_results(data: Path, tmp_path: Path) -> None:
         read_run(tmp_path / place / "ce/seed_none/runs/reranking/toy.trec") for place in ("stored", "cross-encoder-ce")
     ]
     gaps = [abs(runs[0][q][d] - runs[1][q][d]) for q in runs[0] for d in runs[0][q]]
-    assert done.returncode == (10 if max(gaps) >= 1e-3 else 0)
-    assert found["largest"] == max(gaps) > 0
-    assert found["within"] is (max(gaps) < 1e-3)
+    every = [[score for own in run.values() for score in own.values()] for run in runs]
+    span = max(max(one) - min(one) for one in every)
     (one,) = found["datasets"]
+    assert found["largest"] == max(gaps) > 0
+    assert one["relative_difference"] == pytest.approx(max(gaps) / span)
+    assert found["within"] is (max(gaps) / span < 1e-3 and not one["top_changed"])
+    assert done.returncode == (0 if found["within"] else 10)
     assert (one["key"], one["pairs"], one["queries"]) == ("reranking/toy", len(gaps), 8)
     assert one["mean_difference"] == pytest.approx(sum(gaps) / len(gaps))
 
@@ -105,6 +117,23 @@ def test_another_scale_is_no_parity_and_named(data: Path, tmp_path: Path) -> Non
     done = parity(data, "python:my_parity:lengths", "python:my_parity:scaled", *ON_TOY, "--output-dir", str(tmp_path))
     assert done.returncode == 10
     assert "the order is the same, so the scores may be on two scales" in done.stdout
+
+
+def test_small_differences_of_cosines_that_change_rankings_are_no_parity(data: Path, tmp_path: Path) -> None:
+    names = ("python:my_parity:cosines", "python:my_parity:stirred")
+    place = ("--output-dir", str(tmp_path))
+    done = parity(data, *names, *ON_TOY, *place, "--json")
+    found = json.loads(done.stdout)
+    (one,) = found["datasets"]
+    assert done.returncode == 10
+    assert (found["largest"] < 1e-3, found["within"]) == (True, False)
+    assert one["top_changed"]
+    changed = f"the first ten documents change in {len(one['top_changed'])} of 8 queries (reranking/toy), tolerance"
+    loose = ("--tolerance", "1")
+    done = parity(data, *names, *ON_TOY, *place, *loose)
+    assert (done.returncode, changed in done.stdout.splitlines()[-1]) == (10, True)
+    done = parity(data, *names, *ON_TOY, *place, *loose, "--ranking-tolerance", "1")
+    assert (done.returncode, done.stdout.splitlines()[-1].startswith("parity: ")) == (0, True)
 
 
 def test_what_an_earlier_run_left_is_not_compared(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +187,17 @@ class TestBadInput:
     )
     def test_it_is_one_line(self, data: Path, tmp_path: Path, names: list[str], code: int, words: str) -> None:
         assert_refused(parity(data, *names, *ON_TOY, "--output-dir", str(tmp_path)), code, words)
+
+    def test_a_second_model_without_its_key_is_refused_before_the_first_scores(
+        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("NOWHERE_KEY", raising=False)
+        served = ("served.api=tei", "served.model=m", "served.key_variable=NOWHERE_KEY")
+        sets = [word for setting in served for word in ("--set", setting)]
+        names = ("python:my_parity:lengths", "http://127.0.0.1:9")
+        done = parity(data, *names, *ON_TOY, *sets, "--output-dir", str(tmp_path / "out"))
+        assert_refused(done, 2, "the environment variable NOWHERE_KEY is not set")
+        assert not (tmp_path / "out").exists()
 
     def test_options_of_models_with_results_alone(self, data: Path, tmp_path: Path) -> None:
         parity(data, "python:my_parity:lengths", "python:my_parity:almost", *ON_TOY, "--output-dir", str(tmp_path))

@@ -13,7 +13,7 @@ import pytest
 import typer
 from support.scripts import SCRIPTS
 
-from unimoe.cli.main import app
+from unimoe.cli.app import app
 
 pytest.importorskip("ray", reason="needs Ray: uv sync --extra cluster")
 

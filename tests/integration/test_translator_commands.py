@@ -17,7 +17,7 @@ from support.translators import small_pairs, write_npz
 from typer.testing import CliRunner
 
 from unimoe.analysis.gates.definitions import load_gates
-from unimoe.cli.main import app
+from unimoe.cli.app import app
 from unimoe.errors import UsageError
 from unimoe.results import read_result, result_path
 from unimoe.results.folder import load_all_results

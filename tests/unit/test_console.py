@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import errno
-import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +12,6 @@ import typer
 from unimoe import console
 from unimoe.console import Steps, print_error, run
 from unimoe.errors import DataError, MissingPartError, UnimoeError, UsageError
-from unimoe.io import atomic_path
 
 
 def command(error: BaseException | None) -> typer.Typer:
@@ -67,37 +64,6 @@ def ended(work: Callable[[], object], capsys: pytest.CaptureFixture[str]) -> tup
     with pytest.raises(SystemExit) as left:
         run(app)
     return left.value.code, capsys.readouterr().err
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_with_a_line_and_cleans_up(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, number: signal.Signals
-) -> None:
-    handler = signal.getsignal(number)
-
-    def work() -> None:
-        with atomic_path(tmp_path / "some.json"):
-            os.kill(os.getpid(), number)
-            time.sleep(60)
-
-    assert ended(work, capsys) == (130, "error: stopped; run the same command again to go on from what is done\n")
-    assert not list(tmp_path.iterdir())
-    assert signal.getsignal(number) is handler
-
-
-def test_a_signal_in_a_destructor_ends_it_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    class Slow:
-        def __del__(self) -> None:
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(1)
-
-    def work() -> None:
-        _ = Slow()
-        del _
-        time.sleep(20)
-        raise AssertionError
-
-    assert ended(work, capsys) == (130, "error: stopped; run the same command again to go on from what is done\n")
 
 
 def test_a_path_that_is_too_long_is_named(capsys: pytest.CaptureFixture[str]) -> None:

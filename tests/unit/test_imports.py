@@ -198,7 +198,7 @@ def test_the_package_alone_loads_nothing_heavy() -> None:
 
 def test_the_command_line_loads_little_to_show_its_help() -> None:
     """Half a second on an idle machine: a config's models alone would take that."""
-    assert not (HEAVY | {"numpy", "pandas", "scipy", "pydantic", "yaml"}) & loaded_after("import unimoe.cli.main")
+    assert not (HEAVY | {"numpy", "pandas", "scipy", "pydantic", "yaml"}) & loaded_after("import unimoe.cli.app")
 
 
 class TestNetworkGuard:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from unimoe.analysis.gates.definitions import Registration
 from unimoe.analysis.gates.registration import REGISTERED, register, registered_in
+from unimoe.analysis.report import remove_report
 from unimoe.errors import DataError
 from unimoe.io import hash_json, read_json, write_sealed
 from unimoe.results import EvalResult, result_files, result_path, write_result
@@ -116,7 +117,8 @@ def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
 
 
 def _remove(folder: Path, places: Mapping[str, Any]) -> None:
-    """Remove the results and gates of a comparison; ``analysis`` is replaced when it is written again."""
+    """Remove a comparison: its analysis, its results, its gates, and the marker last, which says whose they are."""
+    remove_report(folder)
     for path in result_files(folder):
         if path.relative_to(folder).as_posix() in places:
             path.unlink()

@@ -42,6 +42,7 @@ class Parity:
     pairs: int
     largest: float  # the largest absolute difference of two scores
     largest_at: tuple[str, str]  # its query and document
+    span: float  # of all scores, the wider of the two systems'
     mean: float  # of all absolute differences
     kendall_mean: float | None  # over queries, Kendall's tau-b of the two orders; None where none has two documents
     kendall_lowest: tuple[float, str] | None  # the lowest of them, and its query
@@ -50,6 +51,18 @@ class Parity:
     means: tuple[float, float]  # of the metric
     measure: Estimate  # their difference, the second system minus the first
     unfit: str  # why that difference has no test, as a clause; empty where it has one
+
+    @property
+    def relative(self) -> float:
+        """The largest difference as a share of the range: a hundredth is nothing to logits, and much to cosines."""
+        if self.largest == 0:
+            return 0.0
+        return self.largest / self.span if self.span else math.inf
+
+    @property
+    def share_changed(self) -> float:
+        """The share of queries whose first documents change."""
+        return len(self.top_changed) / self.queries
 
 
 def read_scored(path: Path) -> Scored:
@@ -91,6 +104,7 @@ def parity(key: str, first: Scored, second: Scored) -> Parity:
         if len(documents) > 1:
             taus[query] = _tau(one, other)
     pairs = sum(map(len, differences.values()))
+    every = [[score for scores in run.values() for score in scores.values()] for run in (first.run, second.run)]
     farthest = max(differences, key=lambda query: differences[query].max())
     lowest = min(taus, key=lambda query: taus[query], default=None)
     metric = _metric(key, first.result, second.result)
@@ -103,6 +117,7 @@ def parity(key: str, first: Scored, second: Scored) -> Parity:
         pairs=pairs,
         largest=float(differences[farthest].max()),
         largest_at=(farthest, sorted(first.run[farthest])[differences[farthest].argmax()]),
+        span=max(max(scores) - min(scores) for scores in every),
         mean=math.fsum(float(of_query.sum()) for of_query in differences.values()) / pairs,
         kendall_mean=math.fsum(taus.values()) / len(taus) if taus else None,
         kendall_lowest=None if lowest is None else (taus[lowest], lowest),

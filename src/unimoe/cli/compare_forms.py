@@ -107,6 +107,7 @@ def judge_runs(request: Request) -> int:
     if request.output_dir is not None:
         gates = keep(results, gates, _tests(questions), overwrite=request.overwrite) or gates
     analysis = Analysis(results, gates, questions=questions, iterations=request.iterations, seed=request.seed)
+    report = _written(request, analysis)
     if request.as_json:
         _print_json(
             results,
@@ -121,7 +122,7 @@ def judge_runs(request: Request) -> int:
         )
     else:
         _print_verdict(analysis)
-    _report(request, analysis)
+    _say_where(request, report)
     if request.gates is None:
         return 0
     for outcome in analysis.decisive:
@@ -175,6 +176,7 @@ def _tests(questions: Sequence[Question]) -> list[Test]:
 
 
 def _tabulate(request: Request, found: SystemComparison, scored: ScoredSystems | None) -> None:
+    report = _written(request, found.analysis)
     if request.as_json:
         _print_json(
             found.results,
@@ -187,7 +189,7 @@ def _tabulate(request: Request, found: SystemComparison, scored: ScoredSystems |
         )
     else:
         _print_systems(found)
-    _report(request, found.analysis)
+    _say_where(request, report)
 
 
 def _gates(request: Request) -> Registration | None:
@@ -221,14 +223,21 @@ def _score(
     return scored
 
 
-def _report(request: Request, analysis: Analysis) -> None:
-    """Write tables, figures and the report where an output folder is given, and say where they are."""
+def _written(request: Request, analysis: Analysis) -> Path | None:
+    """Write tables, figures and the report where an output folder is given, and return the report's path.
+
+    That comes before the first line is printed: a pager that quits closes the pipe, which ends the command there.
+    """
     if request.output_dir is None:
-        return
+        return None
     from unimoe.analysis.report import write_report
 
-    path = write_report(analysis)
-    (stderr if request.as_json else stdout).print(f"\nReport: {path}", soft_wrap=True)
+    return write_report(analysis)
+
+
+def _say_where(request: Request, report: Path | None) -> None:
+    if report is not None:
+        (stderr if request.as_json else stdout).print(f"\nReport: {report}", soft_wrap=True)
 
 
 def _say_read(run: ScoredRun) -> None:

@@ -69,10 +69,10 @@ def as_runs(baseline: str | None, systems: Sequence[str], datasets: Sequence[str
         _refuse_missing(pattern)
     options = replace(options, datasets=",".join(datasets) or None)
     scored = {
-        index: result_paths(Path(pattern.path)) or reranked(pattern.path, options, "compare")
-        for index, pattern in enumerate(given)
-        if _is_scored(pattern.path)
+        index: result_paths(Path(pattern.path)) for index, pattern in enumerate(given) if _is_scored(pattern.path)
     }
+    models = [index for index, paths in scored.items() if not paths]
+    scored |= zip(models, _reranked([given[index].path for index in models], options), strict=True)
     results = _shared(list(scored.values()), [given[index].path for index in scored])
     first = next(iter(scored.values()))
     patterns = []
@@ -85,6 +85,13 @@ def as_runs(baseline: str | None, systems: Sequence[str], datasets: Sequence[str
             patterns.append(f"{pattern.name}={pattern.path}" if pattern.name else pattern.path)
     judged = [f"{first[key].stem}={_judgments(first[key])}" for key in results]
     return Runs(patterns.pop(0) if baseline else None, patterns, judged)
+
+
+def _reranked(names: Sequence[str], options: ModelOptions) -> list[dict[str, Path]]:
+    try:
+        return reranked(names, options, "compare")
+    except DataError as error:  # an evaluation advises as if it were a command; --output-dir is of comparisons here
+        raise DataError(str(error).replace("--output-dir", "--models-dir")) from None
 
 
 def _is_scored(path: str) -> bool:

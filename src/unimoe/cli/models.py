@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -94,23 +95,41 @@ class ModelOptions:
         return [name for name, value in named.items() if value is not None]
 
 
-def reranked(name: str, options: ModelOptions, command: str) -> dict[str, Path]:
-    """Evaluate a model by reranking, without printing its scores; return its results by ``task/dataset``.
+def reranked(names: Sequence[str], options: ModelOptions, command: str) -> list[dict[str, Path]]:
+    """Evaluate models by reranking, without printing their scores; return the results of each by ``task/dataset``.
 
-    Results that are up to date are kept.
+    Results that are up to date are kept. Before the first model scores, all are checked for what they need.
 
     Raises:
-        UnimoeError: the model or a collection cannot be used; ``command`` was started by torchrun.
+        UnimoeError: a model or a collection cannot be used; ``command`` was started by torchrun.
     """
     from unimoe.evaluation.engines import LocalEngine
     from unimoe.evaluation.evaluate import run_evaluation
+    from unimoe.evaluation.request import asked, refuse_untrained_task, targets
+
+    if not names:
+        return []
+    refuse_torchrun(command)
+    for name in names:
+        if Path(name).is_dir() and not _holds_model(name):
+            raise DataError(f"{name}: holds neither reranking results nor a model; run `unimoe evaluate` first")
+    quiet_libraries()
+    requests, device, engine = [_request(name, options) for name in names], chosen_device(options.device), LocalEngine()
+    for request in requests:
+        for target in targets(request, device, engine):
+            asked(request, target.experiment)
+            refuse_untrained_task(target.load(), request.task)
+    stdout.quiet, before = True, stdout.quiet
+    try:
+        return [run_evaluation(request, device, engine) for request in requests]
+    finally:
+        stdout.quiet = before
+
+
+def _request(name: str, options: ModelOptions) -> EvaluationRequest:
     from unimoe.results import safe_name
 
-    refuse_torchrun(command)
-    if Path(name).is_dir() and not _holds_model(name):
-        raise DataError(f"{name}: holds neither reranking results nor a model; run `unimoe evaluate` first")
-    quiet_libraries()
-    request = evaluation_request(
+    return evaluation_request(
         model=name,
         config=options.config,
         override=options.override,
@@ -121,11 +140,6 @@ def reranked(name: str, options: ModelOptions, command: str) -> dict[str, Path]:
         output_dir=options.output_dir / safe_name(name),
         threads=options.threads,
     )
-    stdout.quiet, before = True, stdout.quiet
-    try:
-        return run_evaluation(request, chosen_device(options.device), LocalEngine())
-    finally:
-        stdout.quiet = before
 
 
 def _holds_model(name: str) -> bool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from unimoe.analysis.parity import Parity
 
 NO_PARITY = 10
-"""The exit code where scores differ by the tolerance or more."""
+"""The exit code where scores differ by the tolerance or more, or more rankings change than may."""
 
 _OUTPUTS = Path("outputs", "parity")
 
@@ -30,8 +30,15 @@ def parity(
     ],
     second: Annotated[str, typer.Argument(metavar="B", help="The same.")],
     tolerance: Annotated[
-        float, typer.Option(min=0, help="Scores may differ by less than this; the exit code is 10 beyond it.")
+        float,
+        typer.Option(min=0, help="Scores may differ by less than this share of their range, else the exit code is 10."),
     ] = 1e-3,
+    ranking_tolerance: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="The first ten documents may change in this share of queries, else the exit code is 10."
+        ),
+    ] = 0.01,
     datasets: Annotated[
         str | None, typer.Option(help="Collections that models are evaluated on, in place of the tier.")
     ] = None,
@@ -51,28 +58,33 @@ def parity(
     For each dataset it prints the largest and mean difference of scores, Kendall's tau of the rankings, the queries
     whose first ten documents change, and the difference of the main measure with its interval. Results are compared
     as they are; a model is evaluated by reranking first, and keeps its results. The exit code is 0 when the largest
-    difference is below the tolerance, else 10.
+    difference, as a share of the range of the scores, is below the tolerance, and no more rankings change than may,
+    else 10.
     """
     from unimoe.analysis.parity import compare_scores
     from unimoe.results.reranked import result_paths
 
-    if not math.isfinite(tolerance):
-        raise UsageError(f"--tolerance {tolerance}: no finite number")
+    for option, given_value in (("--tolerance", tolerance), ("--ranking-tolerance", ranking_tolerance)):
+        if not math.isfinite(given_value):
+            raise UsageError(f"{option} {given_value}: no finite number")
     sides = [(name, result_paths(Path(name))) for name in (first, second)]
     options = ModelOptions(output_dir or _OUTPUTS, eval_tier, datasets, config, override, max_queries, device, threads)
     if (given := options.given()) and all(paths for _, paths in sides):
         raise UsageError(f"{given[0]} is for models, and both sides are results; leave it out")
-    found = [paths or reranked(name, options, "parity") for name, paths in sides]
+    scored = iter(reranked([name for name, paths in sides if not paths], options, "parity"))
+    found = [paths or next(scored) for _, paths in sides]
     comparisons = compare_scores(*found)
     if alone := sorted(found[0].keys() ^ found[1].keys()):
         stderr.print(f"not compared, since one side alone has it: {', '.join(alone)}", soft_wrap=True)
     if as_json:
-        stdout.out(json.dumps(parity_json(comparisons, tolerance), ensure_ascii=False, allow_nan=False))
+        stdout.out(
+            json.dumps(parity_json(comparisons, tolerance, ranking_tolerance), ensure_ascii=False, allow_nan=False)
+        )
     else:
         for comparison in comparisons:
             stdout.out("\n".join(parity_lines(comparison)))
-        stdout.out(verdict_line(comparisons, tolerance))
-    if max(comparison.largest for comparison in comparisons) >= tolerance:
+        stdout.out(verdict_line(comparisons, tolerance, ranking_tolerance))
+    if not _within(comparisons, tolerance, ranking_tolerance):
         raise typer.Exit(NO_PARITY)
 
 
@@ -84,7 +96,7 @@ def parity_lines(found: Parity) -> list[str]:
     query, document = found.largest_at
     lines.append(f"  scores         {found.pairs:,} pairs of {found.queries:,} queries")
     lines.append(f"  difference     largest {found.largest:.3g} (query {query}, document {document})")
-    lines.append(f"                 mean {found.mean:.3g}")
+    lines.append(f"                 mean {found.mean:.3g}; the scores' range is {found.span:.3g}")
     if found.kendall_mean is not None and found.kendall_lowest is not None:
         low, where = found.kendall_lowest
         lines.append(f"  Kendall's tau  mean {found.kendall_mean:.4f}, lowest {low:.4f} (query {where})")
@@ -97,8 +109,10 @@ def parity_lines(found: Parity) -> list[str]:
     return lines
 
 
-def parity_json(found: Sequence[Parity], tolerance: float) -> dict[str, Any]:
+def parity_json(found: Sequence[Parity], tolerance: float, ranking_tolerance: float) -> dict[str, Any]:
     """Return comparisons as plain data."""
+    from unimoe.io import finite
+
     datasets = [
         {
             "key": one.key,
@@ -107,6 +121,8 @@ def parity_json(found: Sequence[Parity], tolerance: float) -> dict[str, Any]:
             "pairs": one.pairs,
             "largest_difference": one.largest,
             "largest_at": {"query": one.largest_at[0], "document": one.largest_at[1]},
+            "range": one.span,
+            "relative_difference": finite(one.relative),
             "mean_difference": one.mean,
             "kendall_mean": one.kendall_mean,
             "kendall_lowest": one.kendall_lowest and one.kendall_lowest[0],
@@ -119,15 +135,36 @@ def parity_json(found: Sequence[Parity], tolerance: float) -> dict[str, Any]:
         }
         for one in found
     ]
-    largest = max((one.largest for one in found), default=0.0)
-    return {"tolerance": tolerance, "largest": largest, "within": largest < tolerance, "datasets": datasets}
+    return {
+        "tolerance": tolerance,
+        "ranking_tolerance": ranking_tolerance,
+        "largest": max((one.largest for one in found), default=0.0),
+        "within": _within(found, tolerance, ranking_tolerance),
+        "datasets": datasets,
+    }
 
 
-def verdict_line(found: Sequence[Parity], tolerance: float) -> str:
-    """Return a sentence about the largest difference and the tolerance."""
-    worst = max(found, key=lambda one: one.largest)
-    if worst.largest < tolerance:
-        return f"parity: no score differs by {tolerance:g} or more"
-    alike = all(one.kendall_lowest is None or one.kendall_lowest[0] == 1.0 for one in found)
-    why = "; the order is the same, so the scores may be on two scales, as a margin and a probability are"
-    return f"no parity: scores differ by up to {worst.largest:.3g} ({worst.key}), tolerance {tolerance:g}{why * alike}"
+def verdict_line(found: Sequence[Parity], tolerance: float, ranking_tolerance: float) -> str:
+    """Return a sentence about scores and one about rankings, each with its tolerance."""
+    far, changed = max(found, key=lambda one: one.relative), max(found, key=lambda one: one.share_changed)
+    rankings = f"the first ten documents change in {len(changed.top_changed):,} of {changed.queries:,} queries"
+    if _within(found, tolerance, ranking_tolerance):
+        return f"parity: no score differs by {tolerance:g} of the scores' range or more, and {rankings}"
+    reasons = []
+    if far.relative >= tolerance:
+        alike = all(one.kendall_lowest is None or one.kendall_lowest[0] == 1.0 for one in found)
+        reasons.append(
+            f"scores differ by up to {far.largest:.3g}, {far.relative:.2g} of their range ({far.key}), "
+            f"tolerance {tolerance:g}"
+        )
+        if alike:
+            reasons.append(
+                "the order is the same, so the scores may be on two scales, as a margin and a probability are"
+            )
+    if changed.share_changed > ranking_tolerance:
+        reasons.append(f"{rankings} ({changed.key}), tolerance {ranking_tolerance:g} of them")
+    return f"no parity: {'; '.join(reasons)}"
+
+
+def _within(found: Sequence[Parity], tolerance: float, ranking_tolerance: float) -> bool:
+    return all(one.relative < tolerance and one.share_changed <= ranking_tolerance for one in found)

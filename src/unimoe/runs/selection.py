@@ -25,6 +25,7 @@ PLACE = "{dataset}"  # what a pattern holds in place of a dataset's name
 
 _WILDCARD = re.compile(r"[*?\[]")
 _WILDCARDS = re.compile(r"(\*+|\?|\[[^\]]*\])")
+_ANY = ".*"  # what a star matches, as a regular expression
 _EXTENSIONS = re.compile(r"(\.(trec|run|res|txt|tsv))?(\.gz)?$")
 
 
@@ -87,7 +88,8 @@ class Pattern:
         plain = Path(self.path.replace(PLACE, dataset))
         if plain.is_file() or not _WILDCARD.search(self.path):
             return [plain]
-        found = glob.glob(self.path.replace(PLACE, glob.escape(dataset)), recursive=True)  # noqa: PTH207 - any root
+        once = re.sub(r"(\*\*/)+", "**/", self.path)  # glob goes through all folders again for each
+        found = glob.glob(once.replace(PLACE, glob.escape(dataset)), recursive=True)  # noqa: PTH207 - any root
         files = [Path(path) for path in found if Path(path).is_file()]
         if not files:
             raise DataError(f"{self.option} {plain}: no file matches; check the pattern, and quote it from the shell")
@@ -95,10 +97,19 @@ class Pattern:
 
     def template(self, path: Path, dataset: str) -> str:
         """Return the path of one of the files with ``{dataset}`` where the name of the dataset is."""
-        texts = str(Path(self.path)).split(PLACE)
-        held = ("".join(map(_expression, _WILDCARDS.split(text))) for text in texts)
-        found = re.fullmatch(re.escape(dataset).join(f"({part})" for part in held), str(path))
-        return PLACE.join(found.groups()) if found else str(path)
+        expressions = map(_expression, _WILDCARDS.split(str(Path(self.path))))
+        named = "".join(expressions).replace(re.escape(PLACE), f"({re.escape(dataset)})")
+        # What a star matched is not tried again for the next one, as in fnmatch, or thirty stars would take years.
+        first, *texts = named.split(_ANY)
+        texts[:-1] = [f"(?>{_ANY}?{text})" for text in texts[:-1]]
+        texts[-1:] = [f"{_ANY}{text}" for text in texts[-1:]]
+        found = re.fullmatch("".join([first, *texts]), str(path))
+        if not found:
+            return str(path)
+        spans = [found.span(group) for group in range(1, found.re.groups + 1)]
+        ends = [0, *(end for _, end in spans)]
+        starts = [*(start for start, _ in spans), len(found[0])]
+        return PLACE.join(found[0][end:start] for end, start in zip(ends, starts, strict=True))
 
 
 def judgments(content: QrelsContent, dataset: str | None = None, level: int | None = None) -> Judgments:
@@ -253,7 +264,7 @@ def _refuse_unusable(name: str) -> None:
 
 def _expression(part: str) -> str:
     """Return a wildcard as a regular expression that matches what it does and more; other text as it is."""
-    return ".*" if part[:1] == "*" else "." if part[:1] in ("?", "[") else re.escape(part)
+    return _ANY if part[:1] == "*" else "." if part[:1] in ("?", "[") else re.escape(part)
 
 
 def _without_seed(part: str) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
-from support.compare_command import Arms, compare_arms, judged, words_of
+from support.compare_command import MAIN, Arms, compare_arms, judged, words_of
 from support.scripts import Done, assert_refused, call_script
 
 GATE = """
@@ -79,6 +83,35 @@ class TestFolder:
         assert again.returncode == 0
         for key in ("label", "interval", "confidence"):
             assert gate[key] == judged(arms, *NAMED)["gate"][key]
+
+    def test_a_pager_that_quits_leaves_the_whole_of_the_new_comparison(self, arms: Arms, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        compare_arms(arms, "--output-dir", out)
+        (out / "analysis" / "notes.txt").write_text("mine", encoding="utf-8")
+        command = [sys.executable, MAIN, "compare", "--specialist", *arms[1], "--joint", *arms[0], "--qrels", arms[2]]
+        with subprocess.Popen([*command, "--output-dir", out, "--overwrite"], stdout=subprocess.PIPE) as ending:
+            assert ending.stdout is not None
+            ending.stdout.close()
+        new = compare_arms((arms[1], arms[0], arms[2]), "--output-dir", tmp_path / "new")
+        assert new.returncode == 0, new.stderr
+        for name in ("comparison.json", "analysis/tables/comparison.csv"):
+            assert (out / name).read_bytes() == (tmp_path / "new" / name).read_bytes()
+        assert f"--specialist {arms[1][0]}" in (out / "analysis" / "report.md").read_text(encoding="utf-8")
+        assert (out / "analysis" / "notes.txt").exists()
+
+    def test_a_comparison_that_cannot_be_written_leaves_nothing_of_the_one_before(
+        self, arms: Arms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        out = tmp_path / "out"
+        compare_arms(arms, "--output-dir", out)
+
+        def full(_: object) -> NoReturn:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr("unimoe.analysis.report.write_report", full)
+        done = compare_arms((arms[1], arms[0], arms[2]), "--output-dir", out, "--overwrite")
+        assert_refused(done, 3, "no room is left")
+        assert not list((out / "analysis").iterdir())
 
     @pytest.mark.usefixtures("without_report")
     def test_the_same_call_again_is_fine(self, arms: Arms, tmp_path: Path) -> None:

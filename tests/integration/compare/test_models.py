@@ -111,6 +111,15 @@ def test_results_of_other_data_are_not_compared(data: Path, tmp_path: Path) -> N
     assert_refused(compare(data, *mixed, *place), 3, "max_queries differs: 3 in lengths; None in ce")
 
 
+def test_another_evaluation_in_the_models_folder_is_refused_with_the_option_that_helps(
+    data: Path, tmp_path: Path
+) -> None:
+    asked = ["--systems", "python:my_compared:lengths", "python:my_compared:short", "--dataset", "toy"]
+    place = ["--models-dir", str(tmp_path)]
+    assert compare(data, *asked, *place, "--max-queries", "3").returncode == 0
+    assert_refused(compare(data, *asked, *place), 3, "max_queries 3 there, None here", "choose another --models-dir")
+
+
 def test_options_of_models_belong_to_models(data: Path, tmp_path: Path) -> None:
     done = compare(data, "--systems", "a.trec", "b.trec", "--qrels", "q.tsv", "--max-queries", "3")
     assert_refused(done, 2, "--max-queries is for models by name, and there are none; leave it out")

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
-from support.compare_command import DATASETS, compare, words_of
+from support.compare_command import DATASETS, MAIN, compare, words_of
 from support.runs import (
     SYSTEMS,
     dataset_options,
+    random_qrels,
+    random_run,
     write_systems,
 )
 from support.scripts import Done, call_script
 
 from unimoe.analysis import compare as public
 from unimoe.metrics import score_run
-from unimoe.trec import read_qrels, read_run
+from unimoe.trec import read_qrels, read_run, write_qrels, write_run
 
 
 def of_systems(folder: Path) -> list[str]:
@@ -32,6 +36,54 @@ def of_systems(folder: Path) -> list[str]:
         *("--baseline", f"{where}/bm25.trec", "--systems", f"{where}/splade.trec", f"{where}/colbert-*.trec"),
         f"mono={where}/mono-seed[123].trec",
     ]
+
+
+@pytest.mark.parametrize("pattern", ["*a" * 30 + "*.trec", "**/" * 30 + "mono.trec"])
+def test_a_pattern_of_thirty_stars_takes_no_time(tmp_path: Path, pattern: str) -> None:
+    deep = tmp_path.joinpath(*["x"] * 12, "y")
+    deep.mkdir(parents=True)
+    qrels = random_qrels(8, np.random.default_rng(0))
+    write_qrels(tmp_path / "q.qrels", qrels)
+    for place, noise in (
+        (deep / "mono.trec", 1.0),
+        (tmp_path / f"{'a' * 40}.trec", 2.0),
+        (tmp_path / "bm25.trec", 3.0),
+    ):
+        write_run(place, random_run(qrels, noise, np.random.default_rng(1)), tag="t")
+    command = [sys.executable, MAIN, "compare", "--qrels", "q.qrels", "--systems", "bm25.trec", f"mono={pattern}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        {"PYTHONIOENCODING": "ascii"},
+        {"PYTHONIOENCODING": "latin-1"},
+    ],
+    ids=["the C locale", "ascii", "latin-1"],
+)
+def test_terminals_of_other_encodings_show_escapes(systems: Path, encoding: dict[str, str]) -> None:
+    """None of them has the minus sign of the tables, and latin-1 alone the letter of the name."""
+    name = "modèle" if "PYTHONIOENCODING" in encoding else "model"
+    given = [*dataset_options(systems, ["dl19"]), "--baseline", systems / "dl19" / "bm25.trec"]
+    command = [sys.executable, MAIN, "compare", *given, "--systems", f"{name}={systems}/dl19/mono-seed1.trec"]
+    variables = {**os.environ, **encoding}
+    text = subprocess.run(command, capture_output=True, env=variables, check=False)
+    assert text.returncode == 0, text.stderr.decode()
+    done = subprocess.run([*command, "--json"], capture_output=True, env=variables, check=True)
+    found = json.loads(done.stdout.decode(encoding.get("PYTHONIOENCODING", "ascii")))
+    assert name in {row["system"] for row in found["scores"]}
+
+
+def test_a_name_that_the_locale_cannot_read_is_refused_with_what_helps(systems: Path) -> None:
+    command = [sys.executable, MAIN, "compare", "--qrels", "q", "--systems", "modèle=a.trec", "b.trec"]
+    variables = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(command, capture_output=True, env=variables, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "set PYTHONUTF8=1" in done.stderr
 
 
 class TestTableOfSystems:

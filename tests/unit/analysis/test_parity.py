@@ -42,7 +42,10 @@ class TestNumbers:
         found = parity(KEY, scored(scores()), scored(scores(), "b"))
         assert (found.largest, found.mean, found.kendall_mean, found.top_changed) == (0.0, 0.0, 1.0, [])
         assert (found.queries, found.pairs, found.measure.value) == (12, 144, 0.0)
-        assert verdict_line([found], 1e-9) == "parity: no score differs by 1e-09 or more"
+        assert verdict_line([found], 1e-9, 0.0) == (
+            "parity: no score differs by 1e-09 of the scores' range or more, and the first ten documents change in 0 "
+            "of 12 queries"
+        )
 
     def test_the_largest_difference_is_named_and_the_mean_is_over_all_pairs(self) -> None:
         other = changed(changed(scores(), "q003", "d05", -0.5), "q007", "d01", 0.25)
@@ -93,13 +96,18 @@ class TestNumbers:
     def test_another_scale_with_the_same_order_is_named(self) -> None:
         squashed = {q: {d: 1 / (1 + np.exp(-s)) for d, s in own.items()} for q, own in scores().items()}
         found = parity(KEY, scored(scores()), scored(squashed, "b"))
-        assert "as a margin and a probability are" in verdict_line([found], 1e-3)
-        assert "as a margin" not in verdict_line([parity(KEY, scored(scores()), scored(scores(1), "b"))], 1e-3)
+        assert "as a margin and a probability are" in verdict_line([found], 1e-3, 0.0)
+        assert "as a margin" not in verdict_line([parity(KEY, scored(scores()), scored(scores(1), "b"))], 1e-3, 0.0)
 
     def test_plain_data_says_whether_it_is_within(self) -> None:
         found = parity(KEY, scored(scores()), scored(changed(scores(), "q003", "d05", 0.5), "b"))
-        assert (parity_json([found], 0.6)["within"], parity_json([found], 0.4)["within"]) == (True, False)
-        (one,) = parity_json([found], 0.6)["datasets"]
+        other = changed(scores(), "q003", "d05", 0.5)
+        every = [score for own in other.values() for score in own.values()]
+        share = 0.5 / (max(every) - min(every))
+        within = [parity_json([found], tolerance * share, 1.0)["within"] for tolerance in (1.01, 0.99)]
+        assert within == [True, False]
+        (one,) = parity_json([found], 0.6, 1.0)["datasets"]
+        assert one["relative_difference"] == pytest.approx(share)
         assert one["largest_at"] == {"query": "q003", "document": "d05"}
         assert one["systems"] == ["a (smollm2@0123456789abcdef)", "b (smollm2@0123456789abcdef)"]
 

@@ -10,7 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib as mpl
+try:
+    import matplotlib as mpl
+except ValueError as error:
+    from unimoe.errors import UsageError
+
+    raise UsageError(
+        f"matplotlib, which draws the figures, refuses its settings: {error}; correct MPLBACKEND or matplotlibrc, or "
+        "remove it"
+    ) from None
 from matplotlib.figure import Figure
 
 from unimoe.analysis.analysis import Analysis

@@ -24,6 +24,7 @@ DPI = 150  # of PNG files, and of images within PDF and SVG
 _SVG = "http://www.w3.org/2000/svg"
 _XLINK = "http://www.w3.org/1999/xlink"
 _PAGE_WIDE = (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _BLACK = re.compile(r"#000000\b")
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")
 
@@ -35,6 +36,7 @@ def save(figure: Figure, stem: Path) -> Path:
         for text in figure.findobj(Text):
             if isinstance(text, Text):
                 text.set_fontfeatures(["-liga"])  # a ligature makes the PDF embed a second font, 0.2 s a file
+                text.set_text(_CONTROL.sub("\ufffd", text.get_text()))  # XML, and so SVG, holds no control characters
         figure.dpi = DPI
         with atomic_path(png) as temporary:
             FigureCanvasAgg(figure).print_png(temporary, pil_kwargs={"format": "png", "compress_level": 4})  # type: ignore[no-untyped-call]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Literal
 
+import matplotlib as mpl
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -31,6 +32,8 @@ LINE = 0.135  # height of a line of text, in inches
 NEUTRAL = "#808080"  # seen on white and on black
 
 STYLE: dict[Any, Any] = {
+    # A matplotlibrc of the user's must not change a report, or call for LaTeX. The backend is never used.
+    **{name: value for name, value in mpl.rcParamsDefault.items() if not name.startswith("backend")},
     "font.family": FONT,  # one alone: the PDF backend embeds every font of a list, 0.2 s each
     "font.size": FONT_SIZE,
     "axes.titlesize": FONT_SIZE,

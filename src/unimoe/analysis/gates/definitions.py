@@ -51,6 +51,16 @@ def _distinct(values: list[Any]) -> list[Any]:
 Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(_distinct)]
 
 
+def _share(value: float) -> float:
+    if value >= 1:
+        raise ValueError(f"{value:g} means {value * 100:g} %; {value:g} % is written {value / 100:g}")
+    return value
+
+
+Share = Annotated[float, Field(ge=0), AfterValidator(_share)]
+PositiveShare = Annotated[Positive, AfterValidator(_share)]
+
+
 class _Gate(Section):
     """What every gate has. With several datasets the value is their mean, in which CQADupStack's forums count once."""
 
@@ -100,8 +110,8 @@ class InterferenceGate(_Gate):
     specialist: Text
     joint: Text
     specialist_must_beat: Text | None = None
-    pass_at: Positive = 0.02  # a ratio, .02 for 2 %
-    fail_below: Positive = 0.01  # a ratio, at most ``pass_at``
+    pass_at: PositiveShare = 0.02  # a ratio, .02 for 2 %
+    fail_below: PositiveShare = 0.01  # a ratio, at most ``pass_at``
     across: Averaging = "mean_of_tirs"  # with several datasets: this, or the TIR of the arms' mean scores
 
     @model_validator(mode="after")
@@ -154,7 +164,7 @@ class _DifferenceGate(_Gate):
     specialist_must_beat: ClassVar[None] = None  # no key of such a gate, but every gate can be asked for it
     system: Text
     baseline: Text
-    margin: Annotated[float, Field(ge=0)]
+    margin: Share
 
     @property
     def arms(self) -> tuple[str, str]:
@@ -193,7 +203,7 @@ class EquivalenceGate(_DifferenceGate):
     """System and baseline differ by at most ``margin`` either way: two one-sided tests (Schuirmann 1987)."""
 
     kind: Literal["equivalence"]
-    margin: Positive
+    margin: PositiveShare
 
     @property
     def cutoffs(self) -> tuple[float, ...]:

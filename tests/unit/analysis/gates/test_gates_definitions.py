@@ -37,6 +37,8 @@ def test_the_hash_follows_the_content(tmp_path: Path) -> None:
         ({"datasets": []}, ["gates.it.datasets"]),
         ({"datasets": ["a", "a"]}, ["gates.it.datasets", "'a' is listed twice"]),
         ({"seeds": [0, 1, 1]}, ["gates.it.seeds", "1 is listed twice"]),
+        ({"pass_at": 2.0}, ["gates.it.pass_at", "2 means 200 %; 2 % is written 0.02"]),
+        ({"fail_below": 1.0}, ["gates.it.fail_below", "1 means 100 %; 1 % is written 0.01"]),
         ({"pass_at": "2 %"}, ["gates.it.pass_at", "number"]),
     ],
 )
@@ -58,6 +60,12 @@ def test_a_margin_of_zero_is_a_claim_but_for_equivalence(tmp_path: Path) -> None
         assert register(tmp_path, **DIFFERENCE | {"kind": kind, "margin": 0.0}).gates["it"].cutoffs == (0.0,)
     with pytest.raises(DataError, match=r"gates\.it\.margin"):
         register(tmp_path, **DIFFERENCE | {"kind": "equivalence", "margin": 0.0})
+
+
+@pytest.mark.parametrize("kind", ["superiority", "non_inferiority", "equivalence"])
+def test_a_margin_in_points_is_refused_with_how_it_is_written(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(DataError, match=r"gates\.it\.margin: 2 means 200 %; 2 % is written 0\.02"):
+        register(tmp_path, **DIFFERENCE | {"kind": kind, "margin": 2.0})
 
 
 def test_cutoffs_ascend_and_without_room_for_marginal_there_is_one(tmp_path: Path) -> None:

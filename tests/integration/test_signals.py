@@ -1,0 +1,156 @@
+"""Ctrl-C and SIGTERM end a command with one line and exit code 130, wherever they come."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support.reranking import invented, write_invented
+from support.scripts import Done
+
+LINE = "error: stopped; run the same command again to go on from what is done\n"
+COMMAND = """
+import os, signal, sys, time
+from pathlib import Path
+import typer
+from unimoe.console import run
+from unimoe.io import atomic_path
+
+app = typer.Typer()
+begun = Path("begun").touch
+
+@app.command()
+def main() -> None:
+{work}
+
+run(app)
+"""
+NOT_TO_BE_STOPPED = """
+while True:
+    try:
+        Path("begun").touch()
+        time.sleep(0.01)
+    except BaseException:
+        pass
+"""
+FUNCTIONS = """
+import time
+from pathlib import Path
+
+def slow(pairs):
+    Path("begun").touch()
+    time.sleep(60)
+
+def stubborn(pairs):
+"""
+
+
+def stopped(folder: Path, command: list[str], number: int = signal.SIGTERM, **environment: str) -> Done:
+    """How a command ends that gets a signal once it has made the file ``begun``."""
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (folder / "begun").exists() and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(number)
+    try:
+        out, err = process.communicate(timeout=40)
+        return Done(process.returncode, out, err)
+    finally:
+        process.kill()
+
+
+def indented(code: str) -> str:
+    return "".join(f"    {line}\n" for line in code.strip().splitlines())
+
+
+def stopped_at(folder: Path, work: str, number: int = signal.SIGTERM) -> Done:
+    return stopped(folder, [sys.executable, "-c", COMMAND.format(work=indented(work))], number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_command_with_a_line_and_no_temporary_file(tmp_path: Path, number: int) -> None:
+    work = """
+with atomic_path(Path("some.json")):
+    begun()
+    time.sleep(60)
+"""
+    done = stopped_at(tmp_path, work, number)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", LINE)
+    assert [path.name for path in tmp_path.iterdir()] == ["begun"]
+
+
+def test_a_signal_in_a_destructor_ends_it_all_the_same(tmp_path: Path) -> None:
+    work = """
+class Slow:
+    def __del__(self):
+        begun()
+        time.sleep(1)
+slow = Slow()
+del slow
+time.sleep(60)
+"""
+    done = stopped_at(tmp_path, work)
+    assert (done.returncode, done.stderr) == (130, LINE)
+
+
+def test_a_command_that_swallows_every_exception_is_cut_off(tmp_path: Path) -> None:
+    done = stopped_at(tmp_path, NOT_TO_BE_STOPPED)
+    assert (done.returncode, done.stderr) == (130, LINE)
+
+
+def test_a_thread_that_does_not_end_is_cut_off(tmp_path: Path) -> None:
+    work = """
+import threading
+threading.Thread(target=time.sleep, args=(60,)).start()
+begun()
+time.sleep(60)
+"""
+    done = stopped_at(tmp_path, work)
+    assert (done.returncode, done.stderr) == (130, LINE)
+
+
+@pytest.mark.parametrize("then", ["pass", "raise ValueError", "raise DataError('of what did not happen')"])
+def test_a_signal_that_was_swallowed_is_what_the_command_ends_with(tmp_path: Path, then: str) -> None:
+    work = f"""
+from unimoe.errors import DataError
+try:
+    begun()
+    time.sleep(60)
+except BaseException:
+    {then}
+"""
+    done = stopped_at(tmp_path, work)
+    assert (done.returncode, done.stderr) == (130, LINE)
+
+
+def test_a_signal_during_imports_ends_the_command(tmp_path: Path) -> None:
+    swallowing = "\n".join(["import time", "from pathlib import Path", NOT_TO_BE_STOPPED])
+    for name, code in (("once", "import time\nopen('begun', 'w').close()\ntime.sleep(60)\n"), ("always", swallowing)):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "typer.py").write_text(code, "utf-8")
+        done = stopped(folder, [sys.executable, "-m", "unimoe", "--help"], signal.SIGINT, PYTHONPATH=str(folder))
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", LINE)
+
+
+@pytest.mark.parametrize("function", ["slow", "stubborn"])
+def test_a_signal_within_a_users_function_is_not_the_functions_error(tmp_path: Path, function: str) -> None:
+    write_invented(tmp_path / "toy", invented(documents=15, queries=8))
+    (tmp_path / "functions.py").write_text(FUNCTIONS + indented(NOT_TO_BE_STOPPED), "utf-8")
+    asked = ["evaluate", "--model", f"python:functions:{function}", "--datasets", "toy", "--output-dir", "out"]
+    places = {"UNIMOE_DATA": str(tmp_path), "UNIMOE_CACHE": str(tmp_path / "cache")}
+    done = stopped(tmp_path, [sys.executable, "-m", "unimoe", *asked], **places)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.endswith(LINE)
+    assert "raised" not in done.stderr
