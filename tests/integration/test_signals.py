@@ -150,7 +150,7 @@ def test_a_signal_within_a_users_function_is_not_the_functions_error(tmp_path: P
     (tmp_path / "functions.py").write_text(FUNCTIONS + indented(NOT_TO_BE_STOPPED), "utf-8")
     asked = ["evaluate", "--model", f"python:functions:{function}", "--datasets", "toy", "--output-dir", "out"]
     places = {"UNIMOE_DATA": str(tmp_path), "UNIMOE_CACHE": str(tmp_path / "cache")}
-    done = stopped(tmp_path, [sys.executable, "-m", "unimoe", *asked], **places)
+    done = stopped(tmp_path, [sys.executable, "-m", "unimoe", *asked], signal.SIGTERM, **places)
     assert done.returncode == 130, done.stderr
     assert done.stderr.endswith(LINE)
     assert "raised" not in done.stderr

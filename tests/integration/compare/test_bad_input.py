@@ -88,8 +88,9 @@ class TestBadInput:
 
     def test_a_folder_in_place_of_a_file(self, arms: Arms, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.chdir(tmp_path)
-        for runs, joint, qrels in ((".", arms[1][0], arms[2]), (arms[0][0], ".", arms[2]), (*arms[0], ".")):
-            done = compare("--specialist", runs, "--joint", joint, "--qrels", qrels)
+        (first, *_), (second, *_), judged = arms
+        for runs, joint, qrels in ((".", second, judged), (first, ".", judged), (first, second, ".")):
+            done = compare("--specialist", str(runs), "--joint", str(joint), "--qrels", str(qrels))
             assert_refused(done, 3, ".: cannot be read (Is a directory)")
         assert_refused(call_script(MAIN, "evaluate-run", arms[0][0], "."), 3, ".: cannot be read (Is a directory)")
 

@@ -88,8 +88,8 @@ class TestFolder:
         out = tmp_path / "out"
         compare_arms(arms, "--output-dir", out)
         (out / "analysis" / "notes.txt").write_text("mine", encoding="utf-8")
-        command = [sys.executable, MAIN, "compare", "--specialist", *arms[1], "--joint", *arms[0], "--qrels", arms[2]]
-        with subprocess.Popen([*command, "--output-dir", out, "--overwrite"], stdout=subprocess.PIPE) as ending:
+        given = ["--specialist", *arms[1], "--joint", *arms[0], "--qrels", arms[2], "--output-dir", out, "--overwrite"]
+        with subprocess.Popen([sys.executable, MAIN, "compare", *map(str, given)], stdout=subprocess.PIPE) as ending:
             assert ending.stdout is not None
             ending.stdout.close()
         new = compare_arms((arms[1], arms[0], arms[2]), "--output-dir", tmp_path / "new")

@@ -68,7 +68,8 @@ def test_terminals_of_other_encodings_show_escapes(systems: Path, encoding: dict
     """None of them has the minus sign of the tables, and latin-1 alone the letter of the name."""
     name = "modèle" if "PYTHONIOENCODING" in encoding else "model"
     given = [*dataset_options(systems, ["dl19"]), "--baseline", systems / "dl19" / "bm25.trec"]
-    command = [sys.executable, MAIN, "compare", *given, "--systems", f"{name}={systems}/dl19/mono-seed1.trec"]
+    options = [*map(str, given), "--systems", f"{name}={systems}/dl19/mono-seed1.trec"]
+    command = [sys.executable, MAIN, "compare", *options]
     variables = {**os.environ, **encoding}
     text = subprocess.run(command, capture_output=True, env=variables, check=False)
     assert text.returncode == 0, text.stderr.decode()
