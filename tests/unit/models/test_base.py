@@ -5,6 +5,7 @@ import json
 import shutil
 from logging import CRITICAL, WARNING
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -192,7 +193,7 @@ class TestRefusals:
     def test_a_model_of_another_build(self, folder: Path) -> None:
         from transformers import BertConfig, BertLMHeadModel
 
-        sizes = {"vocab_size": 400, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        sizes: dict[str, Any] = {"vocab_size": 400, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
         BertLMHeadModel(BertConfig(**sizes, is_decoder=True)).save_pretrained(folder)
         assert "a BertLMHeadModel has no decoder layers at model.layers" in refusal(folder)
 
