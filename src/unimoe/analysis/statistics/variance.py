@@ -119,7 +119,8 @@ class Terms:
         of_queries, of_runs = self._freedoms
         may_be, weights = np.zeros(1), np.ones(1)
         for run, freedom in zip(self.run, of_runs, strict=True):
-            ratio = np.geomspace(*2.0 / freedom * gammaincinv(freedom / 2.0, _ENDS), _POINTS)
+            low, high = 2.0 / freedom * gammaincinv(freedom / 2.0, _ENDS)
+            ratio = np.geomspace(low, high, _POINTS)
             density = np.exp(freedom / 2.0 * (np.log(ratio) - ratio + 1.0))
             may_be = np.add.outer(may_be, run / ratio).ravel()
             weights = np.multiply.outer(weights, density / density.sum()).ravel()
