@@ -29,7 +29,6 @@ from unimoe.io import atomic_dir, write_text
 __all__ = ["SUBFOLDER", "gather", "write_figures", "write_report", "write_tables"]
 
 
-
 def write_report(analysis: Analysis) -> Path:
     """Write the whole analysis in place of an earlier one, and return ``report.html``; ``report.md`` lies beside it.
 
