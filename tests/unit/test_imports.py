@@ -68,10 +68,11 @@ ALLOWED: dict[str, set[str]] = {
     "schema": {"checksums", "errors", "io"},
     "grouping": set(),
     "background": {"errors"},
-    "results": {"checksums", "errors", "io", "limits", "schema"},
+    "results": {"checksums", "errors", "grouping", "io", "limits", "schema"},
+    "stopping": set(),
     "provenance": {"results"},
     "processes": {"errors"},
-    "console": {"errors", "limits"},
+    "console": {"errors", "limits", "stopping"},
     "runs": {"errors", "grouping", "io", "limits", "trec", "collection_card", "metrics", "results"},
     "checkpoint": {"errors", "io", "config", "results"},
     "data": FOUNDATION,
@@ -93,7 +94,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"engine", "run_record", "training_job"}
     | {"training", "systems", "tiers", "evaluation", "analysis"},
     "api": MAIN_LINE - {"experiment", "losses", "training", "runs"},
-    "cli": MAIN_LINE,
+    "cli": MAIN_LINE | {"stopping"},
     "studies": MAIN_LINE - {"experiment", "runs"},
     "__main__": {"cli"},
 }
