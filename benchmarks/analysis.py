@@ -26,8 +26,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.checksums import sealed
-from unimoe.io import ensure_dir, write_text
+from unimoe.core.checksums import sealed
+from unimoe.core.io import ensure_dir, write_text
 from unimoe.metrics import DEFAULT_METRICS
 from unimoe.results import EvalResult, Identity, Provenance, TrainingBudget, arm_dir, by_query_id, write_result
 from unimoe.results.details import DrillDown, QueryDetail

@@ -29,7 +29,7 @@ from ranx.statistical_tests import fisher_randomization_test
 from scipy.stats import bootstrap
 
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
-from unimoe.provenance import processor_name
+from unimoe.results.provenance import processor_name
 
 QUERIES, COMPARISONS, ITERATIONS, ROUNDS = 6_980, 6, 10_000, 5
 BATCHES = (8, 16, 32, 64, 256)

@@ -118,7 +118,7 @@ def _model_server(journal: Path) -> Iterator[str]:
     """Serve a tiny model that writes down what it has answered, the probe texts apart: each run asks for those."""
     from support.model_server import ModelServer, serve
 
-    from unimoe.io import hash_json
+    from unimoe.core.io import hash_json
     from unimoe.models.served.probe import PROBE_TEXTS
 
     class Asked(list[tuple[str, Any]]):

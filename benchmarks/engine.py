@@ -37,25 +37,25 @@ from typing import Any
 import psutil
 import torch
 
+from unimoe.cluster.cluster import Assignment, Cluster
+from unimoe.cluster.dispatch import Arrived, Dispatcher, Event, Lost, Replied, Seat
+from unimoe.cluster.ray_pool import Hire, RayPool
+from unimoe.cluster.schedule import Unit
+from unimoe.cluster.units import UnitStore
 from unimoe.config import BM25Config, Experiment
 from unimoe.config.files import load_experiment
+from unimoe.core.trec import Run, head
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.collection import Collection
-from unimoe.engine.cluster import Assignment, Cluster
-from unimoe.engine.dispatch import Arrived, Dispatcher, Event, Lost, Replied, Seat
-from unimoe.engine.ray_pool import Hire, RayPool
-from unimoe.engine.schedule import Unit
-from unimoe.engine.units import UnitStore
 from unimoe.evaluation.recipes import zero_shot_recipe
+from unimoe.evaluation.reranking.cluster_model import ClusterModel
+from unimoe.evaluation.reranking.rerank import rerank_run
+from unimoe.evaluation.reranking.rerankers import reranker_of
+from unimoe.evaluation.reranking.shards import ShardStore
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.device import choose_dtype, describe_device
 from unimoe.models.loader import ModelLoader
-from unimoe.reranking.cluster_model import ClusterModel
-from unimoe.reranking.rerank import rerank_run
-from unimoe.reranking.rerankers import reranker_of
-from unimoe.reranking.shards import ShardStore
 from unimoe.retrieval.bm25 import cached_bm25_run
-from unimoe.trec import Run, head
 
 QUERIES, LAYERS, MAX_LENGTH = 20, 4, 128
 SHARDS, WORKERS, SYSTEMS, PREEMPTED = 10_000, 64, 8, 0.05

@@ -38,13 +38,13 @@ from memory import forget_peak, memory_mib
 from unimoe.config import Experiment
 from unimoe.config.base import Dtype
 from unimoe.config.files import apply_overrides, load_experiment
-from unimoe.losses.pointwise import softmax_loss
 from unimoe.models.bundled import prepared_bundled_model
 from unimoe.models.device import choose_device, choose_dtype, describe_device
 from unimoe.models.loader import ModelLoader
 from unimoe.models.prompts import yes_no_ids
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.examples import RankingSet, TrainingData, batch_order, load_training_data
+from unimoe.training.losses.pointwise import softmax_loss
 from unimoe.training.trainer import ArmTraining
 
 ROUNDS, FEWEST_ROUNDS, STEPS = 5, 3, 3

@@ -20,13 +20,13 @@ from typing import Any
 
 from unimoe.config import Experiment
 from unimoe.config.files import load_experiment
-from unimoe.experiment import smoke_version
-from unimoe.io import read_json
+from unimoe.core.io import read_json
+from unimoe.evaluation.tiers.datasets import LoadedDataset, tier_datasets
+from unimoe.experiment.job import smoke_version
+from unimoe.experiment.run_record import RECORD
 from unimoe.metrics import score_run
 from unimoe.results import Task, read_result, result_path
 from unimoe.retrieval.bm25 import cached_bm25_run
-from unimoe.run_record import RECORD
-from unimoe.tiers.datasets import LoadedDataset, tier_datasets
 
 CONFIG, METRIC = Path("experiments/bundled"), "ndcg@10"
 SCRIPT = Path(__file__).parents[1] / "scripts" / "run_experiment.py"

@@ -16,17 +16,17 @@ from pathlib import Path
 import torch
 from scipy.stats import kendalltau
 
-from unimoe.checkpoint import read_checkpoint
 from unimoe.config import BM25Config
+from unimoe.core.trec import Run, head
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.collection import Collection
+from unimoe.evaluation.reranking.rerankers import PairModelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.spec import Outcome
+from unimoe.models.checkpoint import read_checkpoint
 from unimoe.models.device import choose_device, describe_device, release_memory
 from unimoe.models.loader import ModelLoader
-from unimoe.reranking.rerankers import PairModelReranker
 from unimoe.retrieval.bm25 import cached_bm25_run
-from unimoe.trec import Run, head
 
 
 def reranked(checkpoint: Path, dtype: torch.dtype, collection: Collection, candidates: Run) -> Outcome:

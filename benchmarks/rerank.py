@@ -23,6 +23,7 @@ import torch
 
 from memory import forget_peak, memory_mib
 from unimoe.config import BM25Config, ModelConfig, PromptConfig
+from unimoe.core.trec import Run, head
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.collection import Collection
 from unimoe.models.base import BaseModel, load_base
@@ -32,7 +33,6 @@ from unimoe.models.prompts import PairTokenizer, yes_no_ids
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.retrieval.bm25 import cached_bm25_run
-from unimoe.trec import Run, head
 
 MAX_LENGTH, BATCH, WARM_UP = 512, 32, 4
 PAIRS, FEWEST = 64, 2

@@ -25,13 +25,13 @@ import torch
 
 from unimoe.config import ModelConfig, PromptConfig
 from unimoe.config.served import ServedConfig
+from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
+from unimoe.evaluation.reranking.rerank import rerank_run
+from unimoe.evaluation.reranking.served import ServedReranker
+from unimoe.evaluation.reranking.shards import ShardStore
 from unimoe.models.device import describe_device
 from unimoe.models.served.scoring import PairScores
-from unimoe.reranking.rerank import rerank_run
-from unimoe.reranking.served import ServedReranker
-from unimoe.reranking.shards import ShardStore
-from unimoe.trec import Run
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 

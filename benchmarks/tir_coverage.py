@@ -34,7 +34,7 @@ from threadpoolctl import threadpool_limits
 
 from simulated_arms import MEAN, Kind
 from simulated_judgments import FEWEST, TRUTHS, Counts, Setting, covered_by_share, judge, mark
-from unimoe.provenance import processor_name
+from unimoe.results.provenance import processor_name
 
 Found: TypeAlias = dict[Setting, Counts]
 

@@ -6,7 +6,7 @@ uv run scripts/ablate_translator.py --data train.npz --captions captions.txt --d
 
 import typer
 
-from unimoe.console import run
+from unimoe.core.console import run
 from unimoe.studies.translator.command import ablate_translator
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ uv run scripts/analyze_results.py --output-dir outputs
 """
 
 from unimoe.cli.analyze import app
-from unimoe.console import run
+from unimoe.core.console import run
 
 if __name__ == "__main__":
     run(app)

@@ -6,7 +6,7 @@ uv run scripts/compare_korean.py --offline
 
 import typer
 
-from unimoe.console import run
+from unimoe.core.console import run
 from unimoe.studies.heads.command import compare_korean
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ uv run scripts/compare_losses.py --config cross_encoder/losses_nfcorpus --losses
 
 import typer
 
-from unimoe.console import run
+from unimoe.core.console import run
 from unimoe.studies.cross_encoder.command import compare_losses
 
 if __name__ == "__main__":

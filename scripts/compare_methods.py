@@ -6,7 +6,7 @@ uv run scripts/compare_methods.py --task NanoMSMARCO --num_steps 1000 --device c
 
 import typer
 
-from unimoe.console import run
+from unimoe.core.console import run
 from unimoe.studies.heads.command import compare_heads
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ uv run scripts/evaluate.py --checkpoint outputs/bundled/joint_r8/seed_0/checkpoi
 import typer
 
 from unimoe.cli.evaluate import evaluate
-from unimoe.console import run
+from unimoe.core.console import run
 
 if __name__ == "__main__":
     app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -6,7 +6,7 @@ uv run scripts/run_experiment.py
 import typer
 
 from unimoe.cli.run_experiment import run_experiment
-from unimoe.console import run
+from unimoe.core.console import run
 
 if __name__ == "__main__":
     app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -6,7 +6,7 @@ uv run scripts/train.py --arm rank_only_r8 --seed 0
 import typer
 
 from unimoe.cli.train import train
-from unimoe.console import run
+from unimoe.core.console import run
 
 if __name__ == "__main__":
     app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -6,7 +6,7 @@ uv run scripts/train_translator.py --train flickr8k --model ridge
 
 import typer
 
-from unimoe.console import run
+from unimoe.core.console import run
 from unimoe.studies.translator.command import train_translator
 
 if __name__ == "__main__":

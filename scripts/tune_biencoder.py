@@ -6,7 +6,7 @@ uv run scripts/tune_biencoder.py --collection nfcorpus --only layer,layer-slow
 
 import typer
 
-from unimoe.console import run
+from unimoe.core.console import run
 from unimoe.studies.biencoder.command import tune_biencoder
 
 if __name__ == "__main__":

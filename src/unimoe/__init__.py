@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from unimoe.analysis.compare import compare, load_all_results
     from unimoe.api import bm25_candidates, evaluate_reranker, load_collection, load_encoder, load_model, tir
     from unimoe.config.files import load_experiment
+    from unimoe.core.trec import read_qrels, read_run
     from unimoe.evaluation.reranking_eval import evaluate_beir
     from unimoe.metrics import score_run
-    from unimoe.runs.one_file import score_run_file
-    from unimoe.trec import read_qrels, read_run
+    from unimoe.results.runs.one_file import score_run_file
 
 __all__ = [
     "bm25_candidates",

@@ -16,27 +16,27 @@ from unimoe.analysis.gates.definitions import InterferenceGate, Label, Registrat
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment, Refusal, judge_all
 from unimoe.analysis.gates.registration import default_gates, registered_in, suites
-from unimoe.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.config import BM25Config, ModelConfig, PromptConfig
 from unimoe.config.encoder import BUNDLED_ENCODER, EncoderConfig
+from unimoe.core.errors import DataError, UsageError, did_you_mean
+from unimoe.core.trec import Run, head, is_unordered
 from unimoe.data import catalog
 from unimoe.data.collection import Collection
-from unimoe.errors import DataError, UsageError, did_you_mean
+from unimoe.evaluation.tiers.datasets import Dataset, collections_of
 from unimoe.metrics import DEFAULT_METRICS, Scores, plain_run, score_run
 from unimoe.models.bundled import BUNDLED_ID
+from unimoe.models.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.results import TASKS, Task
 from unimoe.results.folder import Results, load_all_results
 from unimoe.retrieval.bm25 import cached_bm25_run
-from unimoe.tiers.datasets import Dataset, collections_of
-from unimoe.trec import Run, head, is_unordered
 
 if TYPE_CHECKING:
     import torch
 
+    from unimoe.evaluation.reranking.rerankers import PairScorer
     from unimoe.models.device import DeviceName
     from unimoe.models.encoder import SentenceEncoder
     from unimoe.models.unimodel import UnimodelForExp1
-    from unimoe.reranking.rerankers import PairScorer
 
 
 class TIR(NamedTuple):
@@ -183,8 +183,8 @@ def evaluate_reranker(
             the function returns another number of scores than it got pairs, or a score that is not finite.
         UsageError: an unknown collection or metric, or a number below 1.
     """
-    from unimoe.reranking.rerank import rerank_run
-    from unimoe.reranking.rerankers import FunctionReranker
+    from unimoe.evaluation.reranking.rerank import rerank_run
+    from unimoe.evaluation.reranking.rerankers import FunctionReranker
 
     loaded = collection if isinstance(collection, Collection) else load_collection(collection)
     if not callable(scorer):
@@ -335,7 +335,7 @@ def _cut(query_id: str, scores: Mapping[str, float], depth: int) -> dict[str, fl
 
 def _trained(folder: Path, device: torch.device) -> UnimodelForExp1:
     """Load a trained arm in the dtype that it was trained in, unless its config sets another."""
-    from unimoe.systems.system import checkpoint_loader, trained_system
+    from unimoe.evaluation.systems.system import checkpoint_loader, trained_system
 
     checkpoint = read_checkpoint(folder)
     experiment = checkpoint.experiment

@@ -14,12 +14,12 @@ from bm25s.tokenization import Tokenizer
 from rank_bm25 import BM25Okapi
 
 from unimoe.config import BM25Config
+from unimoe.core.trec import head
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.sources.beir_layout import read_beir
 from unimoe.metrics import score_run
 from unimoe.retrieval.bm25 import bm25_run
 from unimoe.retrieval.bm25_index import BM25Index
-from unimoe.trec import head
 
 WORDS = [f"w{i}x" for i in range(30)]
 K1, B = 0.9, 0.4

@@ -16,7 +16,7 @@ from support.scripts import call_script
 
 import unimoe
 from unimoe.analysis.compare import compare
-from unimoe.trec import Qrels, Run
+from unimoe.core.trec import Qrels, Run
 
 
 def call(*arguments: str | Path) -> dict[str, Any]:

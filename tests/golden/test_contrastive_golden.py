@@ -10,8 +10,8 @@ from pytorch_metric_learning import distances, losses
 from torch import Tensor
 
 from unimoe.config.losses import LossConfig
-from unimoe.losses.contrastive import info_nce, nt_xent
-from unimoe.losses.listwise import ListwiseLoss
+from unimoe.training.losses.contrastive import info_nce, nt_xent
+from unimoe.training.losses.listwise import ListwiseLoss
 
 TEMPERATURE = 0.2
 

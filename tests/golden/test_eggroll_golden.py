@@ -9,7 +9,6 @@ import pytrec_eval
 import torch
 from scipy.stats import norm
 
-from unimoe.losses.score_space import score_space_gradient
 from unimoe.metrics import score_run
 from unimoe.studies.heads.eggroll.ndcg import PoolMetric, ideal_dcg
 from unimoe.studies.heads.eggroll.noise import Kind, directions, factors, product_directions
@@ -17,6 +16,7 @@ from unimoe.studies.heads.eggroll.products import Pools
 from unimoe.studies.heads.eggroll.score_space import score_noise
 from unimoe.studies.heads.eggroll.scoring import Scorer, base_scores
 from unimoe.studies.heads.eggroll.update import estimate
+from unimoe.training.losses.score_space import score_space_gradient
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

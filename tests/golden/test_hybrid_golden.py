@@ -14,11 +14,11 @@ from support.tiny_encoders import save_tiny_encoder
 from unimoe.config import BM25Config
 from unimoe.config.dense import DenseConfig
 from unimoe.config.experiment import FusionConfig, FusionEncoder
+from unimoe.core.trec import Run
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.retrieval.bm25 import bm25_run
 from unimoe.retrieval.dense_run import dense_run
 from unimoe.retrieval.hybrid import Hybrid
-from unimoe.trec import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
 

@@ -8,10 +8,10 @@ import ir_measures
 import pytest
 import torch
 
-from unimoe.errors import InputError
-from unimoe.losses.list_measures import ListMeasure
+from unimoe.core.errors import InputError
 from unimoe.metrics import register_measure, score_run
 from unimoe.metrics.names import _registered
+from unimoe.training.losses.list_measures import ListMeasure
 
 GRADES = [[2, 0, 1, 0, 3], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0], [1, 1, 2, 1, 1]]
 LABELS, VALID = torch.tensor(GRADES, dtype=torch.float32), torch.ones(4, 5, dtype=torch.bool)

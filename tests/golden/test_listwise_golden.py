@@ -12,11 +12,11 @@ from sentence_transformers.cross_encoder import losses as theirs
 from torch import Tensor
 
 from unimoe.config.losses import LossConfig
-from unimoe.errors import InputError
-from unimoe.losses.from_sentence_transformers import GivenScores
-from unimoe.losses.listwise import ListwiseLoss
-from unimoe.losses.pointwise import softmax_loss
-from unimoe.losses.position_weights import PositionWeights
+from unimoe.core.errors import InputError
+from unimoe.training.losses.from_sentence_transformers import GivenScores
+from unimoe.training.losses.listwise import ListwiseLoss
+from unimoe.training.losses.pointwise import softmax_loss
+from unimoe.training.losses.position_weights import PositionWeights
 
 E = math.e
 

@@ -12,11 +12,11 @@ import pytest
 import pytrec_eval
 
 from unimoe.config import BM25Config
+from unimoe.core.trec import Qrels, Run, write_qrels, write_run
 from unimoe.data.sources.beir_layout import read_beir
 from unimoe.metrics import score_run
+from unimoe.results.runs.one_file import score_run_file
 from unimoe.retrieval.bm25 import bm25_run
-from unimoe.runs.one_file import score_run_file
-from unimoe.trec import Qrels, Run, write_qrels, write_run
 
 # Ranking:   d3 (grade 0), d1 (grade 3), d5 (not judged), d4 (grade 1); d2 (grade 2) was not found.
 GRADES = {"d1": 3, "d2": 2, "d3": 0, "d4": 1}

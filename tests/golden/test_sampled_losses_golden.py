@@ -11,10 +11,10 @@ from scipy.stats import norm
 from torch import Tensor
 
 from unimoe.config.losses import LossConfig
-from unimoe.losses.list_measures import ListMeasure
-from unimoe.losses.listwise import ListwiseLoss
-from unimoe.losses.plackett_luce import advantages, drawn_orders, prefix_slopes
-from unimoe.losses.score_space import score_space_gradient
+from unimoe.training.losses.list_measures import ListMeasure
+from unimoe.training.losses.listwise import ListwiseLoss
+from unimoe.training.losses.plackett_luce import advantages, drawn_orders, prefix_slopes
+from unimoe.training.losses.score_space import score_space_gradient
 
 MEASURES = ("ndcg@10", "ndcg@2", "mrr@10", "ERR@20", "map")
 CASES = {

@@ -12,9 +12,9 @@ from pytorch_metric_learning.reducers import MeanReducer
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from unimoe.losses.contrastive import info_nce
 from unimoe.studies.translator.training.contrastive import Extra, Negatives, contrastive_loss
 from unimoe.studies.translator.training.objectives import agreement_loss, cosine_loss, moment_loss
+from unimoe.training.losses.contrastive import info_nce
 
 Sides = tuple[Tensor, Tensor, Tensor, Tensor]
 

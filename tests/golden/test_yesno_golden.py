@@ -16,7 +16,7 @@ from support.tiny_models import ModelKind, tiny_base, tiny_model
 from support.yesno import Scores, adapt, assert_gaps_equal, plain_scores
 
 from unimoe.config import ModelConfig, PromptConfig
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 from unimoe.models.base import BaseModel, load_base
 from unimoe.models.batched import supports_trees
 from unimoe.models.bundled import BUNDLED_ID

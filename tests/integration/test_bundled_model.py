@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from unimoe.config import ModelConfig, PromptConfig
-from unimoe.errors import DataError
-from unimoe.io import read_json
+from unimoe.core.errors import DataError
+from unimoe.core.io import read_json
 from unimoe.models import bundled
 from unimoe.models.base import base_identity, base_layers, layer_kinds, load_base
 from unimoe.models.bundled import BUNDLED_ID, bundled_weights_hash, prepared_bundled_model

@@ -16,7 +16,7 @@ import pytest
 from support.experiments import write_tiny_experiment
 from support.scripts import SCRIPTS, call_script
 
-from unimoe.collection_card import COLLECTION_FILE
+from unimoe.data.collection_card import COLLECTION_FILE
 from unimoe.results import read_result, result_files
 
 ray = pytest.importorskip("ray", reason="needs unimoe[cluster]")

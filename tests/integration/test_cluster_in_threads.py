@@ -30,7 +30,7 @@ def pools(monkeypatch: pytest.MonkeyPatch, tmp_cache: Path) -> list[ThreadPool]:
         made.append(ThreadPool(hire.store, 2))  # type: ignore[attr-defined]
         return made[-1]
 
-    monkeypatch.setattr("unimoe.engine.ray_pool.RayPool", pool)
+    monkeypatch.setattr("unimoe.cluster.ray_pool.RayPool", pool)
     return made
 
 

@@ -15,12 +15,12 @@ from support.scripts import Done, assert_refused, call_script
 
 import unimoe
 from unimoe.analysis.gates.definitions import load_gates
+from unimoe.core.trec import read_qrels, read_run
 from unimoe.metrics import score_run
 from unimoe.results import read_result, result_path
 from unimoe.results.details import read_drilldown
 from unimoe.results.folder import load_all_results
 from unimoe.studies.heads.compare import search
-from unimoe.trec import read_qrels, read_run
 
 UNIMOE = str(Path(unimoe.__file__).with_name("__main__.py"))
 METHODS = "zero_shot,infonce,eggroll,eggroll_soft_labels"
@@ -217,7 +217,7 @@ class TestCluster:
 
     @pytest.fixture(autouse=True)
     def _workers(self, one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("unimoe.engine.ray_pool.RayPool", lambda address, hire: ThreadPool(hire.store, 2))
+        monkeypatch.setattr("unimoe.cluster.ray_pool.RayPool", lambda address, hire: ThreadPool(hire.store, 2))
 
     def both(self, places: tuple[Path, Path, Path], folder: Path, *arguments: str) -> tuple[Done, Done]:
         """Compare in this process and by workers."""

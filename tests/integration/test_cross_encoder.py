@@ -20,12 +20,13 @@ from support.tiny_encoders import save_tiny_encoder
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.config.encoder import BUNDLED_ENCODER
 from unimoe.config.files import config_root, load_config, parse_config
+from unimoe.core.errors import DataError, MissingPartError, UsageError
+from unimoe.core.trec import Run, read_run
 from unimoe.data.catalog import result_name
-from unimoe.errors import DataError, MissingPartError, UsageError
+from unimoe.evaluation.reranking.rerank import rerank_run
+from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
 from unimoe.metrics import score_run
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder, score_pairs
-from unimoe.reranking.rerank import rerank_run
-from unimoe.reranking.rerankers import CrossEncoderReranker
 from unimoe.results import read_result, result_path, run_path
 from unimoe.results.folder import load_all_results
 from unimoe.studies.cross_encoder import compare_losses as losses
@@ -37,7 +38,6 @@ from unimoe.studies.cross_encoder.training.checkpoint import read_manifest
 from unimoe.studies.cross_encoder.training.data import CrossEncoderData, load_cross_encoder_data
 from unimoe.studies.cross_encoder.training.lists import fit_for
 from unimoe.studies.cross_encoder.training.trainer import CrossEncoderTraining
-from unimoe.trec import Run, read_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
@@ -361,7 +361,7 @@ def test_without_options_the_comparison_has_a_model_to_start_from(tmp_path: Path
 def test_workers_of_a_cluster_compare_the_same(
     places: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unimoe.engine.ray_pool.RayPool", lambda address, hire: ThreadPool(hire.store, 2))
+    monkeypatch.setattr("unimoe.cluster.ray_pool.RayPool", lambda address, hire: ThreadPool(hire.store, 2))
     file = tmp_path / "losses.yaml"
     file.write_text(json.dumps(config(places, tmp_path, max_steps=2).model_dump(mode="json")), encoding="utf-8")
 

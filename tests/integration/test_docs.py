@@ -24,9 +24,9 @@ from unimoe.config import Experiment
 from unimoe.config.experiment import TEMPLATES
 from unimoe.config.files import load_experiment, parse_config
 from unimoe.config.served import APIS, ServedConfig
+from unimoe.core.trec import Qrels, write_qrels, write_run
 from unimoe.data.source import SOURCES
-from unimoe.losses import LOSSES
-from unimoe.trec import Qrels, write_qrels, write_run
+from unimoe.training.losses import LOSSES
 
 ROOT = Path(__file__).parents[2]
 MANUAL = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/studies/*.md"))]

@@ -15,12 +15,12 @@ import torch
 from support.tiny_models import tiny_base
 
 from unimoe.config import PromptConfig
+from unimoe.core.errors import DataError
+from unimoe.core.io import write_json
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.errors import DataError
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.evaluation.spec import Outcome
-from unimoe.io import write_json
 from unimoe.models.unimodel import UnimodelForExp1
 
 TOPICS = ("cats", "sorting", "rain", "old houses", "pivots")

@@ -16,8 +16,8 @@ from support.reranking import invented, write_invented
 from support.scripts import Done, call_script
 from transformers import AutoTokenizer
 
+from unimoe.core.trec import Run, write_run
 from unimoe.results import read_result
-from unimoe.trec import Run, write_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

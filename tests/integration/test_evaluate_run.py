@@ -12,8 +12,8 @@ import pytest
 from support.scripts import Done, assert_refused, call_script
 
 import unimoe
+from unimoe.core.trec import Qrels, Run, read_qrels, write_qrels, write_run
 from unimoe.metrics import DEFAULT_METRICS, score_run
-from unimoe.trec import Qrels, Run, read_qrels, write_qrels, write_run
 
 # q1: the relevant document comes second. q2: first. q3: not in the run. q9: not judged.
 QRELS: Qrels = {"q1": {"d1": 1}, "q2": {"d1": 2, "d2": 1}, "q3": {"d1": 1}}

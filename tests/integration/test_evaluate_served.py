@@ -21,16 +21,16 @@ from support.served import settings
 from support.tiny_models import save_tiny_model
 
 import unimoe
+from unimoe.cluster.processes import Processes
 from unimoe.config.dense import DenseExperiment
 from unimoe.config.encoder import EncoderConfig
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 from unimoe.evaluation.engines import LocalEngine
 from unimoe.evaluation.evaluate import run_evaluation
 from unimoe.evaluation.request import EvaluationRequest
+from unimoe.evaluation.reranking.rerankers import PairModelReranker
 from unimoe.evaluation.retrieve import RetrievalRequest, run_retrieval
 from unimoe.models.served.probe import PROBE_PAIRS, PROBE_TEXTS
-from unimoe.processes import Processes
-from unimoe.reranking.rerankers import PairModelReranker
 
 pytestmark = [pytest.mark.usefixtures("one_thread")]
 COLLECTION = invented(documents=20, queries=5)

@@ -11,9 +11,9 @@ from support.reranking import invented, write_invented
 from support.scripts import Done, call_script
 from support.sources import SMALL, write_msmarco
 
+from unimoe.core.trec import read_qrels, read_run
 from unimoe.metrics import score_run
 from unimoe.results import EvalResult, read_result
-from unimoe.trec import read_qrels, read_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

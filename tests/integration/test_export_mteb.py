@@ -23,18 +23,18 @@ from support.tiny_models import HIDDEN
 from support.tiny_rerankers import save_tiny_cross_encoder
 
 import unimoe
-from unimoe.checkpoint import Checkpoint
 from unimoe.config import Experiment, MTEBConfig
-from unimoe.console import Steps
+from unimoe.core.console import Steps
+from unimoe.core.io import hash_file
 from unimoe.data.mteb_names import find_tasks
 from unimoe.evaluation.mteb.suite import MTEBSuite
 from unimoe.evaluation.runner import Evaluator
-from unimoe.io import hash_file
+from unimoe.evaluation.systems.named import Naming, default_experiment, named_system
+from unimoe.evaluation.systems.system import zero_shot_system
+from unimoe.evaluation.tiers.loading import Failures
+from unimoe.models.checkpoint import Checkpoint
 from unimoe.models.loader import ModelLoader
 from unimoe.results import Task, TrainingBudget, read_result
-from unimoe.systems.named import Naming, default_experiment, named_system
-from unimoe.systems.system import zero_shot_system
-from unimoe.tiers.loading import Failures
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -16,17 +16,17 @@ from unimoe.config import Experiment, PromptConfig
 from unimoe.config.experiment import TEMPLATES
 from unimoe.config.files import apply_overrides
 from unimoe.config.losses import LossOptions
+from unimoe.core.errors import UsageError
 from unimoe.data.catalog import load_collection, main_metric
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.source import SOURCES, Source, register_source
-from unimoe.errors import UsageError
 from unimoe.evaluation.reranking_eval import evaluate_beir
-from unimoe.losses import LOSSES, Loss, register_loss
-from unimoe.losses.listwise import ListwiseLoss
 from unimoe.metrics import register_measure, score_run
 from unimoe.models.prompts import PairTokenizer, register_prompt
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.examples import RankingSet
+from unimoe.training.losses import LOSSES, Loss, register_loss
+from unimoe.training.losses.listwise import ListwiseLoss
 from unimoe.training.steps import Budget, Texts, ranking_backward
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -12,10 +12,10 @@ from support.scripts import assert_refused, call_script
 from support.tiny_models import save_tiny_model, tiny_model, tiny_tokenizer
 from typer.testing import CliRunner
 
-from unimoe.checkpoint import read_checkpoint
 from unimoe.cli.app import app
 from unimoe.config.files import find_config
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
+from unimoe.models.checkpoint import read_checkpoint
 from unimoe.results import read_result
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -15,11 +15,11 @@ from support.tiny_encoders import save_tiny_encoder
 from support.tiny_rerankers import save_tiny_cross_encoder
 
 from unimoe.config import BM25Config
+from unimoe.core.trec import Run, read_run
 from unimoe.models.encoder import SentenceEncoder
 from unimoe.results import EvalResult, read_result
 from unimoe.retrieval.bm25 import bm25_run
 from unimoe.retrieval.fusion import reciprocal_rank_fusion
-from unimoe.trec import Run, read_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

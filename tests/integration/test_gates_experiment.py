@@ -14,11 +14,11 @@ from support.scripts import call_script
 
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.registration import REGISTERED
-from unimoe.checksums import unsealed_yaml
 from unimoe.config import Experiment
 from unimoe.config.files import load_experiment
-from unimoe.errors import DataError
-from unimoe.experiment import ExperimentRun, matching_gates, smoke_version
+from unimoe.core.checksums import unsealed_yaml
+from unimoe.core.errors import DataError
+from unimoe.experiment.job import ExperimentRun, matching_gates, smoke_version
 from unimoe.results import write_result
 
 CPU = torch.device("cpu")

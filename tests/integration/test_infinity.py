@@ -25,14 +25,14 @@ from support.tiny_rerankers import save_tiny_cross_encoder
 
 from unimoe.config import ModelConfig, PromptConfig
 from unimoe.config.served import ServedConfig
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
+from unimoe.core.trec import Run
+from unimoe.evaluation.reranking.served import ServedReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder, score_pairs
 from unimoe.models.served.embedder import ServedEmbedder
 from unimoe.models.served.scoring import PairScores
-from unimoe.reranking.served import ServedReranker
-from unimoe.trec import Run
 
 COMMAND = os.environ.get("UNIMOE_INFINITY") or shutil.which("infinity_emb")
 COLLECTION = invented(documents=10, queries=3, words=6)

@@ -22,15 +22,15 @@ from support.scripts import assert_refused, call_script
 from support.tiny_encoders import save_tiny_encoder
 
 import unimoe
-from unimoe import console
 from unimoe.analysis.tables.cells import Cell, RowGroup
 from unimoe.analysis.tables.table import Table
 from unimoe.config.encoder import EncoderConfig
+from unimoe.core import console
+from unimoe.core.errors import DataError, UnimoeError
+from unimoe.core.trec import read_run
 from unimoe.data.catalog import load_collection
-from unimoe.errors import DataError, UnimoeError
 from unimoe.models.encoder import load_encoder
 from unimoe.results import write_result
-from unimoe.trec import read_run
 
 MAIN = str(Path(unimoe.__file__).with_name("__main__.py"))
 FORMULAS = ["=cmd|'/C calc'!A0", "+SUM(1)", "-1+cmd|'/C calc'!A0", "@SUM(1)", "=1+1"]

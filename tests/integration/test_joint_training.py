@@ -13,10 +13,10 @@ import safetensors.torch
 import torch
 from support.experiments import tiny_experiment_dict
 
-from unimoe.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.config import Experiment
 from unimoe.config.files import parse_experiment
 from unimoe.config.training import AggregationName
+from unimoe.models.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.models.loader import ModelLoader
 from unimoe.results.logs import Conflict, read_conflict_logs
 from unimoe.training.examples import TrainingData, load_training_data

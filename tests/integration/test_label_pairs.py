@@ -21,17 +21,17 @@ from support.tiny_rerankers import save_tiny_cross_encoder
 
 import unimoe
 from unimoe.config import ModelConfig
+from unimoe.core.errors import DataError
+from unimoe.core.io import hash_json
+from unimoe.core.trec import Qrels, Run
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection
-from unimoe.errors import DataError
 from unimoe.evaluation import engines
 from unimoe.evaluation.engines import LocalEngine
-from unimoe.io import hash_json
 from unimoe.studies.biencoder.config import LabelConfig, SamplingConfig
 from unimoe.studies.biencoder.labels.graders import Grader, load_grader
 from unimoe.studies.biencoder.labels.labelling import agreement, candidates_of, grades_of, probabilities
 from unimoe.studies.biencoder.labels.queries import sample_queries
-from unimoe.trec import Qrels, Run
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
 
@@ -173,7 +173,7 @@ def counted(pairs):
 
 
 def test_workers_of_a_cluster_label_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unimoe.engine.ray_pool.RayPool", lambda address, hire: ThreadPool(hire.store, 2))
+    monkeypatch.setattr("unimoe.cluster.ray_pool.RayPool", lambda address, hire: ThreadPool(hire.store, 2))
     topics_folder(tmp_path / "collection")
     save_tiny_model(tmp_path / "model")
     options = ("--reranker", str(tmp_path / "model"), "--set", "thresholds=[0.0001, 0.5]", "--set", "shard_queries=2")

@@ -17,8 +17,8 @@ from support.reranking import invented, write_invented
 from support.tiny_models import tiny_base
 
 from unimoe.config import Experiment, MTEBConfig
+from unimoe.core.errors import UsageError
 from unimoe.data.collection import Collection
-from unimoe.errors import UsageError
 from unimoe.evaluation.embedding_eval import MTEBOutcome, evaluate_mteb
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts

@@ -25,15 +25,15 @@ from support.experiments import tiny_experiment
 from support.mteb_tasks import split_data
 from support.reranking import invented
 
-from unimoe.console import Steps
+from unimoe.core.console import Steps
+from unimoe.core.trec import read_qrels, read_run
 from unimoe.evaluation.mteb.suite import MTEBSuite
+from unimoe.evaluation.reranking.rerankers import FunctionReranker
 from unimoe.evaluation.runner import Evaluator
-from unimoe.reranking.rerankers import FunctionReranker
+from unimoe.evaluation.systems.named import Naming, stated_system
+from unimoe.evaluation.tiers.loading import Failures
 from unimoe.results import EvalResult, read_result, result_path
 from unimoe.results.details import read_query_details
-from unimoe.systems.named import Naming, stated_system
-from unimoe.tiers.loading import Failures
-from unimoe.trec import read_qrels, read_run
 
 COLLECTION = invented(documents=18, queries=6)
 TREC_EVAL = {

@@ -15,19 +15,19 @@ from support.mteb_tasks import RANKED, SYMMETRIC
 from support.reranking import with_evaluation
 
 from unimoe.config import Experiment, MTEBConfig
-from unimoe.console import Steps
-from unimoe.errors import DataError
+from unimoe.core.console import Steps
+from unimoe.core.errors import DataError
+from unimoe.core.trec import read_qrels, read_run
 from unimoe.evaluation.mteb.suite import MTEBSuite
+from unimoe.evaluation.reranking.rerankers import FunctionReranker
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.spec import mteb_spec
+from unimoe.evaluation.systems.named import Naming, stated_system
+from unimoe.evaluation.systems.system import System, zero_shot_system
+from unimoe.evaluation.tiers.loading import Failures
 from unimoe.metrics import score_run
 from unimoe.models.loader import ModelLoader
-from unimoe.reranking.rerankers import FunctionReranker
 from unimoe.results import EvalResult, Task, read_result
-from unimoe.systems.named import Naming, stated_system
-from unimoe.systems.system import System, zero_shot_system
-from unimoe.tiers.loading import Failures
-from unimoe.trec import read_qrels, read_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

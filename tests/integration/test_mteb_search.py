@@ -17,10 +17,10 @@ from support.mteb_tasks import RANKED, loaded, split_data
 
 from unimoe.config import MTEBConfig
 from unimoe.config.encoder import EncoderConfig
+from unimoe.core.errors import DataError
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.mteb_names import find_tasks, mteb_name
-from unimoe.errors import DataError
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb import search
 from unimoe.evaluation.mteb.prompts import TaskPrompts

@@ -11,11 +11,11 @@ from support.experiments import write_tiny_experiment
 from support.reranking import invented, write_invented
 from support.scripts import Done, call_script
 
+from unimoe.core.trec import read_qrels, read_run
 from unimoe.metrics import score_run
 from unimoe.models.loader import ModelLoader
 from unimoe.results import EvalResult, read_result
 from unimoe.results.details import read_drilldown
-from unimoe.trec import read_qrels, read_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

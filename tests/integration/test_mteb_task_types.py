@@ -18,14 +18,14 @@ from support import mteb_tasks
 from support.mteb_runs import INSTRUCTED, PLAIN, cosines, evaluate, make_model
 from support.mteb_tasks import ALL_TYPES, CANDIDATES, PARTS, RANKED, SYMMETRIC, loaded
 
+from unimoe.core.errors import DataError
 from unimoe.data.collection import Collection
-from unimoe.errors import DataError
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.run import evaluate_task
+from unimoe.evaluation.reranking.rerankers import PairModelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.reranking.rerankers import PairModelReranker
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -12,7 +12,7 @@ from support.scripts import Done, assert_refused, call_script
 from support.tiny_rerankers import save_tiny_cross_encoder
 
 import unimoe
-from unimoe.trec import read_run
+from unimoe.core.trec import read_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -37,7 +37,7 @@ def scaled(pairs):
 """
 RENAMED = """
 import os
-from unimoe.reranking.rerankers import FunctionReranker
+from unimoe.evaluation.reranking.rerankers import FunctionReranker
 class Renamed(FunctionReranker):
     name = property(lambda self: os.environ["ARM"])
 score = Renamed(lambda pairs: [float(len(document)) for query, document in pairs])

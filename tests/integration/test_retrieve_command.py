@@ -19,12 +19,12 @@ import unimoe
 from unimoe.analysis.compare import generate_comparison_table, load_all_results
 from unimoe.config.dense import DenseExperiment
 from unimoe.config.experiment import EvaluationConfig
+from unimoe.core.trec import head, read_qrels, read_run
+from unimoe.evaluation.systems.retriever import checkpoint_retriever
 from unimoe.metrics import score_run
 from unimoe.results import EvalResult, read_result, result_path
 from unimoe.results.details import read_drilldown
 from unimoe.retrieval.fusion import reciprocal_rank_fusion
-from unimoe.systems.retriever import checkpoint_retriever
-from unimoe.trec import head, read_qrels, read_run
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

@@ -18,8 +18,8 @@ COMMAND = """
 import os, signal, sys, time
 from pathlib import Path
 import typer
-from unimoe.console import run
-from unimoe.io import atomic_path
+from unimoe.core.console import run
+from unimoe.core.io import atomic_path
 
 app = typer.Typer()
 begun = Path("begun").touch
@@ -123,7 +123,7 @@ time.sleep(60)
 @pytest.mark.parametrize("then", ["pass", "raise ValueError", "raise DataError('of what did not happen')"])
 def test_a_signal_that_was_swallowed_is_what_the_command_ends_with(tmp_path: Path, then: str) -> None:
     work = f"""
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
 try:
     begun()
     time.sleep(60)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from support.experiments import tiny_experiment
 
-from unimoe import experiment as job
-from unimoe.experiment import ExperimentRun
+from unimoe.experiment.job import ExperimentRun
+from unimoe.experiment.job import job as job
 
 CPU = torch.device("cpu")
 

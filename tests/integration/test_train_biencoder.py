@@ -15,8 +15,8 @@ from support.scripts import Done, assert_refused, call_script
 from support.tiny_encoders import load
 
 import unimoe
+from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import result_name
-from unimoe.errors import DataError, UsageError
 from unimoe.metrics import score_run
 from unimoe.results import read_result, result_path
 from unimoe.results.logs import read_logs

@@ -13,9 +13,9 @@ import safetensors.torch
 import torch
 from support.experiments import tiny_experiment
 
-from unimoe.checkpoint import ADAPTER_FILE, Checkpoint, read_checkpoint
 from unimoe.config import Experiment
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
+from unimoe.models.checkpoint import ADAPTER_FILE, Checkpoint, read_checkpoint
 from unimoe.models.loader import ModelLoader
 from unimoe.training.examples import TrainingData, load_training_data
 from unimoe.training.run_state import RunState

@@ -16,12 +16,12 @@ import torch
 from support.experiments import tiny_experiment
 from support.scripts import assert_refused, call_script
 
-from unimoe.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.config import Experiment
 from unimoe.config.files import apply_overrides
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.evaluation.dev_eval import DevEvaluation
 from unimoe.models.batched import BatchedDecoder
+from unimoe.models.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.models.loader import ModelLoader
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.examples import TrainingData, load_training_data

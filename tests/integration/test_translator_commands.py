@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.cli.app import app
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 from unimoe.results import read_result, result_path
 from unimoe.results.folder import load_all_results
 from unimoe.studies.translator.compare.arms import COMPONENTS, ablation_config
@@ -243,7 +243,7 @@ class TestCluster:
 
     @pytest.fixture(autouse=True)
     def _workers(self, tmp_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("unimoe.engine.ray_pool.RayPool", lambda address, hire: ThreadPool(hire.store, 2))
+        monkeypatch.setattr("unimoe.cluster.ray_pool.RayPool", lambda address, hire: ThreadPool(hire.store, 2))
 
     def test_models_are_compared_the_same(self, file: Path, compared: tuple[Path, Done], tmp_path: Path) -> None:
         folder, cluster = tmp_path / "out", ("--engine", "ray", "--store", str(tmp_path / "store"))

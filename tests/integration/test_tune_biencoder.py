@@ -14,11 +14,11 @@ from support.engine import ThreadPool
 from support.scripts import Done, call_script
 
 from unimoe.config.files import load_config
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.trec import ranked, read_qrels, read_run
 from unimoe.studies.biencoder import tuning
 from unimoe.studies.biencoder.config import BiEncoderConfig, LabelConfig
 from unimoe.studies.biencoder.training.checkpoint import read_biencoder
-from unimoe.trec import ranked, read_qrels, read_run
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
 
@@ -48,7 +48,7 @@ def test_the_seed_s_recipe() -> None:
 
 
 def test_workers_of_a_cluster_choose_and_score_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unimoe.engine.ray_pool.RayPool", lambda address, hire: ThreadPool(hire.store, 2))
+    monkeypatch.setattr("unimoe.cluster.ray_pool.RayPool", lambda address, hire: ThreadPool(hire.store, 2))
     settings: dict[str, dict[str, object]] = {
         "layer": {"freeze_base": True, "learning_rate": 3e-2},
         "all": {"out_dim": None, "learning_rate": 1e-9, "negatives": {"per_query": 1, "depth": 5}},

@@ -13,7 +13,7 @@ from support.gates import INTERFERENCE, gate_file
 from support.results import make_result, write_experiment
 from support.scripts import Done, assert_refused, call_script
 
-from unimoe.io import hash_file
+from unimoe.core.io import hash_file
 from unimoe.results import read_result, write_result
 from unimoe.results.details import DrillDown, QueryDetail
 

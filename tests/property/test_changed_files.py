@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support.written_files import ARTEFACTS
 
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
 
 EVERY_LENGTH, CUTS, FLIPS = 4096, 200, 200
 

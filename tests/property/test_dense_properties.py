@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from unimoe.core.trec import head
 from unimoe.retrieval.dense import search
-from unimoe.trec import head
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

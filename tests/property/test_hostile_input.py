@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 from support.caption_pairs import seed_arrays
 from support.results import make_result
 
-from unimoe.collection_card import describe_qrels
 from unimoe.config.files import load_experiment, overridden, parse_experiment
 from unimoe.config.yaml_text import DEEPEST, MOST_VALUES, YamlError, parse_yaml
+from unimoe.core.errors import UnimoeError
+from unimoe.core.limits import HIGHEST_GRADE, HIGHEST_SCORE
+from unimoe.core.trec import read_qrels, read_run
+from unimoe.data.collection_card import describe_qrels
 from unimoe.data.sources.beir_layout import read_beir
-from unimoe.errors import UnimoeError
-from unimoe.limits import HIGHEST_GRADE, HIGHEST_SCORE
 from unimoe.metrics import canonical_metric
 from unimoe.results import read_result, result_path, write_result
 from unimoe.results.logs import read_conflict_logs, read_logs
-from unimoe.runs.one_file import score_run_file
+from unimoe.results.runs.one_file import score_run_file
 from unimoe.studies.translator.data.caption_npz import load_pairs
-from unimoe.trec import read_qrels, read_run
 
 YAML_PIECES = [
     *"a []{}-'\"|>#?~\n\t\0é\x85", ": ", "  ", "&x ", "*x", "<<", "!!bool ", "!x ", "\\ud800", "%YAML 1.2", "---",

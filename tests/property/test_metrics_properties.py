@@ -10,8 +10,8 @@ import pytrec_eval
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from unimoe.core.trec import ranked
 from unimoe.metrics import DEFAULT_METRICS, score_run
-from unimoe.trec import ranked
 
 BINARY = ("mrr@3", "map", "recall@5", "recall_of_retrieved@5", "p@5", "Success@3", "Rprec", "Bpref")
 

@@ -8,9 +8,9 @@ from tempfile import TemporaryDirectory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unimoe.limits import HIGHEST_SCORE
+from unimoe.core.limits import HIGHEST_SCORE
+from unimoe.core.trec import ranked, read_qrels, read_run, write_qrels, write_run
 from unimoe.metrics import score_run
-from unimoe.trec import ranked, read_qrels, read_run, write_qrels, write_run
 
 # Any character but white space, lone surrogates, and the byte order mark, which is no part of the file's first id.
 ids = st.text(st.characters(exclude_categories=["Cs", "Zs", "Zl", "Zp", "Cc"], exclude_characters="\ufeff"), min_size=1)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from unimoe.errors import InputError
+from unimoe.core.errors import InputError
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 
 

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unimoe.engine.dispatch import Arrived, Event, Lost, Replied, Seat
-from unimoe.engine.schedule import Unit
-from unimoe.engine.units import UnitStore
-from unimoe.engine.work import Compute, Part
-from unimoe.engine.worker import Worker
+from unimoe.cluster.dispatch import Arrived, Event, Lost, Replied, Seat
+from unimoe.cluster.schedule import Unit
+from unimoe.cluster.units import UnitStore
+from unimoe.cluster.work import Compute, Part
+from unimoe.cluster.worker import Worker
 
 PATIENCE = 20.0
 """Seconds after which a test that waits for a unit fails."""

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from unimoe.core.trec import Qrels
 from unimoe.data.collection import Document
 from unimoe.data.sources.beir_layout import write_parts
 from unimoe.models.embedder import Advance, TextKind, Vectors
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.data import HeadData, load_head_data
-from unimoe.trec import Qrels
 
 TOPICS, NOISE, DIMENSIONS = 12, 8, 24
 SPLITS = {"train": 36, "dev": 18, "test": 18}

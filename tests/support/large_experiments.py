@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from support.results import make_result, simulate
 
-from unimoe.io import append_jsonl
+from unimoe.core.io import append_jsonl
 from unimoe.results import EvalResult, Task, arm_dir
 from unimoe.results.folder import Results
 

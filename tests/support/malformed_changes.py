@@ -13,7 +13,7 @@ import numpy as np
 from support.caption_pairs import seed_arrays
 from support.json_files import read_plain, write_plain
 
-from unimoe.checksums import unsealed
+from unimoe.core.checksums import unsealed
 
 RUN = "q1 Q0 d1 1 2 t\nq1 Q0 d2 2 1 t\nq2 Q0 d1 1 3 t\n"
 QRELS = "q1 0 d1 1\nq2 0 d2 1\n"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.io import append_jsonl
+from unimoe.core.io import append_jsonl
 from unimoe.results import EvalResult, Identity, Provenance, Task, TrainingBudget, arm_dir, by_query_id, write_result
 from unimoe.results.logs import note_lines
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from unimoe.trec import Qrels, Run, write_qrels, write_run
+from unimoe.core.trec import Qrels, Run, write_qrels, write_run
 
 
 def run_with_ranks(ranks: Mapping[str, int | None], depth: int = 10, tail: float = 0.0) -> Run:

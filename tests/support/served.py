@@ -11,9 +11,9 @@ from support.reranking import invented
 
 from unimoe.config import Experiment
 from unimoe.config.served import ServedConfig
+from unimoe.core.trec import Run
+from unimoe.evaluation.reranking.served import ServedReranker, served_reranker
 from unimoe.models.served.embedder import ServedEmbedder
-from unimoe.reranking.served import ServedReranker, served_reranker
-from unimoe.trec import Run
 
 RERANKING = ("vllm", "vllm-score", "vllm-rerank", "tei", "cohere", "jina")
 EMBEDDING = ("tei-embed", "openai")

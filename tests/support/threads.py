@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from unimoe.engine.torchrun import Torchrun, leading
-from unimoe.processes import Processes
+from unimoe.cluster.processes import Processes
+from unimoe.cluster.torchrun import Torchrun, leading
 
 _PATIENCE = 60  # seconds, after which a thread that waits in vain ends with an error
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from unimoe.io import hash_parts
+from unimoe.core.io import hash_parts
 from unimoe.models.base import BaseModel
 
 ModelKind = Literal["llama", "qwen3"]

@@ -15,21 +15,21 @@ from support.written_trainings import OF_TRAININGS, Make, Read, state_in
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.registration import register
 from unimoe.analysis.parity import read_scored
+from unimoe.cluster.units import UnitStore
+from unimoe.core.io import append_jsonl, read_json, write_sealed
 from unimoe.data.collection import Document
 from unimoe.data.sources.beir_layout import read_beir
-from unimoe.engine.units import UnitStore
+from unimoe.evaluation.reranking.shards import ShardScores, read_shard, write_shard
 from unimoe.evaluation.spec import EvaluationSpec, Outcome
 from unimoe.evaluation.store import ResultStore
-from unimoe.io import append_jsonl, read_json, write_sealed
+from unimoe.experiment.run_record import RunRecord
 from unimoe.metrics import score_run
 from unimoe.models.served.answers import KeptVectors
-from unimoe.reranking.shards import ShardScores, read_shard, write_shard
 from unimoe.results import read_result, run_beside, run_path
 from unimoe.results.details import drilldown_path, read_drilldown, read_query_details
 from unimoe.results.logs import read_conflict_logs, read_logs
 from unimoe.retrieval.run_cache import cached_run, read_cached
 from unimoe.retrieval.vector_store import encode_corpus, read_store
-from unimoe.run_record import RunRecord
 from unimoe.studies.biencoder.labels.labelling import _kept, _write_labels
 
 RUN = {"q1": {"d1": 1 / 3, "d2": 0.25}, "q2": {"d2": -1.5}}
@@ -69,7 +69,7 @@ def mteb_result(folder: Path) -> tuple[Path, Read]:
 
 
 def card_of_judgments(folder: Path) -> tuple[Path, Read]:
-    from unimoe.collection_card import describe_qrels
+    from unimoe.data.collection_card import describe_qrels
 
     evaluated(folder)
     qrels = folder / "qrels" / "toy-test.qrels"

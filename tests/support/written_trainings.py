@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from unimoe.checkpoint import ADAPTER_FILE, ADAPTER_SETTINGS, Checkpoint, read_checkpoint, write_manifest
-from unimoe.io import hash_file, hash_files, write_sealed
+from unimoe.core.io import hash_file, hash_files, write_sealed
 from unimoe.models import bundled
+from unimoe.models.checkpoint import ADAPTER_FILE, ADAPTER_SETTINGS, Checkpoint, read_checkpoint, write_manifest
 from unimoe.models.rerankers.files import weights_hash
 from unimoe.results import TrainingBudget
 from unimoe.studies.biencoder.training.checkpoint import BiEncoderManifest, read_biencoder

@@ -15,7 +15,7 @@ from support.tiny_models import save_tiny_model
 
 import unimoe
 from unimoe.config import ModelConfig
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
 
 Pairs = list[tuple[str, str]]
 

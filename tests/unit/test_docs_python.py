@@ -8,7 +8,7 @@ import pytest
 from support.docs import Block, code_blocks, run_python
 from support.results import write_experiment
 
-from unimoe.trec import write_qrels, write_run
+from unimoe.core.trec import write_qrels, write_run
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 QUERIES = [f"q{i:02d}" for i in range(40)]

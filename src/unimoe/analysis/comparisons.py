@@ -16,7 +16,7 @@ from unimoe.analysis.kept import tests_kept
 from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear, estimate, holm
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
 from unimoe.analysis.statistics.variance import Array, Estimand, groups_of, moments
-from unimoe.errors import DataError, UsageError, did_you_mean
+from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results, Seed
 

@@ -12,7 +12,7 @@ from unimoe.analysis.gates.definitions import Gate, InterferenceGate
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
 from unimoe.results.folder import Details, Results, Seed
 
 LIMIT = 200  # queries of a drill-down: what a reader can look through, and a page can hold

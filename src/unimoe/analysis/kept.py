@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 from unimoe.analysis.gates.definitions import Registration
 from unimoe.analysis.gates.registration import REGISTERED, register, registered_in
 from unimoe.analysis.report import remove_report
-from unimoe.errors import DataError
-from unimoe.io import hash_json, read_json, write_sealed
+from unimoe.core.errors import DataError
+from unimoe.core.io import hash_json, read_json, write_sealed
 from unimoe.results import EvalResult, result_files, result_path, write_result
 from unimoe.results.details import DrillDown, drilldown_path, read_drilldown
 from unimoe.results.folder import Results

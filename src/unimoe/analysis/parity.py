@@ -12,9 +12,9 @@ import numpy as np
 from unimoe.analysis.comparisons import difference
 from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.analysis.statistics.variance import Array
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
+from unimoe.core.trec import Run, ranked, read_run
 from unimoe.results import EvalResult, by_query_id, read_result, refuse_changed_run, run_beside
-from unimoe.trec import Run, ranked, read_run
 
 TOP = 10  # documents at the head of a ranking, whose change a reader would see
 

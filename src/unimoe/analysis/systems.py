@@ -13,11 +13,11 @@ from unimoe.analysis.comparisons import ITERATIONS, Comparison, Question, all_pa
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import significance_marks
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.results.folder import Results
-from unimoe.runs.building import score_systems
-from unimoe.runs.scoring import Scoring
-from unimoe.runs.selection import Judgments, QrelsContent, RunContent, RunSource, judgments
+from unimoe.results.runs.building import score_systems
+from unimoe.results.runs.scoring import Scoring
+from unimoe.results.runs.selection import Judgments, QrelsContent, RunContent, RunSource, judgments
 
 if TYPE_CHECKING:
     import pandas as pd

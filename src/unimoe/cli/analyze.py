@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unimoe.cli.options import Iterations, ResamplingSeed
-from unimoe.console import print_error, stderr, stdout
-from unimoe.errors import UsageError
+from unimoe.core.console import print_error, stderr, stdout
+from unimoe.core.errors import UsageError
 
 if TYPE_CHECKING:
     from unimoe.analysis.gates.definitions import Registration

@@ -22,7 +22,7 @@ from unimoe.cli.options import (
     ResamplingSeed,
     Threads,
 )
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 
 Options: TypeAlias = Mapping[str, object]
 

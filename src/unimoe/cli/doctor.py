@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unimoe.cli.options import DEFAULT_EXPERIMENT, Config, Device, chosen_device
-from unimoe.console import stdout
-from unimoe.errors import DataError
+from unimoe.core.console import stdout
+from unimoe.core.errors import DataError
 
 if TYPE_CHECKING:
     import torch
@@ -41,10 +41,10 @@ def examine(experiment: Experiment, device: torch.device) -> Iterator[tuple[str,
         device: the device that it would run on.
     """
     started = time.perf_counter()
-    from unimoe.cli.estimate import planned
-    from unimoe.io import cache_dir
+    from unimoe.core.io import cache_dir
+    from unimoe.experiment.estimate import planned
     from unimoe.models.device import choose_dtype, describe_device, probe_speed
-    from unimoe.provenance import package_versions
+    from unimoe.results.provenance import package_versions
 
     yield "python", f"{platform.python_version()} on {platform.platform()}"
     yield "packages", ", ".join(f"{name} {version}" for name, version in package_versions().items())
@@ -64,7 +64,7 @@ def examine(experiment: Experiment, device: torch.device) -> Iterator[tuple[str,
 
 
 def _commit() -> str:
-    from unimoe.provenance import git_state
+    from unimoe.results.provenance import git_state
 
     commit, dirty = git_state()
     if commit is None:

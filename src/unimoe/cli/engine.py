@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unimoe.cli.options import joined_quietly, refuse_torchrun
-from unimoe.errors import UsageError, did_you_mean
+from unimoe.core.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from unimoe.evaluation.engines import Engine
@@ -102,7 +102,7 @@ def opened_engine(settings: EngineSettings) -> Iterator[Engine]:
     Raises:
         UsageError: there is no such cluster, or its store cannot be used.
     """
-    from unimoe.engine.torchrun import leading
+    from unimoe.cluster.torchrun import leading
     from unimoe.evaluation.engines import ClusterEngine, LocalEngine
 
     if settings.engine == "local":
@@ -110,9 +110,9 @@ def opened_engine(settings: EngineSettings) -> Iterator[Engine]:
             yield LocalEngine(processes)
         return
     refuse_torchrun("--engine ray")
-    from unimoe.engine.cluster import Cluster
-    from unimoe.engine.ray_pool import Hire, RayPool
-    from unimoe.engine.units import UnitStore
+    from unimoe.cluster.cluster import Cluster
+    from unimoe.cluster.ray_pool import Hire, RayPool
+    from unimoe.cluster.units import UnitStore
 
     url = settings.store or DEFAULT_STORE
     store = UnitStore(url if "://" in url else str(Path(url).resolve()))

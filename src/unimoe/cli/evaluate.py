@@ -27,7 +27,7 @@ from unimoe.cli.options import (
     quiet_libraries,
     refuse_torchrun,
 )
-from unimoe.errors import UsageError, did_you_mean
+from unimoe.core.errors import UsageError, did_you_mean
 
 
 def evaluate(
@@ -96,7 +96,7 @@ def evaluate(
     """
     from unimoe.data.mteb_names import split_names
     from unimoe.evaluation.evaluate import run_evaluation
-    from unimoe.planning.evaluation import plan_evaluation
+    from unimoe.evaluation.planning.evaluation import plan_evaluation
 
     if sum((checkpoint is not None, zero_shot, model is not None)) != 1:
         raise UsageError("give one of --checkpoint FOLDER, --zero-shot and --model NAME")

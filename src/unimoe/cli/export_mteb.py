@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from unimoe.console import stderr, stdout
-from unimoe.errors import UsageError, refuse_missing
+from unimoe.core.console import stderr, stdout
+from unimoe.core.errors import UsageError, refuse_missing
 
 
 def export_mteb(
@@ -35,9 +35,9 @@ def export_mteb(
     It makes results/MODEL/REVISION/TASK.json and model_meta.json from what evaluate --mteb wrote, without scoring
     anything. If a task that is wanted has no result, the command names it, and its exit code is 4.
     """
-    from unimoe.checkpoint import read_checkpoint
     from unimoe.data.mteb_names import split_names
-    from unimoe.leaderboard import ExportRequest, export_results, seed_of
+    from unimoe.evaluation.leaderboard import ExportRequest, export_results, seed_of
+    from unimoe.models.checkpoint import read_checkpoint
 
     if (checkpoint is None) == (arm is None) or (checkpoint is not None and seed is not None):
         raise UsageError("name what to export: --arm, with --seed where it has several, or --checkpoint")

@@ -9,6 +9,6 @@ def main() -> None:
     """Run the ``unimoe`` command."""
     with ended_by_signals():
         from unimoe.cli.app import app
-        from unimoe.console import run
+        from unimoe.core.console import run
 
         run(app)

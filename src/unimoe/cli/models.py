@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from unimoe.cli.options import chosen_device, given_options, quiet_libraries, refuse_torchrun
-from unimoe.console import stdout
-from unimoe.errors import DataError
+from unimoe.core.console import stdout
+from unimoe.core.errors import DataError
 
 if TYPE_CHECKING:
     from unimoe.evaluation.request import EvaluationRequest

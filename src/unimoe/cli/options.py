@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from unimoe import console
-from unimoe.errors import UsageError
+from unimoe.core import console
+from unimoe.core.errors import UsageError
 
 if TYPE_CHECKING:
     import torch
 
+    from unimoe.cluster.processes import Processes
     from unimoe.config import Experiment
     from unimoe.config.dense import DenseExperiment
-    from unimoe.processes import Processes
 
     E = TypeVar("E", Experiment, DenseExperiment)
 
@@ -86,7 +86,7 @@ def joined_quietly() -> Iterator[Processes]:
     Raises:
         UsageError: some of them did not start.
     """
-    from unimoe.processes import joined_processes
+    from unimoe.cluster.processes import joined_processes
 
     with joined_processes() as processes:
         if not processes.leads:

@@ -12,8 +12,8 @@ import typer
 
 from unimoe.cli.models import ModelOptions, reranked
 from unimoe.cli.options import Device, MaxQueries, Override, Threads
-from unimoe.console import stderr, stdout
-from unimoe.errors import UsageError, first_few
+from unimoe.core.console import stderr, stdout
+from unimoe.core.errors import UsageError, first_few
 
 if TYPE_CHECKING:
     from unimoe.analysis.parity import Parity
@@ -111,7 +111,7 @@ def parity_lines(found: Parity) -> list[str]:
 
 def parity_json(found: Sequence[Parity], tolerance: float, ranking_tolerance: float) -> dict[str, Any]:
     """Return comparisons as plain data."""
-    from unimoe.io import finite
+    from unimoe.core.io import finite
 
     datasets = [
         {

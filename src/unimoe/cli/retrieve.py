@@ -28,7 +28,7 @@ from unimoe.cli.options import (
     placed,
     quiet_libraries,
 )
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 
 DEFAULT_RETRIEVAL = Path("retrieval/default")
 
@@ -73,8 +73,8 @@ def retrieve(
     from unimoe.config.files import load_config
     from unimoe.data.mteb_names import split_names
     from unimoe.evaluation.retrieve import RetrievalRequest, run_retrieval
-    from unimoe.systems.retriever import fused_name, retriever_name
-    from unimoe.systems.system import BM25
+    from unimoe.evaluation.systems.retriever import fused_name, retriever_name
+    from unimoe.evaluation.systems.system import BM25
 
     if encoder is not None and checkpoint is not None:
         raise UsageError("give --encoder or --checkpoint, not both")
@@ -113,7 +113,7 @@ def refuse_unknown_arm(output_dir: Path, arm: str, coming: Iterable[str]) -> Non
         UsageError: there is none; names the closest.
     """
     from unimoe.analysis.comparisons import unknown_arm
-    from unimoe.io import find_files
+    from unimoe.core.io import find_files
 
     there = find_files(output_dir, "*/seed_*/results/*/*.json") if output_dir.exists() else []
     known = sorted({*coming, *(path.parents[3].name for path in there)})

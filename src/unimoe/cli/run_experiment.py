@@ -34,13 +34,13 @@ from unimoe.cli.options import (
     quiet_libraries,
     refuse_torchrun,
 )
-from unimoe.console import stderr, stdout
+from unimoe.core.console import stderr, stdout
 
 if TYPE_CHECKING:
     from unimoe.config import Experiment
-    from unimoe.experiment import ExperimentRun
+    from unimoe.experiment.job import ExperimentRun
+    from unimoe.experiment.run_record import RunRecord
     from unimoe.models.loader import ModelLoader
-    from unimoe.run_record import RunRecord
 
 
 def run_experiment(
@@ -68,9 +68,9 @@ def run_experiment(
     """
     started = time.perf_counter()
     from unimoe.config.files import load_experiment
-    from unimoe.experiment import ANALYZE, ExperimentRun, pinned_threads, smoke_version
+    from unimoe.experiment.job import ANALYZE, ExperimentRun, pinned_threads, smoke_version
+    from unimoe.experiment.run_record import RunRecord
     from unimoe.models.work import counted_products
-    from unimoe.run_record import RunRecord
 
     refuse_torchrun("an experiment")
     experiment = load_experiment(config, override or [])
@@ -83,7 +83,7 @@ def run_experiment(
     target = chosen_device(settings.here)
     if plan:
         settings.refuse_unused()
-        from unimoe.cli.estimate import planned
+        from unimoe.experiment.estimate import planned
 
         for line in planned(experiment, target, threads, started):
             stdout.print(line, soft_wrap=True)
@@ -109,7 +109,7 @@ def _facts(loader: ModelLoader) -> dict[str, Any]:
     import torch
 
     from unimoe.models.device import describe_device
-    from unimoe.provenance import git_state
+    from unimoe.results.provenance import git_state
 
     return {
         "device": describe_device(loader.device),
@@ -133,7 +133,7 @@ def _announce(experiment: Experiment, run: ExperimentRun) -> None:
 
 def _estimated(experiment: Experiment, run: ExperimentRun, record: RunRecord, started: float) -> Mapping[str, float]:
     """Print the expected time; return the seconds of a unit of each phase, the first run's where it is resumed."""
-    from unimoe.cli.estimate import estimate, in_words
+    from unimoe.experiment.estimate import estimate, in_words
 
     if run.is_done():
         return {}
@@ -159,7 +159,7 @@ def _open(folder: Path) -> None:
 
 
 def _next_command(experiment: Experiment) -> str:
-    from unimoe.experiment import judged_checkpoint
+    from unimoe.experiment.job import judged_checkpoint
 
     checkpoint = judged_checkpoint(experiment, next(reversed(experiment.arms)), experiment.seeds[0])
     return f"uv run scripts/evaluate.py --checkpoint {checkpoint} --eval-tier fast"

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unimoe.cli.engine import DEFAULT_STORE
-from unimoe.console import stdout
-from unimoe.errors import MissingPartError
+from unimoe.core.console import stdout
+from unimoe.core.errors import MissingPartError
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from unimoe.engine.status import Progress, Status
+    from unimoe.cluster.status import Progress, Status
 
 _EVERY = 5.0
 """Seconds between two looks, which is how often drivers write."""
@@ -39,8 +39,8 @@ def status(
     A line for each evaluation has its items (pairs or texts) done, the units that workers compute now, what failed,
     what is left, and the hours to go at the rate so far. The exit code is 4 where something failed or was set aside.
     """
-    from unimoe.engine.status import read_status
-    from unimoe.engine.units import UnitStore
+    from unimoe.cluster.status import read_status
+    from unimoe.cluster.units import UnitStore
 
     place = UnitStore(store, patience=_PATIENCE)
     found = read_status(place)

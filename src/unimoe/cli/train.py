@@ -18,8 +18,8 @@ from unimoe.cli.options import (
     placed,
     quiet_libraries,
 )
-from unimoe.console import Steps, stdout
-from unimoe.errors import UsageError
+from unimoe.core.console import Steps, stdout
+from unimoe.core.errors import UsageError
 
 
 def _refuse_task(task: str | None) -> None:

@@ -6,9 +6,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
-from unimoe.errors import UsageError
-from unimoe.limits import LONGEST_NAME
-from unimoe.registry import Registry
+from unimoe.core.errors import UsageError
+from unimoe.core.limits import LONGEST_NAME
+from unimoe.core.registry import Registry
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]

@@ -10,8 +10,8 @@ from unimoe.config.base import Count, Dtype, Fraction, Name, Section, registered
 from unimoe.config.encoder import EncoderConfig
 from unimoe.config.served import ServedConfig
 from unimoe.config.training import ArmConfig, LoraConfig, TrainingConfig
-from unimoe.errors import UsageError, did_you_mean
-from unimoe.registry import Registry
+from unimoe.core.errors import UsageError, did_you_mean
+from unimoe.core.registry import Registry
 
 FUSION = "fusion"
 """The first stage that fuses BM25 with an encoder's search."""

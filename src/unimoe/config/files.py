@@ -15,8 +15,8 @@ from pydantic import BaseModel, ValidationError
 from unimoe.config.base import Section
 from unimoe.config.experiment import Experiment
 from unimoe.config.yaml_text import MOST_CHARACTERS, YamlError, parse_yaml
-from unimoe.errors import UsageError, did_you_mean
-from unimoe.limits import shortened
+from unimoe.core.errors import UsageError, did_you_mean
+from unimoe.core.limits import shortened
 
 C = TypeVar("C", bound=Section)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from unimoe.config.base import Count, MetricName, Positive, Section, registered
-from unimoe.registry import Registry
+from unimoe.core.registry import Registry
 
 Normalization = Literal["none", "sum", "softmax", "minmax", "log", "temperature"]
 RankDiscount = Literal["exponential", "exponential_plus_1", "identity", "log1p", "log2", "reciprocal"]
@@ -51,7 +51,7 @@ class Loss:
         return (*order, *(("activation",) if self.takes_activation else ()), *self.options)
 
 
-LOSSES: Registry[Loss] = Registry("loss", "unimoe.losses.named")
+LOSSES: Registry[Loss] = Registry("loss", "unimoe.training.losses.named")
 
 LossName = Annotated[str, registered(LOSSES)]
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from unimoe.config.base import Count, Positive, Section, registered
-from unimoe.registry import Registry
+from unimoe.core.registry import Registry
 
 APIS: Registry[Any] = Registry("served API", "unimoe.models.served.apis")
 """What servers speak, by name; see ``models.served.api.API``."""

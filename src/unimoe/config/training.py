@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from unimoe.config.base import Count, Positive, Section
 from unimoe.config.losses import LossConfig, LossName, LossOptions
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 
 ArmTask = Literal["rank_only", "emb_only", "joint"]
 Schedule = Literal["linear", "cosine", "constant", "onecycle"]

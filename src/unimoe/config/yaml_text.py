@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from unimoe.limits import shortened, text_problem
+from unimoe.core.limits import shortened, text_problem
 
 MOST_CHARACTERS = 200_000
 DEEPEST = 20

@@ -14,12 +14,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from unimoe.core.errors import UsageError, did_you_mean
+from unimoe.core.limits import name_problem, shortened
 from unimoe.data.collection import Collection
 from unimoe.data.source import SOURCES, UnavailableError, find_source, listed
 from unimoe.data.sources.beir_sets import ALIASES, BEIR_NAMES, CQADUPSTACK, SHORT_NAMES, canonical_name, local_path
 from unimoe.data.sources.nanobeir import NANOBEIR
-from unimoe.errors import UsageError, did_you_mean
-from unimoe.limits import name_problem, shortened
 
 __all__ = [
     "ALIASES",

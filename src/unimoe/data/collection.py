@@ -10,10 +10,10 @@ from functools import cached_property
 from itertools import chain
 from typing import Literal, NamedTuple, TypeVar, get_args
 
-from unimoe.errors import DataError, UsageError
-from unimoe.io import hash_parts
-from unimoe.limits import HIGHEST_GRADE, grade_problem, id_problem, shortened
-from unimoe.trec import Qrels
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.io import hash_parts
+from unimoe.core.limits import HIGHEST_GRADE, grade_problem, id_problem, shortened
+from unimoe.core.trec import Qrels
 
 T = TypeVar("T")
 

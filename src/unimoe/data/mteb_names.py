@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 import torch
 
+from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.data.sources.beir_sets import MTEB_TASKS, canonical_name
 from unimoe.data.sources.from_mteb import import_mteb
-from unimoe.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from mteb import AbsTask

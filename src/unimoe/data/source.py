@@ -15,9 +15,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from unimoe.core.errors import DataError, UsageError, did_you_mean
+from unimoe.core.registry import Registry
 from unimoe.data.collection import Collection
-from unimoe.errors import DataError, UsageError, did_you_mean
-from unimoe.registry import Registry
 
 
 class Source:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from unimoe.console import stdout
+from unimoe.core.console import stdout
 from unimoe.data.catalog import CQADUPSTACK
 from unimoe.metrics import dataset_group, suite_averages
 from unimoe.results import EvalResult, Task

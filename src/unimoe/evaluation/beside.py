@@ -9,13 +9,13 @@ from dataclasses import replace
 import torch
 
 from unimoe.config import Experiment
-from unimoe.errors import DataError, UnimoeError, UsageError
+from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.evaluation.recipes import named_recipe
+from unimoe.evaluation.reranking.served import ServedReranker
+from unimoe.evaluation.systems.named import ADDRESSES, OPTION, Naming, named_system
+from unimoe.evaluation.systems.system import System
+from unimoe.evaluation.tiers.datasets import LoadedDataset
 from unimoe.models.served.embedder import ServedEmbedder
-from unimoe.reranking.served import ServedReranker
-from unimoe.systems.named import ADDRESSES, OPTION, Naming, named_system
-from unimoe.systems.system import System
-from unimoe.tiers.datasets import LoadedDataset
 
 _OF_THE_BASE = {"revision": None, "layers": None}
 """What an experiment says of its base model, and of no other."""

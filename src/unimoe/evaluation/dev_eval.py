@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import cached_property
 
 from unimoe.config import Experiment
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
+from unimoe.evaluation.reranking.rerankers import PairModelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
+from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.reranking.rerankers import PairModelReranker
-from unimoe.tiers.datasets import Dataset, LoadedDataset
 
 _METRIC = "ndcg@10"
 

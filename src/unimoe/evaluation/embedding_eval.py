@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unimoe.config import Experiment
+from unimoe.core.errors import DataError, UsageError
 from unimoe.data.collection import Collection
 from unimoe.data.mteb_names import find_tasks, mteb_name, random_state_kept
-from unimoe.errors import DataError, UsageError
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, MTEBWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.run import evaluate_task, load_from_hub, task_at_hand
+from unimoe.evaluation.reranking.rerankers import as_unimodel
 from unimoe.evaluation.spec import Outcome
+from unimoe.evaluation.tiers.loading import failure_reason
 from unimoe.metrics import score_run
 from unimoe.models.embedder import Advance, Embedder
-from unimoe.reranking.rerankers import as_unimodel
-from unimoe.tiers.loading import failure_reason
 
 if TYPE_CHECKING:
     from mteb import AbsTask

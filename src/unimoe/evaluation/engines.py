@@ -12,22 +12,22 @@ from typing import Any
 
 import torch
 
+from unimoe.cluster.cluster import Assignment, Cluster
+from unimoe.cluster.processes import ALONE, Processes
+from unimoe.cluster.torchrun import Torchrun, serve
+from unimoe.cluster.work import ALONE as WORK_HERE
+from unimoe.cluster.work import Workers
 from unimoe.config import Batches
 from unimoe.config.base import Dtype
+from unimoe.core.errors import UsageError
 from unimoe.data.mteb_names import random_state_kept
-from unimoe.engine.cluster import Assignment, Cluster
-from unimoe.engine.torchrun import Torchrun, serve
-from unimoe.engine.work import ALONE as WORK_HERE
-from unimoe.engine.work import Workers
-from unimoe.errors import UsageError
 from unimoe.evaluation.jobs import model_jobs
+from unimoe.evaluation.reranking.cluster_model import ClusterModel
 from unimoe.evaluation.spec import EvaluationSpec
+from unimoe.evaluation.systems.retriever import Retriever
+from unimoe.evaluation.systems.system import System
 from unimoe.models.device import choose_dtype
-from unimoe.processes import ALONE, Processes
-from unimoe.reranking.cluster_model import ClusterModel
 from unimoe.results import safe_name
-from unimoe.systems.retriever import Retriever
-from unimoe.systems.system import System
 
 _ONE_PROCESS = "a model behind a server is asked by one process"
 _MORE_REQUESTS = "and raise served.requests_in_flight for more requests at a time"

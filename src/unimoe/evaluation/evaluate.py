@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from unimoe.console import Steps, stdout
-from unimoe.errors import UsageError
+from unimoe.core.console import Steps, stdout
+from unimoe.core.errors import UsageError
 from unimoe.evaluation.averages import print_averages, print_mteb_means
 from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.mteb.suite import MTEBSuite
@@ -26,11 +26,11 @@ from unimoe.evaluation.request import (
 )
 from unimoe.evaluation.runner import Evaluation, Evaluator
 from unimoe.evaluation.spec import result_dataset
+from unimoe.evaluation.systems.system import System, first_stage_system
+from unimoe.evaluation.tiers.datasets import Dataset
+from unimoe.evaluation.tiers.loading import Failures, load_reporting
 from unimoe.models.threads import settle_threads
 from unimoe.results import EvalResult, Task, result_path
-from unimoe.systems.system import System, first_stage_system
-from unimoe.tiers.datasets import Dataset
-from unimoe.tiers.loading import Failures, load_reporting
 
 if TYPE_CHECKING:
     from mteb import AbsTask

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unimoe.cluster.texts import PairTexts, TokenTable
+from unimoe.cluster.work import Compute, Part
+from unimoe.core.io import hash_json
 from unimoe.data.collection import Collection, Document
-from unimoe.engine.texts import PairTexts, TokenTable
-from unimoe.engine.work import Compute, Part
 from unimoe.evaluation.mteb.remote import task_job
-from unimoe.io import hash_json
+from unimoe.evaluation.reranking.rerankers import device_of, reranker_of, returns_logits, used_budget
+from unimoe.evaluation.reranking.shards import prepared_part, score_part
 from unimoe.models.device import describe_device
 from unimoe.models.embedder import Vectors
-from unimoe.reranking.rerankers import device_of, reranker_of, returns_logits, used_budget
-from unimoe.reranking.shards import prepared_part, score_part
 
 
 def model_jobs(load: Callable[[], Any]) -> Mapping[str, Compute]:

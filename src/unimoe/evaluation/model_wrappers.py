@@ -15,16 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from unimoe.cluster.work import ALONE, Progress, Workers
 from unimoe.config import Batches, MTEBConfig
-from unimoe.engine.work import ALONE, Progress, Workers
-from unimoe.errors import named_inputs
+from unimoe.core.errors import named_inputs
+from unimoe.core.io import hash_json, hash_parts
 from unimoe.evaluation.mteb.prompts import TaskCard, TaskPrompts
+from unimoe.evaluation.reranking.rerankers import reranker_of
+from unimoe.evaluation.reranking.shards import Reranker
 from unimoe.evaluation.sharing import encode_texts, shared
-from unimoe.io import hash_json, hash_parts
 from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors
 from unimoe.models.pair_model import PairModel
-from unimoe.reranking.rerankers import reranker_of
-from unimoe.reranking.shards import Reranker
 
 if TYPE_CHECKING:
     from typing import Unpack

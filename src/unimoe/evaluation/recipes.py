@@ -8,19 +8,19 @@ from typing import Any
 
 import torch
 
-from unimoe.checkpoint import read_checkpoint
+from unimoe.cluster.units import UnitStore
+from unimoe.cluster.work import Compute, Recipe
 from unimoe.config import Experiment
 from unimoe.config.dense import DenseExperiment
 from unimoe.config.experiment import EvaluationConfig
-from unimoe.engine.units import UnitStore
-from unimoe.engine.work import Compute, Recipe
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
+from unimoe.core.io import atomic_dir, cache_dir, read_bytes
 from unimoe.evaluation.jobs import model_jobs
-from unimoe.io import atomic_dir, cache_dir, read_bytes
+from unimoe.evaluation.systems.named import Naming, named_system
+from unimoe.evaluation.systems.retriever import encoder_retriever
+from unimoe.evaluation.systems.system import RecipeMaker, checkpoint_loader
+from unimoe.models.checkpoint import read_checkpoint
 from unimoe.models.loader import ModelLoader
-from unimoe.systems.named import Naming, named_system
-from unimoe.systems.retriever import encoder_retriever
-from unimoe.systems.system import RecipeMaker, checkpoint_loader
 
 _MAKER = f"{__name__}:jobs_of"
 

@@ -9,20 +9,26 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from unimoe.checkpoint import Checkpoint, folder_name, read_checkpoint
 from unimoe.config import Experiment
 from unimoe.config.files import apply_overrides
+from unimoe.core.errors import UsageError
+from unimoe.core.io import hash_json
 from unimoe.data.mteb_names import find_tasks
-from unimoe.errors import UsageError
 from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.recipes import checkpoint_recipe, named_recipe, zero_shot_recipe
-from unimoe.io import hash_json
+from unimoe.evaluation.systems.named import ADDRESSES, Naming, default_experiment, is_checkpoint, named_system
+from unimoe.evaluation.systems.system import (
+    System,
+    checkpoint_loader,
+    evaluation_config,
+    trained_system,
+    zero_shot_system,
+)
+from unimoe.evaluation.tiers.datasets import Dataset, chosen_datasets, known_tier, tier_datasets
+from unimoe.models.checkpoint import Checkpoint, folder_name, read_checkpoint
 from unimoe.models.loader import ModelLoader
 from unimoe.results import Task
-from unimoe.systems.named import ADDRESSES, Naming, default_experiment, is_checkpoint, named_system
-from unimoe.systems.system import System, checkpoint_loader, evaluation_config, trained_system, zero_shot_system
-from unimoe.tiers.datasets import Dataset, chosen_datasets, known_tier, tier_datasets
 
 if TYPE_CHECKING:
     from mteb import AbsTask

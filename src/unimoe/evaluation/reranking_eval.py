@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 from unimoe.config import Experiment
+from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.data.catalog import UnavailableError
 from unimoe.data.collection import Collection
-from unimoe.errors import DataError, UnimoeError, UsageError
+from unimoe.evaluation.reranking.remote_shards import RemoteReranker
+from unimoe.evaluation.reranking.rerank import rerank_run
+from unimoe.evaluation.reranking.rerankers import as_reranker, ties_note, truncation_note
+from unimoe.evaluation.reranking.shards import Candidates, Reranker, ShardWork
 from unimoe.evaluation.spec import Outcome
+from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, chosen_datasets, known_tier, tier_datasets
+from unimoe.evaluation.tiers.loading import failure_line
 from unimoe.metrics import score_run, suite_averages
-from unimoe.reranking.remote_shards import RemoteReranker
-from unimoe.reranking.rerank import rerank_run
-from unimoe.reranking.rerankers import as_reranker, ties_note, truncation_note
-from unimoe.reranking.shards import Candidates, Reranker, ShardWork
-from unimoe.tiers.datasets import Dataset, LoadedDataset, chosen_datasets, known_tier, tier_datasets
-from unimoe.tiers.loading import failure_line
 
 
 @dataclass(frozen=True)

@@ -12,19 +12,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
+from unimoe.cluster.work import ALONE, Workers
 from unimoe.config import Batches
 from unimoe.config.dense import DenseConfig
+from unimoe.core.errors import DataError, UsageError, first_few
+from unimoe.core.trec import Run, head
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import PASSAGES, TOP1000
-from unimoe.engine.work import ALONE, Workers
-from unimoe.errors import DataError, UsageError, first_few
 from unimoe.evaluation.sharing import shared
 from unimoe.evaluation.spec import Outcome
 from unimoe.metrics import DEFAULT_METRICS, from_grade, score_run
 from unimoe.models.embedder import Advance, Embedder, Vectors
 from unimoe.retrieval.dense_run import dense_run
 from unimoe.retrieval.vector_store import Encode
-from unimoe.trec import Run, head
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,11 @@ from pathlib import Path
 import torch
 
 from unimoe.config.dense import DenseExperiment
-from unimoe.console import Steps, stdout
+from unimoe.core.console import Steps, stdout
+from unimoe.core.errors import UsageError
+from unimoe.core.io import hash_json
+from unimoe.core.trec import Run
 from unimoe.data.catalog import load_collection
-from unimoe.errors import UsageError
 from unimoe.evaluation.engines import Engine, LocalEngine, Purpose
 from unimoe.evaluation.recipes import arm_recipe, encoder_recipe
 from unimoe.evaluation.retrieval_eval import (
@@ -25,17 +27,21 @@ from unimoe.evaluation.retrieval_eval import (
 )
 from unimoe.evaluation.runner import Evaluation, Evaluator
 from unimoe.evaluation.spec import EvaluationSpec, Outcome, model_hashes
-from unimoe.io import hash_json
+from unimoe.evaluation.systems.retriever import (
+    Retriever,
+    checkpoint_retriever,
+    encoder_retriever,
+    fused_name,
+    served_settings,
+)
+from unimoe.evaluation.systems.system import BM25
+from unimoe.evaluation.tiers.datasets import Dataset, chosen_datasets
+from unimoe.evaluation.tiers.loading import Failures, report_oddities
 from unimoe.models.embedder import Advance
 from unimoe.results import EvalResult, Identity, Task, result_path
 from unimoe.retrieval import bm25
 from unimoe.retrieval.bm25 import cached_bm25_run, first_stage_name
 from unimoe.retrieval.fusion import reciprocal_rank_fusion
-from unimoe.systems.retriever import Retriever, checkpoint_retriever, encoder_retriever, fused_name, served_settings
-from unimoe.systems.system import BM25
-from unimoe.tiers.datasets import Dataset, chosen_datasets
-from unimoe.tiers.loading import Failures, report_oddities
-from unimoe.trec import Run
 
 TASK: Task = "retrieval"
 

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unimoe.console import Steps, stderr
-from unimoe.engine.work import nowhere
+from unimoe.cluster.work import nowhere
+from unimoe.core.console import Steps, stderr
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
 from unimoe.evaluation.engines import Engine, Held, LocalEngine, Purpose
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
@@ -17,17 +17,17 @@ from unimoe.evaluation.mteb.main_scores import ranks_documents
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.remote import task_outcome, task_part
 from unimoe.evaluation.mteb.run import evaluate_task
+from unimoe.evaluation.reranking.rerankers import device_of, reranker_of, used_budget
+from unimoe.evaluation.reranking.shards import ShardStore
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.spec import EvaluationSpec, Outcome, collection_spec, mteb_spec
 from unimoe.evaluation.store import ResultStore
+from unimoe.evaluation.systems.system import System
+from unimoe.evaluation.tiers.datasets import LoadedDataset
 from unimoe.metrics import score_run
 from unimoe.models.device import describe_device
 from unimoe.models.embedder import Advance
-from unimoe.reranking.rerankers import device_of, reranker_of, used_budget
-from unimoe.reranking.shards import ShardStore
 from unimoe.results import EvalResult, Task
-from unimoe.systems.system import System
-from unimoe.tiers.datasets import LoadedDataset
 
 if TYPE_CHECKING:
     from mteb import AbsTask

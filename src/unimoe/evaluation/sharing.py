@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from unimoe.engine.work import Progress, Workers
-from unimoe.errors import InputError
+from unimoe.cluster.work import Progress, Workers
+from unimoe.core.errors import InputError
 from unimoe.models.embedder import Vectors
 from unimoe.retrieval.vector_store import Encode, Spread, cut_units
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from unimoe.config import Experiment
+from unimoe.evaluation.systems.system import BM25, FIRST_STAGE, ZERO_SHOT_ARM
 from unimoe.results import EvalResult, Task, read_result, result_path
-from unimoe.systems.system import BM25, FIRST_STAGE, ZERO_SHOT_ARM
 
 _TASKS: tuple[Task, ...] = ("reranking", "embedding")
 _BASELINES = (BM25, FIRST_STAGE, ZERO_SHOT_ARM)

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from unimoe.core.io import hash_json
+from unimoe.core.trec import Qrels, Run
 from unimoe.data.mteb_names import find_tasks, mteb_name
 from unimoe.evaluation.mteb.main_scores import main_metric
 from unimoe.evaluation.mteb.prompts import TaskCard, TaskPrompts
-from unimoe.io import hash_json
+from unimoe.evaluation.systems.system import System
+from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset
 from unimoe.metrics import Scores
 from unimoe.models.device import describe_device
 from unimoe.models.loader import weights_hash
 from unimoe.models.served.probe import is_served
-from unimoe.provenance import package_versions
 from unimoe.results import Identity, Task, TrainingBudget
-from unimoe.systems.system import System
-from unimoe.tiers.datasets import Dataset, LoadedDataset
-from unimoe.trec import Qrels, Run
+from unimoe.results.provenance import package_versions
 
 if TYPE_CHECKING:
     from mteb import AbsTask

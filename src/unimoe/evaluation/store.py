@@ -12,11 +12,11 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from shutil import rmtree
 
-from unimoe.collection_card import sidecar_path
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
+from unimoe.core.io import hash_file, lock, read_json, write_sealed
+from unimoe.core.trec import ranked, write_qrels, write_run
+from unimoe.data.collection_card import sidecar_path
 from unimoe.evaluation.spec import EvaluationSpec, Outcome
-from unimoe.io import hash_file, lock, read_json, write_sealed
-from unimoe.provenance import collect_provenance
 from unimoe.results import (
     SIDECARS,
     EvalResult,
@@ -33,7 +33,7 @@ from unimoe.results import (
     write_result,
 )
 from unimoe.results.details import DrillDown, QueryDetail
-from unimoe.trec import ranked, write_qrels, write_run
+from unimoe.results.provenance import collect_provenance
 
 
 class ResultStore:

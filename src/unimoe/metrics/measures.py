@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import ir_measures
 from ir_measures import Measure
 
-from unimoe.errors import UsageError, did_you_mean
+from unimoe.core.errors import UsageError, did_you_mean
 
 _SHAPE = re.compile(
     r"(?P<name>[A-Za-z][A-Za-z0-9_]*)(?:\((?P<params>[^()]{0,200})\))?(?:@(?P<at>(?:0|[1-9][0-9]*)(?:\.[0-9]+)?))?"

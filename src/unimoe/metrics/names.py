@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from unimoe.errors import UsageError, did_you_mean
-from unimoe.limits import name_problem
+from unimoe.core.errors import UsageError, did_you_mean
+from unimoe.core.limits import name_problem
 
 if TYPE_CHECKING:
     from ir_measures import Measure

@@ -12,9 +12,9 @@ from typing import Any
 import ir_measures
 from ir_measures import Measure, SumAgg
 
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.trec import Qrels, Run, ranked
 from unimoe.metrics.names import OtherMetric
-from unimoe.trec import Qrels, Run, ranked
 
 _GDEVAL_HIGHEST = 4
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from unimoe.errors import DataError, UsageError
-from unimoe.limits import HIGHEST_GRADE, HIGHEST_SCORE, MOST, grade_problem, text_problem
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.limits import HIGHEST_GRADE, HIGHEST_SCORE, MOST, grade_problem, text_problem
+from unimoe.core.trec import Qrels, Run, ranked
 from unimoe.metrics.names import (
     FunctionMetric,
     Metric,
@@ -19,7 +20,6 @@ from unimoe.metrics.names import (
     parse_metric,
 )
 from unimoe.metrics.trec_eval import trec_eval_scores
-from unimoe.trec import Qrels, Run, ranked
 
 N = TypeVar("N", int, float)
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytrec_eval
 
+from unimoe.core.trec import Qrels, Run, head
 from unimoe.metrics.names import CAPPED, TrecEvalMetric
-from unimoe.trec import Qrels, Run, head
 
 _CUT = {"ndcg": "ndcg_cut", "map": "map_cut", "recall": "recall", "p": "P"} | dict.fromkeys(CAPPED, "P")
 _UNCUT = {"ndcg": "ndcg", "map": "map", "mrr": "recip_rank"}

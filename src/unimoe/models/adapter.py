@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from unimoe.checkpoint import ADAPTER_FILE
 from unimoe.config.training import LoraConfig
-from unimoe.errors import DataError, UsageError, did_you_mean
+from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.models.base import BaseModel, decoder_layers, decoder_of
+from unimoe.models.checkpoint import ADAPTER_FILE
 from unimoe.models.quiet import first_line, quiet_loading
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from unimoe.config import ModelConfig
-from unimoe.errors import DataError, UnimoeError, UsageError
-from unimoe.io import hash_file, hash_json, hash_parts
+from unimoe.core.errors import DataError, UnimoeError, UsageError
+from unimoe.core.io import hash_file, hash_json, hash_parts
 from unimoe.models.bundled import BUNDLED_ID, BUNDLED_LAYERS, bundled_weights_hash, folder_named, prepared_bundled_model
 from unimoe.models.device import ready_to_score
 from unimoe.models.quiet import first_line, load_pretrained, quiet_loading

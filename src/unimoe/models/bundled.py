@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from unimoe.config.encoder import BUNDLED_ENCODER
-from unimoe.errors import DataError, did_you_mean
-from unimoe.io import atomic_dir, cache_dir, changed_file, hash_files, lock, read_json, write_sealed
+from unimoe.core.errors import DataError, did_you_mean
+from unimoe.core.io import atomic_dir, cache_dir, changed_file, hash_files, lock, read_json, write_sealed
 from unimoe.models.quiet import first_line, quiet_loading
 
 BUNDLED_ID = "bundled:smollm2-135m-instruct"

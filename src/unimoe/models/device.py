@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from unimoe.config.base import Dtype
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 from unimoe.models.matmul import matmul_nt, quicken
-from unimoe.provenance import processor_name
+from unimoe.results.provenance import processor_name
 
 DeviceName = Literal["cpu", "cuda", "mps"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unimoe.errors import InputError
+from unimoe.core.errors import InputError
 
 TextKind = Literal["query", "document", "plain"]
 """The role of a text: retrieval has queries and documents, symmetric tasks (STS, clustering) have neither."""

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from unimoe.config.encoder import EncoderConfig
-from unimoe.errors import DataError, InputError, UsageError
-from unimoe.io import hash_json
-from unimoe.limits import shortened
+from unimoe.core.errors import DataError, InputError, UsageError
+from unimoe.core.io import hash_json
+from unimoe.core.limits import shortened
 from unimoe.models.batching import default_token_budget, to_device
 from unimoe.models.device import keep_freed_memory
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors

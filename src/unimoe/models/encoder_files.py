@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from unimoe.config.encoder import EncoderConfig
-from unimoe.errors import DataError
-from unimoe.io import hash_file, hash_parts, read_json
-from unimoe.limits import shortened
+from unimoe.core.errors import DataError
+from unimoe.core.io import hash_file, hash_parts, read_json
+from unimoe.core.limits import shortened
 from unimoe.models.base import BaseSizes, sizes_of
 from unimoe.models.bundled import bundled_encoder_folder, folder_named
 from unimoe.models.prompts.tokenizers import well_formed

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unimoe.errors import UsageError
-from unimoe.io import hash_parts
+from unimoe.core.errors import UsageError
+from unimoe.core.io import hash_parts
 from unimoe.models.base import layer_kinds
 from unimoe.models.batching import default_token_budget, pad_ids, plan_batches
 from unimoe.models.token_tree import TokenTree, build_tree, places, plan_trees, tree_tokens

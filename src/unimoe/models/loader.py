@@ -10,12 +10,12 @@ from pathlib import Path
 
 import torch
 
-from unimoe.checkpoint import Checkpoint
 from unimoe.config import Experiment
 from unimoe.config.experiment import EvaluationConfig
-from unimoe.io import hash_json
+from unimoe.core.io import hash_json
 from unimoe.models.adapter import load_lora, merge_lora
 from unimoe.models.base import BaseModel, base_identity, base_layers, decoder_layers, decoder_of, load_base
+from unimoe.models.checkpoint import Checkpoint
 from unimoe.models.frozen_layers import FrozenLayers, refuse_mixed_layers, split_decoder
 from unimoe.models.prompts import prompt_name
 from unimoe.models.unimodel import UnimodelForExp1

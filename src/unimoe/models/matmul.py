@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from unimoe.provenance import processor_name
+from unimoe.results.provenance import processor_name
 
 
 def matmul_nt(rows: Tensor, columns: Tensor, *, out: Tensor | None = None) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
 from unimoe.models.batching import plan_batches
 from unimoe.models.device import release_memory
 

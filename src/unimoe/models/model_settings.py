@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 
 _FACTORS = {"logit_scale": ("cohere", 1), "lm_head_multiplier": ("falcon_h1", 1), "logits_scaling": ("granite", -1)}
 """Settings that multiply logits, or divide them (-1), in models whose kind begins so."""

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 from unimoe.models.embedder import Advance, Vectors
 
 TextPair = tuple[str, str]

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from unimoe.io import atomic_path, hash_parts
+from unimoe.core.io import atomic_path, hash_parts
 
 _CHECKSUM = "checksum"
 

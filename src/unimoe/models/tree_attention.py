@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unimoe.io import hash_parts
+from unimoe.core.io import hash_parts
 from unimoe.models.batching import to_device
 from unimoe.models.matmul import uses_onednn
 from unimoe.models.token_tree import TokenTree, with_filling

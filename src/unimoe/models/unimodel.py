@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from unimoe.config import PromptConfig
-from unimoe.errors import InputError
+from unimoe.core.errors import InputError
 from unimoe.models.adapter import adapted_model, output_layer
 from unimoe.models.base import BaseModel, decoder_of
 from unimoe.models.batched import BatchedDecoder

@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
-from unimoe.errors import DataError
-from unimoe.io import find_files, hash_file, write_sealed
-from unimoe.limits import HIGHEST_GRADE, MOST, name_problem, shortened
+from unimoe.core.errors import DataError
+from unimoe.core.io import find_files, hash_file, write_sealed
+from unimoe.core.limits import HIGHEST_GRADE, MOST, name_problem, shortened
+from unimoe.core.schema import Strict, read_strict
 from unimoe.results.details import DrillDown, drilldown_path, write_drilldown
-from unimoe.schema import Strict, read_strict
 
 Task = Literal["reranking", "embedding", "retrieval", "crossmodal"]
 TASKS: tuple[Task, ...] = get_args(Task)

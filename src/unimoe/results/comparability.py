@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from unimoe.errors import DataError, UsageError, did_you_mean
+from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.results import TASKS, EvalResult, by_query_id
 
 ALLOWANCES = {  # the differences that can be allowed by name, and what each means

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from unimoe.checksums import sealed, unsealed
-from unimoe.errors import DataError
-from unimoe.io import read_bytes, write_text
-from unimoe.schema import Strict, read_strict
+from unimoe.core.checksums import sealed, unsealed
+from unimoe.core.errors import DataError
+from unimoe.core.io import read_bytes, write_text
+from unimoe.core.schema import Strict, read_strict
 
 _HEAD, _FOOT = '{"schema_version": 1, "queries": {', "}}"
 

@@ -9,8 +9,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.errors import DataError
-from unimoe.grouping import gathered
+from unimoe.core.errors import DataError
+from unimoe.core.grouping import gathered
 from unimoe.results import TASKS, EvalResult, by_query_id, read_result, result_files, result_path, safe_name, seed_name
 from unimoe.results.comparability import comparable, name_of
 from unimoe.results.details import QueryDetail, read_query_details

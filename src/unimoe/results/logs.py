@@ -12,10 +12,10 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from unimoe.checksums import unsealed
-from unimoe.errors import DataError
-from unimoe.io import find_files, read_bytes, read_json, write_sealed
-from unimoe.limits import LONGEST_NAME, MOST, name_problem
+from unimoe.core.checksums import unsealed
+from unimoe.core.errors import DataError
+from unimoe.core.io import find_files, read_bytes, read_json, write_sealed
+from unimoe.core.limits import LONGEST_NAME, MOST, name_problem
 
 LINES = "lines.json"  # beside the logs of a finished training: how many lines each of them has
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
-from unimoe.errors import DataError
-from unimoe.grouping import gathered
+from unimoe.core.errors import DataError
+from unimoe.core.grouping import gathered
 from unimoe.results import EvalResult, by_query_id
 from unimoe.results.details import QueryDetail
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 from unimoe.results import SIDECARS, read_result
 
 # Result files below the folder of a seed, of an arm, and of an experiment.

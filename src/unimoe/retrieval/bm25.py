@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Literal
 
 from unimoe.config import BM25Config
+from unimoe.core.errors import UsageError
+from unimoe.core.io import cache_dir, hash_parts
+from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
-from unimoe.errors import UsageError
-from unimoe.io import cache_dir, hash_parts
 from unimoe.retrieval.bm25_index import BM25Index, OkapiIndex
 from unimoe.retrieval.run_cache import cached_run
-from unimoe.trec import Run
 
 Engine = Literal["bm25s", "rank_bm25"]
 """Lucene's BM25 as bm25s computes it, or rank_bm25's BM25Okapi."""

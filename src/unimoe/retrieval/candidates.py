@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
 
 Rows = NDArray[np.int64]
 

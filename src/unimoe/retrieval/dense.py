@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.trec import Run, head
 from unimoe.models.matmul import matmul_nt
 from unimoe.retrieval.candidates import CandidatePool, Rows, exact_scores
-from unimoe.trec import Run, head
 
 Backend = Literal["torch", "faiss"]
 

@@ -8,14 +8,14 @@ from typing import Any, Unpack
 
 from unimoe.config import Batches
 from unimoe.config.dense import DenseConfig
+from unimoe.core.errors import named_inputs
+from unimoe.core.io import hash_json
+from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
-from unimoe.errors import named_inputs
-from unimoe.io import hash_json
 from unimoe.models.embedder import Advance, Embedder
 from unimoe.retrieval.dense import UNIT_LENGTH, search
 from unimoe.retrieval.embeddings import embedding_fingerprint
 from unimoe.retrieval.vector_store import Spread, encode_corpus
-from unimoe.trec import Run
 
 
 def dense_run(

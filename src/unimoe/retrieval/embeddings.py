@@ -9,13 +9,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from unimoe.core.errors import DataError
+from unimoe.core.io import cache_dir, hash_json, hash_parts
 from unimoe.data.collection import Document
-from unimoe.errors import DataError
-from unimoe.io import cache_dir, hash_json, hash_parts
 from unimoe.models.device import describe_device
 from unimoe.models.embedder import Embedder, TextKind
 from unimoe.models.served.probe import is_served
-from unimoe.provenance import package_versions
+from unimoe.results.provenance import package_versions
 from unimoe.retrieval.vector_store import encode_corpus
 
 

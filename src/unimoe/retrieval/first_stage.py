@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 from unimoe.config import BM25Config
 from unimoe.config.experiment import FUSION, FusionConfig
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.io import hash_file
+from unimoe.core.trec import Run, head, is_unordered, read_run
 from unimoe.data.catalog import available, result_name
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import TOP1000, msmarco_files, read_top1000
-from unimoe.errors import DataError, UsageError
-from unimoe.io import hash_file
 from unimoe.results import safe_name
 from unimoe.retrieval.bm25 import Engine, cached_bm25_run, first_stage_name
-from unimoe.trec import Run, head, is_unordered, read_run
 
 if TYPE_CHECKING:
     import torch

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from unimoe.errors import DataError, UsageError
-from unimoe.trec import Run, head, ranked
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.trec import Run, head, ranked
 
 
 def reciprocal_rank_fusion(runs: Sequence[Mapping[str, Mapping[str, float]]], *, depth: int, k: int = 60) -> Run:

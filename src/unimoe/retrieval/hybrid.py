@@ -14,19 +14,19 @@ import torch
 from unimoe.config import BM25Config
 from unimoe.config.dense import DenseConfig
 from unimoe.config.experiment import FUSION, FusionConfig
-from unimoe.console import Steps
+from unimoe.core.console import Steps
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.io import cache_dir, hash_json
+from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
-from unimoe.errors import DataError, UsageError
-from unimoe.io import cache_dir, hash_json
 from unimoe.models.device import choose_device, choose_dtype, release_memory
 from unimoe.models.encoder import SentenceEncoder, load_encoder, refuse_bad_length
 from unimoe.models.encoder_files import read_encoder_files
-from unimoe.provenance import package_versions
+from unimoe.results.provenance import package_versions
 from unimoe.retrieval.bm25 import cached_bm25_run, first_stage_name
 from unimoe.retrieval.dense_run import dense_run
 from unimoe.retrieval.fusion import reciprocal_rank_fusion
 from unimoe.retrieval.run_cache import cached_run, read_cached
-from unimoe.trec import Run
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from unimoe.core.errors import DataError
+from unimoe.core.io import hash_file, lock, read_json, write_sealed
+from unimoe.core.trec import Run, read_run, write_run
 from unimoe.data.collection import Collection
-from unimoe.errors import DataError
-from unimoe.io import hash_file, lock, read_json, write_sealed
-from unimoe.trec import Run, read_run, write_run
 
 
 def cached_run(path: Path, collection: Collection, tag: str, compute: Callable[[], Run]) -> Run:

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.errors import DataError, UsageError
-from unimoe.io import atomic_path
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.io import atomic_path
 
 Storage = Literal["float32", "float16"]
 Vectors = NDArray[np.floating]

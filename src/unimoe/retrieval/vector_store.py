@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from unimoe.core.errors import DataError, InputError
+from unimoe.core.io import hash_parts, lock, read_json, write_json, write_sealed
 from unimoe.data.collection import Document
-from unimoe.errors import DataError, InputError
-from unimoe.io import hash_parts, lock, read_json, write_json, write_sealed
 from unimoe.retrieval.vector_files import (
     MappedVectors,
     Storage,

@@ -12,7 +12,11 @@ from typing import Any, Literal
 import safetensors.torch
 from torch import Tensor
 
-from unimoe.checkpoint import (
+from unimoe.cluster.processes import ALONE, Processes
+from unimoe.config import Experiment
+from unimoe.core.errors import UsageError
+from unimoe.core.io import atomic_dir, hash_file, write_text
+from unimoe.models.checkpoint import (
     ADAPTER_FILE,
     ADAPTER_SETTINGS,
     Checkpoint,
@@ -22,11 +26,7 @@ from unimoe.checkpoint import (
     training_settings,
     write_manifest,
 )
-from unimoe.config import Experiment
-from unimoe.errors import UsageError
-from unimoe.io import atomic_dir, hash_file, write_text
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.processes import ALONE, Processes
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.training.model_card import base_on_hub, model_card
 from unimoe.training.run_state import Parts, RunState

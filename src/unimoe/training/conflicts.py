@@ -24,9 +24,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from unimoe.cluster.processes import ALONE, Processes
 from unimoe.config.losses import LOSSES, LossConfig
-from unimoe.io import append_jsonl
-from unimoe.processes import ALONE, Processes
+from unimoe.core.io import append_jsonl
 from unimoe.training.aggregation import Aggregation, Surgery, Task
 
 _LAYER = re.compile(r"\.layers\.(\d+)\.")

@@ -14,13 +14,13 @@ import numpy as np
 
 from unimoe.config import Experiment
 from unimoe.config.training import ArmTask, TrainingConfig
+from unimoe.core.errors import DataError
+from unimoe.core.io import hash_parts
+from unimoe.core.trec import Run, ranked
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection
-from unimoe.errors import DataError
-from unimoe.io import hash_parts
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.retrieval.bm25 import cached_bm25_run
-from unimoe.trec import Run, ranked
 
 TokenIds = list[int]
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from unimoe.config import Experiment
 from unimoe.config.training import ArmConfig
-from unimoe.losses.labels import refuse_binary
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import TrainingBudget
 from unimoe.training.aggregation import Task, make_aggregation
@@ -25,6 +24,7 @@ from unimoe.training.examples import (
     TrainingData,
     batch_order,
 )
+from unimoe.training.losses.labels import refuse_binary
 from unimoe.training.optimizer import sum_gradients
 from unimoe.training.steps import Budget, Texts, embedding_backward, ranking_backward
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import yaml
 
-from unimoe.checkpoint import Checkpoint
 from unimoe.config import Experiment
 from unimoe.models.base import decoder_layers, decoder_of, per_layer_settings
 from unimoe.models.bundled import BUNDLED_ID
+from unimoe.models.checkpoint import Checkpoint
 from unimoe.models.unimodel import UnimodelForExp1
 
 _BUNDLED_ON_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -178,7 +178,7 @@ def _training(checkpoint: Checkpoint, model: UnimodelForExp1) -> Mapping[str, ob
 
 def _losses(experiment: Experiment, arm: str, ranks: bool, embeds: bool) -> list[tuple[str, dict[str, Any], str]]:
     """Return name, configuration and citation of each loss."""
-    from unimoe.losses.listwise import loss_card
+    from unimoe.training.losses.listwise import loss_card
 
     losses: list[tuple[str, dict[str, Any], str]] = []
     if ranks:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
+from unimoe.cluster.processes import ALONE, Processes
 from unimoe.config.training import Schedule
-from unimoe.processes import ALONE, Processes
 
 
 def learning_rate_at(step: int, steps: int, warmup: int, peak: float, schedule: Schedule = "linear") -> float:

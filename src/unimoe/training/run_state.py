@@ -16,10 +16,10 @@ import safetensors
 import torch
 from torch import Tensor
 
-from unimoe.checkpoint import first_difference
-from unimoe.checksums import unsealed
-from unimoe.errors import DataError
-from unimoe.io import append_jsonl, lock, parse_json, read_bytes, write_text
+from unimoe.core.checksums import unsealed
+from unimoe.core.errors import DataError
+from unimoe.core.io import append_jsonl, lock, parse_json, read_bytes, write_text
+from unimoe.models.checkpoint import first_difference
 from unimoe.models.tensor_files import read_tensors, save_tensors
 from unimoe.results.logs import LINES, note_lines
 

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from unimoe.cluster.processes import ALONE, Processes
 from unimoe.config.losses import LOSSES, LossConfig
-from unimoe.errors import named_inputs
-from unimoe.losses.contrastive import info_nce
-from unimoe.losses.pointwise import softmax_loss, yes_no_loss
+from unimoe.core.errors import named_inputs
 from unimoe.models.batching import default_token_budget
 from unimoe.models.frozen_layers import FrozenStates
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.processes import ALONE, Processes
 from unimoe.training.examples import EmbeddingSet, RankingSet, TokenIds
+from unimoe.training.losses.contrastive import info_nce
+from unimoe.training.losses.pointwise import softmax_loss, yes_no_loss
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _loss_of_lists(
     sizes = [len(data.groups[group]) for group in batch]
     if loss.name == "softmax" and loss.activation == "Identity":
         return lambda states: softmax_loss(_as_rows(torch.split(model.margins(states), sizes)))
-    from unimoe.losses.listwise import ListwiseLoss  # sentence-transformers takes seconds to import
+    from unimoe.training.losses.listwise import ListwiseLoss  # sentence-transformers takes seconds to import
 
     generator = None
     if (

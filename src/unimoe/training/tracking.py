@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from unimoe.config.training import Tracker
-from unimoe.errors import UsageError
-from unimoe.io import ensure_dir
+from unimoe.core.errors import UsageError
+from unimoe.core.io import ensure_dir
 
 
 class Log(Protocol):

@@ -16,13 +16,13 @@ from typing import Any, Literal, NoReturn, Protocol
 
 import torch
 
+from unimoe.cluster.processes import ALONE, Processes
 from unimoe.config import Experiment
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.base import BaseModel
 from unimoe.models.frozen_layers import FrozenLayers
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.processes import ALONE, Processes
 from unimoe.training.aggregation import Task
 from unimoe.training.checkpoint_manager import CheckpointManager, Progress
 from unimoe.training.examples import TrainingData

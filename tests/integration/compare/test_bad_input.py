@@ -15,7 +15,7 @@ from support.runs import (
 )
 from support.scripts import assert_refused, call_script
 
-from unimoe.trec import write_run
+from unimoe.core.trec import write_run
 
 Damage = Callable[[Path, Path], object]
 

@@ -11,7 +11,7 @@ import pytest
 from support.compare_command import Arms, compare, compare_arms, judged, words_of
 from support.runs import random_qrels, random_run, write_arms
 
-from unimoe.trec import Qrels, Run
+from unimoe.core.trec import Qrels, Run
 
 Number = TypeVar("Number", int, float)
 

@@ -25,8 +25,8 @@ from support.runs import (
 from support.scripts import Done, call_script
 
 from unimoe.analysis import compare as public
+from unimoe.core.trec import read_qrels, read_run, write_qrels, write_run
 from unimoe.metrics import score_run
-from unimoe.trec import read_qrels, read_run, write_qrels, write_run
 
 
 def of_systems(folder: Path) -> list[str]:

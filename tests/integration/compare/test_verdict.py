@@ -20,9 +20,9 @@ from support.runs import (
 )
 from support.scripts import assert_refused
 
+from unimoe.core.trec import read_run
 from unimoe.metrics import score_run
 from unimoe.results import read_result, result_path
-from unimoe.trec import read_run
 
 
 def test_help_says_what_is_refused_and_how_it_exits() -> None:

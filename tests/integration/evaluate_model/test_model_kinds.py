@@ -11,8 +11,8 @@ from support.reranking import written
 from support.scripts import assert_refused, call_script
 from support.tiny_encoders import POSITIONS
 
+from unimoe.core.trec import read_run
 from unimoe.data.catalog import load_collection
-from unimoe.trec import read_run
 
 
 class TestKinds:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support.named_models import evaluate, result_of
 
+from unimoe.core.trec import read_run
 from unimoe.data.catalog import load_collection
-from unimoe.trec import read_run
 
 
 class TestPython:

@@ -50,7 +50,7 @@ class TestResumption:
             scored.append(len(pairs))
             return score_pairs(model, pairs, *more)
 
-        monkeypatch.setattr("unimoe.reranking.rerankers.score_pairs", counted)
+        monkeypatch.setattr("unimoe.evaluation.reranking.rerankers.score_pairs", counted)
         again = call_script("evaluate.py", *many_shards(tmp_path), **environment(data))
         assert again.returncode == 0, again.stderr
         total = -(-100 * 6 // 64)

@@ -18,7 +18,7 @@ from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.output import gate_lines
 from unimoe.analysis.gates.registration import REGISTERED
 from unimoe.analysis.report import write_report
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
 from unimoe.results.folder import Results, load_all_results
 
 

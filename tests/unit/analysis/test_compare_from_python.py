@@ -14,8 +14,8 @@ from support.runs import one_relevant, random_qrels, random_run, run_with_ranks,
 from unimoe.analysis import compare as public
 from unimoe.analysis import systems as systems_module
 from unimoe.analysis.comparisons import ALPHA
-from unimoe.errors import UnimoeError, UsageError
-from unimoe.trec import Qrels, Run
+from unimoe.core.errors import UnimoeError, UsageError
+from unimoe.core.trec import Qrels, Run
 
 QUERIES = ("q1", "q2", "q3")
 

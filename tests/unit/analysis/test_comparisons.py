@@ -23,7 +23,7 @@ from unimoe.analysis.comparisons import (
 )
 from unimoe.analysis.statistics.estimates import holm
 from unimoe.analysis.tables.comparisons import comparisons_table
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results
 

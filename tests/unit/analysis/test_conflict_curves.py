@@ -13,7 +13,7 @@ from support.results import make_result
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.figures import Drawing, all_figures
 from unimoe.analysis.figures.training import conflict_rate, norm_ratio
-from unimoe.io import append_jsonl
+from unimoe.core.io import append_jsonl
 from unimoe.results.folder import Results
 from unimoe.results.logs import Conflict
 

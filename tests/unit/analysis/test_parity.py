@@ -13,10 +13,10 @@ from support.results import make_result, query_ids
 from unimoe.analysis.comparisons import difference
 from unimoe.analysis.parity import Scored, compare_scores, parity
 from unimoe.cli.parity import parity_json, parity_lines, verdict_line
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.trec import Run, write_run
 from unimoe.results import result_path, run_path, write_result
 from unimoe.results.reranked import result_paths
-from unimoe.trec import Run, write_run
 
 KEY = "reranking/apidocs"
 QUERIES = query_ids(12)

@@ -20,8 +20,8 @@ from unimoe.analysis.gates.wording import action, headline
 from unimoe.analysis.report import gather, write_report
 from unimoe.analysis.report.pages import markdown_page
 from unimoe.analysis.report.systems import systems_headlines
-from unimoe.errors import DataError
-from unimoe.io import hash_file
+from unimoe.core.errors import DataError
+from unimoe.core.io import hash_file
 from unimoe.results import write_result
 from unimoe.results.folder import load_all_results
 

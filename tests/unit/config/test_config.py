@@ -8,7 +8,7 @@ import pytest
 
 from unimoe.config import Experiment
 from unimoe.config.files import config_root, find_config, load_experiment, parse_experiment, read_yaml
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 
 EXPERIMENT = """
 name: tiny

@@ -9,7 +9,7 @@ import pytest
 from unimoe.config.dense import DenseConfig, DenseExperiment
 from unimoe.config.encoder import BUNDLED_ENCODER
 from unimoe.config.files import load_config, parse_config
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 
 
 def test_the_shipped_default_is_the_bundled_encoder_on_whole_collections() -> None:

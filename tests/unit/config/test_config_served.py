@@ -11,7 +11,7 @@ from support.experiments import tiny_experiment_dict
 
 from unimoe.config.files import apply_overrides
 from unimoe.config.served import APIS, ServedConfig
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 from unimoe.models.served.client import Client
 
 ASKED = ["served.api=tei", "served.model=org/tiny"]

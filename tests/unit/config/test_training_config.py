@@ -9,7 +9,7 @@ import pytest
 from unimoe.config import Experiment
 from unimoe.config.files import apply_overrides, parse_experiment
 from unimoe.config.training import LoraConfig
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 
 
 def experiment(arm: dict[str, Any] | None = None, **training: Any) -> Experiment:

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from unimoe.config import BM25Config
+from unimoe.core.errors import UsageError
 from unimoe.data.collection import Collection
 from unimoe.data.sources import apidocs
 from unimoe.data.sources.apidocs import SPLITS, build_apidocs, load_apidocs, package_versions, split_of
 from unimoe.data.sources.apidocs_objects import parse
-from unimoe.errors import UsageError
 from unimoe.metrics import score_run
 from unimoe.retrieval.bm25 import bm25_run
 

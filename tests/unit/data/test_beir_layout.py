@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from unimoe.core.errors import DataError, UsageError
 from unimoe.data.collection import Document
 from unimoe.data.sources.beir_layout import is_beir_folder, read_beir, split_files, write_beir
-from unimoe.errors import DataError, UsageError
 
 CORPUS = '{"_id": "d1", "title": "T", "text": "one"}\n{"_id": 2, "title": null, "text": "two", "metadata": {"x": 1}}\n'
 QUERIES = '{"_id": "q1", "text": "first"}\n{"_id": "q2", "text": "second"}\n{"_id": "q3", "text": "third"}\n'

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from support.sources import SMALL, FakeBeir, content, write_msmarco, write_zip
 
+from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import CQADUPSTACK, UnavailableError, available, load_collection
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.sources.beir_layout import write_beir
-from unimoe.errors import DataError, UsageError
 
 OTHER = assemble("other", "test", [("d1", Document("T", "one"))], [("q1", "first")], {"q1": {"d1": 2}})
 

@@ -19,6 +19,7 @@ from support.sources import (
     write_zip,
 )
 
+from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import (
     ALIASES,
     BEIR_NAMES,
@@ -29,7 +30,6 @@ from unimoe.data.catalog import (
     members,
 )
 from unimoe.data.sources.beir_layout import write_beir
-from unimoe.errors import DataError, UsageError
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
+from unimoe.core.errors import DataError, UsageError
 from unimoe.data.collection import Collection, Document, Problems, assemble
-from unimoe.errors import DataError, UsageError
 
 DOCUMENTS = [(f"d{i}", Document("", f"text {i}")) for i in range(20)]
 QUERIES = [(f"q{i}", f"query {i}") for i in range(10)]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from support.sources import IrDocument, IrQrel, IrQuery, content
 
+from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Document
 from unimoe.data.source import UnavailableError
-from unimoe.errors import DataError, UsageError
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import mteb
 import pytest
 from support.sources import MtebTask
 
+from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Document
 from unimoe.data.source import UnavailableError
-from unimoe.errors import DataError, UsageError
 
 ROWS = {
     "corpus": [{"id": "d1", "title": None, "text": "one"}, {"id": "d2", "text": "two"}],

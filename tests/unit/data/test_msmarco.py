@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from support.sources import SMALL, content, write_msmarco
 
+from unimoe.core.errors import DataError, UsageError
 from unimoe.data.collection import Document
 from unimoe.data.sources.beir_layout import read_beir
 from unimoe.data.sources.msmarco import is_msmarco_folder, read_msmarco, read_top1000
-from unimoe.errors import DataError, UsageError
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "gz"])

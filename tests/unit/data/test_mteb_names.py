@@ -11,6 +11,7 @@ import pytest
 import torch
 from support.mteb_tasks import ALL_TYPES, InventedMean
 
+from unimoe.core.errors import UsageError
 from unimoe.data.catalog import members
 from unimoe.data.mteb_names import (
     FAST_TASKS,
@@ -24,7 +25,6 @@ from unimoe.data.mteb_names import (
     task_types,
 )
 from unimoe.data.sources.beir_sets import BEIR_NAMES, CQADUPSTACK
-from unimoe.errors import UsageError
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 import pytest
 from support.sources import SMALL, content, write_nanobeir
 
+from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.source import UnavailableError
-from unimoe.errors import DataError, UsageError
 
 
 @pytest.fixture(autouse=True)

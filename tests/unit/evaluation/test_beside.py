@@ -14,9 +14,9 @@ from support.tiny_rerankers import save_tiny_cross_encoder
 
 from unimoe.config import Experiment
 from unimoe.config.files import parse_experiment
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.evaluation.beside import planned_beside, systems_beside
-from unimoe.tiers.datasets import LoadedDataset, chosen_datasets
+from unimoe.evaluation.tiers.datasets import LoadedDataset, chosen_datasets
 
 CPU = torch.device("cpu")
 

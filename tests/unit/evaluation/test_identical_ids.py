@@ -15,7 +15,7 @@ from support.experiments import tiny_experiment
 from support.reranking import invented, write_invented
 
 from unimoe.config import BM25Config, Experiment
-from unimoe.console import Steps
+from unimoe.core.console import Steps
 from unimoe.data.catalog import CQADUPSTACK, NANOBEIR, mteb_task
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.mteb_names import find_tasks, ignores_identical_ids
@@ -23,10 +23,10 @@ from unimoe.data.sources.beir_sets import SHORT_NAMES
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.spec import EvaluationSpec, collection_spec
 from unimoe.evaluation.store import ResultStore
+from unimoe.evaluation.systems.system import System, first_stage_system, zero_shot_system
+from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, chosen_datasets
 from unimoe.models.loader import ModelLoader
 from unimoe.results import Task
-from unimoe.systems.system import System, first_stage_system, zero_shot_system
-from unimoe.tiers.datasets import Dataset, LoadedDataset, chosen_datasets
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -95,7 +95,7 @@ class TestRule:
 
     def test_collections_that_mteb_does_not_know_are_asked_without_importing_it(self) -> None:
         code = (
-            "import sys; from unimoe.config import BM25Config; from unimoe.tiers.datasets import Dataset\n"
+            "import sys; from unimoe.config import BM25Config; from unimoe.evaluation.tiers.datasets import Dataset\n"
             "for name in ('apidocs', 'path:my/notes'):\n"
             "    data = Dataset(name, 'test', 9, BM25Config())\n"
             "    assert not data.exclude_self and not data.rule_hashes\n"

@@ -11,7 +11,7 @@ from support.tiny_models import tiny_base
 from torch.utils.data import DataLoader
 
 from unimoe.config import MTEBConfig, PromptConfig
-from unimoe.errors import DataError, InputError
+from unimoe.core.errors import DataError, InputError
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.models.unimodel import UnimodelForExp1

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from unimoe.config.files import load_experiment
+from unimoe.core.errors import UsageError
 from unimoe.data.mteb_names import find_tasks
-from unimoe.errors import UsageError
 from unimoe.evaluation.mteb.suite import MTEBSuite
 from unimoe.evaluation.runner import Evaluator
+from unimoe.evaluation.systems.system import System
+from unimoe.evaluation.tiers.loading import Failures
 from unimoe.results import Task
-from unimoe.systems.system import System
-from unimoe.tiers.loading import Failures
 
 LARGE, SMALL, EMBEDDED = "MindSmallReranking", "AskUbuntuDupQuestions", "SciFact"  # the last gives no candidates
 

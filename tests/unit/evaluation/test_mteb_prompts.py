@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from torch.utils.data import DataLoader
 
 from unimoe.config import MTEBConfig
+from unimoe.core.errors import UsageError
 from unimoe.data.mteb_names import find_tasks
-from unimoe.errors import UsageError
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 
 ROLES = ("query", "document", None)

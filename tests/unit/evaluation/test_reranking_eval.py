@@ -17,14 +17,14 @@ from torch import nn
 from transformers import BartConfig, BartForConditionalGeneration
 
 from unimoe.config import Experiment
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.trec import Run, write_run
+from unimoe.evaluation.reranking.rerankers import PairModelReranker, as_unimodel
 from unimoe.evaluation.reranking_eval import evaluate_beir, rerank_collection
 from unimoe.evaluation.spec import Outcome
 from unimoe.metrics import score_run
 from unimoe.models.base import BaseModel
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.reranking.rerankers import PairModelReranker, as_unimodel
-from unimoe.trec import Run, write_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -13,11 +13,11 @@ from support.sources import SMALL, write_msmarco
 
 from unimoe.config.dense import DenseConfig, DenseExperiment
 from unimoe.config.encoder import EncoderConfig
+from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.errors import DataError, UsageError
 from unimoe.evaluation.retrieval_eval import dense_collection, evaluate_retrieval, retrieval_metrics, retrieval_notes
-from unimoe.systems.retriever import fused_name, retriever_name
+from unimoe.evaluation.systems.retriever import fused_name, retriever_name
 
 WORDS = ("heron", "tide", "moon", "rain")
 DOCUMENTS = {

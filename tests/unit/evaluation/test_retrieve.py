@@ -12,9 +12,9 @@ from unimoe.config.dense import DenseConfig, DenseExperiment
 from unimoe.data.collection import Document, assemble
 from unimoe.evaluation.retrieval_eval import dense_collection
 from unimoe.evaluation.retrieve import DatasetArms
-from unimoe.systems.retriever import Retriever
-from unimoe.systems.system import BM25
-from unimoe.tiers.datasets import chosen_datasets
+from unimoe.evaluation.systems.retriever import Retriever
+from unimoe.evaluation.systems.system import BM25
+from unimoe.evaluation.tiers.datasets import chosen_datasets
 
 COLLECTION = assemble(
     "toy",

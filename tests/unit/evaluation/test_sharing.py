@@ -21,23 +21,23 @@ from support.ports import free_port
 from support.reranking import invented
 from support.threads import threads
 
+from unimoe.cluster.processes import Processes
+from unimoe.cluster.torchrun import serve
+from unimoe.cluster.work import ALONE, Part, Progress, Workers
+from unimoe.core.errors import DataError, InputError, UsageError
+from unimoe.core.trec import Run
 from unimoe.data.collection import Document
-from unimoe.engine.torchrun import serve
-from unimoe.engine.work import ALONE, Part, Progress, Workers
-from unimoe.errors import DataError, InputError, UsageError
 from unimoe.evaluation import sharing
 from unimoe.evaluation.jobs import model_jobs
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb import search  # before its constant's origin is changed
 from unimoe.evaluation.mteb.run import evaluate_task
+from unimoe.evaluation.reranking.rerankers import PairModelReranker
+from unimoe.evaluation.reranking.shards import ShardStore
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.sharing import encode_texts, shared
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.processes import Processes
-from unimoe.reranking.rerankers import PairModelReranker
-from unimoe.reranking.shards import ShardStore
 from unimoe.retrieval.vector_store import encode_corpus
-from unimoe.trec import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -146,9 +146,9 @@ class TestErrors:
 # Three real processes, as torchrun would start them; forked, so that torch is imported once. Each prints how it ended.
 TOGETHER = """
 import json, os, numpy as np
-from unimoe.errors import DataError
-from unimoe.engine.torchrun import Torchrun, leading, serve
-from unimoe.processes import joined_processes
+from unimoe.core.errors import DataError
+from unimoe.cluster.torchrun import Torchrun, leading, serve
+from unimoe.cluster.processes import joined_processes
 
 def square(part):
     if part["number"] == 91:
@@ -300,7 +300,7 @@ CANDIDATES: Run = {query: dict.fromkeys(COLLECTION.corpus, 1.0) for query in COL
 class TestReranking:
     @pytest.fixture(autouse=True)
     def small_shards(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("unimoe.reranking.rerankers.SHARD_CHARACTERS", 900)
+        monkeypatch.setattr("unimoe.evaluation.reranking.rerankers.SHARD_CHARACTERS", 900)
 
     @pytest.mark.parametrize("size", SIZES)
     def test_run_and_counts_are_those_of_one_process(self, model: UnimodelForExp1, tmp_path: Path, size: int) -> None:
@@ -345,7 +345,7 @@ class TestMTEB:
     def small_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sharing, "ENCODED_CHARACTERS", 300)
         monkeypatch.setattr(search, "ENCODED_CHARACTERS", 300)
-        monkeypatch.setattr("unimoe.reranking.rerankers.SHARD_CHARACTERS", 900)
+        monkeypatch.setattr("unimoe.evaluation.reranking.rerankers.SHARD_CHARACTERS", 900)
 
     @pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.__name__)
     def test_tasks_of_every_type_score_the_same_to_the_bit(self, model: UnimodelForExp1, kind: type[Any]) -> None:

@@ -11,15 +11,15 @@ from support.experiments import tiny_experiment_dict
 from support.reranking import invented, write_invented
 from support.tiny_models import save_tiny_model
 
-from unimoe.checkpoint import Checkpoint
 from unimoe.config.files import parse_experiment
 from unimoe.evaluation import spec
 from unimoe.evaluation.spec import collection_spec
+from unimoe.evaluation.systems.system import System, zero_shot_system
+from unimoe.evaluation.tiers.datasets import LoadedDataset, chosen_datasets
+from unimoe.models.checkpoint import Checkpoint
 from unimoe.models.loader import ModelLoader
-from unimoe.provenance import package_versions
 from unimoe.results import TrainingBudget
-from unimoe.systems.system import System, zero_shot_system
-from unimoe.tiers.datasets import LoadedDataset, chosen_datasets
+from unimoe.results.provenance import package_versions
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from unimoe.config.base import MetricName
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.metrics import (
     canonical_metric,
     computable_metrics,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.metrics import DEFAULT_METRICS, dataset_group, from_grade, score_run, suite_averages
 
 

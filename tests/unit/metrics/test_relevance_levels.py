@@ -16,20 +16,20 @@ from support.results import make_result
 from support.sources import IrDocument, IrQrel, IrQuery
 
 from unimoe.analysis.compare import load_all_results
-from unimoe.collection_card import Description, describe_qrels
 from unimoe.config import Experiment
 from unimoe.config.files import parse_experiment
+from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import known_level, load_collection, result_name
 from unimoe.data.collection import Collection, Document
+from unimoe.data.collection_card import Description, describe_qrels
 from unimoe.data.sources.beir_layout import read_beir, write_beir
-from unimoe.errors import DataError, UsageError
 from unimoe.evaluation.retrieval_eval import dense_collection
 from unimoe.evaluation.spec import EvaluationSpec, Outcome
 from unimoe.evaluation.store import ResultStore
+from unimoe.evaluation.tiers.datasets import chosen_datasets
+from unimoe.evaluation.tiers.loading import load_reporting, relevance_level_note
 from unimoe.metrics import score_run
 from unimoe.results import EvalResult, read_result, write_result
-from unimoe.tiers.datasets import chosen_datasets
-from unimoe.tiers.loading import load_reporting, relevance_level_note
 
 GRADED = Collection(
     name="toy",

@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.tiny_models import tiny_base
 
-from unimoe.checkpoint import ADAPTER_FILE
 from unimoe.config import PromptConfig
 from unimoe.config.training import LoraConfig
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.models.adapter import adapter_parameters, add_lora, load_lora, merge_lora
 from unimoe.models.base import BaseModel
+from unimoe.models.checkpoint import ADAPTER_FILE
 from unimoe.models.unimodel import UnimodelForExp1
 
 PAIRS = [("cat", "the cat sat on the mat"), ("cat", "rain"), ("", "")]

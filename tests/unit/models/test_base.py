@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from support.tiny_models import ModelKind, save_tiny_model, tiny_base, tiny_model, tiny_tokenizer
 
 from unimoe.config import ModelConfig
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.models.base import BaseModel, base_identity, base_layers, base_sizes, load_base
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.quiet import first_line, quiet_loading

@@ -8,7 +8,7 @@ import torch
 from support.tiny_models import HIDDEN, tiny_base, tiny_model
 from torch import Tensor
 
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
 from unimoe.models import batched, memory
 from unimoe.models.batched import BatchedDecoder, supports_trees
 from unimoe.models.frozen_layers import FrozenLayers, split_decoder

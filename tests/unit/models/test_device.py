@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from unimoe.config.base import Dtype
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 from unimoe.models import device as device_module
 from unimoe.models.device import choose_device, choose_dtype, describe_device, probe_speed
-from unimoe.provenance import processor_name
+from unimoe.results.provenance import processor_name
 
 CPU = torch.device("cpu")
 

@@ -17,7 +17,7 @@ from support.plain_varlen import plain_varlen
 from support.tiny_encoders import POSITIONS, load, save_sentence_transformer, save_tiny_decoder, save_tiny_encoder
 
 from unimoe.config.encoder import BUNDLED_ENCODER, EncoderConfig
-from unimoe.errors import DataError, InputError, UsageError
+from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.models import encoder_forward
 from unimoe.models.encoder import SentenceEncoder
 

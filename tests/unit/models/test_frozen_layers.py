@@ -8,7 +8,7 @@ from support.tiny_models import HIDDEN, ModelKind, tiny_base
 
 from unimoe.config import PromptConfig
 from unimoe.config.training import LoraConfig
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 from unimoe.models import frozen_layers as frozen_layers_module
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.batching import pad_ids, pad_states

@@ -13,10 +13,10 @@ from support.tiny_encoders import load, save_tiny_encoder
 from support.tiny_rerankers import PAIRS, save_tiny_cross_encoder, save_tiny_t5
 
 from unimoe.config import PromptConfig
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
+from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder
 from unimoe.models.rerankers.mono_t5 import load_mono_t5
-from unimoe.reranking.rerankers import CrossEncoderReranker
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
 from unimoe.models.bundled import folder_named
 
 

@@ -6,7 +6,7 @@ import pytest
 from support.tiny_models import tiny_sentencepiece, tiny_tokenizer
 
 from unimoe.config import PromptConfig
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.models.prompts import PairTokenizer, TextTokenizer, prompt_name, yes_no_ids
 
 Order = Literal["query_first", "document_first"]

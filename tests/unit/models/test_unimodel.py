@@ -10,7 +10,7 @@ from support.tiny_models import HIDDEN, tiny_base
 
 from unimoe.config import PromptConfig
 from unimoe.config.training import LoraConfig
-from unimoe.errors import InputError, UsageError
+from unimoe.core.errors import InputError, UsageError
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.embedder import TextKind
 from unimoe.models.unimodel import UnimodelForExp1

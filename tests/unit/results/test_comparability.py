@@ -12,7 +12,7 @@ from support.results import make_result, without_queries
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import generate_comparison_table
 from unimoe.analysis.gates.output import gate_lines
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.results import EvalResult, write_result
 from unimoe.results.folder import load_all_results
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from support.results import make_result, without_queries, write_experiment
 
-from unimoe.errors import DataError
-from unimoe.io import read_json, write_json
+from unimoe.core.errors import DataError
+from unimoe.core.io import read_json, write_json
 from unimoe.results import write_result
 from unimoe.results.details import DrillDown, QueryDetail
 from unimoe.results.folder import Results, load_all_results

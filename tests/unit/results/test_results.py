@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.json_files import read_plain, write_plain
 
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
 from unimoe.results import (
     EvalResult,
     Identity,

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from unimoe.config import BM25Config
+from unimoe.core.errors import UsageError
+from unimoe.core.trec import ranked, read_run
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.errors import UsageError
 from unimoe.retrieval import bm25
 from unimoe.retrieval.bm25 import Engine, bm25_run, cached_bm25_run, cached_run_path, first_stage_name
-from unimoe.trec import ranked, read_run
 
 PARAMS = BM25Config()
 both_engines = pytest.mark.parametrize("engine", ["bm25s", "rank_bm25"])

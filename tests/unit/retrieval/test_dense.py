@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.trec import Run, ranked
 from unimoe.retrieval.dense import Backend, search
-from unimoe.trec import Run, ranked
 
 Floats = NDArray[np.float32]
 both_backends = pytest.mark.parametrize("backend", ["torch", "faiss"])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.heads import WordEmbedder
 
-from unimoe.errors import DataError, InputError
+from unimoe.core.errors import DataError, InputError
 from unimoe.models.embedder import Vectors
 from unimoe.retrieval.embeddings import cached_embeddings, embedding_fingerprint
 

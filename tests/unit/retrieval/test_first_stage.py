@@ -9,12 +9,12 @@ import pytest
 from support.sources import SMALL, write_msmarco
 
 from unimoe.config import BM25Config, EvaluationConfig
+from unimoe.core.errors import DataError, UnimoeError, UsageError
+from unimoe.core.io import hash_file
+from unimoe.core.trec import head, write_run
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.errors import DataError, UnimoeError, UsageError
-from unimoe.io import hash_file
 from unimoe.retrieval.bm25 import Engine, bm25_run, first_stage_name
 from unimoe.retrieval.first_stage import Candidates, FirstStage
-from unimoe.trec import head, write_run
 
 PARAMS = BM25Config()
 TEXTS = {"a": "red fox", "b": "red", "c": "blue whale", "d": "whale", "e": "owl", "q1": "red fox"}

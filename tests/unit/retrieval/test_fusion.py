@@ -5,9 +5,9 @@ from itertools import permutations
 
 import pytest
 
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.trec import Run
 from unimoe.retrieval.fusion import reciprocal_rank_fusion
-from unimoe.trec import Run
 
 
 def test_scores_by_hand() -> None:

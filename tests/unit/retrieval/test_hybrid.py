@@ -13,9 +13,9 @@ from support.tiny_encoders import save_tiny_encoder
 
 from unimoe.config import BM25Config
 from unimoe.config.experiment import FusionConfig, FusionEncoder
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.io import cache_dir
 from unimoe.data.collection import Document, assemble
-from unimoe.errors import DataError, UsageError
-from unimoe.io import cache_dir
 from unimoe.retrieval.first_stage import FirstStage
 from unimoe.retrieval.hybrid import Hybrid
 from unimoe.retrieval.vector_store import UNIT_CHARACTERS

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.io import write_sealed
 from unimoe.data.collection import Document
-from unimoe.errors import DataError, UsageError
-from unimoe.io import write_sealed
 from unimoe.retrieval.vector_store import encode_corpus, read_foreign, read_store
 
 Floats = NDArray[np.float32]

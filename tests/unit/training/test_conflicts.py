@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from unimoe.config.losses import LOSSES, LossConfig
 from unimoe.config.training import ArmConfig
-from unimoe.losses.listwise import ListwiseLoss
 from unimoe.results.logs import Conflict
 from unimoe.training.aggregation import Aggregation, Task, make_aggregation
 from unimoe.training.conflicts import (
@@ -25,6 +24,7 @@ from unimoe.training.conflicts import (
     is_additive,
     stepped_up,
 )
+from unimoe.training.losses.listwise import ListwiseLoss
 
 NAMES = ("m.layers.10.b", "m.layers.9.a", "m.layers.9.b")
 LOW, HIGH = slice(0, 4), slice(4, 6)

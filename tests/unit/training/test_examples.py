@@ -10,8 +10,9 @@ from support.tiny_models import tiny_base
 
 from unimoe.config import PromptConfig
 from unimoe.config.training import ArmTask, TrainingConfig
+from unimoe.core.errors import DataError
+from unimoe.core.trec import Run
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.errors import DataError
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.examples import (
     TrainingData,
@@ -22,7 +23,6 @@ from unimoe.training.examples import (
     neighbourhoods,
     ranking_set,
 )
-from unimoe.trec import Run
 
 DOCUMENTS = [f"d{i:02}" for i in range(30)]
 

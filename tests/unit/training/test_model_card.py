@@ -9,8 +9,8 @@ import yaml
 from huggingface_hub import ModelCard
 from support.tiny_models import tiny_base
 
-from unimoe.checkpoint import Checkpoint
 from unimoe.config.files import parse_experiment
+from unimoe.models.checkpoint import Checkpoint
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import TrainingBudget
 from unimoe.training.model_card import model_card

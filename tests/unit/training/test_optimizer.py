@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from unimoe.cluster.processes import Processes
 from unimoe.config.training import Schedule
-from unimoe.processes import Processes
 from unimoe.training.optimizer import MasterAdamW, learning_rate_at, sum_gradients
 
 

@@ -11,9 +11,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from unimoe.checksums import unsealed
-from unimoe.errors import DataError
-from unimoe.io import hash_json
+from unimoe.core.checksums import unsealed
+from unimoe.core.errors import DataError
+from unimoe.core.io import hash_json
 from unimoe.training.checkpoint_manager import Progress
 from unimoe.training.run_state import RunState
 

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from unimoe.config import PromptConfig
 from unimoe.config.losses import LossConfig
 from unimoe.config.training import LoraConfig
-from unimoe.errors import DataError
-from unimoe.losses.contrastive import info_nce
+from unimoe.core.errors import DataError
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.frozen_layers import TokenStates
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training import steps
 from unimoe.training.examples import EmbeddingSet, RankingSet
+from unimoe.training.losses.contrastive import info_nce
 from unimoe.training.steps import Budget, Texts, embedding_backward, join, ranking_backward
 
 ALL = Budget(tokens=100_000)

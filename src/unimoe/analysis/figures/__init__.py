@@ -13,7 +13,7 @@ from pathlib import Path
 try:
     import matplotlib as mpl
 except ValueError as error:
-    from unimoe.errors import UsageError
+    from unimoe.core.errors import UsageError
 
     raise UsageError(
         f"matplotlib, which draws the figures, refuses its settings: {error}; correct MPLBACKEND or matplotlibrc, or "

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from unimoe.analysis.figures.style import FONT, STYLE
-from unimoe.io import atomic_path
+from unimoe.core.io import atomic_path
 
 DPI = 150  # of PNG files, and of images within PDF and SVG
 _SVG = "http://www.w3.org/2000/svg"

@@ -19,7 +19,7 @@ from unimoe.analysis.gates.findings import Finding, bounds_of, region_of
 from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.gates.wording import WAYS, amount, bound_text, interval_text, shown
 from unimoe.analysis.statistics.estimates import Estimate
-from unimoe.grouping import gathered
+from unimoe.core.grouping import gathered
 
 _PITCH = 0.17  # height of a row, in inches
 _NAME = 1.6  # room for the name of a row, in inches

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from unimoe.analysis.arms import arm_order
 from unimoe.analysis.figures.style import NEUTRAL, Look, fit, panel_width, panels, text_width
-from unimoe.grouping import gathered, natural_key
+from unimoe.core.grouping import gathered, natural_key
 from unimoe.results.folder import Seed
 from unimoe.results.logs import ConflictLog, Log
 

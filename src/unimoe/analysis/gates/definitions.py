@@ -17,11 +17,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from unimoe.analysis.statistics.variance import Estimand
-from unimoe.checksums import unsealed_yaml
 from unimoe.config.base import MetricName, Name, Positive, Section
 from unimoe.config.files import explain, find_config, read_yaml
-from unimoe.errors import DataError, UsageError, did_you_mean
-from unimoe.io import hash_bytes, read_bytes
+from unimoe.core.checksums import unsealed_yaml
+from unimoe.core.errors import DataError, UsageError, did_you_mean
+from unimoe.core.io import hash_bytes, read_bytes
 from unimoe.results import Task
 
 Label = Literal["PASS", "FAIL", "MARGINAL", "INCONCLUSIVE"]

@@ -27,7 +27,7 @@ from unimoe.analysis.gates.findings import Finding, Stability, find, quantity_of
 from unimoe.analysis.gates.scores import GateScores, collect, refuse_unknown_arm, restricted
 from unimoe.analysis.statistics.estimates import TWO_SEEDS
 from unimoe.analysis.statistics.power import Aim, PowerPlan, plan
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results, Seed
 

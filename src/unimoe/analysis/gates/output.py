@@ -26,7 +26,7 @@ from unimoe.analysis.gates.wording import (
     shown,
 )
 from unimoe.analysis.statistics.power import decides_sentence, settle_sentence
-from unimoe.io import finite
+from unimoe.core.io import finite
 
 WIDTH = 96
 

@@ -11,9 +11,9 @@ import yaml
 
 from unimoe.analysis.arms import ZERO_SHOT, Pair, pairs
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Registration, load_gates
-from unimoe.checksums import sealed_yaml, unsealed_yaml
-from unimoe.errors import DataError, did_you_mean
-from unimoe.io import find_files, read_bytes, write_bytes
+from unimoe.core.checksums import sealed_yaml, unsealed_yaml
+from unimoe.core.errors import DataError, did_you_mean
+from unimoe.core.io import find_files, read_bytes, write_bytes
 from unimoe.results import Task
 from unimoe.results.folder import Results
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from unimoe.analysis.gates.definitions import Gate
 from unimoe.analysis.statistics.variance import Array, Moments, groups_of, moments
-from unimoe.errors import DataError, did_you_mean
-from unimoe.grouping import gathered
+from unimoe.core.errors import DataError, did_you_mean
+from unimoe.core.grouping import gathered
 from unimoe.metrics import dataset_group, is_binary
 from unimoe.results.folder import Results, Seed
 

@@ -23,8 +23,8 @@ from unimoe.analysis.tables.comparisons import comparisons_table
 from unimoe.analysis.tables.gates import datasets_table, gates_table, power_table, seeds_table, stability_table
 from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table, tir_without_queries_table
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table, training_table
-from unimoe.background import in_background
-from unimoe.io import atomic_dir, write_text
+from unimoe.core.background import in_background
+from unimoe.core.io import atomic_dir, write_text
 
 __all__ = ["SUBFOLDER", "gather", "remove_report", "write_figures", "write_report", "write_tables"]
 

@@ -12,7 +12,7 @@ from unimoe.analysis.gates.judging import Judgment, Refusal
 from unimoe.analysis.gates.output import family, in_one_line, judgment_lines
 from unimoe.analysis.gates.wording import action, amount, asked, bound_text, claim, headline, shown
 from unimoe.analysis.statistics.estimates import LEVEL
-from unimoe.grouping import gathered
+from unimoe.core.grouping import gathered
 
 # Of the lines of a judgment, those for a first look, and those that a card shows in another way.
 _UNFOLDED = ("Advisory", "TIR", "Difference", "Bound", "Confidence", "Specialist", "Would settle it", "Note")

@@ -10,8 +10,8 @@ from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.judging import Judgment, Refusal
 from unimoe.analysis.gates.output import learnt_line
 from unimoe.analysis.statistics.power import settle_sentence
-from unimoe.grouping import gathered
-from unimoe.io import hash_json
+from unimoe.core.grouping import gathered
+from unimoe.core.io import hash_json
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results
 

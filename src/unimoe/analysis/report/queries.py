@@ -13,7 +13,7 @@ from unimoe.analysis.drilldown import QueryCase
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.tables.gates import by_kind, column_heads
-from unimoe.limits import visible
+from unimoe.core.limits import visible
 
 MOST_CHARACTERS = 280
 MOST_DOCUMENTS = 5

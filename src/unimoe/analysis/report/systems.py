@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from unimoe.analysis.comparisons import ALPHA, Comparison
 from unimoe.analysis.formats import p_text
 from unimoe.analysis.statistics.estimates import LEVEL
-from unimoe.grouping import gathered
+from unimoe.core.grouping import gathered
 from unimoe.results.folder import Results
 
 _NAMED = 4  # systems that a sentence names; more are counted

@@ -16,7 +16,7 @@ from scipy.special import stdtr, stdtrit
 
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.statistics.variance import Terms
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 
 POWER = 0.80
 MOST_SEEDS = 100

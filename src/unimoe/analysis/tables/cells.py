@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from unimoe.analysis.formats import p_text, signed
-from unimoe.grouping import gathered
+from unimoe.core.grouping import gathered
 from unimoe.results.folder import Results
 
 Mark = Literal["best", "second"]

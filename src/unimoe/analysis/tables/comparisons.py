@@ -18,8 +18,8 @@ from unimoe.analysis.comparisons import ALPHA, Comparison, before_after
 from unimoe.analysis.statistics.estimates import LEVEL, TWO_SEEDS
 from unimoe.analysis.tables.cells import ABSENT, Cell, Row, caveat_notes, row_groups
 from unimoe.analysis.tables.table import Table
-from unimoe.console import stderr, stdout
-from unimoe.grouping import gathered
+from unimoe.core.console import stderr, stdout
+from unimoe.core.grouping import gathered
 from unimoe.results.folder import Results, load_all_results
 
 Asked = TypeVar("Asked", bound=Hashable)

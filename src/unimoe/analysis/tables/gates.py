@@ -29,7 +29,7 @@ from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.statistics.power import FAST_TIER_QUERIES, MOST_QUERIES, MOST_SEEDS, POWER, PowerPlan, points
 from unimoe.analysis.tables.cells import ABSENT, Cell, Row, name_cells, row_groups
 from unimoe.analysis.tables.table import Table
-from unimoe.grouping import gathered
+from unimoe.core.grouping import gathered
 from unimoe.results.folder import Seed
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from unimoe.analysis.tables.cells import Cell, Content, RowGroup
-from unimoe.limits import visible
+from unimoe.core.limits import visible
 
 # Ours, since neither pandas' Styler nor great-tables cuts a table into floats or names what pdfLaTeX's fonts lack.
 

@@ -10,7 +10,7 @@ from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.judging import unequal_budgets
 from unimoe.analysis.tables.cells import ABSENT, Cell, Row, RowGroup, caveat_notes, marked, row_groups
 from unimoe.analysis.tables.table import Table
-from unimoe.grouping import gathered
+from unimoe.core.grouping import gathered
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results, Seed
 

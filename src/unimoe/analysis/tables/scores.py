@@ -12,7 +12,7 @@ from unimoe.analysis.comparisons import Comparison
 from unimoe.analysis.tables.cells import ABSENT, Cell, Row, RowGroup, caveat_notes, marked, name_cells, row_groups
 from unimoe.analysis.tables.comparisons import Marks, significance_marks
 from unimoe.analysis.tables.table import Table
-from unimoe.grouping import gathered, natural_key
+from unimoe.core.grouping import gathered, natural_key
 from unimoe.metrics import DEFAULT_METRICS, dataset_group, suite_averages
 from unimoe.results import TASKS, EvalResult
 from unimoe.results.folder import Results

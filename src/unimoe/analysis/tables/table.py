@@ -18,8 +18,8 @@ from rich.text import Text
 
 from unimoe.analysis.tables import latex
 from unimoe.analysis.tables.cells import ABSENT, Cell, Content, RowGroup
-from unimoe.io import write_text
-from unimoe.limits import visible
+from unimoe.core.io import write_text
+from unimoe.core.limits import visible
 
 _STYLES = {"best": "bold", "second": "underline", None: ""}
 _HTML_MARKS = {"best": '<strong class="best">{}</strong>', "second": '<span class="second">{}</span>', None: "{}"}

@@ -15,13 +15,13 @@ from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
 
+from unimoe.core.errors import DataError, UsageError, did_you_mean
+from unimoe.core.io import atomic_dir, cache_dir, hash_json, lock, read_json, write_sealed
+from unimoe.core.trec import Qrels
 from unimoe.data.collection import Collection, Document
 from unimoe.data.source import SOURCES, Source
 from unimoe.data.sources.apidocs_objects import MODULES, Docstring, PublicName, documented
 from unimoe.data.sources.beir_layout import read_beir, write_parts
-from unimoe.errors import DataError, UsageError, did_you_mean
-from unimoe.io import atomic_dir, cache_dir, hash_json, lock, read_json, write_sealed
-from unimoe.trec import Qrels
 
 BUILDER_VERSION = 1
 """To be raised with every change to what is built, so that no cache of the old kind is served."""

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from unimoe.collection_card import COLLECTION_FILE, describe_collection, describe_qrels
+from unimoe.core.errors import DataError, UsageError, did_you_mean
+from unimoe.core.io import atomic_dir, changed_file, ensure_dir, parse_json, read_json, write_sealed
+from unimoe.core.trec import Qrels, read_qrels, text_lines
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.errors import DataError, UsageError, did_you_mean
-from unimoe.io import atomic_dir, changed_file, ensure_dir, parse_json, read_json, write_sealed
-from unimoe.trec import Qrels, read_qrels, text_lines
+from unimoe.data.collection_card import COLLECTION_FILE, describe_collection, describe_qrels
 
 LABELS_FILE = "labels.json"
 """The manifest of a collection whose labels `unimoe label-pairs` has made: what they depend on, hashes of the files."""

@@ -12,14 +12,14 @@ import zipfile
 import zlib
 from pathlib import Path
 
-from unimoe.collection_card import GRADED_FROM_1, describe_collection
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.io import atomic_dir, cache_dir, hash_json, lock
+from unimoe.core.limits import shortened
 from unimoe.data.collection import Collection
+from unimoe.data.collection_card import GRADED_FROM_1, describe_collection
 from unimoe.data.source import DOWNLOAD_ADVICE, SHORT_NAME, SOURCES, Source, UnavailableError, not_at_hand, user_folder
 from unimoe.data.sources.beir_layout import is_beir_folder, read_beir
 from unimoe.data.sources.msmarco import is_msmarco_folder, msmarco_files, read_msmarco
-from unimoe.errors import DataError, UsageError
-from unimoe.io import atomic_dir, cache_dir, hash_json, lock
-from unimoe.limits import shortened
 
 BEIR_NAMES = (
     "arguana",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from unimoe.core.errors import UnimoeError, UsageError
+from unimoe.core.trec import Qrels
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.source import DOWNLOAD_ADVICE, SOURCES, not_at_hand
 from unimoe.data.sources.beir_sets import MTEB_TASKS, TREC_DL, PublishedSets
-from unimoe.errors import UnimoeError, UsageError
-from unimoe.trec import Qrels
 
 
 def load_ir_datasets(identifier: str, split: str) -> Collection:

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from unimoe.core.errors import DataError, UsageError, did_you_mean
+from unimoe.core.io import cache_dir
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.source import SOURCES, not_at_hand
 from unimoe.data.sources.beir_sets import PublishedSets
-from unimoe.errors import DataError, UsageError, did_you_mean
-from unimoe.io import cache_dir
 
 
 def load_mteb(identifier: str, split: str) -> Collection:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from unimoe.core.errors import DataError, UsageError, did_you_mean
+from unimoe.core.trec import Qrels
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.source import SOURCES, Source, not_at_hand, user_folder
-from unimoe.errors import DataError, UsageError, did_you_mean
-from unimoe.trec import Qrels
 
 _SETS = (
     "ArguAna",

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from unimoe.config import MTEBConfig
-from unimoe.errors import UsageError, did_you_mean
+from unimoe.core.errors import UsageError, did_you_mean
 
 
 class TaskCard(Protocol):

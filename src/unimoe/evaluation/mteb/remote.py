@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from unimoe.cluster.work import Part
 from unimoe.config import MTEBConfig
+from unimoe.core.errors import DataError
 from unimoe.data.mteb_names import find_tasks
-from unimoe.engine.work import Part
-from unimoe.errors import DataError
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.run import evaluate_task, load_from_hub

@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unimoe.core.errors import DataError
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.mteb_names import beir_name, random_state_kept
 from unimoe.data.source import not_at_hand
-from unimoe.errors import DataError
 from unimoe.evaluation.model_wrappers import MTEBWrapper
 from unimoe.evaluation.mteb.main_scores import grouped, main_metric
+from unimoe.evaluation.reranking.rerankers import truncation_note
 from unimoe.evaluation.spec import Outcome
 from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
-from unimoe.reranking.rerankers import truncation_note
 
 if TYPE_CHECKING:
     from mteb import AbsTask

@@ -11,23 +11,23 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from unimoe.cluster.work import Progress
+from unimoe.core.errors import DataError
+from unimoe.core.io import hash_json
+from unimoe.core.trec import Run, head
 from unimoe.data.collection import Collection, Document
-from unimoe.engine.work import Progress
-from unimoe.errors import DataError
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, MTEBWrapper
+from unimoe.evaluation.reranking.rerank import rerank_run
+from unimoe.evaluation.reranking.rerankers import device_of
+from unimoe.evaluation.reranking.shards import Candidates, ShardStore
 from unimoe.evaluation.sharing import ENCODED_CHARACTERS, shared
-from unimoe.io import hash_json
 from unimoe.models.device import describe_device
 from unimoe.models.served.probe import is_served
-from unimoe.provenance import package_versions
-from unimoe.reranking.rerank import rerank_run
-from unimoe.reranking.rerankers import device_of
-from unimoe.reranking.shards import Candidates, ShardStore
 from unimoe.results import safe_name
+from unimoe.results.provenance import package_versions
 from unimoe.retrieval.dense import UNIT_LENGTH, search, search_among
 from unimoe.retrieval.embeddings import embedding_fingerprint
 from unimoe.retrieval.vector_store import VectorStore, encode_corpus
-from unimoe.trec import Run, head
 
 if TYPE_CHECKING:
     import datasets

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from unimoe.console import Steps, stderr
+from unimoe.core.console import Steps, stderr
+from unimoe.core.errors import UsageError
 from unimoe.data.mteb_sizes import pairs_above
-from unimoe.errors import UsageError
 from unimoe.evaluation.embedding_eval import RERANKING_TYPES
 from unimoe.evaluation.mteb.run import load_from_hub, task_at_hand
 from unimoe.evaluation.runner import Evaluation, Evaluator
+from unimoe.evaluation.systems.system import System
+from unimoe.evaluation.tiers.loading import Failures
 from unimoe.results import EvalResult, Task
-from unimoe.systems.system import System
-from unimoe.tiers.loading import Failures
 
 if TYPE_CHECKING:
     from mteb import AbsTask

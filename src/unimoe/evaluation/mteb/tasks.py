@@ -13,12 +13,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from unimoe.core.trec import Qrels, Run
 from unimoe.data.collection import Collection
 from unimoe.data.sources.from_mteb import import_mteb
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper, MTEBWrapper
 from unimoe.evaluation.mteb.main_scores import Group, groups_of
 from unimoe.evaluation.mteb.search import CandidateReranking, DenseSearch
-from unimoe.trec import Qrels, Run
 
 import_mteb()  # before anything of it is imported by name
 

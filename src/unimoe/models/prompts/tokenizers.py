@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from unimoe.config import PromptConfig
 from unimoe.config.experiment import TEMPLATES, Answer
-from unimoe.errors import DataError, UsageError
-from unimoe.io import hash_json
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.io import hash_json
 from unimoe.models.embedder import TextKind
 
 

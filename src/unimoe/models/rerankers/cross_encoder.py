@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from unimoe.errors import DataError, InputError
-from unimoe.io import hash_json
+from unimoe.core.errors import DataError, InputError
+from unimoe.core.io import hash_json
 from unimoe.models.device import ready_to_score
 from unimoe.models.memory import FittingBatches
 from unimoe.models.pair_model import TextPair

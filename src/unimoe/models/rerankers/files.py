@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from unimoe.errors import DataError
-from unimoe.io import hash_file, hash_parts, read_json
+from unimoe.core.errors import DataError
+from unimoe.core.io import hash_file, hash_parts, read_json
 from unimoe.models.bundled import folder_named
 from unimoe.models.encoder_files import NOT_FROM_HUB, inside, read_settings, setting
 from unimoe.models.quiet import first_line

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from unimoe.config import PromptConfig
-from unimoe.errors import DataError
-from unimoe.io import hash_json
+from unimoe.core.errors import DataError
+from unimoe.core.io import hash_json
 from unimoe.models.batching import default_token_budget, pad_ids
 from unimoe.models.device import ready_to_score
 from unimoe.models.memory import FittingBatches

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unimoe.errors import DataError
-from unimoe.io import hash_json
+from unimoe.core.errors import DataError
+from unimoe.core.io import hash_json
 from unimoe.models.base import attention_for
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.device import ready_to_score

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from unimoe.errors import InputError
+from unimoe.core.errors import InputError
 from unimoe.models.embedder import Advance, Vectors
 from unimoe.models.pair_model import PairIds
 from unimoe.models.pipeline import Gathered

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from unimoe.io import atomic_path, hash_parts
+from unimoe.core.io import atomic_path, hash_parts
 from unimoe.models.embedder import Vectors
 
 _KEPT_SECONDS = 14 * 24 * 3600

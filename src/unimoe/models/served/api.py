@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unimoe.config.served import APIS
-from unimoe.errors import InputError
+from unimoe.core.errors import InputError
 
 register_api = APIS.add
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future, as_completed
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from unimoe.config.served import ServedConfig
-from unimoe.errors import InputError, UsageError
+from unimoe.core.errors import InputError, UsageError
 from unimoe.models.served.api import Endpoint
 from unimoe.models.served.client import Client, ServerError
 from unimoe.models.served.usage import Usage, usage_of

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from unimoe.config.served import ServedConfig
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
 
 _AGAIN = "then run again: what was answered is kept"
 _PROXIES, _CERTIFICATES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"), ("SSL_CERT_FILE", "SSL_CERT_DIR")

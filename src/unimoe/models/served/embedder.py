@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from unimoe.config.served import APIS, ServedConfig
-from unimoe.errors import DataError, InputError, UsageError
-from unimoe.io import cache_dir, hash_json
+from unimoe.core.errors import DataError, InputError, UsageError
+from unimoe.core.io import cache_dir, hash_json
 from unimoe.models.batching import batches
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.prompts import well_formed

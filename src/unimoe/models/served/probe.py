@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from unimoe.config.served import ServedConfig
-from unimoe.errors import DataError
-from unimoe.io import cache_dir, hash_json, read_json, write_sealed
+from unimoe.core.errors import DataError
+from unimoe.core.io import cache_dir, hash_json, read_json, write_sealed
 from unimoe.models.served.client import Client
 from unimoe.results import safe_name
 

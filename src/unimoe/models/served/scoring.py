@@ -13,8 +13,8 @@ from typing import Any
 
 from unimoe.config import ModelConfig, PromptConfig
 from unimoe.config.served import APIS, ServedConfig
-from unimoe.errors import DataError, InputError, UsageError
-from unimoe.io import hash_json
+from unimoe.core.errors import DataError, InputError, UsageError
+from unimoe.core.io import hash_json
 from unimoe.models.base import load_tokenizer
 from unimoe.models.batching import batches
 from unimoe.models.pair_model import TextPair

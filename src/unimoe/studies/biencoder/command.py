@@ -75,7 +75,7 @@ def tune_biencoder(
     Run it again to resume a killed tuning.
     """
     from unimoe.config.files import load_config
-    from unimoe.console import stdout
+    from unimoe.core.console import stdout
     from unimoe.studies.biencoder.config import BiEncoderConfig
 
     refuse_torchrun("this study")

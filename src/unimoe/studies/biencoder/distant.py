@@ -8,12 +8,13 @@ from pathlib import Path
 
 import torch
 
+from unimoe.cluster.folder_job import Tick, folder_jobs
+from unimoe.cluster.units import UnitStore
+from unimoe.cluster.work import Compute, Part, Recipe
 from unimoe.data.catalog import result_name
-from unimoe.engine.folder_job import Tick, folder_jobs
-from unimoe.engine.units import UnitStore
-from unimoe.engine.work import Compute, Part, Recipe
 from unimoe.evaluation.engines import ClusterEngine, Engine
 from unimoe.evaluation.retrieve import TASK
+from unimoe.evaluation.systems.retriever import fused_name
 from unimoe.results import result_path, run_path
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.evaluation import base_retriever, evaluate, trained_retriever
@@ -21,7 +22,6 @@ from unimoe.studies.biencoder.training.pairs import biencoder_splits
 from unimoe.studies.biencoder.training.trainer import BiEncoderTrainer
 from unimoe.studies.common.splits import Splits
 from unimoe.studies.common.workers import GIVEN, Task, done_by_workers, dtype_of_gpus, refuse_other_data
-from unimoe.systems.retriever import fused_name
 
 
 def with_dtype_of_workers(config: BiEncoderConfig, engine: Engine | None) -> BiEncoderConfig:

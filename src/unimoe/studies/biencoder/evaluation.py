@@ -10,13 +10,15 @@ from pathlib import Path
 import torch
 
 from unimoe.analysis.tables.comparisons import print_before_after
-from unimoe.checkpoint import Checkpoint
 from unimoe.config.dense import DenseConfig, DenseExperiment
 from unimoe.config.encoder import EncoderConfig
-from unimoe.console import Steps, stdout
+from unimoe.core.console import Steps, stdout
 from unimoe.evaluation.retrieval_eval import dense_collection
 from unimoe.evaluation.retrieve import TASK, DatasetArms
 from unimoe.evaluation.runner import Evaluator
+from unimoe.evaluation.systems.retriever import Retriever, encoder_retriever, fused_name, retriever_name
+from unimoe.evaluation.tiers.datasets import Dataset
+from unimoe.models.checkpoint import Checkpoint
 from unimoe.models.device import choose_dtype
 from unimoe.models.embedder import Embedder, TextKind
 from unimoe.models.encoder import SentenceEncoder, load_encoder
@@ -24,8 +26,6 @@ from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.training.checkpoint import read_biencoder
 from unimoe.studies.biencoder.training.sources import CachedEmbedder, cached_texts
 from unimoe.studies.common.splits import Splits
-from unimoe.systems.retriever import Retriever, encoder_retriever, fused_name, retriever_name
-from unimoe.tiers.datasets import Dataset
 
 EXPERIMENT = "biencoder"
 UNTRAINED_SEEDS = ("duplicates",)  # seeds whose training helped nowhere on dev keep one checkpoint: the untrained base

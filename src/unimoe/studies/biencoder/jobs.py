@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from unimoe.console import Steps, stderr, stdout
+from unimoe.core.console import Steps, stderr, stdout
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.evaluation import base_retriever, evaluate, report, trained_retriever
 from unimoe.studies.biencoder.training.pairs import biencoder_splits

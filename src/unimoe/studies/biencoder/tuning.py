@@ -14,8 +14,9 @@ from unimoe.analysis.statistics.variance import Array
 from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import caveat_notes
 from unimoe.config.files import parse_config
+from unimoe.core.errors import UsageError, did_you_mean
+from unimoe.core.trec import read_run
 from unimoe.data.catalog import result_name
-from unimoe.errors import UsageError, did_you_mean
 from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.retrieve import TASK
 from unimoe.metrics import from_grade, score_run
@@ -29,7 +30,6 @@ from unimoe.studies.biencoder.training.pairs import biencoder_splits
 from unimoe.studies.common.differences import TESTED, Arms, Difference, differences
 from unimoe.studies.common.registered_gates import register_gates, verdict
 from unimoe.studies.common.splits import Splits
-from unimoe.trec import read_run
 
 TUNING_SEED = 100
 """Seed of the trainings that choose; the reported ones have other seeds."""

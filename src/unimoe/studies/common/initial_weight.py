@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
 
 
 def initial_weight(kind: str, documents: Tensor, outputs: int, seed: int) -> Tensor:

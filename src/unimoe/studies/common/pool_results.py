@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from unimoe.core.io import hash_json
+from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
 from unimoe.evaluation.spec import EvaluationSpec, Outcome, model_hashes
-from unimoe.io import hash_json
 from unimoe.metrics import DEFAULT_METRICS, score_run
 from unimoe.results import Identity, TrainingBudget
-from unimoe.trec import Run
 
 
 @dataclass(frozen=True)

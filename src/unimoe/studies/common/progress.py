@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from unimoe.console import Step
+from unimoe.core.console import Step
 
 Fitted = TypeVar("Fitted")
 

@@ -10,10 +10,10 @@ from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.output import gate_lines
 from unimoe.analysis.gates.registration import REGISTERED
-from unimoe.checksums import sealed_yaml
-from unimoe.console import stderr
-from unimoe.errors import DataError
-from unimoe.io import find_files, write_bytes
+from unimoe.core.checksums import sealed_yaml
+from unimoe.core.console import stderr
+from unimoe.core.errors import DataError
+from unimoe.core.io import find_files, write_bytes
 
 
 def register_gates(wanted: Mapping[str, Mapping[str, object]], output_dir: Path) -> None:

@@ -8,11 +8,11 @@ from typing import Annotated, NamedTuple
 from pydantic import Field, model_validator
 
 from unimoe.config.base import Section
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.io import hash_parts
 from unimoe.data.catalog import load_collection, refuse_unknown
 from unimoe.data.collection import Collection
 from unimoe.data.sources.nanobeir import NANOBEIR
-from unimoe.errors import DataError, UsageError
-from unimoe.io import hash_parts
 
 _NANO_NAMES = {f"Nano{name.partition(':')[2]}".lower(): name for name in NANOBEIR}
 

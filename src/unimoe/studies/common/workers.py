@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from unimoe.console import Steps
-from unimoe.engine.folder_job import done_by_worker
-from unimoe.engine.work import Part, Recipe
-from unimoe.errors import DataError
+from unimoe.cluster.folder_job import done_by_worker
+from unimoe.cluster.work import Part, Recipe
+from unimoe.core.console import Steps
+from unimoe.core.errors import DataError
+from unimoe.core.io import hash_json
 from unimoe.evaluation.engines import ClusterEngine, Engine
-from unimoe.io import hash_json
 
 GIVEN = "given"
 """Key of a recipe for the command's options: they are written into results, and change nothing else."""

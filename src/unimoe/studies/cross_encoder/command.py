@@ -100,7 +100,7 @@ def compare_losses(
 
 
 def _rate(text: str) -> float:
-    from unimoe.errors import UsageError
+    from unimoe.core.errors import UsageError
 
     try:
         rate = float(text)

@@ -16,8 +16,8 @@ from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import caveat_notes, marked
 from unimoe.config.files import parse_config
 from unimoe.config.losses import Activation, LossConfig
-from unimoe.console import Steps, stderr, stdout
-from unimoe.errors import UsageError, did_you_mean
+from unimoe.core.console import Steps, stderr, stdout
+from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.evaluation.engines import Engine
 from unimoe.results.folder import Results, load_all_results
 from unimoe.studies.common.differences import NO_DIFFERENCE, TESTED, Arms, differences, of_seeds, pair_up

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from unimoe.engine.folder_job import Tick, folder_jobs
-from unimoe.engine.units import UnitStore
-from unimoe.engine.work import Compute, Part, Recipe
+from unimoe.cluster.folder_job import Tick, folder_jobs
+from unimoe.cluster.units import UnitStore
+from unimoe.cluster.work import Compute, Part, Recipe
 from unimoe.evaluation.engines import ClusterEngine, Engine
 from unimoe.results import result_path, run_path
 from unimoe.studies.common.workers import GIVEN, Task, done_by_workers, dtype_of_gpus, refuse_other_data

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from unimoe.console import Step
+from unimoe.core.console import Step
+from unimoe.core.io import hash_json
 from unimoe.data.catalog import main_metric
+from unimoe.evaluation.reranking.rerank import rerank_run
+from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
+from unimoe.evaluation.reranking.shards import ShardStore
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.store import ResultStore
-from unimoe.io import hash_json
 from unimoe.models.device import describe_device
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder
-from unimoe.reranking.rerank import rerank_run
-from unimoe.reranking.rerankers import CrossEncoderReranker
-from unimoe.reranking.shards import ShardStore
 from unimoe.results import EvalResult
 from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from unimoe.console import Steps, stderr, stdout
-from unimoe.errors import MissingPartError
+from unimoe.core.console import Steps, stderr, stdout
+from unimoe.core.errors import MissingPartError
 from unimoe.models.quiet import first_line
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder
 from unimoe.results import EvalResult

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
-from unimoe.console import Steps
-from unimoe.errors import UsageError
+from unimoe.core.console import Steps
+from unimoe.core.errors import UsageError
+from unimoe.core.io import write_json
 from unimoe.evaluation.engines import Engine
-from unimoe.io import write_json
 from unimoe.studies.common.progress import fit_with_progress
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 from unimoe.studies.cross_encoder.distant import train_by_workers

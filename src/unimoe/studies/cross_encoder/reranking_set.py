@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from unimoe.core.io import hash_json
+from unimoe.core.trec import Run
 from unimoe.data.catalog import result_name
 from unimoe.data.collection import Collection
-from unimoe.io import hash_json
-from unimoe.trec import Run
 
 
 @dataclass(frozen=True)

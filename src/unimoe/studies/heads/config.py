@@ -10,7 +10,7 @@ from unimoe.config.base import Count, Fraction, Positive, Section, Width
 from unimoe.config.encoder import BUNDLED_ENCODER, EncoderConfig
 from unimoe.config.experiment import BM25Config
 from unimoe.config.losses import LOSSES
-from unimoe.errors import did_you_mean
+from unimoe.core.errors import did_you_mean
 from unimoe.studies.common.splits import SplitConfig
 
 EVOLUTION = ("eggroll", "score_es", "genetic", "hybrid")

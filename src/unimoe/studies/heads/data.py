@@ -9,17 +9,17 @@ from pathlib import Path
 
 import torch
 
+from unimoe.core.errors import DataError, first_few
+from unimoe.core.io import hash_json, hash_parts, parse_json
+from unimoe.core.trec import Run, text_lines
 from unimoe.data.catalog import available
 from unimoe.data.sources.beir_sets import folder_of
-from unimoe.errors import DataError, first_few
-from unimoe.io import hash_json, hash_parts, parse_json
 from unimoe.models.embedder import Advance, Embedder
 from unimoe.retrieval.bm25 import first_stage_name
 from unimoe.retrieval.embeddings import Embedded, cached_embeddings
 from unimoe.studies.common.splits import Splits, load_splits, task_collection
 from unimoe.studies.heads.config import SoftLabelConfig, TrainConfig
 from unimoe.studies.heads.pools import PoolSet, candidates_of, pool_set
-from unimoe.trec import Run, text_lines
 
 _ISO = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2})(?:[T ].*)?)?)?")
 

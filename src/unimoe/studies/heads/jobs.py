@@ -10,9 +10,9 @@ from typing import Any
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.tables import Table
 from unimoe.config.files import find_config, overridden, parse_config, read_yaml
-from unimoe.console import Steps, stderr, stdout
+from unimoe.core.console import Steps, stderr, stdout
+from unimoe.core.errors import UsageError
 from unimoe.data.catalog import available
-from unimoe.errors import UsageError
 from unimoe.evaluation.engines import Engine
 from unimoe.results import safe_name
 from unimoe.results.folder import Results, load_all_results

@@ -36,7 +36,7 @@ def head_loss(
     Returns:
         A scalar.
     """
-    from unimoe.losses.listwise import ListwiseLoss
+    from unimoe.training.losses.listwise import ListwiseLoss
 
     rows = ((grades > 0) & valid).any(1).nonzero().flatten().tolist()
     if not rows:

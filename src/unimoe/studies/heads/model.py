@@ -9,7 +9,7 @@ import safetensors
 import torch
 from torch import Tensor, nn
 
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
 from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
 from unimoe.models.tensor_files import read_tensors, save_tensors
 from unimoe.studies.heads.config import Scoring, TrainConfig

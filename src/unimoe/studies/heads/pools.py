@@ -9,14 +9,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from unimoe.core.errors import DataError
+from unimoe.core.io import hash_parts
+from unimoe.core.trec import Run, head, ranked
 from unimoe.data.collection import Collection
-from unimoe.errors import DataError
-from unimoe.io import hash_parts
 from unimoe.retrieval.bm25 import cached_bm25_run
 from unimoe.retrieval.dense import search
 from unimoe.retrieval.embeddings import Embedded
 from unimoe.studies.heads.config import PoolConfig
-from unimoe.trec import Run, head, ranked
 
 
 class Batch(NamedTuple):

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unimoe.errors import DataError
-from unimoe.io import hash_json
+from unimoe.core.errors import DataError
+from unimoe.core.io import hash_json
 from unimoe.models.device import choose_device, choose_dtype
 from unimoe.models.embedder import Advance
 from unimoe.results import arm_dir

@@ -18,7 +18,7 @@ from unimoe.cli.engine import (
     opened_engine,
 )
 from unimoe.cli.options import Config, Device, Override, comma_separated, refuse_torchrun
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 from unimoe.studies.translator.compare import Part
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def train_translator(
     Started again, an interrupted training resumes, and a finished one is not repeated.
     """
     from unimoe.config.files import find_config, overridden, parse_config, read_yaml
-    from unimoe.console import Steps
+    from unimoe.core.console import Steps
     from unimoe.studies.translator.config import TranslatorConfig
     from unimoe.studies.translator.data.caption_npz import load_captions
     from unimoe.studies.translator.data.caption_pairs import split_by_image
@@ -129,7 +129,7 @@ def train_translator(
 def _print_training(trainer: TranslatorTrainer, translator: Translator, facts: dict[str, Any]) -> None:
     import torch
 
-    from unimoe.console import stderr, stdout
+    from unimoe.core.console import stderr, stdout
     from unimoe.models.device import describe_device
     from unimoe.studies.translator.models.interface import TIMED_BATCH, milliseconds_per_query
     from unimoe.studies.translator.training.checkpoints import evaluate, load_translator
@@ -150,8 +150,8 @@ def _submit(
     trainer: TranslatorTrainer, translator: Translator, test: Path | None, ids: list[str], vectors: Any
 ) -> None:
     """Write submission.csv for the captions of ``test``, and read it back to check it."""
-    from unimoe.console import stdout
-    from unimoe.errors import DataError, named_inputs
+    from unimoe.core.console import stdout
+    from unimoe.core.errors import DataError, named_inputs
     from unimoe.studies.translator.models.interface import LinearMap
     from unimoe.studies.translator.models.networks import NetworkTranslator
     from unimoe.studies.translator.submission import read_submission, write_submission
@@ -194,7 +194,7 @@ def compare_translators(
     """
     from unimoe.analysis.analysis import Analysis
     from unimoe.config.files import overridden, parse_config
-    from unimoe.console import stdout
+    from unimoe.core.console import stdout
     from unimoe.results import safe_name
     from unimoe.results.folder import load_all_results
     from unimoe.studies.common.registered_gates import verdict
@@ -268,7 +268,7 @@ def ablate_translator(
 
 
 def _print_table(table: Table, folder: Path) -> None:
-    from unimoe.console import stdout
+    from unimoe.core.console import stdout
 
     table.write(folder / "analysis")
     stdout.print(table.to_rich(), crop=False)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unimoe.errors import named_inputs
+from unimoe.core.errors import named_inputs
 from unimoe.evaluation.spec import EvaluationSpec, Outcome, model_hashes
 from unimoe.evaluation.store import ResultStore
 from unimoe.metrics import Scores

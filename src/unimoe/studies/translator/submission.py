@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.errors import DataError, InputError
-from unimoe.io import atomic_path
+from unimoe.core.errors import DataError, InputError
+from unimoe.core.io import atomic_path
 from unimoe.studies.translator.data.caption_pairs import first_repeated
 
 _HEADER = ["id", "embedding"]

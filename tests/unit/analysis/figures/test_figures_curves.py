@@ -17,8 +17,8 @@ from unimoe.analysis.figures import Drawing, all_figures
 from unimoe.analysis.figures.gates import QUERIES, power_curves, sorted_differences, stairs
 from unimoe.analysis.figures.style import looks
 from unimoe.analysis.figures.training import loss_figure
-from unimoe.errors import DataError
-from unimoe.io import append_jsonl
+from unimoe.core.errors import DataError
+from unimoe.core.io import append_jsonl
 from unimoe.results.folder import Seed
 from unimoe.results.logs import Log
 

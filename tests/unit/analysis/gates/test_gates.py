@@ -15,7 +15,7 @@ from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.judging import Judgment, Refusal, exit_code, judge, judge_all
 from unimoe.analysis.gates.output import gate_lines, gates_as_json
 from unimoe.analysis.gates.wording import unlearnt
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
 from unimoe.results import TrainingBudget
 from unimoe.results.folder import Results
 

@@ -7,7 +7,7 @@ import pytest
 from support.gates import DIFFERENCE, INTERFERENCE, gate_file, register
 
 from unimoe.analysis.gates.definitions import load_gates
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
 
 
 def test_the_shipped_gate_judges_both_tasks_of_the_bundled_experiment() -> None:

@@ -11,7 +11,7 @@ from unimoe.analysis.gates.definitions import InterferenceGate, load_gates
 from unimoe.analysis.gates.output import gate_lines, gates_as_json
 from unimoe.analysis.gates.registration import REGISTERED, default_gates, own_gates, registered_in, unmet
 from unimoe.analysis.gates.registration import register as register_in
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
 from unimoe.results import write_result
 
 TWO_SEEDS = [[0.6, 0.5, 0.7]] * 2

@@ -20,7 +20,7 @@ from unimoe.analysis.statistics.power import (
     smallest_distance,
 )
 from unimoe.analysis.statistics.variance import Terms
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 
 MANY_MORE = 10**12
 

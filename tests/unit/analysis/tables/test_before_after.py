@@ -14,7 +14,7 @@ from unimoe.analysis.comparisons import Question, compare_arms
 from unimoe.analysis.gates.judging import judge
 from unimoe.analysis.tables.comparisons import print_before_after
 from unimoe.cli.retrieve import refuse_unknown_arm
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 from unimoe.results import EvalResult, by_query_id, write_result
 from unimoe.results.folder import Results
 

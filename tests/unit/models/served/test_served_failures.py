@@ -24,12 +24,12 @@ from support.served import (
 )
 
 from unimoe.config import PromptConfig
-from unimoe.errors import DataError, InputError, UsageError
+from unimoe.core.errors import DataError, InputError, UsageError
+from unimoe.evaluation.reranking.served import served_reranker
+from unimoe.evaluation.reranking.shards import ShardStore
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.models.served.client import Client
 from unimoe.models.served.probe import PROBE_PAIRS
-from unimoe.reranking.served import served_reranker
-from unimoe.reranking.shards import ShardStore
 
 KEY = "sk-very-secret-0123456789"
 PROBES = len(PROBE_PAIRS)

@@ -25,19 +25,19 @@ from support.served import (
     settings,
 )
 
-from unimoe.console import Steps
-from unimoe.errors import UsageError
+from unimoe.core.console import Steps
+from unimoe.core.errors import UsageError
+from unimoe.core.trec import read_run
 from unimoe.evaluation.mteb.suite import MTEBSuite
+from unimoe.evaluation.reranking.rerankers import PairModelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.runner import Evaluator
+from unimoe.evaluation.systems.named import Naming, stated_system
+from unimoe.evaluation.tiers.loading import Failures
 from unimoe.models.served.apis.vllm import generative
 from unimoe.models.served.probe import PROBE_PAIRS
 from unimoe.models.served.scoring import BOTTOM, TOP, _margin
-from unimoe.reranking.rerankers import PairModelReranker
 from unimoe.results import Task
-from unimoe.systems.named import Naming, stated_system
-from unimoe.tiers.loading import Failures
-from unimoe.trec import read_run
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from support.model_server import ModelServer, serve
 from support.served import COLLECTION, embedder
 
-from unimoe.errors import InputError
+from unimoe.core.errors import InputError
 from unimoe.models.served.embedder import ServedEmbedder
 from unimoe.retrieval.embeddings import embedding_fingerprint
 

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from unimoe.core.errors import DataError
 from unimoe.data.collection import Collection, Document
-from unimoe.errors import DataError
 from unimoe.studies.biencoder.config import BiEncoderConfig, LabelConfig
 from unimoe.studies.biencoder.training.pairs import TrainingPairs, batches_per_epoch, epoch_batches, training_pairs
 from unimoe.studies.biencoder.training.search import dev_score

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 from support.heads import topics_folder
 
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.studies.common.splits import SplitConfig, Splits, load_splits, task_collection
 
 

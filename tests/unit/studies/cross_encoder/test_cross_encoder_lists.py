@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from unimoe.config.losses import LossConfig
+from unimoe.core.errors import DataError
 from unimoe.data.collection import Document, assemble
-from unimoe.errors import DataError
 from unimoe.studies.cross_encoder.training.data import held_out_set
 from unimoe.studies.cross_encoder.training.lists import (
     LabelledList,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.heads import topics_folder, toy_config, toy_data
 
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
 from unimoe.studies.heads.data import document_dates
 from unimoe.studies.heads.trainer import HeadTrainer
 

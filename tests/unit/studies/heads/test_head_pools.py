@@ -10,8 +10,8 @@ import torch
 from support.heads import WordEmbedder, topics_folder, toy_config, toy_data
 
 from unimoe.config import BM25Config
+from unimoe.core.errors import DataError
 from unimoe.data.collection import Collection, Document
-from unimoe.errors import DataError
 from unimoe.metrics import score_run
 from unimoe.retrieval.embeddings import Embedded
 from unimoe.studies.heads.config import PoolConfig, TrainConfig

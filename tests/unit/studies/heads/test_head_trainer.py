@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 from support.heads import WordEmbedder, topics_folder, toy_config, toy_data
 
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
 from unimoe.metrics import score_run
 from unimoe.results.logs import read_logs
 from unimoe.studies.common.initial_weight import initial_weight

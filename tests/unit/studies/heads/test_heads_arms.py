@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 from unimoe.studies.heads.compare.arms import ARMS, LARGEST_GRID, Comparison, changed
 from unimoe.studies.heads.config import TrainConfig, original_recipe
 

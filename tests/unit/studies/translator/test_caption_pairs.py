@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from support.caption_pairs import pairs_of, plain_arrays, seed_arrays, write_npz
 
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.studies.translator.data.caption_npz import image_stem, load_captions, load_pairs
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, build_pairs, split_by_image
 

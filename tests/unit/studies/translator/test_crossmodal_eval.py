@@ -11,7 +11,8 @@ import pytest
 from support.caption_pairs import latent_pairs, pairs_of
 
 from unimoe.analysis.compare import load_all_results
-from unimoe.errors import DataError, InputError
+from unimoe.core.errors import DataError, InputError
+from unimoe.core.trec import read_qrels, read_run
 from unimoe.results import EvalResult, read_result, result_path, run_path
 from unimoe.results.details import read_drilldown
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, split_by_image
@@ -20,7 +21,6 @@ from unimoe.studies.translator.models.interface import LinearMap, Translator
 from unimoe.studies.translator.models.ranking import image_ranks, rank_metrics
 from unimoe.studies.translator.models.ridge import fit_ridge
 from unimoe.studies.translator.models.statistics import pair_statistics
-from unimoe.trec import read_qrels, read_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

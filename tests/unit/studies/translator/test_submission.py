@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from unimoe.errors import DataError, InputError
+from unimoe.core.errors import DataError, InputError
 from unimoe.studies.translator.submission import read_submission, write_submission
 
 HEAD = "id,embedding\n"

@@ -11,7 +11,7 @@ import pytest
 from support.caption_pairs import latent_pairs, linear_pairs, pairs_of
 from support.json_files import read_plain, write_plain
 
-from unimoe.errors import DataError, InputError, UsageError
+from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, split_by_image
 from unimoe.studies.translator.models.files import (
     MANIFEST_FILE,

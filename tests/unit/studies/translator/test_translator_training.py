@@ -14,7 +14,7 @@ from support.translators import small_config, small_pairs, small_split
 from torch.nn.functional import normalize
 
 from unimoe.config.files import load_config
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
 from unimoe.results.logs import read_logs
 from unimoe.studies.translator.config import (
     CLOSED_FORMS,

@@ -10,20 +10,20 @@ from typing import Any
 
 import torch
 
-from unimoe.checkpoint import read_checkpoint
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.io import hash_json
+from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
-from unimoe.errors import DataError, UsageError
 from unimoe.evaluation.engines import Engine, Purpose
 from unimoe.evaluation.recipes import checkpoint_recipe, named_recipe
-from unimoe.io import hash_json
+from unimoe.evaluation.reranking.rerank import rerank_run
+from unimoe.evaluation.reranking.rerankers import reranker_of, returns_logits
+from unimoe.evaluation.systems.named import OPTION, Naming, default_experiment, is_checkpoint, named_system
+from unimoe.evaluation.systems.named.cross_encoder import KIND as CROSS_ENCODER
+from unimoe.evaluation.systems.system import System, checkpoint_loader, trained_system
+from unimoe.models.checkpoint import read_checkpoint
 from unimoe.models.loader import weights_hash
-from unimoe.reranking.rerank import rerank_run
-from unimoe.reranking.rerankers import reranker_of, returns_logits
 from unimoe.studies.biencoder.config import LabelConfig
-from unimoe.systems.named import OPTION, Naming, default_experiment, is_checkpoint, named_system
-from unimoe.systems.named.cross_encoder import KIND as CROSS_ENCODER
-from unimoe.systems.system import System, checkpoint_loader, trained_system
-from unimoe.trec import Run
 
 
 def load_grader(config: LabelConfig, device: torch.device, engine: Engine) -> Grader:

@@ -10,19 +10,19 @@ from shutil import rmtree
 
 import torch
 
-from unimoe.console import Steps, stderr, stdout
+from unimoe.core.console import Steps, stderr, stdout
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.io import atomic_dir, hash_files, hash_json, hash_parts, read_json, write_sealed
+from unimoe.core.trec import Qrels, Run
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection
 from unimoe.data.sources.beir_layout import LABELS_FILE, write_parts
-from unimoe.errors import DataError, UsageError
 from unimoe.evaluation.engines import Engine, LocalEngine
-from unimoe.io import atomic_dir, hash_files, hash_json, hash_parts, read_json, write_sealed
 from unimoe.models.embedder import Advance
 from unimoe.retrieval.bm25 import cached_bm25_run
 from unimoe.studies.biencoder.config import LabelConfig
 from unimoe.studies.biencoder.labels.graders import Grader, load_grader
 from unimoe.studies.biencoder.labels.queries import sample_queries
-from unimoe.trec import Qrels, Run
 
 _AT_ONCE = 32
 """Shards under way together on a cluster."""

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from unimoe.errors import DataError
-from unimoe.io import hash_parts
+from unimoe.core.errors import DataError
+from unimoe.core.io import hash_parts
 from unimoe.studies.biencoder.config import SamplingConfig
 
 

@@ -14,8 +14,8 @@ import safetensors.torch
 from pydantic import BaseModel, ConfigDict
 
 from unimoe.config.files import parse_config
-from unimoe.errors import DataError
-from unimoe.io import (
+from unimoe.core.errors import DataError
+from unimoe.core.io import (
     atomic_dir,
     changed_file,
     ensure_dir,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unimoe.errors import UsageError
-from unimoe.losses.contrastive import info_nce
+from unimoe.core.errors import UsageError
 from unimoe.studies.biencoder.config import ContrastiveConfig
+from unimoe.training.losses.contrastive import info_nce
 
 
 def contrastive_loss(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.models.batching import pad_ids
 from unimoe.models.embedder import TextKind
 from unimoe.models.encoder import Head, SentenceEncoder, load_transformer

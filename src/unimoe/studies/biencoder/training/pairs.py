@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unimoe.core.errors import DataError, UsageError
 from unimoe.data.collection import Collection
-from unimoe.errors import DataError, UsageError
 from unimoe.metrics import from_grade
 from unimoe.studies.biencoder.config import BiEncoderConfig, DevConfig
 from unimoe.studies.common.splits import Splits, load_splits

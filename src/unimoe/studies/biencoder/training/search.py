@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from shutil import rmtree
 
+from unimoe.core.errors import DataError
+from unimoe.core.io import read_json, write_sealed
+from unimoe.core.trec import Run, ranked
 from unimoe.data.collection import Collection
-from unimoe.errors import DataError
-from unimoe.io import read_json, write_sealed
 from unimoe.metrics import metric_cutoff, score_run
 from unimoe.retrieval.bm25 import cached_bm25_run
 from unimoe.retrieval.dense import UNIT_LENGTH, search
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.training.pairs import TrainingPairs
 from unimoe.studies.biencoder.training.sources import Source
-from unimoe.trec import Run, ranked
 
 _DEPTH = 100
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unimoe.errors import named_inputs
+from unimoe.core.errors import named_inputs
 from unimoe.models.embedder import Advance, TextKind, Vectors
 from unimoe.models.encoder import SentenceEncoder, dense, normalize
 from unimoe.retrieval.embeddings import cached_embeddings

@@ -21,9 +21,9 @@ from typing import Literal, NoReturn
 import torch
 from torch import nn
 
-from unimoe.checkpoint import folder_name
-from unimoe.errors import DataError, first_few
-from unimoe.io import hash_json
+from unimoe.core.errors import DataError, first_few
+from unimoe.core.io import hash_json
+from unimoe.models.checkpoint import folder_name
 from unimoe.models.device import choose_dtype
 from unimoe.models.embedder import Advance
 from unimoe.results import TrainingBudget, arm_dir

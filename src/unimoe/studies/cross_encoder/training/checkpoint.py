@@ -9,8 +9,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from unimoe.config.base import Section
-from unimoe.errors import DataError
-from unimoe.io import changed_file, hash_bytes, hash_files, read_bytes, read_json, read_model, write_sealed
+from unimoe.core.errors import DataError
+from unimoe.core.io import changed_file, hash_bytes, hash_files, read_bytes, read_json, read_model, write_sealed
 from unimoe.models.rerankers.files import weights_hash
 from unimoe.results import TrainingBudget
 

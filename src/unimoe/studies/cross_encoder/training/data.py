@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from unimoe.config import BM25Config
+from unimoe.core.errors import DataError
+from unimoe.core.io import hash_parts
+from unimoe.core.trec import Run
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.errors import DataError
-from unimoe.io import hash_parts
+from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, collections_of, refuse_equal_names
 from unimoe.models.quiet import first_line
 from unimoe.retrieval.bm25 import cached_bm25_run, first_stage_name
 from unimoe.studies.common.splits import load_splits
 from unimoe.studies.cross_encoder.config import MS_MARCO_LISTS, CrossEncoderConfig, ListsConfig, RerankingConfig
 from unimoe.studies.cross_encoder.reranking_set import RerankingSet
 from unimoe.studies.cross_encoder.training.lists import LabelledList, Lists, collection_lists, ms_marco_lists
-from unimoe.tiers.datasets import Dataset, LoadedDataset, collections_of, refuse_equal_names
-from unimoe.trec import Run
 
 _HELD_OUT_SEED = 12
 

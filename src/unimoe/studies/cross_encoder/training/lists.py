@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from unimoe.config.losses import LossConfig
+from unimoe.core.errors import DataError
+from unimoe.core.io import hash_parts
+from unimoe.core.trec import Run, ranked
 from unimoe.data.collection import Collection
-from unimoe.errors import DataError
-from unimoe.io import hash_parts
-from unimoe.losses.labels import are_binary, refuse_binary
-from unimoe.trec import Run, ranked
+from unimoe.training.losses.labels import are_binary, refuse_binary
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from unimoe.config.losses import LossConfig
-from unimoe.errors import DataError, UsageError, first_few, named_inputs
-from unimoe.losses.listwise import ListwiseLoss
-from unimoe.losses.sampling import generator_of
+from unimoe.core.errors import DataError, UsageError, first_few, named_inputs
+from unimoe.training.losses.listwise import ListwiseLoss
+from unimoe.training.losses.sampling import generator_of
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder

@@ -17,12 +17,12 @@ from transformers import PrinterCallback, TrainerCallback, TrainerControl, Train
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from unimoe.io import atomic_dir, hash_files, hash_json, read_json, write_sealed
+from unimoe.core.io import atomic_dir, hash_files, hash_json, read_json, write_sealed
+from unimoe.evaluation.reranking.rerank import rerank_run
+from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
 from unimoe.metrics import score_run
 from unimoe.models.quiet import quiet_loading
 from unimoe.models.rerankers.files import weights_hash
-from unimoe.reranking.rerank import rerank_run
-from unimoe.reranking.rerankers import CrossEncoderReranker
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 from unimoe.studies.cross_encoder.model import find_cross_encoder, new_cross_encoder

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from unimoe.config.base import Fraction, Name, Positive, Section
 from unimoe.config.files import parse_config
-from unimoe.errors import did_you_mean
+from unimoe.core.errors import did_you_mean
 from unimoe.studies.heads.config import TrainConfig, original_recipe
 
 LARGEST_GRID = 9

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unimoe.analysis.tables import Cell, RowGroup, Table
-from unimoe.console import Steps
+from unimoe.core.console import Steps
 from unimoe.data.catalog import result_name
 from unimoe.studies.heads.compare.methods import Chosen, MethodComparison
 from unimoe.studies.heads.config import TrainConfig

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unimoe.console import Step, Steps
+from unimoe.core.console import Step, Steps
+from unimoe.core.io import write_json
 from unimoe.data.catalog import result_name
 from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.store import ResultStore
-from unimoe.io import write_json
 from unimoe.studies.common.progress import fit_with_progress
 from unimoe.studies.common.registered_gates import register_gates
 from unimoe.studies.heads.compare.arms import ARMS, Comparison, in_words

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from unimoe.analysis.figures.files import save
 from unimoe.analysis.figures.style import LINE, STYLE, TWO_COLUMNS
 from unimoe.analysis.tables import Cell, RowGroup, Table
-from unimoe.console import Steps
+from unimoe.core.console import Steps
 from unimoe.data.catalog import result_name
 from unimoe.evaluation.engines import Engine
 from unimoe.studies.heads.compare.arms import Comparison, changed

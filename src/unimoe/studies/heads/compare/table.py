@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from unimoe.analysis.arms import ZERO_SHOT
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import caveat_notes, marked
+from unimoe.core.io import read_json
 from unimoe.data.catalog import result_name
-from unimoe.io import read_json
 from unimoe.results import arm_dir
 from unimoe.results.folder import Results
 from unimoe.studies.common.differences import (

@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from unimoe.core.io import hash_file, read_json, write_sealed
 from unimoe.data.catalog import result_name
 from unimoe.evaluation.spec import EvaluationSpec, Outcome
 from unimoe.evaluation.store import ResultStore
-from unimoe.io import hash_file, read_json, write_sealed
 from unimoe.models.device import describe_device
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.studies.common.pool_results import RerankingPools

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
 from unimoe.studies.heads.eggroll.chance import generator
 from unimoe.studies.heads.methods import Method
 from unimoe.studies.heads.pools import Batch

@@ -12,9 +12,7 @@ from datetime import date
 import torch
 from torch import Tensor
 
-from unimoe.errors import DataError, UsageError
-from unimoe.losses.sampling import spread_of
-from unimoe.losses.score_space import score_space_gradient
+from unimoe.core.errors import DataError, UsageError
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.eggroll.fp4 import FourBit
 from unimoe.studies.heads.eggroll.genetic import Genetic
@@ -27,6 +25,8 @@ from unimoe.studies.heads.eggroll.scoring import Scorer, base_scores
 from unimoe.studies.heads.eggroll.update import Ascent, Sigma, estimate, relative_sigma, shape, sigma_for
 from unimoe.studies.heads.methods import GradientMethod, Method
 from unimoe.studies.heads.pools import Batch, PoolSet
+from unimoe.training.losses.sampling import spread_of
+from unimoe.training.losses.score_space import score_space_gradient
 
 _ORIGINAL_TARGET = 0.1  # the variance of f+ - f- in the original's rule for sigma
 

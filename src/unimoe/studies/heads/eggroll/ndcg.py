@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.studies.heads.eggroll.kernels import machine_code, takes_machine_code
 
 Gain = Literal["linear", "exp2"]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 from torch import Tensor
 
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 from unimoe.studies.heads.eggroll.kernels import machine_code
 from unimoe.studies.heads.eggroll.perturbations import Directions, ProductDirections
 

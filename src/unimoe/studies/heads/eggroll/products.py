@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
 from unimoe.models.matmul import matmul_nt, takes_onednn
 from unimoe.studies.heads.eggroll.perturbations import Perturbations
 

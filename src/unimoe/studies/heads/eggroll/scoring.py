@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 from unimoe.studies.heads.eggroll.cpu_scoring import earned_on_cpu, score_on_cpu
 from unimoe.studies.heads.eggroll.kernels import takes_machine_code
 from unimoe.studies.heads.eggroll.ndcg import PoolMetric

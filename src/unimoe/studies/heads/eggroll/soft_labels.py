@@ -16,9 +16,10 @@ from torch import Tensor
 
 from unimoe.config import ModelConfig, PromptConfig
 from unimoe.config.encoder import EncoderConfig
+from unimoe.core.errors import DataError, UsageError, named_inputs
+from unimoe.core.io import cache_dir, hash_parts, lock, read_json, write_sealed
+from unimoe.core.trec import Run, ranked
 from unimoe.data.collection import Collection
-from unimoe.errors import DataError, UsageError, named_inputs
-from unimoe.io import cache_dir, hash_parts, lock, read_json, write_sealed
 from unimoe.models.base import load_base
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.device import choose_device, choose_dtype, describe_device, release_memory
@@ -28,7 +29,6 @@ from unimoe.retrieval.embeddings import cached_embeddings
 from unimoe.studies.common.splits import Splits
 from unimoe.studies.heads.config import SoftLabelConfig, TrainConfig
 from unimoe.studies.heads.pools import PoolSet
-from unimoe.trec import Run, ranked
 
 LM_PREFIX, RERANKER_PREFIX = "lm:", "reranker:"
 _LM_LENGTH = 256  # tokens of one prompt
@@ -129,9 +129,9 @@ def _ids_by_row(train: PoolSet) -> list[str]:
 
 def _scores_by_reranker(name: str, train: PoolSet, collection: Collection, config: TrainConfig) -> Run:
     """Score by a reranker of any kind, kept in the user's cache where its identity tells it from every other."""
-    from unimoe.reranking.rerank import rerank_run
-    from unimoe.reranking.rerankers import reranker_of
-    from unimoe.systems.named import Naming, default_experiment, named_system
+    from unimoe.evaluation.reranking.rerank import rerank_run
+    from unimoe.evaluation.reranking.rerankers import reranker_of
+    from unimoe.evaluation.systems.named import Naming, default_experiment, named_system
 
     if not name:
         raise UsageError(f"soft_labels.voters: {RERANKER_PREFIX!r} names no model; append one as in evaluate --model")

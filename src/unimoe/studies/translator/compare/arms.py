@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from unimoe.config.base import Name, Positive, Section
 from unimoe.config.files import parse_config
-from unimoe.errors import UsageError, did_you_mean
+from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.studies.translator.config import MODELS, TranslatorConfig
 
 Changes = Mapping[str, Any]

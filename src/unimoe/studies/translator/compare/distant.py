@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from unimoe.engine.folder_job import Tick, folder_jobs
-from unimoe.engine.units import UnitStore
-from unimoe.engine.work import Compute, Part, Recipe
+from unimoe.cluster.folder_job import Tick, folder_jobs
+from unimoe.cluster.units import UnitStore
+from unimoe.cluster.work import Compute, Part, Recipe
 from unimoe.evaluation.engines import ClusterEngine, Engine
 from unimoe.studies.common.workers import GIVEN, Task, done_by_workers, refuse_other_data
 from unimoe.studies.translator.compare.arms import TranslatorComparison

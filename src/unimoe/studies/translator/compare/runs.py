@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unimoe.console import Steps
+from unimoe.core.console import Steps
+from unimoe.core.io import write_json
 from unimoe.evaluation.engines import Engine
-from unimoe.io import write_json
 from unimoe.studies.common.progress import fit_with_progress
 from unimoe.studies.common.registered_gates import register_gates
 from unimoe.studies.translator.compare.arms import (

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import caveat_notes, marked
-from unimoe.io import read_json
+from unimoe.core.io import read_json
 from unimoe.results import arm_dir
 from unimoe.results.folder import Results
 from unimoe.studies.common.differences import NO_DIFFERENCE, TESTED, Arms, differences, mean_interval, pair_up

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unimoe.io import read_json, write_sealed
+from unimoe.core.io import read_json, write_sealed
 from unimoe.models.device import describe_device
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.studies.translator.compare.arms import TranslatorComparison

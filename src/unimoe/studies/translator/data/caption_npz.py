@@ -23,10 +23,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from unimoe.errors import DataError, first_few
+from unimoe.core.errors import DataError, first_few
+from unimoe.core.trec import text_lines
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, Floats, build_pairs, checked_vectors
 from unimoe.studies.translator.data.npz_file import NpzFile
-from unimoe.trec import text_lines
 
 Dims: TypeAlias = tuple[int, int]  # of captions and of images
 

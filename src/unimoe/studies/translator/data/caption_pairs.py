@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.errors import DataError, UsageError, first_few
-from unimoe.io import hash_parts
+from unimoe.core.errors import DataError, UsageError, first_few
+from unimoe.core.io import hash_parts
 
 Floats = NDArray[np.float32]
 Rows = NDArray[np.int64]

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.trec import text_lines
 from unimoe.studies.translator.data.caption_npz import image_stem
 from unimoe.studies.translator.data.npz_file import NpzFile
-from unimoe.trec import text_lines
 
 _FEATURES = "image-features-cnn512-test1000.npz"
 

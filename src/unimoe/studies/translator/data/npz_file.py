@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
 
 _BYTES_AT_ONCE = 2**24
 """Read at once of a one-hot matrix, which as a whole can take gigabytes."""

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.console import Steps, stderr
-from unimoe.errors import DataError, UsageError, did_you_mean
+from unimoe.core.console import Steps, stderr
+from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.studies.translator.data.caption_npz import OPTION, Dims, load_pairs
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, build_pairs
 from unimoe.studies.translator.data.flickr8k import read_flickr8k

@@ -17,8 +17,8 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from unimoe.errors import DataError
-from unimoe.io import atomic_dir, hash_file, read_model, write_sealed
+from unimoe.core.errors import DataError
+from unimoe.core.io import atomic_dir, hash_file, read_model, write_sealed
 from unimoe.studies.translator.models.interface import LinearMap, ProjectionPair
 
 TENSORS_FILE, MANIFEST_FILE = "translator.safetensors", "translator.json"

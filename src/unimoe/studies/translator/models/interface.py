@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.errors import DataError, InputError
+from unimoe.core.errors import DataError, InputError
 from unimoe.studies.translator.data.caption_pairs import Floats
 
 Doubles = NDArray[np.float64]

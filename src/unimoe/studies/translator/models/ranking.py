@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unimoe.errors import DataError, InputError
+from unimoe.core.errors import DataError, InputError
 from unimoe.models.matmul import matmul_nt
 from unimoe.studies.translator.data.caption_pairs import Floats, Rows
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 from unimoe.studies.translator.models.interface import LinearMap
 from unimoe.studies.translator.models.statistics import PairStatistics
 

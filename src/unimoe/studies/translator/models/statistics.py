@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, Rows
 from unimoe.studies.translator.models.interface import Doubles
 

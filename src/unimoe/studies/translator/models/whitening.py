@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.studies.translator.models.interface import Doubles, LinearMap, ProjectionPair
 from unimoe.studies.translator.models.statistics import Moments, PairStatistics
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs
 from unimoe.studies.translator.evaluation import translated_pairs
 from unimoe.studies.translator.models.files import load_closed_form, read_translator

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from unimoe.errors import UsageError, named_inputs
+from unimoe.core.errors import UsageError, named_inputs
 from unimoe.studies.translator.config import TranslatorConfig
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, Rows
 from unimoe.studies.translator.models.interface import Doubles, LinearMap, ProjectionPair, Translator

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unimoe.errors import DataError, UnimoeError
-from unimoe.io import hash_json
+from unimoe.core.errors import DataError, UnimoeError
+from unimoe.core.io import hash_json
 from unimoe.models.device import choose_device
 from unimoe.results import arm_dir
 from unimoe.studies.translator.config import BASES, TranslatorConfig

@@ -6,7 +6,7 @@ import torch
 from support.toy_pools import random_head, toy_pools
 from torch import Tensor
 
-from unimoe.errors import DataError
+from unimoe.core.errors import DataError
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.eggroll.chance import generator
 from unimoe.studies.heads.eggroll.fp4 import BLOCK, MAGNITUDES, dequantize, quantize

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from support.toy_pools import INPUTS, random_head, toy_pools
 from torch import Tensor
 
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.metrics import score_run
 from unimoe.studies.heads.config import TrainConfig, original_recipe
 from unimoe.studies.heads.eggroll.method import evolution, product_sizes

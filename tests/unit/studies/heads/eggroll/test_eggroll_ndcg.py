@@ -5,7 +5,7 @@ from math import log2
 import pytest
 import torch
 
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.studies.heads.eggroll import ndcg
 from unimoe.studies.heads.eggroll.ndcg import Gain, Metric, PoolMetric, gains_of, ideal_dcg
 

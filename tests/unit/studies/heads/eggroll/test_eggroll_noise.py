@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 from unimoe.studies.heads.eggroll.noise import Kind, _words, directions, factors, product_directions
 
 KINDS = get_args(Kind)

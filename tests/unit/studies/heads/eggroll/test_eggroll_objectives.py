@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.toy_pools import toy_pools
 
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.eggroll.objectives import (
     Objectives,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.studies.heads.eggroll import products, scoring
 from unimoe.studies.heads.eggroll.ndcg import Metric, PoolMetric
 from unimoe.studies.heads.eggroll.noise import directions, product_directions

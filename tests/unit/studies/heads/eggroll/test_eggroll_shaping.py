@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 import torch
 
-from unimoe.errors import UsageError
+from unimoe.core.errors import UsageError
 from unimoe.studies.heads.eggroll import update
 from unimoe.studies.heads.eggroll.update import Shaping, average_ranks, shape
 

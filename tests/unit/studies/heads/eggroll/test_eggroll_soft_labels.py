@@ -15,14 +15,14 @@ from support.tiny_models import save_tiny_model
 from support.tiny_rerankers import save_tiny_cross_encoder
 from support.toy_pools import random_head, toy_pools
 
-from unimoe.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.trec import ranked
 from unimoe.retrieval.bm25 import bm25_run
 from unimoe.studies.heads.config import SoftLabelConfig, TrainConfig
 from unimoe.studies.heads.data import HeadData
 from unimoe.studies.heads.eggroll.method import evolution
 from unimoe.studies.heads.eggroll.soft_labels import soften, with_votes
 from unimoe.studies.heads.model import evaluate_head
-from unimoe.trec import ranked
 
 
 def settings(**changes: Any) -> SoftLabelConfig:

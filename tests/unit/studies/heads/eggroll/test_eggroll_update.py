@@ -6,9 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from unimoe.errors import DataError, UsageError
-from unimoe.losses import score_space
-from unimoe.losses.score_space import score_space_gradient
+from unimoe.core.errors import DataError, UsageError
 from unimoe.studies.heads.eggroll.ndcg import PoolMetric
 from unimoe.studies.heads.eggroll.noise import directions, product_directions
 from unimoe.studies.heads.eggroll.products import Pools
@@ -23,6 +21,8 @@ from unimoe.studies.heads.eggroll.update import (
     shape,
     sigma_for,
 )
+from unimoe.training.losses import score_space
+from unimoe.training.losses.score_space import score_space_gradient
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

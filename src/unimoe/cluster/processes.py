@@ -1,0 +1,126 @@
+"""The processes that train or score together, started by ``torchrun`` or ``accelerate launch``.
+
+    torchrun --nproc-per-node 2 scripts/evaluate.py --checkpoint ...
+
+Each does its share; only the leader writes results. They exchange only numbers and bytes, never pickled objects.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+from torch import distributed
+from torch.distributed.rendezvous import rendezvous
+
+from unimoe.core.errors import UsageError
+
+T = TypeVar("T")
+
+_ARRIVAL = timedelta(minutes=5)  # enough for processes that are started together
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_PATIENCE = timedelta(days=7)  # the others wait while the leader works alone
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process's place among those that work together.
+
+    Attributes:
+        rank: from 0; 0 is the leader.
+        size: the number of processes.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the leader, which writes."""
+        return self.rank == 0
+
+    def share(self, items: Sequence[T]) -> Sequence[T]:
+        """Return this process's part of a list that all have: every ``size``-th item."""
+        return items[self.rank :: self.size]
+
+    def total(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the sum over all processes of ``values``, CPU tensors of one shape and dtype."""
+        if self.size > 1:
+            distributed.all_reduce(values)
+        return values
+
+    def broadcast(self, message: bytes = b"") -> bytes:
+        """Return the leader's message; the others wait for it."""
+        if self.size == 1:
+            return message
+        length = torch.tensor([len(message) if self.leads else 0])
+        distributed.broadcast(length, src=0)
+        content = _as_tensor(message) if self.leads else torch.empty(int(length), dtype=torch.uint8)
+        if len(content):
+            distributed.broadcast(content, src=0)
+        return message if self.leads else content.numpy().tobytes()
+
+    def gather(self, message: bytes) -> list[bytes]:
+        """Return the message of every process by rank, in the leader; an empty list in the others."""
+        if self.size == 1:
+            return [message]
+        lengths = torch.zeros(self.size, dtype=torch.long)
+        lengths[self.rank] = len(message)
+        every: list[int] = self.total(lengths).tolist()
+        padded = torch.zeros(max(every), dtype=torch.uint8)
+        padded[: len(message)] = _as_tensor(message)
+        found = [torch.empty_like(padded) for _ in every] if self.leads else None
+        distributed.gather(padded, found, dst=0)
+        return [own.numpy()[:length].tobytes() for own, length in zip(found or [], every, strict=self.leads)]
+
+    def leader_says(self, answer: bool) -> bool:
+        """Wait for the leader's answer and return it."""
+        flag = torch.tensor([int(answer and self.leads)])
+        return bool(self.total(flag))
+
+    def leaders_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """Return the leader's dtype: a probe of the machine may choose another in each process."""
+        places = torch.tensor([_DTYPES.index(dtype) if self.leads else 0])
+        return _DTYPES[int(self.total(places))]
+
+
+ALONE = Processes()
+
+
+def _as_tensor(message: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(message), dtype=torch.uint8) if message else torch.empty(0, dtype=torch.uint8)
+
+
+@contextmanager
+def joined_processes() -> Iterator[Processes]:
+    """Join the processes that ``torchrun`` has started; without it, this process is alone.
+
+    Raises:
+        UsageError: fewer processes answer than ``WORLD_SIZE``.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield ALONE
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    # Its functions' defaults would keep the group that they find when a library imports them later: the group's threads
+    # would outlive it, and one that frees a tensor while Python exits aborts the process (pytorch#190489).
+    importlib.import_module("torch.distributed.nn.functional")
+    try:
+        store, rank, _ = next(iter(rendezvous("env://", timeout=_ARRIVAL)))
+        distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=_PATIENCE)
+    except (ValueError, distributed.DistError) as error:
+        raise UsageError(
+            f"WORLD_SIZE announces {size} processes, which did not find each other ({error}); start them with torchrun"
+        ) from None
+    try:
+        yield Processes(rank, size)
+    finally:
+        distributed.destroy_process_group()

@@ -1,0 +1,187 @@
+"""Finished units of work in a store: a folder, a bucket, or anything else that fsspec writes to.
+
+A unit is finished when its object exists. Its name is a hash of all that it was computed from, so that two runs that
+write the same unit do not harm each other. An object is written whole or not at all, and carries its checksum.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from unimoe.core.errors import UsageError
+from unimoe.core.io import atomic_path, remove_abandoned
+
+if TYPE_CHECKING:
+    import fsspec
+
+T = TypeVar("T")
+
+PATIENCE = 600.0
+"""Seconds for which a store may be out of reach."""
+
+_LONGEST_PAUSE = 30.0
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+_NO_FOLDER = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP}
+_WITHOUT_KEYS = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "DefaultCredentialsError"}
+"""Errors of the clients of S3 and Google's store, by name: the clients may not be installed."""
+
+
+class UnitStore:
+    """Objects below a URL such as ``outputs/store`` or ``s3://bucket/folder``.
+
+    Args:
+        url: the store.
+        patience: seconds for which a request is repeated while the store is out of reach.
+
+    Attributes:
+        shown: the URL without a password, for messages.
+
+    Raises:
+        UsageError: there is no client for such a URL.
+    """
+
+    def __init__(self, url: str, patience: float = PATIENCE) -> None:
+        self.url, self.shown, self._patience = url, _without_password(url), patience
+        self._files, self._root = _opened(url)
+        protocols = self._files.protocol
+        self._is_folder = "file" in ((protocols,) if isinstance(protocols, str) else protocols)
+
+    def keys(self, scope: str) -> set[str]:
+        """Return the names of the objects of a scope."""
+        place = f"{self._root}/{scope}"
+
+        def listed() -> list[str]:
+            self._files.invalidate_cache()
+            found: list[str] = self._files.ls(place, detail=False)
+            return found
+
+        try:
+            names = [path.rpartition("/")[2] for path in self._patiently(listed)]
+        except FileNotFoundError:
+            return set()
+        return {name for name in names if not name.startswith(".")}
+
+    def read(self, scope: str, key: str) -> bytes | None:
+        """Return an object's content; None where there is none, or it is damaged."""
+        try:
+            content: bytes = self._patiently(lambda: self._files.cat_file(f"{self._root}/{scope}/{key}"))
+        except FileNotFoundError:
+            return None
+        header, _, body = content.partition(b"\n")
+        return body if header == _checksum(body) else None
+
+    def write(self, scope: str, key: str, body: bytes) -> None:
+        """Write an object.
+
+        Raises:
+            UsageError: the store is full, may not be written, or stayed out of reach.
+        """
+        path, content = f"{self._root}/{scope}/{key}", _checksum(body) + b"\n" + body
+
+        def put() -> None:
+            if not self._is_folder:
+                self._files.pipe_file(path, content)  # one request: readers see all of it or nothing
+                return
+            with atomic_path(Path(path)) as temporary:
+                temporary.write_bytes(content)
+
+        try:
+            self._patiently(put)
+        except FileNotFoundError as error:
+            said = _in_words(error, self.url)
+            raise UsageError(f"{self.shown}: {said}; make the bucket, or give another --store") from None
+
+    def write_json(self, scope: str, key: str, value: Any) -> None:
+        """Write JSON values as an object."""
+        self.write(scope, key, json.dumps(value, allow_nan=False).encode())
+
+    def read_json(self, scope: str, key: str) -> Any:
+        """Return the JSON values of an object; None where there is none, or it is damaged."""
+        body = self.read(scope, key)
+        return None if body is None else json.loads(body)
+
+    def remove_abandoned(self, scope: str) -> None:
+        """Remove what killed processes of this machine left in a scope whose objects are never written again."""
+        if self._is_folder:
+            with suppress(OSError):
+                remove_abandoned(Path(f"{self._root}/{scope}"))
+
+    def _patiently(self, request: Callable[[], T]) -> T:
+        """Repeat a request until the store answers, or patience ends."""
+        begun, pause = time.monotonic(), 0.5
+        while True:
+            try:
+                return request()
+            except FileNotFoundError:
+                raise
+            except Exception as error:  # every client has errors of its own kind
+                cause: BaseException = error
+                if isinstance(error, UsageError):  # io.py has put an error of the system into words of its own
+                    if error.__context__ is None:
+                        raise
+                    cause = error.__context__
+                said = _in_words(cause, self.url)
+                if mend := _mend(cause):
+                    raise UsageError(f"{self.shown}: {said}; {mend}, or give another --store") from None
+                if time.monotonic() - begun + pause > self._patience:
+                    raise UsageError(
+                        f"{self.shown}: out of reach for {self._patience:.0f} s ({said}); run the same "
+                        "command again when it answers, what is finished is kept"
+                    ) from None
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _mend(error: BaseException) -> str | None:
+    """Return what to do about an error that does not pass; None for one that may."""
+    number = getattr(error, "errno", None)
+    if number in _FULL:
+        return "free room there"
+    if isinstance(error, PermissionError) or number in _FORBIDDEN:
+        return "allow this user to read and write there"
+    if type(error).__name__ in _WITHOUT_KEYS:
+        return "set the keys of this store in the environment, on every machine"
+    if number in _NO_FOLDER:
+        return "make room for a folder there"
+    return None
+
+
+def _opened(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
+    try:
+        import fsspec
+    except ImportError:
+        raise UsageError("--store needs fsspec; install unimoe[cluster]") from None
+    try:
+        files, root = fsspec.url_to_fs(url)
+    except Exception as error:  # clients that connect at once have errors of their own kinds
+        raise UsageError(
+            f"--store {_without_password(url)}: no client for such a store ({_in_words(error, url)}); give a folder, "
+            "s3://BUCKET/FOLDER with unimoe[cluster], or install the fsspec client it names"
+        ) from None
+    return files, root.rstrip("/")
+
+
+def _checksum(body: bytes) -> bytes:
+    return hashlib.sha256(body).hexdigest().encode()
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"://[^/\s]*@", "://***@", url)
+
+
+def _in_words(error: BaseException, url: str) -> str:
+    """Return an error in a line, without what the store's URL holds before its host."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    before = re.search(r"://([^/\s]*)@", url)
+    for secret in before[1].split(":", 1) if before else ():
+        text = text.replace(secret, "***") if len(secret) > 3 else text
+    return text[:200]

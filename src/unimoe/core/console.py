@@ -1,0 +1,221 @@
+"""Output of commands: results on stdout; progress, warnings and errors on stderr."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import json
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from unimoe.core.errors import UnimoeError, UsageError, is_full_disk
+from unimoe.core.limits import harmless, shortened
+from unimoe.stopping import ended_by_signals
+
+
+class _Console(Console):
+    """A console without markup, so that names with brackets print unchanged; no name or text can steer a terminal."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False, markup=False)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print as rich does."""
+        super().print(*map(self._harmless, objects), **options)
+
+    def out(self, *objects: Any, **options: Any) -> None:
+        """Print without wrapping, as rich does."""
+        super().out(*map(self._harmless, objects), **options)
+
+    def _harmless(self, shown: Any) -> Any:
+        """Return what may be shown; what a program reads from a pipe stays as it is."""
+        return harmless(shown) if isinstance(shown, str) and (self.stderr or self.is_terminal) else shown
+
+
+stdout = _Console()
+"""For results."""
+
+stderr = _Console(stderr=True)
+"""For progress, warnings and errors."""
+
+LONGEST_MESSAGE = 4000
+"""Characters of an error message that are printed; the middle of a longer one is left out."""
+
+SECONDS_OF_SILENCE = 60.0
+"""How long a unit may run without a line where there is no terminal to show a bar."""
+
+_ESCAPED = "unimoe.escaped"  # how characters are written that a terminal's encoding lacks
+
+
+def run(app: typer.Typer) -> NoReturn:
+    """Run a command line and exit with its code.
+
+    A ``UnimoeError`` becomes one line on stderr and its exit code, and so does what the system refuses: a path that is
+    too long, a full disk, memory that is not there. Ctrl-C and SIGTERM end with a line too. Any other exception is a
+    bug and keeps its traceback.
+    """
+    app.pretty_exceptions_enable = False
+    codecs.register_error(_ESCAPED, _escaped)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_ESCAPED)
+    try:
+        with ended_by_signals():
+            _refuse_half_read(sys.argv)
+            app()
+    except UnimoeError as error:
+        print_error(error)
+        sys.exit(error.exit_code)
+    except MemoryError as error:
+        print_error(UnimoeError(f"not enough memory ({error}); lower sizes or use a larger machine"))
+        sys.exit(UnimoeError.exit_code)
+    except OSError as error:
+        if error.filename is None or error.errno is None:
+            _exit_if_full(error)
+            raise
+        path = os.fsdecode(error.filename)
+        print_error(UnimoeError(f"{path}: {error.strerror}; check the path, its rights, and the room on its disk"))
+        sys.exit(UnimoeError.exit_code)
+    except Exception as error:
+        _exit_if_full(error)
+        raise
+    sys.exit(0)
+
+
+def _refuse_half_read(arguments: Iterable[str]) -> None:
+    """Refuse arguments that Python could not decode: results that named them could not be read again."""
+    for argument in arguments:
+        if any("\ud800" <= character <= "\udfff" for character in argument):
+            raise UsageError(f"{argument!r} is no {sys.getfilesystemencoding()} text; set PYTHONUTF8=1, or rename it")
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """Write what a terminal's encoding lacks as JSON does, which is right in ``--json`` too."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+def _exit_if_full(error: Exception) -> None:
+    """End with a line where a library could not write for want of room; each has errors of its own for that."""
+    if is_full_disk(error):
+        print_error(UnimoeError("no room is left on the disk of the output or of the cache; free some, and run again"))
+        sys.exit(UnimoeError.exit_code)
+
+
+def be_quiet() -> None:
+    """Print only errors from now on, because another process prints the rest."""
+    stdout.quiet = True
+    stderr.quiet = True
+
+
+def print_error(error: UnimoeError) -> None:
+    """Print ``error: ...`` on stderr in one line without wrapping, so that paths can be copied."""
+    message = shortened(harmless(" ".join(str(error).split())), LONGEST_MESSAGE)
+    stderr.quiet = False
+    stderr.print(Text.assemble(("error:", "bold red"), " ", message), soft_wrap=True)
+
+
+@dataclass
+class Step:
+    """A unit of work in progress.
+
+    Attributes:
+        advance: reports parts done.
+        outcome: is shown at its end.
+        was_done: whether nothing was left to do.
+    """
+
+    advance: Callable[[int], None]
+    outcome: str = "done"
+    was_done: bool = False
+
+
+class Steps:
+    """Reports the units of a long job on stderr, while each runs and when it ends.
+
+    Args:
+        total: the number of units.
+        seconds_left: returns the seconds that the units after the first N will take; shown at the end of each.
+        bars: whether a unit shows how far it is: a bar on a terminal, else a line a minute; not where several units
+            run together.
+
+    Attributes:
+        done: units that were done here, those skipped not counted.
+    """
+
+    def __init__(self, total: int, seconds_left: Callable[[int], float] | None = None, *, bars: bool = True) -> None:
+        self._total, self._number, self._seconds_left, self._bars = total, 0, seconds_left, bars
+        self.done = 0
+
+    def skip(self, name: str) -> None:
+        """Report a unit whose output exists."""
+        stderr.print(f"{self._label(name)}: already done", style="dim", soft_wrap=True)
+
+    @contextmanager
+    def step(self, name: str, size: int | None) -> Iterator[Step]:
+        """Report one unit of ``size`` parts (None if unknown) while the block runs, then its outcome and seconds."""
+        label, start = self._label(name), time.perf_counter()
+        with _bar(label, size, self._bars) as advance:
+            step = Step(advance)
+            yield step
+        self.done += not step.was_done
+        left = f", {_rounded(self._seconds_left(self._number))} left" if self._seconds_left else ""
+        stderr.print(f"{label}: {step.outcome} ({time.perf_counter() - start:.0f} s{left})", soft_wrap=True)
+
+    def _label(self, name: str) -> str:
+        self._number += 1
+        return f"[{self._number:>{len(str(self._total))}}/{self._total}] {name}"
+
+
+def _rounded(seconds: float) -> str:
+    """Return a time in words, as exact as an expected one is."""
+    return f"about {math.ceil(seconds / 10) * 10} s" if seconds <= 90 else f"about {math.ceil(seconds / 60)} min"
+
+
+@contextmanager
+def _bar(label: str, size: int | None, wanted: bool) -> Iterator[Callable[[int], None]]:
+    if wanted and not stderr.is_terminal:
+        with _lines(label, size) as advance:
+            yield advance
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=stderr, transient=True, disable=not wanted) as bar:
+        task = bar.add_task(label, total=size)
+        yield lambda done: bar.advance(task, done)
+
+
+@contextmanager
+def _lines(label: str, size: int | None) -> Iterator[Callable[[int], None]]:
+    """Print how far a unit is once a minute, by a thread: work that reports no parts must not look dead either."""
+    start, parts, over = time.perf_counter(), 0, threading.Event()
+
+    def advance(done: int) -> None:
+        nonlocal parts
+        parts += done
+
+    def report() -> None:
+        while not over.wait(SECONDS_OF_SILENCE):
+            done = f"{parts:,} done" if size is None else f"{parts:,} of {size:,}"
+            stderr.print(f"{label}: {done} ({time.perf_counter() - start:.0f} s)", style="dim", soft_wrap=True)
+
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    try:
+        yield advance
+    finally:
+        over.set()
+        thread.join()

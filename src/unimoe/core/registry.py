@@ -1,0 +1,78 @@
+"""Things that are chosen by name, and where they are found: a registry for each folder that anyone can add to.
+
+The files of a folder register what they hold when they are imported, and a registry imports them at the first look-up.
+So a new prompt, loss or source is one new file, and a program that uses unimoe can register its own before it asks
+for it. Such a file imports heavy libraries inside its functions: a config is checked without them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Generic, TypeVar
+
+from unimoe.core.errors import UsageError, did_you_mean
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Things by name.
+
+    Args:
+        kind: what the things are, for messages.
+        package: dotted name of the folder whose files register the built-in ones.
+    """
+
+    def __init__(self, kind: str, package: str) -> None:
+        self._kind, self._package = kind, package
+        self._things: dict[str, T] = {}
+        self._is_filled = False
+
+    def add(self, name: str, thing: T) -> None:
+        """Register a thing.
+
+        Raises:
+            UsageError: the name is taken.
+        """
+        if self._things.setdefault(name, thing) is not thing:
+            raise UsageError(f"{self._kind} {name!r} exists already; choose another name")
+
+    def remove(self, name: str) -> None:
+        """Forget a thing, such as one that a test registered."""
+        del self._things[name]
+
+    def __getitem__(self, name: str) -> T:
+        self._fill()
+        return self._things[self.checked(name)]
+
+    def items(self) -> list[tuple[str, T]]:
+        """Return names and things in alphabetical order, so that no order hangs on what was imported first."""
+        self._fill()
+        return sorted(self._things.items(), key=lambda item: item[0])
+
+    def names(self) -> tuple[str, ...]:
+        """Return all names in alphabetical order."""
+        return tuple(name for name, _ in self.items())
+
+    def checked(self, name: str) -> str:
+        """Return the name.
+
+        Raises:
+            UsageError: nothing is registered under it; names the closest.
+        """
+        names = self.names()
+        if name not in self._things:
+            raise UsageError(f"there is no {self._kind} {name!r}{did_you_mean(name, names)}; use {', '.join(names)}")
+        return name
+
+    def _fill(self) -> None:
+        if self._is_filled:
+            return
+        self._is_filled = True
+        own, self._things = self._things, {}
+        package = importlib.import_module(self._package)
+        for module in sorted(info.name for info in pkgutil.iter_modules(package.__path__, f"{self._package}.")):
+            importlib.import_module(module)
+        for name, thing in own.items():  # registered before: by programs, and by files that were imported already
+            self.add(name, thing)

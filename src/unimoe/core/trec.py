@@ -1,0 +1,201 @@
+"""TREC run and qrels files: the exchange formats of the field.
+
+A run maps query id to ``{document id: score}``, qrels map query id to ``{document id: grade}``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import re
+import zlib
+from array import array
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from unimoe.core.errors import DataError
+from unimoe.core.io import atomic_path
+from unimoe.core.limits import HIGHEST_SCORE, id_problem, read_grade, read_score
+
+Run = dict[str, dict[str, float]]
+Qrels = dict[str, dict[str, int]]
+
+N = TypeVar("N", int, float)
+
+LONGEST_LINE = 2**26
+"""Characters that a line may not have: a small ``.gz`` can unpack to one line that no memory holds."""
+
+_CONTROL = re.compile(r"[\x00-\x08\n-\x1f\x7f-\x9f]")
+
+
+def ranked(scores: Mapping[str, float]) -> list[str]:
+    """Return document ids by score, best first, as trec_eval orders them.
+
+    Scores are compared as float32; ties break by document id, descending.
+    """
+    by_score = sorted(zip(array("f", scores.values()), scores, strict=True), reverse=True)
+    return [document_id for _, document_id in by_score]
+
+
+def head(scores: Mapping[str, float], depth: int) -> dict[str, float]:
+    """Return the first ``depth`` documents of one query's ranking, best first, with their scores."""
+    return {document_id: scores[document_id] for document_id in ranked(scores)[:depth]}
+
+
+def is_unordered(scores: Mapping[str, float]) -> bool:
+    """Return whether several documents all have one score in float32, so that only their ids order them."""
+    return len(scores) > 1 and len(set(array("f", scores.values()))) == 1
+
+
+def write_run(path: Path, run: Mapping[str, Mapping[str, float]], tag: str) -> None:
+    """Write ``qid Q0 docid rank score tag`` lines, best first. Scores keep full precision.
+
+    A query without documents has no line.
+
+    Raises:
+        DataError: an id or the tag is empty or holds white space or control characters, which the format cannot
+            express, or a score is not finite or beyond float32. The file keeps its old content.
+    """
+    _one_field_each([tag], path, "tag")
+    _one_field_each(run, path, "query id")
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+        for query_id, scores in run.items():
+            _one_field_each(scores, path, "document id")
+            for document_id, score in scores.items():
+                if not abs(score) <= HIGHEST_SCORE:
+                    state = "beyond float32" if math.isfinite(score) else "not finite"
+                    raise DataError(f"{path}: query {query_id!r}, document {document_id!r}: the score is {state}")
+            lines = (
+                f"{query_id} Q0 {document_id} {rank} {float(scores[document_id])!r} {tag}\n"
+                for rank, document_id in enumerate(ranked(scores), start=1)
+            )
+            file.write("".join(lines))
+
+
+def write_qrels(path: Path, qrels: Mapping[str, Mapping[str, int]]) -> None:
+    """Write ``qid 0 docid grade`` lines, TREC's layout of qrels.
+
+    A query without judgments has no line.
+
+    Raises:
+        DataError: an id is empty or holds white space or control characters, which the format cannot express, or a
+            grade is no whole number. The file keeps its old content.
+    """
+    _one_field_each(qrels, path, "query id")
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+        for query_id, grades in qrels.items():
+            _one_field_each(grades, path, "document id")
+            for document_id, grade in grades.items():
+                if not float(grade).is_integer():
+                    raise DataError(
+                        f"{path}: query {query_id!r}, document {document_id!r}: grade {grade} is not a whole number"
+                    )
+                file.write(f"{query_id} 0 {document_id} {int(grade)}\n")
+
+
+def read_run(path: Path | str) -> Run:
+    """Read a TREC run.
+
+    Raises:
+        DataError: a line without six fields, a score that is no finite number of float32's range, or a document listed
+            twice for a query.
+    """
+    run: Run = {}
+    known: dict[str, str] = {}  # of documents that many queries share, one text each
+    for number, line in _fields_lines(path):
+        fields = line.split()
+        if len(fields) != 6:
+            raise DataError(
+                f"{path}:{number}: a run line has 6 fields (qid Q0 docid rank score tag), this one {len(fields)}"
+            )
+        query_id, _, document_id, _, text, _ = fields
+        scores = run.setdefault(query_id, {})
+        if document_id in scores:
+            raise DataError(f"{path}:{number}: document {document_id!r} is listed twice for query {query_id!r}")
+        scores[known.setdefault(document_id, document_id)] = _number(read_score, text, path, number, "score")
+    return run
+
+
+def read_qrels(path: Path | str) -> Qrels:
+    """Read qrels in TREC layout (``qid 0 docid grade``) or BEIR layout (header, then ``qid docid grade``).
+
+    Raises:
+        DataError: a line of another shape, a grade that is no whole number or too high, or a document with two grades
+            for a query.
+    """
+    qrels: Qrels = {}
+    known: dict[str, str] = {}
+    for number, line in _fields_lines(path):
+        fields = line.split()
+        if number == 1 and _is_header(fields):
+            continue
+        if len(fields) > 3 and line.count("\t") == 2:  # ids may hold spaces then
+            if len(fields) == 4 and fields[1] in {"0", "Q0"}:
+                raise DataError(f"{path}:{number}: separated by tabs and by spaces; use one of them in all lines")
+            fields = [field.strip() for field in line.split("\t")]
+        if len(fields) not in {3, 4} or not all(fields):
+            raise DataError(
+                f"{path}:{number}: a qrels line has 3 fields (qid docid grade) or 4, this one {len(fields)}"
+            )
+        query_id, document_id = fields[0], known.setdefault(fields[-2], fields[-2])
+        grade = _number(read_grade, fields[-1], path, number, "grade")
+        if qrels.setdefault(query_id, {}).setdefault(document_id, grade) != grade:
+            raise DataError(f"{path}:{number}: document {document_id!r} has two grades for query {query_id!r}")
+    return qrels
+
+
+def text_lines(path: Path | str) -> Iterator[tuple[int, str]]:
+    """Yield number (from 1) and text of every line that is not blank; unpack ``.gz``, drop a byte order mark.
+
+    Raises:
+        DataError: the file is missing, cannot be read, or is not UTF-8 text.
+    """
+    path = Path(path)
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="\n") as file:
+            for number, line in enumerate(iter(partial(file.readline, LONGEST_LINE), ""), start=1):
+                if len(line) == LONGEST_LINE:
+                    raise DataError(f"{path}:{number}: a line of {len(line):,} characters; is it the right file?")
+                if line.strip():
+                    yield number, line.rstrip("\r\n")
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise DataError(f"{path}: not a complete gzip file; fetch it again") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        mend = "packed by gzip; end its name in .gz" if packed else "not UTF-8 text; convert it first"
+        raise DataError(f"{path}: {mend}") from None
+
+
+def _one_field_each(texts: Collection[str], path: Path, what: str) -> None:
+    """Refuse the first text that is not exactly one field of a line."""
+    if " ".join(texts).split() != list(texts) or not all(map(str.isprintable, texts)):
+        for text in texts:
+            if problem := id_problem(text):
+                raise DataError(f"{path}: {what} {text!r} {problem}; rename it")
+
+
+def _is_header(fields: list[str]) -> bool:
+    """Return whether these are names of columns; a query may be called ``qid`` too, but its line ends in a number."""
+    return fields[0] in {"query-id", "query_id", "qid"} and fields[-1].isalpha()
+
+
+def _fields_lines(path: Path | str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file of ids and numbers, as ``text_lines`` does, and refuse control characters but tabs."""
+    for number, line in text_lines(path):
+        if not line.isprintable() and (found := _CONTROL.search(line)):
+            raise DataError(f"{path}:{number}: holds the control character {found[0]!a}; remove it")
+        yield number, line
+
+
+def _number(read: Callable[[str], N], text: str, path: Path | str, number: int, what: str) -> N:
+    try:
+        return read(text)
+    except ValueError as error:
+        raise DataError(f"{path}:{number}: {what} {error}") from None

@@ -1,0 +1,77 @@
+"""Descriptions of collections and qrels files: a name, and the lowest grade that counts as relevant.
+
+A folder in BEIR layout may hold ``collection.json``, and a qrels file such as ``dl20.qrels`` may have a file
+``dl20.qrels.json`` beside it. Both hold ``{"name": "dl20", "relevance_level": 2}``, or one of the two keys. The qrels
+file's description overrides its folder's, which overrides the convention of the field: ``GRADED_FROM_1``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from unimoe.core.io import read_model
+from unimoe.core.limits import HIGHEST_GRADE
+
+COLLECTION_FILE = "collection.json"
+
+GRADED_FROM_1 = frozenset(
+    {"apidocs", "dbpedia", "dbpedia-entity", "nfcorpus", "touche2020", "trec-covid", "treccovid", "webis-touche2020"}
+)
+"""Sets with several grades of which the field counts 1 as relevant, in lower case."""
+
+_MEND = 'write {"name": "dl20", "relevance_level": 2} with a name of your own and the lowest relevant grade'
+
+
+class Description(BaseModel):
+    """A description; None for what it leaves open.
+
+    Attributes:
+        name: the collection's name in results.
+        relevance_level: the lowest grade that binary measures count as relevant.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: Annotated[str, Field(pattern=r"^[\w][\w .()/+\-]*$", max_length=100)] | None = None
+    relevance_level: Annotated[int, Field(ge=1, le=HIGHEST_GRADE)] | None = None
+
+
+def describe_collection(folder: Path) -> Description:
+    """Read the description in a collection's folder.
+
+    Raises:
+        DataError: the file is not JSON, or a key is unknown or has a wrong value.
+    """
+    return _read(folder / COLLECTION_FILE)
+
+
+def describe_qrels(path: Path) -> Description:
+    """Read the description of a qrels file: its own, else that of the collection whose ``qrels`` folder holds it.
+
+    Returns:
+        Name and level. In a ``qrels`` folder the level of a set of ``GRADED_FROM_1`` is 1: the folder of a collection,
+        or of an evaluation's export such as ``qrels/nfcorpus-test.qrels``.
+
+    Raises:
+        DataError: as in ``describe_collection``.
+    """
+    own = _read(sidecar_path(path))
+    folder = path.absolute().parent
+    whole = describe_collection(folder.parent) if folder.name == "qrels" else Description()
+    level = own.relevance_level or whole.relevance_level
+    if level is None and folder.name == "qrels":
+        names = {folder.parent.name.lower(), path.name.rpartition("-")[0].lower()}
+        level = None if names.isdisjoint(GRADED_FROM_1) else 1
+    return Description(name=own.name or whole.name, relevance_level=level)
+
+
+def sidecar_path(path: Path) -> Path:
+    """Return the path of a qrels file's description; ``.gz`` is no part of its name."""
+    return path.parent / f"{path.name.removesuffix('.gz')}.json"
+
+
+def _read(path: Path) -> Description:
+    return read_model(path, Description, _MEND) if path.is_file() else Description()

@@ -1,0 +1,246 @@
+"""Writes the results of one arm as MTEB's results repository wants them, from which its leaderboard is made.
+
+MTEB's own loader and writer do it: ``results/{model}/{revision}/{task}.json``, and ``model_meta.json`` beside them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from unimoe.config import ModelConfig
+from unimoe.config.encoder import EncoderConfig
+from unimoe.config.files import parse_config
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.io import hash_json, read_json
+from unimoe.data.mteb_names import find_tasks, random_state_kept
+from unimoe.models.base import BaseSizes, base_sizes
+from unimoe.models.encoder_files import Pooling, encoder_sizes
+from unimoe.results import EvalResult, Task, arm_dir, read_result, result_files
+
+if TYPE_CHECKING:
+    from mteb import AbsTask, TaskResult
+
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """What to write, and where.
+
+    Attributes:
+        task: ``embedding``, or ``reranking`` for what the arm scores as a cross-encoder.
+        names: tasks and benchmarks of MTEB; empty for all that there are results of.
+        model: ``org/name``.
+        revision: of the model; None for a content hash of all that its scores depend on.
+        target: the folder that gets ``results/``.
+    """
+
+    output_dir: Path
+    arm: str
+    seed: int | None
+    task: Task
+    names: tuple[str, ...]
+    model: str
+    revision: str | None
+    target: Path
+
+    @property
+    def folder(self) -> Path:
+        """The results' folder."""
+        return arm_dir(self.output_dir, self.arm, self.seed) / "results" / self.task
+
+
+@dataclass(frozen=True)
+class Export:
+    """What was written.
+
+    Attributes:
+        folder: of the model's revision.
+        tasks: names of the tasks written.
+        missing: the reason for each task that was asked for and could not be written, by its name.
+        notes: what to know before the folder is handed in, in sentences.
+    """
+
+    folder: Path
+    tasks: list[str]
+    missing: dict[str, str]
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Found:
+    path: Path
+    result: EvalResult
+
+    @property
+    def sidecar(self) -> Path:
+        return self.path.with_suffix(".mteb.json")
+
+
+def export_results(request: ExportRequest) -> Export:
+    """Write the results of one arm and seed for MTEB's results repository.
+
+    Raises:
+        UsageError: the name or revision cannot be a model's, or MTEB has no task of a name.
+        DataError: there is no result to write, or the results are not of one model.
+    """
+    _refuse_unfit_names(request)
+    wanted = find_tasks(request.names) if request.names else []
+    there = _results(request)
+    tasks = {task.metadata.name: task for task in wanted or find_tasks(there)} if there or wanted else {}
+    unfit = {name: reason for name, task in tasks.items() if (reason := _unfit(there.get(name), task))}
+    chosen = [there[name] for name in tasks if name not in unfit]
+    lines = [f"{name}: {reason}" for name, reason in unfit.items()]
+    if not chosen:
+        reason = f" ({lines[0]})" if lines else ""
+        raise DataError(f"{request.folder}: no result of a whole task of MTEB{reason}; evaluate with --mteb")
+    model = _one_model(chosen)
+    sizes, notes = _sizes(model)
+    revision = request.revision or hash_json([request.task, _identity(chosen[0].result)])
+    # All are read first: a damaged one is refused before any is written.
+    theirs = {found.result.dataset: _theirs(found) for found in chosen}
+    folder = _write(request, revision, theirs.values(), model, sizes)
+    notes += [
+        f"{name} was read from a folder, whose content hash is its dataset_revision; the repository takes scores on "
+        "MTEB's own data: evaluate without UNIMOE_DATA"
+        for name, one in theirs.items()
+        if one.dataset_revision != tasks[name].metadata.revision
+    ]
+    if not wanted:  # nobody asked for what is unfit
+        notes += [f"left out: {line}" for line in lines]
+    return Export(folder, list(theirs), unfit if wanted else {}, notes)
+
+
+def seed_of(output_dir: Path, arm: str, seed: int | None) -> int | None:
+    """Return the seed of an arm's results: the one given, else the only one that there is.
+
+    Raises:
+        DataError: the folder holds no results of the arm.
+        UsageError: it holds several seeds.
+    """
+    results = [path for path in result_files(output_dir) if path.relative_to(output_dir).parts[0] == arm]
+    names = sorted({path.relative_to(output_dir).parts[1].removeprefix("seed_") for path in results})
+    if not names:
+        arms = sorted({path.relative_to(output_dir).parts[0] for path in result_files(output_dir)})
+        raise DataError(f"{output_dir}: no results of {arm!r}; there are {', '.join(arms) or 'none'}")
+    if seed is not None or names == ["none"]:
+        return seed
+    if len(names) > 1:
+        raise UsageError(f"{output_dir}: {arm} has the seeds {', '.join(names)}; choose one by --seed")
+    return int(names[0])
+
+
+def _refuse_unfit_names(request: ExportRequest) -> None:
+    part = r"\w[\w.-]*"  # no "..": it would be another folder
+    if not re.fullmatch(f"{part}/{part}", request.model):
+        raise UsageError(f"--model-name {request.model}: MTEB files models by organisation and name; write org/name")
+    if request.revision is not None and not re.fullmatch(part, request.revision):
+        raise UsageError(
+            f"--revision {request.revision}: it names a folder; use letters, digits, '_', '.' and '-', "
+            "and begin with none of the last two"
+        )
+
+
+def _results(request: ExportRequest) -> dict[str, _Found]:
+    """Return the results of MTEB's tasks that have MTEB's own JSON beside them, by the task's name."""
+    found = (
+        _Found(path, read_result(path)) for path in result_files(request.output_dir) if path.parent == request.folder
+    )
+    return {one.result.dataset: one for one in found if one.result.task_type and one.sidecar.is_file()}
+
+
+def _unfit(found: _Found | None, task: AbsTask) -> str | None:
+    """Return why a result is none of the whole task."""
+    if found is None:
+        return "no result"
+    identity, splits = found.result.identity, "+".join(task.eval_splits)
+    if identity.max_queries is not None or identity.pool is not None:
+        return "a sample of its queries or documents was scored"
+    return None if identity.split == splits else f"the split {identity.split} was scored, MTEB's is {splits}"
+
+
+def _identity(result: EvalResult) -> dict[str, Any]:
+    """Return what the scores of a model depend on, besides the task."""
+    config, hashes = result.config, result.provenance.hashes
+    return {
+        "base model": result.identity.base_model,
+        "checkpoint": [result.identity.checkpoint, hashes.get("checkpoint")],
+        "dtype": result.provenance.dtype,
+        "prompt": config["prompt"],
+        "max_length": config["model"]["max_length"],
+        "evaluation.mteb": {key: config["evaluation"]["mteb"][key] for key in ("task_instruction", "prompts")},
+    }
+
+
+def _one_model(chosen: Sequence[_Found]) -> EvalResult:
+    """Return one of several results, all of which one model made."""
+    first, *others = chosen
+    expected = _identity(first.result)
+    for other in others:
+        for name, value in _identity(other.result).items():
+            if value != expected[name]:
+                raise DataError(f"{other.path}: another {name} than in {first.path}; evaluate one of them again")
+    return first.result
+
+
+def _sizes(result: EvalResult) -> tuple[BaseSizes | None, list[str]]:
+    model = parse_config(ModelConfig, result.config["model"], source="the results' config, model")
+    try:
+        if (result.identity.prompt or "").partition("@")[0] in get_args(Pooling):  # an encoder's, whatever its weights
+            trust = model.trust_remote_code
+            return encoder_sizes(EncoderConfig(base=model.base, revision=model.revision, trust_remote_code=trust)), []
+        return base_sizes(model), []
+    except DataError as error:
+        return None, [f"model_meta.json has no numbers of parameters: {error}"]
+
+
+def _write(
+    request: ExportRequest, revision: str, theirs: Iterable[TaskResult], model: EvalResult, sizes: BaseSizes | None
+) -> Path:
+    with random_state_kept():
+        from mteb import ResultCache
+
+        from unimoe.evaluation.mteb.model_meta import model_meta
+
+        card = model_meta(
+            request.model, revision, "dense" if request.task == "embedding" else "cross-encoder", _facts(model, sizes)
+        )
+        cache = ResultCache(request.target)
+        for one in theirs:
+            cache.save_to_cache(one, card)
+        return cache.get_task_result_path("x", card).parent
+
+
+def _theirs(found: _Found) -> TaskResult:
+    from mteb import TaskResult
+
+    try:
+        return TaskResult.model_validate(read_json(found.sidecar))
+    except ValueError as error:
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"{found.sidecar}: no result of MTEB ({reason}); evaluate again") from None
+
+
+def _facts(model: EvalResult, sizes: BaseSizes | None) -> dict[str, Any]:
+    """Return what is known of a model for its card, by the card's names; what nobody knows stays empty."""
+    config, dtype = model.config, model.provenance.dtype
+    base = (model.identity.base_model or "").rpartition("@")[0]
+    facts: dict[str, Any] = {
+        "framework": ["PyTorch", "Transformers"],
+        "max_tokens": config["model"]["max_length"],
+        "use_instructions": config["evaluation"]["mteb"]["task_instruction"] is not None,
+        "adapted_from": base.removesuffix(f":{config['model'].get('layers')}") or None,
+        "release_date": model.provenance.created[:10],
+        "output_dtypes": dtype if dtype != "float32" and dtype in _BYTES else None,
+    }
+    if sizes is not None:
+        facts |= {"n_parameters": sizes.parameters, "n_embedding_parameters": sizes.embedding_parameters}
+        if dtype in _BYTES:  # a server does not say what it computes in
+            facts["memory_usage_mb"] = sizes.parameters * _BYTES[dtype] / 2**20
+        if model.task == "embedding":
+            facts["embed_dim"] = sizes.width
+    return facts

@@ -1,0 +1,300 @@
+"""Rerankers: models of token ids, cross-encoders of sentence-transformers, a Python function, or your own class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import compress, groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from unimoe.config import Batches, Experiment
+from unimoe.core.errors import DataError, UsageError, first_few
+from unimoe.core.trec import Run
+from unimoe.data.collection import Collection
+from unimoe.evaluation.reranking.cluster_model import ClusterModel
+from unimoe.evaluation.reranking.shards import (
+    GPU_SHARD_CHARACTERS,
+    SHARD_CHARACTERS,
+    Candidates,
+    Pair,
+    Reranker,
+    candidate_pairs,
+    cut_shards,
+    pair_texts,
+)
+from unimoe.models.adapter import adapted_model
+from unimoe.models.base import BaseModel, decoder_layers, decoder_of
+from unimoe.models.batching import default_token_budget
+from unimoe.models.embedder import Advance
+from unimoe.models.pair_model import PairModel, TextPair
+from unimoe.models.prompts import well_formed
+from unimoe.models.rerankers.cross_encoder import pairs_that_fit, score_pairs
+from unimoe.models.unimodel import UnimodelForExp1
+
+if TYPE_CHECKING:
+    from sentence_transformers import CrossEncoder
+
+_SHARD_BATCHES = 64
+"""Batches of a shard; a multiple of the 16 that ``score_pairs`` scores at a time, so that shards change no batch."""
+
+_FIRST_PLACES, _FEW_TIES = 10, 0.1
+"""Where equal scores count, and the share of queries up to which they are not worth a note."""
+
+RERANKER_METHODS = ("cut", "prepare", "truncated_queries", "score")
+
+PairScorer = Callable[[list[TextPair]], Sequence[float] | NDArray[np.floating]]
+"""Takes the ``(query, document)`` texts of one query and returns a score for each, higher for more relevant."""
+
+
+class PairModelReranker:
+    """Scores pairs by a model of token ids, such as the margin between the logits of yes and no.
+
+    Args:
+        model: the model.
+        instruction: what the prompts say, instead of the model's own instruction.
+        batches: the size of a forward pass; by default what suits the device.
+    """
+
+    def __init__(self, model: PairModel, *, instruction: str | None = None, **batches: Unpack[Batches]) -> None:
+        self._model, self._instruction = model, instruction
+        self._batches: Batches = {"token_budget": None, "batch_size": None, **batches}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments beside the model."""
+        return {**self._batches, "instruction": self._instruction}
+
+    @property
+    def token_budget(self) -> int | None:
+        """Tokens of one forward pass; see ``Reranker``."""
+        return used_budget(self._model, **self._batches)
+
+    def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
+        """Cut into whole prefix groups: batches never cross a shard, and what prompts share is computed once."""
+        characters = SHARD_CHARACTERS if self._model.device.type == "cpu" else GPU_SHARD_CHARACTERS
+        return cut_shards(collection, candidates, self._model.pair_ids.order, characters)
+
+    def prepare(self, pairs: Sequence[TextPair]) -> list[list[int]]:
+        """Return the token ids of the pairs' prompts."""
+        return self._model.pair_ids(pairs, self._instruction)
+
+    def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
+        """Return the ids of queries that leave no room for a document."""
+        return list(compress(queries, self._model.pair_ids.too_long(queries.values(), self._instruction)))
+
+    def score(self, prepared: Sequence[list[int]], advance: Advance | None = None) -> list[float]:
+        """Return the score of each prompt; equal prompts are scored once, so that their scores are equal."""
+        place: dict[tuple[int, ...], int] = {}
+        places = [place.setdefault(tuple(ids), len(place)) for ids in prepared]
+        margins = self._model.rerank_ids(list(map(list, place)), advance=advance, **self._batches)
+        if advance and len(place) < len(places):
+            advance(len(places) - len(place))
+        scores: list[float] = margins[places].tolist()
+        return scores
+
+
+class FunctionReranker:
+    """Scores pairs by a function from (query, document) pairs of texts to a score for each.
+
+    It is called with all candidates of one query at a time, so that it may compare them with each other.
+    """
+
+    token_budget = None
+    options: Mapping[str, Any] = {}
+
+    def __init__(self, function: PairScorer) -> None:
+        self._function = function
+
+    def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
+        """Cut into a shard for each query."""
+        by_query = groupby(candidate_pairs(collection, candidates), key=itemgetter(0))
+        return [list(pairs) for _, pairs in by_query]
+
+    def prepare(self, pairs: Sequence[TextPair]) -> Sequence[TextPair]:
+        """Return the pairs unchanged."""
+        return pairs
+
+    def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
+        """Return no id: the function gets whole texts."""
+        return []
+
+    def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:
+        """Call the function.
+
+        Raises:
+            DataError: it returned something else than a number for each pair.
+        """
+        found: Any = self._function(list(prepared))
+        try:
+            if np.ma.is_masked(found):
+                raise TypeError  # numpy would show what is below the mask
+            given = np.asarray(found.detach().cpu().double() if isinstance(found, torch.Tensor) else found)
+            if np.iscomplexobj(given) or any(isinstance(value, str | bytes) for value in given.flat):
+                raise TypeError  # numpy would cut them, or read them as numbers
+            scores = given.astype(np.float64)
+        except (TypeError, ValueError, RuntimeError):  # the last: a list of tensors that require a gradient
+            raise DataError(f"the reranker returned {type(found).__name__}; return a number for each pair") from None
+        if scores.ndim != 1:
+            raise DataError(f"the reranker returned scores of shape {scores.shape}; return a number for each pair")
+        if advance:
+            advance(len(prepared))
+        values: list[float] = scores.tolist()
+        return values
+
+
+class CrossEncoderReranker:
+    """Scores pairs by the logit of a cross-encoder of sentence-transformers.
+
+    Args:
+        model: a cross-encoder of one label.
+        batch_size: pairs of one forward pass.
+    """
+
+    token_budget = None
+    options: Mapping[str, Any] = {}
+
+    def __init__(self, model: CrossEncoder, batch_size: int) -> None:
+        self._model, self._batch_size, self._fitting = model, batch_size, pairs_that_fit()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self._model.device
+
+    def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
+        """Cut by falling length, so that pairs of similar length share a batch."""
+        pairs = list(candidate_pairs(collection, candidates))
+        lengths = [sum(map(len, texts)) for texts in pair_texts(collection, pairs)]
+        order = sorted(range(len(pairs)), key=lambda index: -lengths[index])
+        size = _SHARD_BATCHES * self._batch_size
+        return [[pairs[index] for index in order[begin : begin + size]] for begin in range(0, len(order), size)]
+
+    def prepare(self, pairs: Sequence[TextPair]) -> Sequence[TextPair]:
+        """Return the texts, which sentence-transformers tokenises batch by batch, as its tokenizers take them."""
+        return [(well_formed(query), well_formed(document)) for query, document in pairs]
+
+    def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
+        """Return no id: sentence-transformers cuts the longer side of a pair."""
+        return []
+
+    def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:
+        """Return the logit of each pair."""
+        return score_pairs(self._model, prepared, self._batch_size, advance, self._fitting)
+
+
+def truncation_note(name: str, truncated: Sequence[str]) -> str:
+    """Return a sentence about the queries of a dataset that a reranker sees only the beginning of."""
+    return (
+        f"{name}: queries that fill the whole prompt, of which the model sees the beginning and no document: "
+        f"{len(truncated):,} ({first_few(truncated)}); raise model.max_length to read them whole"
+    )
+
+
+def ties_note(name: str, run: Run) -> str | None:
+    """Return a sentence about equal scores among the first places of many queries of a run; None where there are few.
+
+    Some are honest: equal documents have equal scores.
+    """
+    tied = []
+    for query, scores in run.items():
+        first = sorted((float(np.float32(score)) for score in scores.values()), reverse=True)[: _FIRST_PLACES + 1]
+        if len(set(first)) < len(first):
+            tied.append(query)
+    if len(tied) <= _FEW_TIES * len(run):
+        return None
+    return (
+        f"{name}: queries with equal scores among the first {_FIRST_PLACES} places, whose order document ids decide: "
+        f"{len(tied):,} of {len(run):,} ({first_few(tied)}); score in float32 if the model does not"
+    )
+
+
+def used_budget(model: Any, token_budget: int | None = None, batch_size: int | None = None) -> int | None:
+    """Return the tokens of one forward pass, fewer once memory ran out; None where sequences are counted instead."""
+    if isinstance(model, ClusterModel):
+        return model.budget
+    if isinstance(device_of(model), str):
+        return None
+    reduced: int | None = getattr(model, "reduced_budget", None)
+    if reduced or batch_size:
+        return reduced
+    return token_budget or default_token_budget(model.device)
+
+
+def reranker_of(model: Any, *, instruction: str | None = None, **batches: Unpack[Batches]) -> Reranker:
+    """Return what scores the pairs of a system: its model where that is a ``Reranker``, else one of token ids.
+
+    A ``Reranker`` of its own kind sizes its batches itself and reads no instruction.
+    """
+    if callable(getattr(model, "rerank_ids", None)):
+        return PairModelReranker(model, instruction=instruction, **batches)
+    if isinstance(model, ClusterModel):
+        return model.reranker(instruction=instruction, **batches)
+    own: Reranker = model
+    return own
+
+
+def returns_logits(model: Any) -> bool:
+    """Return whether a model's scores are logits, as those of unimoe's families are; others say what theirs are."""
+    if isinstance(model, ClusterModel):
+        return model.logits
+    return callable(getattr(model, "rerank_ids", None)) or isinstance(model, CrossEncoderReranker)
+
+
+def device_of(model: Any) -> torch.device | str:
+    """Return where a system's model computes; a description where torch does not know the place."""
+    place: torch.device | str = getattr(model, "place", getattr(model, "device", "not known"))
+    return place
+
+
+def as_reranker(model: Any, tokenizer: Any, config: Experiment) -> Reranker:
+    """Return a model or function given from Python as a reranker.
+
+    Args:
+        model: a causal language model of transformers, with or without adapters, a ``UnimodelForExp1``, a function
+            from (query, document) pairs of texts to scores, or a ``Reranker``.
+        tokenizer: the causal language model's; not read for the others.
+        config: its ``prompt``, ``model.max_length`` and ``evaluation`` sections describe how a language model is asked.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    if not isinstance(model, nn.Module | type):
+        if all(callable(getattr(model, name, None)) for name in RERANKER_METHODS):
+            own: Reranker = model
+            return own
+        if callable(model):
+            return FunctionReranker(model)
+    return PairModelReranker(as_unimodel(model, tokenizer, config), **config.evaluation.batches)
+
+
+def as_unimodel(model: Any, tokenizer: Any, config: Experiment) -> UnimodelForExp1:
+    """Return a causal language model as the reranker and encoder that a config describes.
+
+    Raises:
+        UsageError: it is no causal language model, or its decoder layers are not where they are looked for.
+    """
+    if isinstance(model, UnimodelForExp1):
+        return model
+    if not isinstance(model, nn.Module):
+        what = f"the class {model.__name__}" if isinstance(model, type) else with_article(type(model).__name__)
+        raise UsageError(
+            f"{what} is no model; give a causal language model, or, to rerank, a function from (query, document) pairs "
+            "to scores"
+        )
+    inner = adapted_model(model)
+    if decoder_layers(decoder_of(inner)) is None:
+        raise UsageError(
+            f"a {type(model).__name__} has no decoder layers at model.layers; give a causal language model"
+        )
+    name = getattr(inner.config, "_name_or_path", "") or type(inner).__name__
+    return UnimodelForExp1(BaseModel(inner, tokenizer, name), config.prompt, config.model.max_length)
+
+
+def with_article(name: str) -> str:
+    """Return a name with ``a`` or ``an`` before it, for messages."""
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

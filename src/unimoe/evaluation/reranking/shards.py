@@ -1,0 +1,355 @@
+"""Reranking in shards: units of work that a killed run finds again, and that several workers share.
+
+Any ``Reranker`` is scored this way. It says how its pairs are cut into shards, so that a shard's scores depend on
+nothing outside it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, TypedDict, Unpack, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unimoe.cluster.work import ALONE, Part, Progress, Workers
+from unimoe.core.errors import DataError, InputError, named_inputs
+from unimoe.core.io import hash_parts, read_json, write_sealed
+from unimoe.core.trec import Run
+from unimoe.data.collection import Collection, Document
+from unimoe.models.embedder import Advance
+from unimoe.models.pair_model import TextPair
+from unimoe.models.pipeline import ahead
+
+SHARD_CHARACTERS = 2**18
+"""Text of one shard, each beginning counted once: half a minute for a small model on two cores."""
+
+GPU_SHARD_CHARACTERS = 2**23
+"""Text of one shard on a GPU: seconds for .6 B weights, half a minute for 8 B; larger ones would leave GPUs idle."""
+
+_PART_SHARDS = 8  # at most, which a process takes at a time: within them the next shard is tokenised ahead
+
+Pair = tuple[str, str]
+"""Query id and document id."""
+
+Candidates = Mapping[str, Mapping[str, float]]
+"""A run to rerank: query id to ``{document id: first-stage score}``."""
+
+
+class Reranker(Protocol):
+    """Scores pairs of texts; the larger the score, the more relevant the document."""
+
+    @property
+    def token_budget(self) -> int | None:
+        """Tokens of one forward pass, fewer once memory ran out; None where pairs are counted instead."""
+
+    def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
+        """Cut the candidate pairs of a collection's queries into shards, each pair once."""
+
+    def prepare(self, pairs: Sequence[TextPair]) -> Sequence[Sequence[Any]]:
+        """Return the input to score for each pair, such as its token ids.
+
+        It is done ahead in another thread, and names the shard on disk.
+
+        Raises:
+            InputError: a pair cannot be scored; carries its index.
+        """
+
+    def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
+        """Return the ids of queries so long that the model sees only their beginning, and nothing of a document."""
+
+    def score(self, prepared: Sequence[Any], advance: Advance | None = None) -> Sequence[float]:
+        """Score what ``prepare`` made of some pairs, in their order.
+
+        Args:
+            prepared: of N pairs.
+            advance: called with the number of pairs done.
+
+        Raises:
+            InputError: a pair cannot be scored; carries its index.
+        """
+
+
+@runtime_checkable
+class SharedReranker(Reranker, Protocol):
+    """A reranker that other processes can make as well."""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What it is made of beside the model, as JSON values."""
+
+
+@runtime_checkable
+class DelegatingReranker(Reranker, Protocol):
+    """A reranker whose model others hold, and score whole shards with."""
+
+    def score_shards(
+        self, collection: Collection, shards: Sequence[Sequence[Pair]], advance: Advance | None
+    ) -> ShardScores:
+        """Score the pairs of shards that ``cut`` made, in their order."""
+
+
+@dataclass(frozen=True)
+class ShardScores:
+    """The scores of one shard, or of all of them.
+
+    Attributes:
+        scores: of each pair, in the order of the pairs.
+        seconds: time of scoring, of all processes together.
+        token_budget: tokens of one forward pass, the fewest of all processes; None where pairs are counted instead.
+        usage: what a server was paid for them, by name; that of stored shards included.
+    """
+
+    scores: list[float]
+    seconds: float
+    token_budget: int | None = None
+    usage: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ShardStore:
+    """The finished shards of one evaluation, each a JSON file named by the hash of what it was computed from.
+
+    Attributes:
+        folder: holds nothing else; made when needed.
+        fingerprint: of everything scores depend on besides the pairs: weights, dtype, device, budget, libraries.
+    """
+
+    folder: Path
+    fingerprint: str
+
+    def file(self, pairs: Sequence[Pair], prepared: Sequence[Sequence[Any]]) -> Path:
+        """Return the file of a shard: of these pairs, and what a reranker prepared of them."""
+        content = (" ".join([*pair, *map(str, parts)]) for pair, parts in zip(pairs, prepared, strict=True))
+        return self.folder / f"{hash_parts([self.fingerprint, *content])}.json"
+
+
+def read_shard(file: Path, pairs: Sequence[Pair]) -> ShardScores | None:
+    """Read the scores of a shard's pairs; None where they have not been computed, or the file is damaged."""
+    try:
+        content = read_json(file)
+        scores = [float(content["run"][query_id][document_id]) for query_id, document_id in pairs]
+        return ShardScores(scores, float(content["seconds"]), usage=content.get("usage", {}))
+    except (DataError, KeyError, TypeError, ValueError):
+        return None
+
+
+def write_shard(file: Path, pairs: Sequence[Pair], found: ShardScores) -> None:
+    """Write the scores of a shard as part of a run."""
+    run: Run = {}
+    for (query_id, document_id), score in zip(pairs, found.scores, strict=True):
+        run.setdefault(query_id, {})[document_id] = score
+    usage = {"usage": dict(found.usage)} if found.usage else {}
+    write_sealed(file, {"run": run, "seconds": found.seconds, **usage}, indent=None)
+
+
+def cut_shards(
+    collection: Collection, candidates: Candidates, order: str, characters: int = SHARD_CHARACTERS
+) -> list[list[Pair]]:
+    """Cut the candidate pairs of a collection's queries into shards of whole prefix groups.
+
+    A prefix group is the pairs whose prompts begin alike: those of a query where ``order`` is ``query_first``, those of
+    a document where it is ``document_first``. A shard ends with the group that brings its text to ``characters``.
+    """
+    by = 0 if order == "query_first" else 1
+    groups: dict[str, list[Pair]] = {}
+    for pair in candidate_pairs(collection, candidates):
+        groups.setdefault(pair[by], []).append(pair)
+    shards: list[list[Pair]] = []
+    room = 0
+    for pairs in groups.values():
+        if room <= 0:
+            shards.append([])
+            room = characters
+        shards[-1].extend(pairs)
+        room -= _characters(collection, pairs)
+    return shards
+
+
+def candidate_pairs(collection: Collection, candidates: Candidates) -> Iterator[Pair]:
+    """Yield the candidates of every query of a collection."""
+    return ((query, document) for query in collection.queries for document in candidates.get(query, {}))
+
+
+def pair_texts(collection: Collection, pairs: Sequence[Pair]) -> list[TextPair]:
+    """Return the texts of some pairs; a document's are its title and text."""
+    return [(collection.queries[query], collection.corpus[document].full_text) for query, document in pairs]
+
+
+class ShardWork(TypedDict, total=False):
+    """Options of scoring shards.
+
+    Attributes:
+        store: keeps finished shards, so that a killed run can be resumed; by default none.
+        workers: those that share the shards of a ``SharedReranker``.
+        advance: called with the number of pairs done, after each batch.
+    """
+
+    store: ShardStore | None
+    workers: Workers
+    advance: Advance | None
+
+
+def score_shards(
+    reranker: Reranker, collection: Collection, shards: Sequence[Sequence[Pair]], **work: Unpack[ShardWork]
+) -> ShardScores:
+    """Score the pairs of all shards, in their order: what the store has is read, the rest is computed.
+
+    Raises:
+        DataError: a pair cannot be scored, or its score is not finite; names query and document.
+    """
+    store, workers, advance = work.get("store"), work.get("workers", ALONE), work.get("advance")
+    if isinstance(reranker, DelegatingReranker):
+        return reranker.score_shards(collection, shards, advance)
+    if workers.size == 1 or not isinstance(reranker, SharedReranker):
+        return _score_shards(reranker, collection, shards, store, advance)
+    progress = Progress(advance)
+
+    def score(part: Part) -> NDArray[np.float64]:
+        return score_part(reranker, part, progress.batch)
+
+    size = max(1, min(_PART_SHARDS, len(shards) // workers.size))
+    groups = [shards[begin : begin + size] for begin in range(0, len(shards), size)]
+    parts = (_part(reranker, collection, group, store) for group in groups)
+    scores: list[float] = []
+    times, budgets = [0.0], [reranker.token_budget or 0]
+    for *found, seconds, budget in map(np.ndarray.tolist, workers.compute("rerank", parts, score)):
+        progress.part(len(found))
+        scores += found
+        times.append(seconds)
+        budgets.append(int(budget))
+    return ShardScores(scores, math.fsum(times), min(filter(None, budgets), default=None))
+
+
+def score_part(
+    reranker: Reranker,
+    part: Part,
+    advance: Advance | None = None,
+    prepared: Sequence[Sequence[Any]] | None = None,
+) -> NDArray[np.float64]:
+    """Score some shards that another process cut: the scores of their pairs, then seconds and token budget.
+
+    ``prepared`` is what ``prepared_part`` made of a part of one shard, here or elsewhere.
+    """
+    collection, shards = _part_content(part)
+    if prepared is not None:
+        found = _score(reranker, collection, shards[0], prepared, advance)
+        return np.array([*found.scores, found.seconds, reranker.token_budget or 0])
+    folder, fingerprint = part["store"] or (None, "")
+    store = ShardStore(Path(folder), fingerprint) if folder else None
+    found = _score_shards(reranker, collection, shards, store, advance)
+    return np.array([*found.scores, found.seconds, found.token_budget or 0])
+
+
+def prepared_part(reranker: Reranker, part: Part) -> Sequence[Sequence[Any]]:
+    """Return what a reranker prepares of a part of one shard."""
+    collection, (shard,) = _part_content(part)
+    return prepare(reranker, collection, shard)
+
+
+def _part_content(part: Part) -> tuple[Collection, list[list[Pair]]]:
+    corpus = {key: Document("", text) for key, text in part["corpus"].items()}
+    shards = [[(query, document) for query, document in shard] for shard in part["shards"]]
+    return Collection(part["name"], "", corpus, part["queries"], {}), shards
+
+
+def prepare(reranker: Reranker, collection: Collection, pairs: Sequence[Pair]) -> Sequence[Sequence[Any]]:
+    """Return what a reranker scores of some pairs.
+
+    Raises:
+        DataError: a pair cannot be scored; names query and document.
+    """
+    with named_pairs(collection, pairs):
+        return reranker.prepare(pair_texts(collection, pairs))
+
+
+def named_pairs(collection: Collection, pairs: Sequence[Pair]) -> AbstractContextManager[None]:
+    """Name the collection, query and document of a pair in the errors that carry its index."""
+
+    def name(index: int) -> str:
+        query, document = pairs[index]
+        return f"{collection.name}, query {query!r}, document {document!r}"
+
+    return named_inputs(name)
+
+
+def finite_scores(found: Sequence[float], pairs: Sequence[Pair]) -> list[float]:
+    """Return the scores of pairs as floats.
+
+    Raises:
+        DataError: there are more or fewer than pairs.
+        InputError: one is not finite; carries its index.
+    """
+    scores = list(map(float, found))
+    if len(scores) != len(pairs):
+        raise DataError(
+            f"query {pairs[0][0]!r}: the reranker returned {len(scores)} scores for {len(pairs)} pairs; "
+            "return one for each"
+        )
+    for index, score in enumerate(scores):
+        if not math.isfinite(score):
+            raise InputError(index, f"the score is {score}; a reranker returns finite numbers")
+    return scores
+
+
+def _part(
+    reranker: SharedReranker, collection: Collection, shards: Sequence[Sequence[Pair]], store: ShardStore | None
+) -> Part:
+    pairs = [pair for shard in shards for pair in shard]
+    return {
+        "name": collection.name,
+        "queries": {query: collection.queries[query] for query, _ in pairs},
+        "corpus": {document: collection.corpus[document].full_text for _, document in pairs},
+        "shards": shards,
+        "store": store and [str(store.folder), store.fingerprint],
+        "options": reranker.options,
+    }
+
+
+def _score_shards(
+    reranker: Reranker,
+    collection: Collection,
+    shards: Sequence[Sequence[Pair]],
+    store: ShardStore | None,
+    advance: Advance | None,
+) -> ShardScores:
+    scores: list[float] = []
+    seconds = 0.0
+    for pairs, prepared in zip(shards, ahead(partial(prepare, reranker, collection), shards), strict=True):
+        file = store.file(pairs, prepared) if store else None
+        found = read_shard(file, pairs) if file else None
+        if found is None:
+            found = _score(reranker, collection, pairs, prepared, advance)
+            if file:
+                write_shard(file, pairs, found)
+        elif advance:
+            advance(len(pairs))
+        scores += found.scores
+        seconds += found.seconds
+    return ShardScores(scores, seconds, reranker.token_budget)
+
+
+def _characters(collection: Collection, pairs: Sequence[Pair]) -> int:
+    """Return the characters of a group; what its prompts share counts once."""
+    queries, documents = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
+    text = sum(len(collection.queries[query_id]) for query_id in queries)
+    return text + sum(len(collection.corpus[document_id].full_text) for document_id in documents)
+
+
+def _score(
+    reranker: Reranker,
+    collection: Collection,
+    pairs: Sequence[Pair],
+    prepared: Sequence[Sequence[Any]],
+    advance: Advance | None,
+) -> ShardScores:
+    start = time.perf_counter()
+    with named_pairs(collection, pairs):
+        scores = finite_scores(reranker.score(prepared, advance), pairs)
+    return ShardScores(scores, time.perf_counter() - start)

@@ -1,0 +1,277 @@
+"""The collections of a tier, or those named by hand, and how much of each is scored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+from unimoe.config import BM25Config, Experiment
+from unimoe.config.dense import DenseExperiment
+from unimoe.config.experiment import FusionConfig
+from unimoe.core.errors import UsageError, did_you_mean
+from unimoe.core.io import hash_json
+from unimoe.core.trec import Run, head
+from unimoe.data.catalog import (
+    BEIR_NAMES,
+    CQADUPSTACK,
+    NANOBEIR,
+    default_split,
+    load_collection,
+    main_metric,
+    members,
+    mteb_task,
+    refuse_unknown,
+    result_name,
+)
+from unimoe.data.collection import Collection
+from unimoe.data.collection_card import COLLECTION_FILE
+from unimoe.data.sources.beir_sets import SHORT_NAMES, canonical_name
+from unimoe.retrieval.first_stage import Candidates, FirstStage
+
+if TYPE_CHECKING:
+    import torch
+
+TierName = Literal["bundled", "fast", "nano", "full"]
+
+_TIERS = {
+    "fast": ("scifact", "nfcorpus", "fiqa"),
+    "nano": NANOBEIR,
+    "full": (*BEIR_NAMES, *CQADUPSTACK),  # BEIR's 15 public sets, one of which is twelve collections
+}
+
+_POOL_SEED = 0
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One collection, and how much of it is scored.
+
+    Attributes:
+        collection: its name in the catalogue.
+        split: the split scored.
+        depth: first-stage candidates reranked per query.
+        bm25: BM25's parameters.
+        queries: judged queries scored, a fixed sample; None for all.
+        pool: documents of dense retrieval, a fixed sample that holds every relevant one; None for the whole corpus.
+        max_queries: the cut asked for by hand; None without one.
+        first_stage: where candidates come from, as in the config.
+        fusion: settings of the first stage ``fusion``.
+    """
+
+    collection: str
+    split: str
+    depth: int
+    bm25: BM25Config
+    queries: int | None = None
+    pool: int | None = None
+    max_queries: int | None = None
+    first_stage: str = "bm25s"
+    fusion: FusionConfig = field(default_factory=FusionConfig)
+
+    @cached_property
+    def name(self) -> str:
+        """Its name in results, captions and file names."""
+        return result_name(self.collection)
+
+    @cached_property
+    def exclude_self(self) -> bool:
+        """Whether the document with the query's id is left out: MTEB's rule, where it has a task of the collection."""
+        task = mteb_task(self.collection)
+        if task is None:
+            return False
+        from unimoe.data.mteb_names import ignores_identical_ids  # MTEB takes seconds to import
+
+        return ignores_identical_ids(task)
+
+    @property
+    def rule_hashes(self) -> dict[str, str]:
+        """What the hashes of a result say of ``exclude_self``: nothing where such documents are kept."""
+        return {"identical_ids": "left out"} if self.exclude_self else {}
+
+    @property
+    def main_metric(self) -> str:
+        """The metric that the collection's source names; the mean of a suite takes it."""
+        return main_metric(self.collection, self.split)
+
+
+def known_tier(name: str) -> TierName:
+    """Return the tier of a name.
+
+    Raises:
+        UsageError: there is none; the message names the closest.
+    """
+    for tier in get_args(TierName):
+        if name == tier:
+            known: TierName = tier
+            return known
+    names: tuple[str, ...] = get_args(TierName)
+    raise UsageError(f"unknown tier {name!r}{did_you_mean(name, names)}; use {', '.join(names)}")
+
+
+def tier_datasets(experiment: Experiment, tier: TierName, max_queries: int | None = None) -> list[Dataset]:
+    """Return the datasets of a tier, at most ``max_queries`` of each scored."""
+    if tier != "bundled":
+        return chosen_datasets(experiment, _TIERS[tier], max_queries)
+    spec = experiment.evaluation.bundled
+    whole = _dataset(experiment, spec.collection, spec.split, max_queries)
+    return [replace(whole, depth=spec.depth, queries=spec.queries, pool=spec.pool)]
+
+
+def chosen_datasets(
+    experiment: Experiment | DenseExperiment, names: Iterable[str], max_queries: int | None = None
+) -> list[Dataset]:
+    """Return datasets by name, each once, at most ``max_queries`` of each scored; names as for ``splits_by_name``.
+
+    Raises:
+        UsageError: as in ``splits_by_name``.
+    """
+    return [_dataset(experiment, *named, max_queries) for named in splits_by_name(names).items()]
+
+
+def _dataset(experiment: Experiment | DenseExperiment, collection: str, split: str, max_queries: int | None) -> Dataset:
+    own = experiment.evaluation
+    return Dataset(
+        collection,
+        split,
+        own.depth,
+        own.bm25,
+        max_queries=max_queries,
+        first_stage=own.first_stage,
+        fusion=own.fusion,
+    )
+
+
+def splits_by_name(names: Iterable[str]) -> dict[str, str]:
+    """Return the collections that names stand for, each once in the catalogue's spelling, with the split to score.
+
+    ``cqadupstack`` stands for its twelve, and ``@dev`` at the end chooses a split; without it the split is test, for MS
+    MARCO dev.
+
+    Raises:
+        UsageError: no such collection, one is named with two splits, or two have one name in results.
+    """
+    splits: dict[str, str] = {}
+    for collection, split in (pair for name in names for pair in collections_of(name)):
+        refuse_unknown(collection)  # now, not after hours of the others
+        if splits.setdefault(collection, split) != split:
+            raise UsageError(
+                f"{collection} is named with the splits {splits[collection]} and {split}; "
+                "evaluate them one after the other, into two output folders"
+            )
+    refuse_equal_names(splits)
+    return splits
+
+
+def collections_of(name: str) -> list[tuple[str, str]]:
+    """Return the collections that one name stands for, with the split to score; see ``splits_by_name``."""
+    match = re.fullmatch(r"(.+)@([\w.-]+)", name)
+    name, split = match.groups() if match else (name, None)
+    published = {known.lower(): known for known in (*SHORT_NAMES, *NANOBEIR)}
+    spelled = (published.get(canonical_name(member), member) for member in members(name))
+    return [(collection, split or default_split(collection)) for collection in spelled]
+
+
+def refuse_equal_names(collections: Iterable[str]) -> None:
+    """Refuse collections of the catalogue whose results would overwrite each other.
+
+    Raises:
+        UsageError: two have one name in results, whatever its case, or one is named twice.
+    """
+    seen: dict[str, str] = {}
+    for collection in collections:
+        name = result_name(collection)
+        other = seen.get(name.casefold())
+        seen[name.casefold()] = collection
+        if other == collection:
+            raise UsageError(f"{collection} is named twice; its results would take each other's place, name it once")
+        if other is not None:
+            folder = next((c for c in (collection, other) if c.startswith("path:")), other).removeprefix("path:")
+            raise UsageError(
+                f"{other} and {collection} would both be {name!r} in results; "
+                f"state another name in {Path(folder, COLLECTION_FILE)}"
+            )
+
+
+class LoadedDataset:
+    """A dataset in memory: the queries scored, the documents, and the first stage's candidates.
+
+    Args:
+        dataset: the collection, and how much of it is scored.
+        device: where the encoder of a fused first stage computes; None for the best device of this machine.
+
+    Raises:
+        UnavailableError: the collection is not available here.
+        UsageError: its first stage does not fit the collection.
+        DataError: the collection is malformed, or the run file or encoder of its first stage is missing.
+    """
+
+    def __init__(self, dataset: Dataset, device: torch.device | None = None) -> None:
+        self.dataset = dataset
+        self._whole = load_collection(dataset.collection, dataset.split)
+        self._stage = FirstStage(
+            dataset.first_stage,
+            dataset.collection,
+            dataset.depth,
+            dataset.bm25,
+            dataset.exclude_self,
+            dataset.fusion,
+            device,
+        )
+        self._stage.refuse_impossible(self._whole)
+
+    @property
+    def whole_size(self) -> int:
+        """Documents of the whole corpus."""
+        return len(self._whole.corpus)
+
+    @property
+    def problems(self) -> str:
+        """The oddities of the collection, in one line; empty when there are none."""
+        return self._whole.problems.summary()
+
+    @cached_property
+    def collection(self) -> Collection:
+        """The queries scored, over the whole corpus."""
+        limits = [n for n in (self.dataset.queries, self.dataset.max_queries) if n is not None]
+        return self._whole.sample_queries(min(limits)) if limits else self._whole
+
+    @cached_property
+    def pooled(self) -> Collection:
+        """The queries scored, over the documents of dense retrieval."""
+        pool = self.dataset.pool
+        return self.collection if pool is None or pool >= self.whole_size else self.collection.pool(pool, _POOL_SEED)
+
+    @cached_property
+    def first_stage(self) -> Candidates:
+        """What the first stage found in the whole corpus, at least as deep as recall is reported."""
+        return self._stage.candidates(self._whole, self.collection)
+
+    @cached_property
+    def candidates(self) -> Run:
+        """The candidates to rerank: the first stage's best ``depth`` of every query."""
+        return {query_id: head(scores, self.dataset.depth) for query_id, scores in self.first_stage.run.items()}
+
+    @property
+    def queries_without_candidates(self) -> list[str]:
+        """Judged queries that the first stage found nothing for, sorted; they count 0."""
+        return sorted(query_id for query_id in self.collection.qrels if not self.candidates[query_id])
+
+    @cached_property
+    def hashes(self) -> dict[str, str]:
+        """Content hashes of the collection, of the pool of dense retrieval, and of the candidates."""
+        return {
+            "collection": self.collection.content_hash,
+            "pool": self.pooled.corpus_hash,
+            "candidates": hash_json(self.candidates),
+        }
+
+    @property
+    def caveats(self) -> list[str]:
+        """Why scores on this dataset are unfit for decisions; empty when they are fit."""
+        if self.dataset.max_queries is None or len(self._whole.qrels) <= len(self.collection.qrels):
+            return []
+        return [f"--max-queries {self.dataset.max_queries}: {len(self._whole.qrels)} queries are judged"]

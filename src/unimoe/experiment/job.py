@@ -1,0 +1,350 @@
+"""The experiment: train, evaluate and judge every arm and seed.
+
+What is done is skipped, so a killed experiment continues when it is run again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from unimoe.analysis.gates.definitions import Registration, load_gates
+from unimoe.analysis.gates.registration import REGISTERED, own_gates, register, registered_in, unmet
+from unimoe.config import Experiment
+from unimoe.config.base import Dtype
+from unimoe.config.experiment import FUSION
+from unimoe.core.console import Steps, stderr
+from unimoe.core.errors import DataError
+from unimoe.core.io import lock, read_json, write_sealed
+from unimoe.data.mteb_names import mteb_name
+from unimoe.evaluation.beside import systems_beside
+from unimoe.evaluation.dev_eval import DevEvaluation
+from unimoe.evaluation.engines import ClusterEngine, Engine, LocalEngine
+from unimoe.evaluation.mteb.prompts import TaskPrompts
+from unimoe.evaluation.recipes import checkpoint_recipe, zero_shot_recipe
+from unimoe.evaluation.runner import Evaluator
+from unimoe.evaluation.so_far import scores_so_far
+from unimoe.evaluation.systems.system import (
+    ZERO_SHOT_ARM,
+    System,
+    first_stage_system,
+    tasks_of,
+    trained_system,
+    zero_shot_system,
+)
+from unimoe.evaluation.tiers.datasets import LoadedDataset, TierName, tier_datasets
+from unimoe.evaluation.tiers.loading import load_reporting
+from unimoe.experiment.run_record import RunRecord
+from unimoe.experiment.training_job import train_by_worker
+from unimoe.models.checkpoint import first_difference, folder_name
+from unimoe.models.device import release_memory
+from unimoe.models.loader import ModelLoader, refuse_missing_layers
+from unimoe.models.threads import faster_threads, threads_are_free
+from unimoe.results import Task, arm_dir, result_path
+from unimoe.training.examples import TrainingData, load_training_data
+from unimoe.training.trainer import StepReport, train_arm
+
+_PINNED = "experiment.json"
+
+_LATER_TIERS: tuple[TierName, ...] = ("fast", "nano", "full")
+"""Tiers on which checkpoints may be evaluated later, in the same folder and under the same gates."""
+
+LOAD, ANALYZE = "load and first stage", "analyze"
+_PHASES: dict[Task, str] = {"reranking": "rerank", "embedding": "embed"}
+"""Phases of the job's record, beside one for training each kind of arm."""
+
+SMOKE_CAVEAT = "smoke run: a few steps, one seed"
+
+
+class ExperimentRun:
+    """An experiment in its output folder, with its gates registered there.
+
+    Args:
+        experiment: the config.
+        device: the device to compute on.
+        given: options and config keys given by hand, for provenance.
+        engine: where it trains and evaluates; by default in this process.
+
+    Raises:
+        UsageError: the base model does not have the layers that the config names.
+        DataError: the output folder holds an experiment with other settings or gates, the gate file is malformed, or
+            the base model is not available.
+    """
+
+    def __init__(
+        self, experiment: Experiment, device: torch.device, given: Sequence[str] = (), engine: Engine | None = None
+    ) -> None:
+        self.experiment, self._engine = experiment, engine or LocalEngine()
+        self._output_dir = Path(experiment.output_dir)
+        gates = matching_gates(experiment)
+        refuse_missing_layers(experiment)
+        own = (dataset.name for dataset in tier_datasets(experiment, "bundled"))
+        TaskPrompts(experiment.evaluation.mteb).refuse_unknown_keys(own)
+        self.loader = ModelLoader(experiment, device, pinned_dtype(experiment, device, self._engine))
+        self._beside = systems_beside(experiment, device, self.loader.dtype)
+        if gates.gates and not register(gates, self._output_dir) and gates.path is not None:
+            late = f"{self._output_dir} has results and no {REGISTERED}: too late to register {gates.path}"
+            stderr.print(f"{late}; verdicts --gates still judges by it", soft_wrap=True)
+        self._evaluator = Evaluator(self._output_dir, given, self._engine)
+        self._begun: set[str] = set()  # phases with a finished unit in this process
+
+    def settle_threads(self, asked: int | None = None) -> None:
+        """Compute with as many threads as asked, else as before in this folder, else as a probe finds faster.
+
+        The last bits of scores depend on the number of threads, so it is kept for a run that is resumed.
+        """
+        path = self._output_dir / _PINNED
+        pinned = pinned_threads(self._output_dir)
+        now = asked or torch.get_num_threads()
+        if asked is None and threads_are_free(self.loader.device):
+            kept = pinned is not None and pinned <= now
+            now = pinned if kept and pinned else faster_threads(self.loader.fresh_base().model)
+        torch.set_num_threads(now)
+        if pinned is None:
+            with lock(path):
+                write_sealed(path, {**read_json(path), "threads": now})
+        elif now != pinned:
+            here = f"{self._output_dir} was started with {pinned} thread{'s'[: pinned - 1]}, this run takes {now}"
+            stderr.print(f"note: {here}; new scores may have other last bits", style="dim", soft_wrap=True)
+
+    def is_done(self) -> bool:
+        """Return whether every arm and seed is trained and has a result on each task."""
+        (bundled,) = tier_datasets(self.experiment, "bundled")
+        wanted = [
+            (name, seed, task)
+            for name, arm in self.experiment.arms.items()
+            for seed in self.experiment.seeds
+            for task in tasks_of(arm)
+        ]
+        return all(result_path(self._output_dir, *unit, bundled.name).exists() for unit in wanted)
+
+    def train_and_evaluate(self, record: RunRecord, expected: Mapping[str, float] | None = None) -> None:
+        """Evaluate the baselines, then train and evaluate all arms seed by seed, so that one seed is complete early.
+
+        Args:
+            record: takes what each phase costs.
+            expected: seconds of one unit of each phase, to show how much time is left.
+
+        Raises:
+            UnimoeError: before any training, if the bundled tier's collection is not available.
+        """
+        self._record, self._expected = record, dict(expected or {})
+        with record.phase(LOAD):
+            chosen = tier_datasets(self.experiment, "bundled")
+            datasets = [load_reporting(dataset, self.loader.device) for dataset in chosen]
+            recipe = zero_shot_recipe(self.experiment, self.loader.dtype)
+            zero_shot = replace(zero_shot_system(self.experiment, self.loader), recipe=recipe)
+            baselines = [first_stage_system(self.experiment), zero_shot, *self._beside]
+        self._units = self._phases(baselines, datasets)
+        self._steps = Steps(len(self._units), self._seconds_left if expected else None, bars=not self._engine.remote)
+        self._engine.run(self._jobs(baselines, datasets), at_once=len(self._units))
+
+    def _jobs(self, baselines: Sequence[System], datasets: Sequence[LoadedDataset]) -> Iterator[Callable[[], None]]:
+        """Yield the parts of the work that depend on no other part."""
+        for system in baselines:
+            yield partial(self._evaluate, system, datasets)
+        for seed in self.experiment.seeds:
+            done = self._steps.done
+            for arm in self.experiment.arms:
+                yield partial(self._train_and_evaluate_arm, arm, seed, datasets)
+            if self._steps.done > done and not self._engine.remote:
+                for data in (one.dataset for one in datasets):
+                    table = scores_so_far(self.experiment, data.name, data.main_metric)
+                    stderr.print("\n".join(["", *table, ""]), soft_wrap=True)
+
+    def _train_and_evaluate_arm(self, arm: str, seed: int, datasets: Sequence[LoadedDataset]) -> None:
+        with self._phase(f"train {self.experiment.arm(arm).task}"):
+            folder = self._train(arm, seed)
+        system = trained_system(self.experiment, self.loader, folder)
+        self._evaluate(replace(system, recipe=checkpoint_recipe(self.experiment, folder)), datasets)
+
+    def _evaluate(self, system: System, datasets: Sequence[LoadedDataset]) -> None:
+        for data in datasets:
+            for evaluation in self._evaluator.evaluations(system, data):
+                with self._phase(_PHASES[evaluation.spec.task] if system.load else LOAD):
+                    self._evaluator.take(evaluation, self._steps)
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        """Record a unit of a phase, and expect the next one to take as long.
+
+        The first unit in a process takes longer, because the states of the frozen layers are computed in it.
+        """
+        if self._engine.remote:  # phases overlap there
+            yield
+            return
+        start, done = time.perf_counter(), self._steps.done
+        with self._record.phase(name):
+            yield
+        if self._steps.done > done:
+            if name in self._begun:
+                self._expected[name] = time.perf_counter() - start
+            self._begun.add(name)
+
+    def _seconds_left(self, units: int) -> float:
+        return sum(self._expected.get(phase, 0.0) for phase in (*self._units[units:], ANALYZE))
+
+    @cached_property
+    def training_data(self) -> TrainingData:
+        """The examples of all trainings."""
+        return load_training_data(self.experiment)
+
+    def _train(self, arm: str, seed: int) -> Path:
+        name, folder = f"train {arm}, seed {seed}", judged_checkpoint(self.experiment, arm, seed)
+        losses: list[float] = []
+        with self._steps.step(name, self.experiment.training.steps) as step:
+            if isinstance(self._engine, ClusterEngine):
+                cluster, data = self._engine.cluster, self.training_data.content_hash
+                losses = train_by_worker(cluster, self.experiment, arm, seed, self.loader, data)
+                step.was_done, step.outcome = not losses, _in_words(losses)
+                return folder
+
+            def on_step(report: StepReport) -> None:
+                losses.append(report.loss)
+                step.advance(1)
+
+            train_arm(
+                self.experiment,
+                arm,
+                seed,
+                base=self.loader.fresh_base(),
+                data=self.training_data,
+                frozen_layers=self.loader.frozen_layers,
+                on_step=on_step,
+                score_on_dev=DevEvaluation(self.experiment, arm),
+            )
+            step.was_done = not losses
+            step.outcome = _in_words(losses)
+        release_memory()
+        return folder
+
+    def _phases(self, baselines: Sequence[System], datasets: Sequence[LoadedDataset]) -> list[str]:
+        """Return the phase of every unit of the job, in order."""
+
+        def evaluated(system: Sequence[Task], loads: bool = True) -> list[str]:
+            return [_PHASES[task] if loads else LOAD for _ in datasets for task in system]
+
+        units = [phase for system in baselines for phase in evaluated(system.tasks, system.load is not None)]
+        for arm in [*self.experiment.arms.values()] * len(self.experiment.seeds):
+            units += [f"train {arm.task}", *evaluated(tasks_of(arm))]
+        return units
+
+
+def judged_checkpoint(experiment: Experiment, arm: str, seed: int) -> Path:
+    """Return the folder of the checkpoint that is evaluated: the best on dev; the last without evaluations on dev."""
+    which: Literal["best", "last"] = "best" if experiment.training.evaluate_every else "last"
+    return arm_dir(Path(experiment.output_dir), arm, seed) / folder_name(which)
+
+
+def matching_gates(experiment: Experiment) -> Registration:
+    """Return the gates that judge an experiment: those that its config names, else the default ones for its arms.
+
+    Raises:
+        DataError: the gate file is malformed, or names an arm, seed or dataset that the experiment lacks, so that it
+            would end without a verdict.
+    """
+    (bundled,) = tier_datasets(experiment, "bundled")
+    output_dir = Path(experiment.output_dir)
+    if not experiment.gates:
+        here = registered_in(output_dir)
+        return here or own_gates(experiment.arms, [bundled.name], bundled.main_metric, experiment.seeds)
+    gates = load_gates(Path(experiment.gates))
+    later = {d.name for tier in _LATER_TIERS for d in tier_datasets(experiment, tier)}
+    datasets: dict[Task, set[str]] = {
+        "reranking": {bundled.name} | later,
+        "embedding": {bundled.name, *filter(None, map(mteb_name, later))},
+        "retrieval": {bundled.name},
+    }
+    arms = [*experiment.arms, "bm25", "first_stage", ZERO_SHOT_ARM, *experiment.evaluation.systems]
+    for lacking in unmet(gates, arms, experiment.seeds, datasets):
+        if SMOKE_CAVEAT not in experiment.caveats:
+            raise DataError(lacking)
+        stderr.print(f"note: {lacking}", soft_wrap=True)
+    return gates
+
+
+def smoke_version(experiment: Experiment) -> Experiment:
+    """Return an experiment of the same arms that takes a minute or two; its results are unfit for decisions."""
+    training, tier = experiment.training, experiment.evaluation.bundled
+    ranking, embedding, dev = training.ranking, training.embedding, training.dev
+    queries = min(tier.queries, 20)
+    part = math.ceil(tier.pool * queries / tier.queries)  # it holds these queries' relevant documents
+    return experiment.model_copy(
+        update={
+            "seeds": experiment.seeds[:1],
+            "caveats": [*experiment.caveats, SMOKE_CAVEAT],
+            "training": training.model_copy(
+                update={
+                    "steps": 4,
+                    "warmup_steps": 0,
+                    "save_every": 2,
+                    "ranking": ranking.model_copy(update={"queries": max(24, ranking.queries_per_step)}),
+                    "embedding": embedding.model_copy(update={"queries": max(48, embedding.pairs_per_step)}),
+                    "dev": dev.model_copy(update={"queries": min(dev.queries, 20), "depth": min(dev.depth, 5)}),
+                }
+            ),
+            "evaluation": experiment.evaluation.model_copy(
+                update={
+                    "bundled": tier.model_copy(
+                        update={
+                            "queries": queries,
+                            "depth": min(tier.depth, 5),
+                            "pool": min(tier.pool, max(120, part)),
+                        }
+                    )
+                }
+            ),
+        }
+    )
+
+
+def _in_words(losses: Sequence[float]) -> str:
+    return f"loss {losses[0]:.3f} -> {losses[-1]:.3f}" if losses else "already done"
+
+
+def pinned_threads(output_dir: Path) -> int | None:
+    """Return the number of threads with which an experiment was begun; None where it was not."""
+    path = output_dir / _PINNED
+    return read_json(path).get("threads") if path.exists() else None
+
+
+def pinned_dtype(experiment: Experiment, device: torch.device, engine: Engine) -> torch.dtype:
+    """Return the dtype of the experiment in its output folder, chosen once and kept when it is resumed.
+
+    Raises:
+        DataError: the folder holds an experiment with other settings.
+    """
+    path = Path(experiment.output_dir) / _PINNED
+    # Seeds and arms may be added later; each training has a fingerprint of its own. Gates do not change scores, and a
+    # copy in the folder guards them.
+    settings = experiment.model_dump(exclude={"output_dir", "seeds", "arms", "gates", "served"})
+    del settings["evaluation"]["systems"]  # which may be added later as well
+    if experiment.evaluation.first_stage != FUSION:  # folders that were begun without the key go on
+        del settings["evaluation"]["fusion"]
+    with lock(path):
+        if path.exists():
+            pinned = read_json(path)
+            _refuse_other_settings(path, pinned["config"], settings)
+            name: Dtype = pinned["dtype"]
+            return engine.dtype(device, name)
+        dtype = engine.dtype(device, experiment.model.dtype, trains=True)
+        write_sealed(path, {"config": settings, "dtype": str(dtype).removeprefix("torch.")})
+        return dtype
+
+
+def _refuse_other_settings(path: Path, there: Any, here: Any) -> None:
+    found = first_difference(there, here)
+    if found:
+        key, was, now = found
+        raise DataError(
+            f"{path.parent} holds an experiment with another {key} ({was!r} there, {now!r} here); "
+            "choose another --output-dir, or delete the folder"
+        )

@@ -1,0 +1,72 @@
+"""The record of what a job has cost: ``run.json`` in its output folder, written whenever a phase ends."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from unimoe.core.io import read_json, write_sealed
+
+RECORD = "run.json"
+
+
+class RunRecord:
+    """Adds up the work, the seconds and the memory of a job, over all runs of it in one folder.
+
+    Args:
+        folder: the job's output folder.
+        flop: returns the floating-point operations counted so far in this process.
+        since: when the job started, by ``time.perf_counter``; what came before the first phase is added to it.
+    """
+
+    def __init__(self, folder: Path, flop: Callable[[], int], since: float) -> None:
+        self._path, self._flop, self._since, self._flop_before = folder / RECORD, flop, since, 0
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds in the phases so far, those of earlier runs included."""
+        return float(self._read()["seconds"])
+
+    def noted(self, name: str) -> Any:
+        """Return a fact that this run or an earlier one noted; None where none did."""
+        return self._read().get(name)
+
+    def note(self, facts: Mapping[str, Any], *, keep: bool = False) -> None:
+        """Write facts about the run beside its phases; with ``keep``, one that is there stays as it is."""
+        there = self._read()
+        write_sealed(self._path, {**facts, **there} if keep else {**there, **facts})
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add what the block takes to the phase of this name; a block that fails, or is killed, adds nothing."""
+        yield
+        now, flop = time.perf_counter(), self._flop()
+        spent = {"matmul_tflop": (flop - self._flop_before) / 1e12, "seconds": now - self._since}
+        self._since, self._flop_before = now, flop
+        there = self._read()
+        before = there["phases"].get(name, {"matmul_tflop": 0.0, "seconds": 0.0, "peak_mib": 0.0})
+        there["phases"][name] = _added(before, spent)
+        write_sealed(self._path, _added(there, spent))
+
+    def _read(self) -> dict[str, Any]:
+        if not self._path.exists():
+            return {"matmul_tflop": 0.0, "seconds": 0.0, "peak_mib": 0.0, "phases": {}}
+        content: dict[str, Any] = read_json(self._path)
+        return content
+
+
+def peak_mib() -> float:
+    """Return the most memory that this process has held, in MiB."""
+    import resource
+
+    unit = 2**20 if sys.platform == "darwin" else 2**10  # bytes on macOS, KiB elsewhere
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+
+
+def _added(before: Mapping[str, Any], spent: Mapping[str, float]) -> dict[str, Any]:
+    sums = {key: round(before[key] + value, 6) for key, value in spent.items()}
+    return {**before, **sums, "peak_mib": round(max(before["peak_mib"], peak_mib()), 1)}

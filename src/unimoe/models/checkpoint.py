@@ -1,0 +1,132 @@
+"""Checkpoints of trained arms: PEFT adapter folders with a manifest. Training writes them, evaluation reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from unimoe.config import Experiment
+from unimoe.config.files import parse_experiment
+from unimoe.core.errors import DataError
+from unimoe.core.io import hash_file, hash_json, read_model, write_sealed
+from unimoe.results import TrainingBudget
+
+CHECKPOINT_VERSION = 1
+ADAPTER_FILE = "adapter_model.safetensors"
+ADAPTER_SETTINGS = "adapter_config.json"
+
+_MANIFEST = "unimoe.json"
+
+_WITHOUT_EFFECT = ("save_every", "tracking", "conflicts")
+"""Settings of a training that do not change its weights."""
+
+
+class Checkpoint(BaseModel):
+    """The manifest of a checkpoint folder.
+
+    Attributes:
+        fingerprint: content hash of all that determines the weights; equal fingerprints, equal trainings.
+        adapter_hash: content hash of the adapter's weights.
+        settings_hash: content hash of the adapter's settings; None in checkpoints that were written without it.
+        dtype: of the training; evaluation uses the same unless the config sets another.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    checkpoint_version: Literal[1] = 1
+    arm: str
+    seed: int
+    which: Literal["best", "last"]
+    base_model: str
+    dtype: str
+    fingerprint: str
+    adapter_hash: str
+    settings_hash: str | None = None
+    training: TrainingBudget
+    config: dict[str, Any]
+
+    @property
+    def experiment(self) -> Experiment:
+        """The configuration the arm was trained with."""
+        return parse_experiment(self.config, source=f"checkpoint of {self.arm}, seed {self.seed}")
+
+    @property
+    def ranks(self) -> bool:
+        """Whether the arm was trained to rank."""
+        return self.experiment.arm(self.arm).task != "emb_only"
+
+    @property
+    def embeds(self) -> bool:
+        """Whether the arm was trained to embed."""
+        return self.experiment.arm(self.arm).task != "rank_only"
+
+
+def folder_name(which: Literal["best", "last"]) -> str:
+    """Return the name of a checkpoint's folder in the arm's folder."""
+    return "checkpoint" if which == "last" else "checkpoint-best"
+
+
+def training_settings(experiment: Experiment, arm: str, seed: int, **content: str) -> dict[str, Any]:
+    """Return what determines a training's weights as plain data: config, arm, seed, and content hashes by name."""
+    relevant = experiment.model_dump(include={"model", "prompt", "lora", "training"})
+    if relevant["model"]["layers"] is None:  # trainings of whole models keep the fingerprint they had without the key
+        del relevant["model"]["layers"]
+    relevant["prompt"] = experiment.prompt.settings
+    for neutral in _WITHOUT_EFFECT:
+        relevant["training"].pop(neutral, None)
+    relevant["evaluation"] = {"bm25": experiment.evaluation.bm25.model_dump()}  # negatives come from BM25
+    own = experiment.arm(arm).model_dump()
+    if own["aggregation"] != "uncertainty":  # no other reads it, and fingerprints of before did not have it
+        del own["uncertainty_learning_rate"]
+    if own["aggregation"] != "gradvac":  # no other reads it, and its default was .01 before
+        own["gradvac_beta"] = 0.01
+    relevant["arms"] = {arm: own}
+    return relevant | {"seed": seed} | content
+
+
+def training_fingerprint(experiment: Experiment, arm: str, seed: int, **content: str) -> str:
+    """Return the content hash of ``training_settings``."""
+    return hash_json(training_settings(experiment, arm, seed, **content))
+
+
+def first_difference(there: Any, here: Any, key: str = "") -> tuple[str, Any, Any] | None:
+    """Return the first setting that differs: its path in the config and both values; None if all are equal."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        inner = (
+            first_difference(there.get(name), here.get(name), f"{key}.{name}" if key else name)
+            for name in sorted(there.keys() | here.keys())
+        )
+        return next(filter(None, inner), None)
+    return None if there == here else (key, there, here)
+
+
+def write_manifest(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write the manifest, which completes a checkpoint folder."""
+    write_sealed(folder / _MANIFEST, checkpoint.model_dump())
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Read and verify the manifest of a checkpoint folder.
+
+    Raises:
+        DataError: the folder is missing, incomplete, damaged, of another version, or holds no adapter.
+    """
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such checkpoint folder; train the arm first (scripts/train.py)")
+    adapter, manifest = folder / ADAPTER_FILE, folder / _MANIFEST
+    if (folder / "modules.json").is_file() and not adapter.is_file():
+        raise DataError(
+            f"{folder}: a model of sentence-transformers, no arm's adapter; if it is an encoder, use "
+            f"`unimoe retrieve --encoder {folder}`"
+        )
+    if not manifest.is_file() or not adapter.is_file():
+        missing = manifest.name if not manifest.is_file() else adapter.name
+        raise DataError(f"{folder}: not a whole checkpoint, {missing} is missing; train the arm again")
+    checkpoint = read_model(manifest, Checkpoint, "train the arm again with this unimoe")
+    expected = {adapter: checkpoint.adapter_hash, folder / ADAPTER_SETTINGS: checkpoint.settings_hash}
+    for path, content in expected.items():
+        if content is not None and hash_file(path) != content:
+            raise DataError(f"{path}: content differs from its manifest (damaged or replaced); train the arm again")
+    return checkpoint

@@ -1,0 +1,279 @@
+"""The input of a comparison: datasets with their judgments, systems with their runs, from files or dictionaries."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import TypeAlias
+
+from unimoe.core.errors import DataError, UsageError, did_you_mean
+from unimoe.core.grouping import natural_key
+from unimoe.core.io import hash_file, hash_json
+from unimoe.core.limits import name_problem, shortened
+from unimoe.core.trec import Qrels, Run, read_qrels, text_lines
+from unimoe.data.collection_card import describe_qrels
+from unimoe.metrics import checked_level, whole_grades
+
+RunContent: TypeAlias = Path | Mapping[str, Mapping[str, float]]
+QrelsContent: TypeAlias = Path | Mapping[str, Mapping[str, int]]
+
+PLACE = "{dataset}"  # what a pattern holds in place of a dataset's name
+
+_WILDCARD = re.compile(r"[*?\[]")
+_WILDCARDS = re.compile(r"(\*+|\?|\[[^\]]*\])")
+_ANY = ".*"  # what a star matches, as a regular expression
+_EXTENSIONS = re.compile(r"(\.(trec|run|res|txt|tsv))?(\.gz)?$")
+
+
+Named: TypeAlias = tuple[int, str]  # place of a pattern, and a file that matches it without the dataset's name
+
+
+@dataclass(frozen=True)
+class Judgments:
+    """The judgments of one dataset."""
+
+    dataset: str
+    name: str  # as messages call the judgments: the path of a file
+    qrels: Qrels
+    content_hash: str
+    level: int  # the lowest grade that binary measures count as relevant
+    stated: int | None  # the level that the user or the file's own description states
+    texts: Mapping[str, str] | None = None  # of queries; None where none are given
+
+
+@dataclass(frozen=True)
+class RunSource:
+    """One run, which is one seed of a system on a dataset."""
+
+    system: str
+    judged: Judgments
+    seed: int  # counted from 0 in the order given
+    name: str  # as messages call it: the path of a file
+    content: RunContent
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """One system as a command line names it."""
+
+    option: str  # that it was given to, for messages
+    name: str | None  # of the system; None where none is given
+    path: str  # a file or a pattern of files, with ``{dataset}`` where the name of a dataset is
+
+    @classmethod
+    def parse(cls, option: str, text: str) -> Pattern:
+        """Take ``[NAME=]PATTERN`` apart; a path may hold ``=`` too."""
+        name, equals, path = text.partition("=")
+        if not equals or re.search(r"[/\\*?]", name) or Path(text).is_file():
+            return cls(option, None, text)
+        if not name or not path:
+            raise UsageError(f"{option} {text}: write NAME=PATTERN, or a pattern alone")
+        return cls(option, name, path)
+
+    @property
+    def names(self) -> list[str]:
+        """What the system may be called, shortest first: the file's name without seed, then with its folders."""
+        if self.name is not None:
+            return [self.name]
+        parts = [_without_seed(part) for part in Path(_EXTENSIONS.sub("", self.path)).parts]
+        kept = [part for part in parts if part]
+        return ["-".join(kept[start:]) for start in range(len(kept) - 1, -1, -1)] or ["system"]
+
+    def files(self, dataset: str) -> list[Path]:
+        """Return the files of one dataset, in the order of the numbers in their names; a DataError where none match."""
+        plain = Path(self.path.replace(PLACE, dataset))
+        if plain.is_file() or not _WILDCARD.search(self.path):
+            return [plain]
+        once = re.sub(r"(\*\*/)+", "**/", self.path)  # glob goes through all folders again for each
+        found = glob.glob(once.replace(PLACE, glob.escape(dataset)), recursive=True)  # noqa: PTH207 - any root
+        files = [Path(path) for path in found if Path(path).is_file()]
+        if not files:
+            raise DataError(f"{self.option} {plain}: no file matches; check the pattern, and quote it from the shell")
+        return sorted(files, key=natural_key)
+
+    def template(self, path: Path, dataset: str) -> str:
+        """Return the path of one of the files with ``{dataset}`` where the name of the dataset is."""
+        expressions = map(_expression, _WILDCARDS.split(str(Path(self.path))))
+        named = "".join(expressions).replace(re.escape(PLACE), f"({re.escape(dataset)})")
+        # What a star matched is not tried again for the next one, as in fnmatch, or thirty stars would take years.
+        first, *texts = named.split(_ANY)
+        texts[:-1] = [f"(?>{_ANY}?{text})" for text in texts[:-1]]
+        texts[-1:] = [f"{_ANY}{text}" for text in texts[-1:]]
+        found = re.fullmatch("".join([first, *texts]), str(path))
+        if not found:
+            return str(path)
+        spans = [found.span(group) for group in range(1, found.re.groups + 1)]
+        ends = [0, *(end for _, end in spans)]
+        starts = [*(start for start, _ in spans), len(found[0])]
+        return PLACE.join(found[0][end:start] for end, start in zip(ends, starts, strict=True))
+
+
+def judgments(content: QrelsContent, dataset: str | None = None, level: int | None = None) -> Judgments:
+    """Read the judgments of a dataset; its name and level are by default those stated of the file, else its stem and 1.
+
+    Raises:
+        UsageError: a level below 1.
+        DataError: the file is missing, malformed or empty.
+    """
+    if level is not None:
+        checked_level(level, "--relevance-level")
+    if isinstance(content, Path):
+        described = describe_qrels(content)
+        qrels, name, content_hash = read_qrels(content), str(content), hash_file(content)
+        dataset = dataset or described.name or Path(content.name.removesuffix(".gz")).stem
+        level = level or described.relevance_level
+    else:
+        qrels = whole_grades(content)
+        name, content_hash = f"qrels of {dataset or 'the dataset'}", hash_json(qrels)
+    refuse_empty(name, qrels)
+    if problem := name_problem(dataset or "dataset"):
+        raise UsageError(f"a dataset cannot be named {shortened(str(dataset))!r}, which {problem}; give --dataset NAME")
+    return Judgments(dataset or "dataset", name, qrels, content_hash, level or 1, level)
+
+
+def refuse_empty(name: str, content: Qrels | Run) -> None:
+    """Refuse a run or qrels without a line."""
+    if not content:
+        raise DataError(f"{name}: no line in it; there is nothing to score")
+
+
+def read_queries(path: Path) -> dict[str, str]:
+    """Read query texts from lines of ``qid TAB text``; a line of another shape or a second text is a DataError."""
+    texts: dict[str, str] = {}
+    for number, line in text_lines(path):
+        query_id, _, text = (part.strip() for part in line.partition("\t"))
+        if "\t" not in line or not query_id or not text:
+            raise DataError(f"{path}:{number}: not a line of query id, tab, text; write one such line for each query")
+        if texts.setdefault(query_id, text) != text:
+            raise DataError(f"{path}:{number}: query {query_id!r} has two texts; remove one of them")
+    return texts
+
+
+def select_datasets(qrels: Path | None, given: Sequence[str], level: int | None) -> list[Judgments]:
+    """Read the judgments that ``--qrels`` and ``--dataset`` name; a UsageError where the two contradict each other."""
+    if qrels is None and not given:
+        raise UsageError("no judgments; give --qrels FILE, or --dataset NAME=FILE for each of several datasets")
+    if qrels is not None:
+        if len(given) > 1:
+            raise UsageError("--qrels holds the judgments of one dataset; with several give --dataset NAME=QRELS each")
+        if given and "=" in given[0]:
+            raise UsageError(f"--dataset {given[0]}: --qrels names the judgments already; give one of the two")
+        return [judgments(qrels, given[0] if given else None, level)]
+    patterns = [Pattern.parse("--dataset", text) for text in given]
+    found = [judgments(Path(pattern.path), pattern.name, level) for pattern in patterns]
+    _refuse_equal("dataset", [judged.dataset for judged in found], "--dataset NAME=QRELS")
+    return found
+
+
+def select_runs(
+    patterns: Mapping[str, Sequence[Pattern]], datasets: Sequence[Judgments], *, in_order: bool = False
+) -> list[RunSource]:
+    """Find the run files of each system on each dataset, ordered by name, or as given where their seeds pair.
+
+    A pattern for several datasets says where their name is, else it is a UsageError; one without a file is a DataError.
+    """
+    found = []
+    for system, of_system in patterns.items():
+        for pattern in of_system:
+            if len(datasets) > 1 and PLACE not in pattern.path:
+                raise UsageError(
+                    f"{pattern.option} {pattern.path}: the same files for {len(datasets)} datasets; write {PLACE} "
+                    "where the dataset's name is"
+                )
+        files = []
+        for judged in datasets:
+            here = [
+                (path, (place, pattern.template(path, judged.dataset)))
+                for place, pattern in enumerate(of_system)
+                for path in pattern.files(judged.dataset)
+            ]
+            files.append(here if in_order else sorted(here, key=lambda file: natural_key(file[0])))
+        for judged, here, seeds in zip(datasets, files, _seeds(files, in_order=in_order), strict=True):
+            found += [RunSource(system, judged, s, str(path), path) for (path, _), s in zip(here, seeds, strict=True)]
+    return found
+
+
+def _seeds(files: Sequence[Sequence[tuple[Path, Named]]], *, in_order: bool) -> list[Sequence[int]]:
+    """Return the seed of each file of each dataset: files that differ in the dataset alone are of one training.
+
+    Where no two datasets share a name, each file is a training of its own, and seeds count on over the datasets.
+    """
+    runs = [[run for _, run in of_dataset] for of_dataset in files]
+    ends = list(accumulate(map(len, runs)))
+    if len(set().union(*runs)) == ends[-1]:
+        return [range(end - len(of_dataset), end) for of_dataset, end in zip(runs, ends, strict=True)]
+    every = {run for of_dataset in runs for run in of_dataset}
+    order = sorted(every, key=lambda run: (run[0] if in_order else 0, natural_key(run[1]), run[0]))
+    return [[order.index(run) for run in of_dataset] for of_dataset in runs]
+
+
+def select_keys(keys: Sequence[str], names: Sequence[str]) -> set[str]:
+    """Return those of some ``task/dataset`` keys that names of datasets, or whole keys, mean; all without names."""
+    datasets = {key: key.partition("/")[2] for key in keys}
+    chosen = {name: {key for key, dataset in datasets.items() if name in (key, dataset)} for name in names}
+    for name, meant in chosen.items():
+        if not meant:
+            hint = did_you_mean(name, datasets.values())
+            raise UsageError(f"--dataset {name}: no such results{hint}; there is {', '.join(keys)}")
+    return set().union(*chosen.values()) if names else set(keys)
+
+
+def two_arms(names: tuple[str, str], specialist: Sequence[str], joint: Sequence[str]) -> dict[str, list[Pattern]]:
+    """Return the files of a specialist and a joint model by their names; a UsageError where one has none."""
+    if names[0] == names[1]:
+        raise UsageError(f"both arms are named {names[0]!r}; give --specialist-name or --joint-name")
+    arms = {}
+    for name, option, files in zip(names, ("--specialist", "--joint"), (specialist, joint), strict=True):
+        if not files:
+            raise UsageError(f"no run file of {name}; give one per seed to {option}")
+        _refuse_unusable(name)
+        arms[name] = [Pattern(option, None, text) for text in files]
+    return arms
+
+
+def name_systems(patterns: Sequence[Pattern]) -> dict[str, list[Pattern]]:
+    """Return each system under a unique name: folders are added to names of files until they differ.
+
+    Two systems of one given name, or a name that a folder cannot have, are a UsageError.
+    """
+    depths = [0] * len(patterns)
+    while True:
+        names = [pattern.names[depth] for pattern, depth in zip(patterns, depths, strict=True)]
+        equal = [i for i, name in enumerate(names) if names.count(name) > 1]
+        more = [i for i in equal if depths[i] + 1 < len(patterns[i].names)]
+        if not more:
+            break
+        for i in more:
+            depths[i] += 1
+    _refuse_equal("system", names, "NAME=PATTERN")
+    for name in names:
+        _refuse_unusable(name)
+    return {name: [pattern] for name, pattern in zip(names, patterns, strict=True)}
+
+
+def _refuse_unusable(name: str) -> None:
+    """Refuse a system's name that its folder cannot have: empty, hidden, with a separator, or the analysis's own."""
+    problem = name_problem(name, is_folder=True) or ("is the analysis's own" if name == "analysis" else None)
+    if problem:
+        raise UsageError(f"a system cannot be named {shortened(name)!r}, which {problem}; choose another name")
+
+
+def _expression(part: str) -> str:
+    """Return a wildcard as a regular expression that matches what it does and more; other text as it is."""
+    return _ANY if part[:1] == "*" else "." if part[:1] in ("?", "[") else re.escape(part)
+
+
+def _without_seed(part: str) -> str:
+    """Return a part of a pattern without wildcards and the dataset's place, and what only introduced them."""
+    part = re.sub(r"[-_.]*(?:seed|run|fold)?[-_.]*(?:\*+|\?+|\[[^\]]*\])+", "", part.replace(PLACE, ""))
+    return re.sub(r"[-_. ]{2,}", "-", part).strip("-_. /\\")
+
+
+def _refuse_equal(what: str, names: Sequence[str], mend: str) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"two {what}s are named {twice!r}; name them apart with {mend}")

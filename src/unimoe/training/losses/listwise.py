@@ -1,0 +1,119 @@
+"""A ranking loss by name over lists of scores, with checks and mends around sentence-transformers' formulas.
+
+What is mended: a loss that is 0 stays part of the graph (theirs is detached, which stops processes that train
+together); scores that are not finite give a loss that is not (LambdaLoss would hide them); labels are sorted stably,
+equal ones shuffled at every step where asked; an order that contradicts the labels is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unimoe.config.losses import LOSSES, LossConfig
+from unimoe.core.errors import DataError, InputError
+from unimoe.training.losses.sampling import Chance
+
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"Identity": nn.Identity, "Sigmoid": nn.Sigmoid, "Tanh": nn.Tanh}
+
+
+class ListwiseLoss(nn.Module):
+    """A loss over the scores of several lists of documents.
+
+    Args:
+        config: name and options; ``mini_batch_size`` is not read, since the scores exist already.
+        generator: shuffles equal labels, and draws what a sampled loss needs; by default torch's, which trainers seed
+            and restore.
+        discount: for PListMLE, weights by a function of ranks instead of by name.
+    """
+
+    def __init__(
+        self,
+        config: LossConfig,
+        *,
+        generator: torch.Generator | None = None,
+        discount: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        self.config, self._loss = config, LOSSES[config.name]
+        self._generator = generator
+        self._function = self._loss.function if discount is None else partial(self._loss.function, discount=discount)
+        self._activation = _ACTIVATIONS[config.activation]()
+        self._custom = discount is not None
+
+    def forward(self, scores: Sequence[Tensor], labels: Sequence[Tensor], progress: float = 0.0) -> Tensor:
+        """Return the loss, a scalar that depends on the scores whatever its value.
+
+        Args:
+            scores: logits, one tensor ``(n_i,)`` per list.
+            labels: the same shapes, larger is better; for ``yes_no`` between 0 and 1.
+            progress: of the training, 0 at its first step and 1 at its last, for options that change with it.
+
+        Raises:
+            DataError: no list.
+            InputError: the index of a list that has no document, as many labels as not documents, a label that is not
+                finite or that the loss cannot take, or labels that rise where their order is to be respected.
+        """
+        _refuse_malformed(scores, labels)
+        scores = [row.float() for row in scores]
+        labels = [row.to(scores[0].device).float() for row in labels]
+        if self._loss.in_order:
+            orders = [self._order(index, row) for index, row in enumerate(labels)]
+            scores = [row[order] for row, order in zip(scores, orders, strict=True)]
+            labels = [row[order] for row, order in zip(labels, orders, strict=True)]
+        chance = (Chance(self._generator, progress),) if self._loss.samples else ()
+        found: Tensor = self._function([self._activation(row) for row in scores], labels, self.config, *chance)
+        # The added 0 keeps the loss in the graph where every list is of one document or in perfect order, and is NaN
+        # where a score is not finite.
+        return found + 0.0 * torch.cat(scores).sum()
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """Return the name and the options that the loss reads, for model cards."""
+        config = {"name": self.config.name, **self.config.used_by(self.config.name)}
+        if self._custom:
+            config["rank_discount"] = "custom"
+        return config
+
+    @property
+    def citation(self) -> str:
+        """Return the BibTeX of the paper the loss comes from."""
+        return self._loss.citation().strip()
+
+    def _order(self, index: int, labels: Tensor) -> Tensor:
+        """Return the places of a list's documents, the best first."""
+        if self.config.respect_input_order:
+            if (labels[1:] > labels[:-1]).any():
+                raise InputError(
+                    index,
+                    "labels rise along the list, and respect_input_order teaches its order; sort the documents by "
+                    "label, or set respect_input_order: false",
+                )
+            return torch.arange(len(labels), device=labels.device)
+        if self.config.ties == "keep":
+            return labels.argsort(descending=True, stable=True)
+        shuffled = torch.randperm(len(labels), generator=self._generator).to(labels.device)
+        return shuffled[labels[shuffled].argsort(descending=True, stable=True)]
+
+
+def loss_card(config: LossConfig) -> dict[str, Any]:
+    """Return what a model card says of a loss: ``{"config": name and options, "citation": BibTeX}``."""
+    loss = ListwiseLoss(config)
+    return {"config": loss.get_config_dict(), "citation": loss.citation}
+
+
+def _refuse_malformed(scores: Sequence[Tensor], labels: Sequence[Tensor]) -> None:
+    if not scores:
+        raise DataError("an empty batch: a ranking loss needs at least one list of documents")
+    if len(scores) != len(labels):
+        raise DataError(f"{len(scores)} lists of scores, {len(labels)} lists of labels; give as many")
+    for index, (row, given) in enumerate(zip(scores, labels, strict=True)):
+        if row.dim() != 1 or not len(row):
+            raise InputError(index, "a list without documents; leave it out")
+        if row.shape != given.shape:
+            raise InputError(index, f"{len(row)} documents, {len(given)} labels; give one label per document")
+        if not given.isfinite().all():
+            raise InputError(index, "a label is not finite; labels are numbers, larger is better")

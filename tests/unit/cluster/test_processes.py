@@ -1,0 +1,128 @@
+"""Processes that score together: each its share, sums in all of them, and none waited for in vain."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+import torch
+from support.ports import free_port
+from torch import distributed
+
+from unimoe.cluster import processes
+from unimoe.cluster.processes import ALONE, Processes, joined_processes
+from unimoe.core.errors import UsageError
+
+# Two processes, as torchrun would start them; forked, so that torch is imported once. Each prints what it got.
+TOGETHER = """
+import json, os, torch
+from unimoe.cluster.processes import joined_processes
+
+os.environ["RANK"] = "1" if os.fork() == 0 else "0"
+with joined_processes() as here:
+    gaps = torch.zeros(3)
+    gaps[here.rank] = 0.1 + here.rank
+    total = here.total(gaps).tolist()
+    says = [here.leader_says(here.leads), here.leader_says(not here.leads), here.leader_says(True)]
+    dtype = here.leaders_dtype(torch.bfloat16 if here.leads else torch.float32)
+    messages = (b"text\\x00\\xff", b"", bytes(70000))
+    told = [here.broadcast(message if here.leads else b"") == message for message in messages]
+    said = [[own.hex() for own in here.gather(b"ab" * here.rank)], [own.hex() for own in here.gather(b"")]]
+    found = json.dumps([here.rank, here.size, here.leads, total, [*says, str(dtype)], told, said])
+os.write(1, f"{found}\\n".encode())
+"""
+
+# Libraries are imported while the processes work together, and may keep what they find of them.
+LEAVING = """
+import os, time
+from contextlib import suppress
+from pathlib import Path
+from unimoe.cluster.processes import joined_processes
+
+def threads():
+    names = []
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended
+            names.append((thread / "comm").read_text())
+    return sum("gloo" in name for name in names)
+
+os.environ["RANK"] = "1" if os.fork() == 0 else "0"
+with joined_processes() as here:
+    import peft, sentence_transformers, torch.distributed.nn.functional
+    here.gather(b"done")
+    before = threads()
+deadline = time.monotonic() + 20  # the system forgets a thread a moment after it has been joined
+while threads() and time.monotonic() < deadline:
+    time.sleep(0.01)
+os.write(1, f"{before > 0} {threads()}\\n".encode())
+"""
+
+
+def announced(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """The environment that torchrun gives to the first of ``size`` processes."""
+    values = {"WORLD_SIZE": size, "RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    for name, value in values.items():
+        monkeypatch.setenv(name, str(value))
+
+
+class TestShare:
+    @pytest.mark.parametrize("size", [1, 2, 3, 8])
+    def test_every_item_belongs_to_one_process(self, size: int) -> None:
+        shares = [Processes(rank, size).share(range(7)) for rank in range(size)]
+        assert sorted(item for share in shares for item in share) == list(range(7))
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+    def test_the_first_leads(self) -> None:
+        assert [Processes(rank, 3).leads for rank in range(3)] == [True, False, False]
+
+
+class TestAlone:
+    def test_a_process_alone_has_all_and_answers_itself(self) -> None:
+        values = torch.tensor([0.1, 0.2])
+        assert ALONE.total(values).tolist() == values.tolist()
+        assert (ALONE.leader_says(True), ALONE.leader_says(False)) == (True, False)
+        assert (ALONE.broadcast(b"own"), ALONE.gather(b"own")) == (b"own", [b"own"])
+
+    @pytest.mark.parametrize("size", [None, "1"])
+    def test_without_torchrun_nothing_is_joined(self, monkeypatch: pytest.MonkeyPatch, size: str | None) -> None:
+        monkeypatch.delenv("WORLD_SIZE", raising=False)
+        if size:
+            monkeypatch.setenv("WORLD_SIZE", size)
+        with joined_processes() as here:
+            assert here == ALONE
+            assert not distributed.is_initialized()
+
+
+class TestJoined:
+    def test_two_processes_sum_and_follow_the_leader(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        announced(monkeypatch, 2)
+        done = subprocess.run([sys.executable, "-c", TOGETHER], capture_output=True, text=True, timeout=600, check=True)
+        total = torch.tensor([0.1, 1.1, 0.0]).tolist()
+        assert sorted(map(json.loads, done.stdout.splitlines())) == [
+            [rank, 2, rank == 0, total, [True, False, True, "torch.bfloat16"], [True] * 3, said]
+            for rank, said in enumerate([[["", b"ab".hex()], ["", ""]], [[], []]])
+        ]
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="reads the threads of a process from /proc")
+    def test_no_thread_outlives_the_group(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        announced(monkeypatch, 2)
+        done = subprocess.run([sys.executable, "-c", LEAVING], capture_output=True, text=True, timeout=600, check=True)
+        assert done.stdout.splitlines() == ["True 0"] * 2
+
+    def test_fewer_than_announced_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        announced(monkeypatch, 2)
+        monkeypatch.setattr(processes, "_ARRIVAL", timedelta(seconds=5))
+        refusal = r"announces 2 processes, .* 1/2 clients joined.* start them with torchrun"
+        with pytest.raises(UsageError, match=refusal), joined_processes():
+            pass
+        assert not distributed.is_initialized()
+
+    def test_a_size_without_the_rest_of_torchruns_environment_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        with pytest.raises(UsageError, match=r"announces 2 processes, .* RANK expected"), joined_processes():
+            pass

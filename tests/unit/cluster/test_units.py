@@ -1,0 +1,247 @@
+"""Finished units in a store: whole or not there, whatever happens to the store meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unimoe.cluster import units
+from unimoe.cluster.units import UnitStore
+from unimoe.core.errors import UsageError
+
+BODY = b"\x00numbers\n" * 50
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> UnitStore:
+    return UnitStore(str(tmp_path / "store"))
+
+
+def damages() -> list[Any]:
+    def flipped(content: bytes) -> bytes:
+        return content[:-5] + bytes([content[-5] ^ 1]) + content[-4:]
+
+    kinds: dict[str, Callable[[bytes], bytes]] = {
+        "empty": lambda content: b"",
+        "cut": lambda content: content[: len(content) // 2],
+        "cut in its checksum": lambda content: content[:20],
+        "without its last byte": lambda content: content[:-1],
+        "longer": lambda content: content + b"\n",
+        "a flipped bit": flipped,
+        "of another unit": lambda content: content.partition(b"\n")[0] + b"\nother",
+        "zeros, as after a power cut": lambda content: bytes(len(content)),
+    }
+    return [pytest.param(damage, id=name) for name, damage in kinds.items()]
+
+
+class TestFolder:
+    def test_what_is_written_is_read_by_others(self, store: UnitStore) -> None:
+        store.write("units/a", "key", BODY)
+        other = UnitStore(store.url)
+        assert other.read("units/a", "key") == BODY
+        assert other.read("units/a", "other") is None
+        assert (other.keys("units/a"), other.keys("units/b")) == ({"key"}, set())
+
+    @given(st.binary(max_size=200))
+    def test_any_bytes_come_back(self, body: bytes) -> None:
+        store = UnitStore("memory://any")
+        store.write("units", "key", body)
+        assert store.read("units", "key") == body
+
+    def test_json_comes_back(self, store: UnitStore) -> None:
+        value = {"lone surrogate": "\ud83d", "numbers": [1, 0.1, None]}
+        store.write_json("drivers", "one", value)
+        assert store.read_json("drivers", "one") == value
+        assert store.read_json("drivers", "two") is None
+
+    @pytest.mark.parametrize("damage", damages())
+    def test_a_damaged_object_is_as_none(self, store: UnitStore, damage: Callable[[bytes], bytes]) -> None:
+        store.write("units", "key", BODY)
+        path = Path(store.url, "units", "key")
+        path.write_bytes(damage(path.read_bytes()))
+        assert store.read("units", "key") is None
+        store.write("units", "key", BODY)
+        assert store.read("units", "key") == BODY
+
+    def test_what_a_killed_writer_left_is_no_unit(self, store: UnitStore) -> None:
+        store.write("units", "key", BODY)
+        Path(store.url, "units", ".key.x1.tmp").write_bytes(b"half")
+        assert store.keys("units") == {"key"}
+
+    def test_two_writers_and_a_reader_see_whole_objects_alone(self, store: UnitStore) -> None:
+        ends, seen = threading.Event(), set[bytes | None]()
+        bodies = [bytes([letter]) * 20_000 for letter in b"xy"]
+
+        def write(body: bytes) -> None:
+            while not ends.is_set():
+                store.write("units", "key", body)
+
+        writers = [threading.Thread(target=write, args=(body,)) for body in bodies]
+        for writer in writers:
+            writer.start()
+        try:
+            for _ in range(300):
+                seen.add(store.read("units", "key"))
+                assert store.keys("units") <= {"key"}
+        finally:
+            ends.set()
+            for writer in writers:
+                writer.join()
+        assert seen <= {None, *bodies}
+        assert store.read("units", "key") in bodies
+
+    @pytest.mark.parametrize(
+        ("number", "words"),
+        [
+            (errno.ENOSPC, "free room there, or give another --store"),
+            (errno.EDQUOT, "free room there, or give another --store"),
+            (errno.EACCES, "allow this user to read and write there, or give another --store"),
+            (errno.EROFS, "allow this user to read and write there, or give another --store"),
+        ],
+    )
+    @pytest.mark.parametrize("place", ["tempfile.mkstemp", "Path.write_bytes", "Path.mkdir", "os.fsync"])
+    def test_a_full_disk_and_a_forbidden_folder_are_one_line(
+        self, store: UnitStore, monkeypatch: pytest.MonkeyPatch, number: int, words: str, place: str
+    ) -> None:
+        def fails(*_: Any, **__: Any) -> Any:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(
+            {"Path.write_bytes": "pathlib.Path.write_bytes", "Path.mkdir": "pathlib.Path.mkdir"}.get(place, place),
+            fails,
+        )
+        with pytest.raises(UsageError) as raised:
+            store.write("units", "key", BODY)
+        message = str(raised.value)
+        assert message.startswith(f"{store.url}: ")
+        assert message.endswith(words)
+        assert os.strerror(number) in message
+        monkeypatch.undo()
+        assert store.keys("units") == set()
+
+    def test_a_file_in_place_of_a_folder_is_one_line(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("mine", "utf-8")
+        store = UnitStore(str(tmp_path / "file"))
+        with pytest.raises(UsageError, match=r"file: .*make room for a folder there"):
+            store.write("units", "key", BODY)
+
+    def test_a_folder_in_place_of_a_unit_is_named(self, store: UnitStore) -> None:
+        Path(store.url, "units", "key").mkdir(parents=True)
+        with pytest.raises(UsageError, match="this is a folder"):
+            store.write("units", "key", BODY)
+
+
+class Clock:
+    """Time that passes while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now, self.pauses = 0.0, list[float]()
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.pauses.append(seconds)
+
+
+class Flaky(MemoryFileSystem):  # type: ignore[misc] # fsspec has no types
+    """A bucket that is out of reach until some time."""
+
+    protocol = "flaky"
+    cachable = False
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    clock = Clock()
+    answers_from = 0.0
+    error: Exception = ConnectionError("no route")
+
+    def _reach(self) -> None:
+        if self.clock.now < self.answers_from:
+            raise self.error
+
+    def cat_file(self, path: str, *arguments: Any, **options: Any) -> Any:
+        self._reach()
+        return super().cat_file(path, *arguments, **options)
+
+    def pipe_file(self, path: str, value: bytes, *arguments: Any, **options: Any) -> Any:
+        self._reach()
+        return super().pipe_file(path, value, *arguments, **options)
+
+    def ls(self, path: str, *arguments: Any, **options: Any) -> Any:
+        self._reach()
+        return super().ls(path, *arguments, **options)
+
+
+@pytest.fixture
+def flaky(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Flaky]]:
+    fsspec.register_implementation("flaky", Flaky, clobber=True)
+    monkeypatch.setattr(Flaky, "store", {})
+    monkeypatch.setattr(Flaky, "clock", Clock())
+    monkeypatch.setattr(units, "time", Flaky.clock)
+    yield Flaky
+    Flaky.answers_from, Flaky.error = 0.0, ConnectionError("no route")
+
+
+class TestOutOfReach:
+    @pytest.mark.parametrize("seconds", [0.4, 60, 500])
+    def test_a_store_that_comes_back_is_waited_for(self, flaky: type[Flaky], seconds: float) -> None:
+        store = UnitStore("flaky://bucket")
+        flaky.answers_from = seconds
+        store.write("units", "key", BODY)
+        assert flaky.clock.now >= seconds
+        flaky.answers_from = flaky.clock.now + seconds
+        assert store.read("units", "key") == BODY
+        flaky.answers_from = flaky.clock.now + seconds
+        assert store.keys("units") == {"key"}
+        assert max(flaky.clock.pauses) <= 30
+
+    def test_patience_ends_with_what_to_do(self, flaky: type[Flaky]) -> None:
+        flaky.answers_from = 1e9
+        with pytest.raises(UsageError, match=r"^flaky://bucket: out of reach for 600 s \(ConnectionError: no route\)"):
+            UnitStore("flaky://bucket").write("units", "key", BODY)
+        assert 500 < flaky.clock.now <= 600
+
+    @pytest.mark.parametrize(
+        ("error", "words"),
+        [
+            (PermissionError("Access Denied"), "allow this user to read and write there"),
+            (type("NoCredentialsError", (Exception,), {})("Unable to locate credentials"), "set the keys"),
+        ],
+    )
+    def test_what_does_not_pass_is_not_waited_for(self, flaky: type[Flaky], error: Exception, words: str) -> None:
+        flaky.answers_from, flaky.error = 1e9, error
+        with pytest.raises(UsageError, match=words):
+            UnitStore("flaky://bucket").keys("units")
+        assert flaky.clock.pauses == []
+
+    def test_a_shared_folder_whose_server_hangs_is_waited_for(
+        self, store: UnitStore, flaky: type[Flaky], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        mkdir = Path.mkdir
+
+        def hangs(path: Path, *arguments: Any, **options: Any) -> None:
+            if flaky.clock.now < 40:
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            mkdir(path, *arguments, **options)
+
+        monkeypatch.setattr(Path, "mkdir", hangs)
+        store.write("units", "key", BODY)
+        assert flaky.clock.now >= 40
+        assert store.read("units", "key") == BODY
+
+
+@pytest.mark.parametrize("url", ["nosuch://bucket/folder", "S4://x"])
+def test_a_url_without_a_client_is_refused_with_what_to_do(url: str) -> None:
+    with pytest.raises(UsageError, match=rf"--store {url}: no client for such a store .*give a folder, s3://"):
+        UnitStore(url)

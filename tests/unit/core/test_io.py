@@ -1,0 +1,302 @@
+"""Files are written whole or not at all, and hashes tell contents apart."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from unimoe.core import io
+from unimoe.core.errors import DataError, UsageError
+
+
+class Interrupted(BaseException):
+    """Stands for Ctrl-C: no ``Exception``, so that no handler for errors swallows it."""
+
+
+@pytest.fixture
+def unwritable(tmp_path: Path) -> Path:
+    """A path no one can write, not even root: it lies below a regular file."""
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
+    return tmp_path / "file" / "folder" / "x.json"
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+class TestAtomicFile:
+    def test_the_file_and_its_folders_appear(self, tmp_path: Path) -> None:
+        path = tmp_path / "a" / "b" / "x.txt"
+        io.write_text(path, "one\ntwo\n")
+        assert path.read_bytes() == b"one\ntwo\n"
+        assert names(path.parent) == ["x.txt"]
+
+    def test_the_old_content_survives_an_interruption_in_the_middle(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.txt"
+        io.write_text(path, "old")
+        with pytest.raises(Interrupted), io.atomic_path(path) as temporary:  # noqa: PT012 - the block is the test
+            temporary.write_text("half of the n", encoding="utf-8")
+            assert path.read_text(encoding="utf-8") == "old"
+            raise Interrupted
+        assert path.read_text(encoding="utf-8") == "old"
+        assert names(tmp_path) == ["x.txt"]
+
+    def test_others_may_read_what_the_umask_allows(self, tmp_path: Path) -> None:
+        mask = os.umask(0o022)
+        try:
+            io.write_text(tmp_path / "x.txt", "text")
+        finally:
+            os.umask(mask)
+        assert (tmp_path / "x.txt").stat().st_mode & 0o777 == 0o644
+
+    def test_a_path_below_a_file_is_a_usage_error(self, unwritable: Path) -> None:
+        with pytest.raises(UsageError, match=r"cannot create this folder \(Not a directory\); choose one"):
+            io.write_text(unwritable, "text")
+
+    def test_a_full_disk_is_a_usage_error_that_leaves_the_old_content(self, tmp_path: Path) -> None:
+        path = tmp_path / "file.json"
+        io.write_json(path, 1)
+        with pytest.raises(UsageError, match=r"file\.json: cannot be written .*; free room"), io.atomic_path(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        assert [io.read_json(place) for place in tmp_path.iterdir()] == [1]
+
+    def test_a_folder_in_the_way_is_a_usage_error(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match="this is a folder, and a file is to be written here"):
+            io.write_text(tmp_path, "text")
+
+
+class TestAtomicFolder:
+    def test_a_folder_takes_the_place_of_the_old_one_whole(self, tmp_path: Path) -> None:
+        path = tmp_path / "checkpoint"
+        for name in ("old", "new"):
+            with io.atomic_dir(path) as temporary:
+                io.write_text(temporary / "deep" / name, name)
+        assert names(path / "deep") == ["new"]
+        assert names(tmp_path) == ["checkpoint"]
+
+    def test_the_old_folder_survives_an_interruption(self, tmp_path: Path) -> None:
+        path = tmp_path / "checkpoint"
+        with io.atomic_dir(path) as temporary:
+            (temporary / "weights").write_text("old", encoding="utf-8")
+        with pytest.raises(Interrupted), io.atomic_dir(path) as temporary:  # noqa: PT012 - the block is the test
+            (temporary / "weights").write_text("ne", encoding="utf-8")
+            raise Interrupted
+        assert (path / "weights").read_text(encoding="utf-8") == "old"
+        assert names(tmp_path) == ["checkpoint"]
+
+    def test_the_old_folder_is_never_seen_half_deleted(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = tmp_path / "checkpoint"
+        path.mkdir()
+        (path / "weights").write_text("old", encoding="utf-8")
+
+        def refuse(folder: Path, ignore_errors: bool = False) -> None:
+            assert Path(folder) != path, "deleted in its place"
+
+        monkeypatch.setattr("unimoe.core.io.shutil.rmtree", refuse)
+        with io.atomic_dir(path) as temporary:
+            (temporary / "weights").write_text("new", encoding="utf-8")
+        assert (path / "weights").read_text(encoding="utf-8") == "new"
+
+    def test_a_file_in_the_way_stays(self, tmp_path: Path, unwritable: Path) -> None:
+        with (
+            pytest.raises(UsageError, match="this is a file, and a folder is to be written here"),
+            io.atomic_dir(tmp_path / "file"),
+        ):
+            pass
+        assert (tmp_path / "file").read_text(encoding="utf-8") == "in the way"
+
+    def test_a_path_below_a_file_is_a_usage_error(self, unwritable: Path) -> None:
+        with pytest.raises(UsageError, match="cannot create this folder"), io.atomic_dir(unwritable):
+            pass
+
+
+class TestJson:
+    def test_round_trip_keeps_text_and_order(self, tmp_path: Path) -> None:
+        value = {"b": [1, 2.5, None, True], "a": "한국어\u2028"}
+        io.write_json(tmp_path / "x.json", value)
+        assert list(io.read_json(tmp_path / "x.json").items()) == list(value.items())
+        assert "한국어" in (tmp_path / "x.json").read_text(encoding="utf-8")
+
+    def test_half_a_surrogate_pair_is_escaped(self, tmp_path: Path) -> None:
+        io.write_json(tmp_path / "x.json", {"query": "한 \ud800"})
+        assert io.read_json(tmp_path / "x.json") == {"query": "한 \ud800"}
+
+    @pytest.mark.parametrize("number", [float("nan"), float("inf")])
+    def test_what_is_not_json_is_not_written(self, tmp_path: Path, number: float) -> None:
+        io.write_json(tmp_path / "x.json", {"score": 1})
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            io.write_json(tmp_path / "x.json", {"score": number})
+        assert io.read_json(tmp_path / "x.json") == {"score": 1}
+
+    def test_a_byte_order_mark_is_allowed(self, tmp_path: Path) -> None:
+        (tmp_path / "x.json").write_bytes(b"\xef\xbb\xbf{}")
+        assert io.read_json(tmp_path / "x.json") == {}
+
+    @pytest.mark.parametrize("content", [b"", b'{"a": 1', b"\xff\xfe"])
+    def test_a_broken_file_says_what_to_do(self, tmp_path: Path, content: bytes) -> None:
+        (tmp_path / "x.json").write_bytes(content)
+        with pytest.raises(DataError, match=r"x\.json: not valid JSON .*delete it and run again"):
+            io.read_json(tmp_path / "x.json")
+
+    def test_an_absent_file_and_a_folder_are_data_errors(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"x\.json: no such file"):
+            io.read_json(tmp_path / "x.json")
+        with pytest.raises(DataError, match=r"cannot be read \(Is a directory\)"):
+            io.read_json(tmp_path)
+
+    def test_lines_are_appended(self, tmp_path: Path) -> None:
+        log = tmp_path / "logs" / "train.jsonl"
+        for step in range(3):
+            io.append_jsonl(log, {"step": step, "note": "a\nb"})
+        lines = log.read_text(encoding="utf-8").splitlines()
+        assert [json.loads(line)["step"] for line in lines] == [0, 1, 2]
+
+
+class TestHashes:
+    def test_parts_do_not_run_together(self) -> None:
+        hashes = {io.hash_parts(parts) for parts in (["ab", "c"], ["a", "bc"], ["abc"], ["abc", ""], ["", "abc"], [])}
+        assert len(hashes) == 6
+
+    def test_text_is_hashed_as_utf8(self) -> None:
+        assert io.hash_parts(["é"]) == io.hash_parts(["é".encode()])
+        assert io.hash_parts(["\ud800"]) != io.hash_parts(["\ud801"])
+
+    def test_the_length_is_fixed(self, tmp_path: Path) -> None:
+        (tmp_path / "x").write_bytes(b"abc")
+        # SHA-256 of "abc", the first 16 hexadecimal digits
+        assert io.hash_file(tmp_path / "x") == "ba7816bf8f01cfea"
+        assert len(io.hash_parts(["abc"])) == len(io.hash_json({})) == io.HASH_LENGTH
+
+    def test_json_is_hashed_by_content_not_by_order(self) -> None:
+        assert io.hash_json({"a": 1, "b": [1, 2]}) == io.hash_json({"b": [1, 2], "a": 1})
+        assert io.hash_json({"b": [1, 2]}) != io.hash_json({"b": [2, 1]})
+
+    def test_an_absent_file_is_a_data_error(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match="no such file"):
+            io.hash_file(tmp_path / "absent")
+
+
+class TestLock:
+    def test_another_process_waits_until_the_block_ends(self, tmp_path: Path) -> None:
+        path = tmp_path / "index"
+        code = (
+            "import sys; from pathlib import Path; from unimoe.core.io import lock\n"
+            "print('ready', flush=True)\n"
+            "with lock(Path(sys.argv[1])): print(Path(sys.argv[1]).read_text())"
+        )
+        with io.lock(path):
+            child = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True)
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+            path.write_text("written under the lock", encoding="utf-8")
+        assert child.communicate()[0] == "written under the lock\n"
+
+    def test_it_is_free_again_after_an_error(self, tmp_path: Path) -> None:
+        with pytest.raises(Interrupted), io.lock(tmp_path / "index"):
+            raise Interrupted
+        with io.lock(tmp_path / "index"):
+            pass
+
+    def test_where_none_can_be_had_is_a_usage_error(self, tmp_path: Path, unwritable: Path) -> None:
+        (tmp_path / ".index.lock").mkdir()
+        with pytest.raises(UsageError, match=r"\.index\.lock: cannot lock"), io.lock(tmp_path / "index"):
+            pass
+        with pytest.raises(UsageError, match="cannot create this folder"), io.lock(unwritable):
+            pass
+
+
+def test_the_cache_can_be_moved(tmp_cache: Path) -> None:
+    folder = io.cache_dir("bm25", "scifact")
+    assert folder == tmp_cache / "bm25" / "scifact"
+    assert folder.is_dir()
+
+
+def test_a_folder_is_created_while_others_remove_its_empty_parent(tmp_path: Path) -> None:
+    parent = tmp_path / "vectors"
+
+    def create_and_remove(name: str) -> None:
+        for _ in range(500):
+            io.ensure_dir(parent / name).rmdir()
+            with suppress(OSError):  # another one has a folder there
+                parent.rmdir()
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(create_and_remove, "abcd"))  # raises what a thread raised
+
+
+def test_a_folder_that_another_process_removes_before_a_file_is_in_it_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensured: list[Path] = []
+
+    def ensure_and_remove_once(path: Path) -> Path:
+        path.mkdir(exist_ok=True)
+        ensured.append(path)
+        if ensured.count(path) == 1:
+            path.rmdir()
+        return path
+
+    monkeypatch.setattr(io, "ensure_dir", ensure_and_remove_once)
+    io.write_text(tmp_path / "one" / "file", "whole")
+    with io.atomic_dir(tmp_path / "two" / "folder"):
+        pass
+    assert (tmp_path / "one" / "file").read_text() == "whole"
+    assert (tmp_path / "two" / "folder").is_dir()
+
+
+def test_what_json_lacks_becomes_null_at_any_depth() -> None:
+    value = {"a": [1.5, float("inf"), {"b": (float("nan"), None, "x", 3)}], "c": True}
+    assert io.finite(value) == {"a": [1.5, None, {"b": [None, None, "x", 3]}], "c": True}
+
+
+def test_what_a_killed_process_left_goes_with_the_next_write(tmp_path: Path) -> None:
+    code = (
+        "import os, sys, pathlib\nfrom unimoe.core.io import atomic_dir, atomic_path\n"
+        "path = pathlib.Path(sys.argv[1])\n"
+        "with atomic_path(path / 'a.json'), atomic_dir(path / 'b'):\n    os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=False)
+    assert len(list(tmp_path.iterdir())) == 2
+    with io.atomic_path(tmp_path / "a.json") as own:  # not that of a process that runs
+        io.write_text(tmp_path / "a.json", "whole")
+        assert own.exists()
+    with io.atomic_dir(tmp_path / "b"):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b"]
+
+
+def test_a_process_killed_between_the_old_folder_and_the_new_leaves_none_behind(tmp_path: Path) -> None:
+    code = (
+        "import os, sys, pathlib\nfrom unimoe.core.io import atomic_dir\n"
+        "path, replace = pathlib.Path(sys.argv[1]), pathlib.Path.replace\n"
+        "pathlib.Path.replace = lambda a, b: os.kill(os.getpid(), 9) if a.suffix == '.tmp' else replace(a, b)\n"
+        "with atomic_dir(path / 'b'):\n    pass"
+    )
+    (tmp_path / "b").mkdir()
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=False)
+    assert [path.suffix for path in sorted(tmp_path.iterdir())] == [".old", ".tmp"]
+    with io.atomic_dir(tmp_path / "b"):
+        pass
+    assert names(tmp_path) == ["b"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs Unix")
+def test_a_dead_process_that_nobody_has_asked_after_is_dead(tmp_path: Path) -> None:
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    try:
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        (tmp_path / f".a.json.{io._writer(child)}.x.tmp").touch()
+        io.write_text(tmp_path / "a.json", "whole")
+        assert names(tmp_path) == ["a.json"]
+    finally:
+        os.waitpid(child, 0)

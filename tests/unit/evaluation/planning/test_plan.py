@@ -1,0 +1,224 @@
+"""A plan counts what can be counted, samples the rest, and measures the speed on questions never seen before."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.experiments import tiny_experiment
+from support.reranking import invented, write_invented
+
+from unimoe.config import Experiment
+from unimoe.data.collection import Collection
+from unimoe.data.mteb_names import find_tasks
+from unimoe.data.mteb_sizes import task_size
+from unimoe.evaluation.planning import plan
+from unimoe.evaluation.planning.dataset import PlannedDataset
+from unimoe.evaluation.planning.plan import print_plan, probe_speed
+from unimoe.evaluation.reranking import shards
+from unimoe.evaluation.reranking.shards import Pair, Reranker
+from unimoe.evaluation.systems.system import System, zero_shot_system
+from unimoe.evaluation.tiers.datasets import chosen_datasets
+from unimoe.models.loader import ModelLoader
+from unimoe.models.token_tree import tree_tokens
+from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.results import Task
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+COLLECTION = invented(documents=40, queries=6, unjudged=1)
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    return tiny_experiment(tmp_path_factory.mktemp("plan"))
+
+
+@pytest.fixture(scope="module")
+def system(experiment: Experiment) -> System:
+    return zero_shot_system(experiment, ModelLoader(experiment, torch.device("cpu"), torch.float32))
+
+
+@pytest.fixture(scope="module")
+def model(system: System) -> UnimodelForExp1:
+    model: UnimodelForExp1 = system.model()
+    return model
+
+
+@pytest.fixture
+def data(experiment: Experiment, tmp_path: Path, tmp_cache: Path) -> PlannedDataset:
+    folder = write_invented(tmp_path / "toy", COLLECTION)
+    return PlannedDataset(chosen_datasets(experiment, [f"path:{folder}"])[0])
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of a token in ten seconds."""
+    monkeypatch.setattr(plan, "probe_speed", lambda model, sequences: 0.1)
+
+
+def planned(
+    capsys: pytest.CaptureFixture[str],
+    system: System,
+    datasets: Sequence[PlannedDataset],
+    tasks: Sequence[Task] = ("reranking",),
+    price: float | None = None,
+) -> list[str]:
+    """The lines of a plan but for the header."""
+    print_plan(system, datasets, tasks, price)
+    return capsys.readouterr().out.splitlines()[1:]
+
+
+def questions(model: UnimodelForExp1, data: PlannedDataset) -> list[list[int]]:
+    """The token ids of all that would be asked."""
+    corpus, queries = COLLECTION.corpus, COLLECTION.queries
+    return model.pair_ids([(queries[q], corpus[d].full_text) for q, found in data.candidates.items() for d in found])
+
+
+def tokens_of(line: str) -> int:
+    return int(line.split()[4].replace(",", ""))
+
+
+@pytest.mark.usefixtures("slow")
+class TestWork:
+    def test_tokens_are_exact_where_the_sample_is_all(
+        self, capsys: pytest.CaptureFixture[str], system: System, model: UnimodelForExp1, data: PlannedDataset
+    ) -> None:
+        line, _ = planned(capsys, system, [data])
+        asked = questions(model, data)
+        tokens = tree_tokens(asked)
+        assert tokens < sum(map(len, asked))
+        assert line.split()[:5] == ["reranking", data.dataset.name, "7", str(len(asked)), f"{tokens:,}"]
+
+    def test_a_sample_comes_close(
+        self,
+        capsys: pytest.CaptureFixture[str],
+        system: System,
+        model: UnimodelForExp1,
+        data: PlannedDataset,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        sampled = list[int]()
+        prepare = shards.prepare
+
+        def counted(reranker: Reranker, collection: Collection, pairs: Sequence[Pair]) -> Sequence[Sequence[Any]]:
+            sampled.append(len(pairs))
+            return prepare(reranker, collection, pairs)
+
+        monkeypatch.setattr(plan, "_SAMPLE_CHARACTERS", 300)
+        monkeypatch.setattr(plan, "prepare", counted)
+        line, _ = planned(capsys, system, [data])
+        asked = questions(model, data)
+        assert sampled[0] < len(asked) / 2
+        assert tokens_of(line) == pytest.approx(tree_tokens(asked), rel=0.1)
+
+    def test_every_task_and_dataset_has_a_line_unless_one_is_asked_for(
+        self, capsys: pytest.CaptureFixture[str], system: System, data: PlannedDataset
+    ) -> None:
+        *both, total = planned(capsys, system, [data, data], tasks=("reranking", "embedding"))
+        assert [line.split()[0] for line in both] == ["reranking", "embedding"] * 2
+        assert total.startswith(f"total: {sum(map(tokens_of, both)):,} tokens, ")
+        line, _ = planned(capsys, system, [data], tasks=("embedding",))
+        assert line.split()[3] == str(len(COLLECTION.corpus) + len(COLLECTION.queries))
+        assert tokens_of(line) == tokens_of(both[1])
+
+    def test_hours_and_cost_follow_from_the_speed(
+        self, capsys: pytest.CaptureFixture[str], system: System, data: PlannedDataset
+    ) -> None:
+        line, total = planned(capsys, system, [data], price=30)
+        hours = tokens_of(line) / 3600 / 0.1
+        found = re.search(r"MiB, ([\d.]+) hours, ([\d.,]+) at 30 an hour \(probe: 0 tokens a second\)$", total)
+        assert found is not None
+        assert float(found[1]) == pytest.approx(hours, abs=0.05)
+        assert float(found[2].replace(",", "")) == pytest.approx(30 * hours, abs=0.005)
+        assert "an hour" not in planned(capsys, system, [data])[-1]
+
+    def test_where_nothing_can_be_had_there_is_no_total(
+        self, capsys: pytest.CaptureFixture[str], system: System
+    ) -> None:
+        assert planned(capsys, system, []) == []
+
+
+class TestProbe:
+    @pytest.mark.parametrize("seconds", [0.01, 2.0], ids=["quick", "slow"])
+    def test_speed_is_tokens_over_seconds_and_no_question_comes_twice(
+        self, model: UnimodelForExp1, monkeypatch: pytest.MonkeyPatch, seconds: float
+    ) -> None:
+        clock, asked = [0.0], list[list[list[int]]]()
+
+        def rerank_ids(sequences: list[list[int]]) -> None:
+            asked.append(sequences)
+            clock[0] += seconds
+
+        monkeypatch.setattr("unimoe.evaluation.planning.gauges.time.perf_counter", lambda: clock[0])
+        monkeypatch.setattr(model, "rerank_ids", rerank_ids)
+        sequences = [[number, *range(50)] for number in range(600)]
+        speed = probe_speed(model, sequences)
+        assert len({ids[0] for part in asked for ids in part}) == sum(map(len, asked))
+        assert (sum(map(len, asked)) == len(sequences)) is (seconds < 1)  # a slow model is not asked them all
+        timed = asked[1:]  # after a warm-up
+        assert speed == pytest.approx(sum(map(tree_tokens, timed)) / (seconds * len(timed)))
+
+    def test_queries_without_any_candidate_need_no_time(
+        self, capsys: pytest.CaptureFixture[str], experiment: Experiment, system: System, tmp_path: Path
+    ) -> None:
+        folder = write_invented(tmp_path / "strange", with_queries("zebra"))
+        data = PlannedDataset(chosen_datasets(experiment, [f"path:{folder}"])[0])
+        (line,) = planned(capsys, system, [data])
+        assert line.split()[2:5] == ["7", "0", "0"]
+
+    def test_queries_that_leave_no_room_are_named(
+        self, capsys: pytest.CaptureFixture[str], experiment: Experiment, system: System, tmp_path: Path
+    ) -> None:
+        folder = write_invented(tmp_path / "wordy", with_queries("baba keke " * 200))
+        data = PlannedDataset(chosen_datasets(experiment, [f"path:{folder}"])[0])
+        _, note, _ = planned(capsys, system, [data])
+        assert note.startswith("wordy: queries that fill the whole prompt")
+        assert "7 (q0, q1, q2, ...)" in note
+
+
+def with_queries(text: str) -> Collection:
+    """The collection with one text for all of its queries."""
+    return replace(COLLECTION, queries=dict.fromkeys(COLLECTION.queries, text))
+
+
+class Typist:
+    """An encoder that takes a millisecond for every character."""
+
+    base_identity, prompt_name, device, dtype = "typist@1", "plain@1", torch.device("cpu"), torch.float32
+
+    def __init__(self, clock: list[float]) -> None:
+        self._clock = clock
+
+    def encode(self, texts: Sequence[str], **options: Any) -> None:
+        """Take the time."""
+        self._clock[0] += sum(map(len, texts)) / 1000
+
+
+def hours_of(line: str) -> float:
+    (found,) = re.findall(r"([\d,.]+) (hours|minutes)", line)
+    return float(found[0].replace(",", "")) / (1 if found[1] == "hours" else 60)
+
+
+def test_the_time_for_texts_follows_the_length_that_mteb_states_for_each_task(
+    capsys: pytest.CaptureFixture[str], system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """STS12's sentences are short and SciFact's documents long."""
+    clock = [0.0]
+    monkeypatch.setattr("unimoe.evaluation.planning.gauges.time.perf_counter", lambda: clock[0])
+    encoder = replace(system, load=lambda: Typist(clock), model_tasks=("embedding",))
+    for names in (["SciFact"], ["STS12", "SciFact"], ["SciFact", "STS12"]):
+        tasks = find_tasks(names)
+        sizes = [size for task in tasks if (size := task_size(task))]
+        characters = sum(size.query_characters + size.document_characters for size in sizes)
+        print_plan(encoder, [], ["embedding"], None, [("embedding", task) for task in tasks])
+        total = capsys.readouterr().out.splitlines()[-1]
+        assert hours_of(total) == pytest.approx(characters / 1000 / 3600, rel=0.1)
+        count = sum(size.queries + size.documents for size in sizes)
+        assert f"{count:,} texts, " in total
+        assert total.endswith(" texts a second)")

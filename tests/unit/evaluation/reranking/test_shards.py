@@ -1,0 +1,268 @@
+"""Shards: whole prefix groups, found again to the last bit, and never by another measurement."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.reranking import invented
+from support.threads import threads
+from support.tiny_models import tiny_base
+
+from unimoe.cluster.torchrun import serve
+from unimoe.config import PromptConfig
+from unimoe.core.errors import DataError
+from unimoe.core.trec import Run
+from unimoe.data.collection import Collection, Document
+from unimoe.evaluation.reranking.rerankers import PairModelReranker
+from unimoe.evaluation.reranking.shards import (
+    Pair,
+    ShardScores,
+    ShardStore,
+    cut_shards,
+    read_shard,
+    score_part,
+    score_shards,
+    write_shard,
+)
+from unimoe.evaluation.reranking_eval import rerank_collection
+from unimoe.models.unimodel import UnimodelForExp1
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+ORDERS = ("query_first", "document_first")
+SMALL = 400  # characters of a shard, several of them for this collection
+
+COLLECTION = invented(documents=12, queries=4, unjudged=1)
+CANDIDATES: Run = {
+    query_id: {document_id: float(rank) for rank, document_id in enumerate(list(COLLECTION.corpus)[place:], start=1)}
+    for place, query_id in enumerate(COLLECTION.queries)
+}
+PAIRS = [(query_id, document_id) for query_id, found in CANDIDATES.items() for document_id in found]
+
+
+def tiny_unimodel(order: str = "document_first") -> UnimodelForExp1:
+    prompt = PromptConfig.model_validate({"template": "chat", "order": order, "instruction": "Judge it."})
+    return UnimodelForExp1(tiny_base(layers=2), prompt, 128).eval()
+
+
+@pytest.fixture(scope="module")
+def model() -> UnimodelForExp1:
+    return tiny_unimodel()
+
+
+@pytest.fixture
+def scored(model: UnimodelForExp1, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the shards that the model was asked to score."""
+    sizes: list[int] = []
+    rerank_ids = model.rerank_ids
+
+    def counted(sequences: list[list[int]], **options: Any) -> Any:
+        sizes.append(len(sequences))
+        return rerank_ids(sequences, **options)
+
+    monkeypatch.setattr(model, "rerank_ids", counted)
+    return sizes
+
+
+def text_of(collection: Collection, pairs: list[Pair]) -> int:
+    """Characters of the texts that stand in these pairs, each once."""
+    queries, documents = {query_id for query_id, _ in pairs}, {document_id for _, document_id in pairs}
+    return sum(len(collection.queries[q]) for q in queries) + sum(
+        len(collection.corpus[d].full_text) for d in documents
+    )
+
+
+class TestCut:
+    @pytest.mark.parametrize("order", ORDERS)
+    @pytest.mark.parametrize("characters", [1, SMALL, 10**9])
+    def test_every_pair_once_and_groups_whole(self, order: str, characters: int) -> None:
+        shards = cut_shards(COLLECTION, CANDIDATES, order, characters)
+        assert sorted(pair for shard in shards for pair in shard) == sorted(PAIRS)
+        side = ORDERS.index(order)
+        groups = [{pair[side] for pair in shard} for shard in shards]
+        assert sum(map(len, groups)) == len(set[str]().union(*groups))
+        assert shards == cut_shards(COLLECTION, CANDIDATES, order, characters)
+
+    def test_the_group_that_brings_the_text_to_its_size_ends_a_shard(self) -> None:
+        shards = cut_shards(COLLECTION, CANDIDATES, "query_first", SMALL)
+        assert len(shards) == len(CANDIDATES)  # each query's documents alone are longer
+        shards = cut_shards(COLLECTION, CANDIDATES, "document_first", SMALL)
+        assert 3 < len(shards) < len(COLLECTION.corpus)
+        for shard in shards[:-1]:
+            last = shard[-1][1]
+            assert text_of(COLLECTION, shard) > 0.8 * SMALL  # queries count in each of its groups
+            assert text_of(COLLECTION, [pair for pair in shard if pair[1] != last]) < SMALL
+
+    def test_a_size_beyond_all_text_is_one_shard_and_no_candidates_are_none(self) -> None:
+        assert len(cut_shards(COLLECTION, CANDIDATES, "query_first")) == 1
+        assert cut_shards(COLLECTION, {"q0": {}}, "query_first") == []
+
+    def test_candidates_of_other_queries_are_left_out(self) -> None:
+        (shard,) = cut_shards(COLLECTION, {"q1": {"d03": 1.0}, "elsewhere": {"d04": 1.0}}, "document_first")
+        assert shard == [("q1", "d03")]
+
+
+class TestStore:
+    pairs: tuple[Pair, ...] = (("q0", "d1"), ("q0", "d2"), ("q1", "d1"))
+    sequences = ([1, 2], [1, 3], [4])
+    scores = ShardScores([0.1 + 0.2, -1e-45, 3.4028234663852886e38], 0.1 + 0.7)
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> ShardStore:
+        store = ShardStore(tmp_path / "shards", "one")
+        write_shard(store.file(self.pairs, [*self.sequences]), self.pairs, self.scores)
+        return store
+
+    def read(
+        self, store: ShardStore, pairs: Sequence[Pair] = pairs, sequences: Sequence[list[int]] = sequences
+    ) -> ShardScores | None:
+        return read_shard(store.file(pairs, sequences), pairs)
+
+    def test_scores_come_back_to_the_last_bit(self, store: ShardStore) -> None:
+        assert self.read(store) == self.scores
+
+    def test_only_what_they_were_computed_from_finds_them(self, store: ShardStore, tmp_path: Path) -> None:
+        other = ShardStore(tmp_path / "shards", "another")
+        assert self.read(other) is None
+        assert self.read(store, sequences=[[1, 2], [1, 3], [5]]) is None
+        assert self.read(store, (("q0", "d1"), ("q0", "d2"), ("q2", "d1"))) is None
+        assert self.read(store, (("q0", "d1"), ("q0", "d3"), ("q1", "d1"))) is None
+        assert self.read(store, self.pairs[:2], self.sequences[:2]) is None
+        assert self.read(store, (("q0", "d1 7"), *self.pairs[1:])) is None
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            lambda text: text[:-20],
+            lambda text: "",
+            lambda text: "\x00" * len(text),
+            lambda text: text.replace('"d2"', '"d3"'),
+            lambda text: text.replace("-1e-45", '"x"'),
+            lambda text: text.replace("0.30000000000000004", "0.31"),
+            lambda text: text.replace('"seconds"', '"second"'),
+            lambda text: "[]",
+            lambda text: '{"run": null, "seconds": 1}',
+        ],
+        ids=[
+            "cut",
+            "empty",
+            "zeros",
+            "other ids",
+            "no number",
+            "another number",
+            "other key",
+            "a list",
+            "null",
+        ],
+    )
+    def test_a_damaged_file_is_as_good_as_none(
+        self, store: ShardStore, tmp_path: Path, damage: Callable[[str], str]
+    ) -> None:
+        (file,) = (tmp_path / "shards").iterdir()
+        file.write_text(damage(file.read_text(encoding="utf-8")), encoding="utf-8")
+        assert self.read(store) is None
+        write_shard(store.file(self.pairs, [*self.sequences]), self.pairs, self.scores)
+        assert self.read(store) == self.scores
+
+
+class TestScore:
+    @pytest.mark.parametrize("order", ORDERS)
+    def test_gaps_are_those_of_the_pairs_in_the_order_of_the_shards(self, order: str) -> None:
+        model, shards = tiny_unimodel(order), cut_shards(COLLECTION, CANDIDATES, order, SMALL)
+        texts = [(COLLECTION.queries[q], COLLECTION.corpus[d].full_text) for shard in shards for q, d in shard]
+        found = score_shards(PairModelReranker(model), COLLECTION, shards)
+        np.testing.assert_allclose(found.scores, model.rerank(texts, output="gap"), atol=1e-4)
+        assert found.seconds > 0
+        assert score_shards(PairModelReranker(model), COLLECTION, []).scores == []
+
+    def test_an_interrupted_run_goes_on_where_it_was_and_ends_the_same(
+        self, model: UnimodelForExp1, scored: list[int], tmp_path: Path
+    ) -> None:
+        shards = cut_shards(COLLECTION, CANDIDATES, "document_first", SMALL)
+        undisturbed = score_shards(PairModelReranker(model), COLLECTION, shards)
+        store, done = ShardStore(tmp_path, "one"), list[int]()
+
+        def interrupted(pairs: int) -> None:
+            done.append(pairs)
+            if len(scored) == len(shards) + 3:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            score_shards(PairModelReranker(model), COLLECTION, shards, store=store, advance=interrupted)
+        scored.clear()
+        done.clear()
+        resumed = score_shards(PairModelReranker(model), COLLECTION, shards, store=store, advance=done.append)
+        assert scored == [len(shard) for shard in shards[2:]]  # the third was under way
+        assert resumed.scores == undisturbed.scores
+        assert sum(done) == len(PAIRS)
+        assert score_shards(PairModelReranker(model), COLLECTION, shards, store=store) == resumed
+
+    def test_a_damaged_shard_alone_is_computed_again(
+        self, model: UnimodelForExp1, scored: list[int], tmp_path: Path
+    ) -> None:
+        shards, store = cut_shards(COLLECTION, CANDIDATES, "document_first", SMALL), ShardStore(tmp_path, "one")
+        first = score_shards(PairModelReranker(model), COLLECTION, shards, store=store)
+        scored.clear()
+        damaged = min(tmp_path.iterdir())
+        damaged.write_text(damaged.read_text(encoding="utf-8")[:-9], encoding="utf-8")
+        assert score_shards(PairModelReranker(model), COLLECTION, shards, store=store).scores == first.scores
+        assert len(scored) == 1
+
+    def test_a_changed_text_meets_no_old_shard(self, model: UnimodelForExp1, scored: list[int], tmp_path: Path) -> None:
+        shards, store = cut_shards(COLLECTION, CANDIDATES, "document_first", SMALL), ShardStore(tmp_path, "one")
+        score_shards(PairModelReranker(model), COLLECTION, shards, store=store)
+        scored.clear()
+        corpus = {**COLLECTION.corpus, "d00": Document("", "another text")}
+        changed = Collection("changed", "test", corpus, COLLECTION.queries, COLLECTION.qrels)
+        found = score_shards(PairModelReranker(model), changed, shards, store=store)
+        assert scored == [len(shards[0])]
+        assert found.scores == score_shards(PairModelReranker(model), changed, shards).scores
+        scored.clear()
+        score_shards(PairModelReranker(model), COLLECTION, shards, store=ShardStore(tmp_path, "another"))
+        assert scored == [len(shard) for shard in shards]
+
+    def test_two_processes_score_each_shard_once_and_together_all(
+        self, model: UnimodelForExp1, scored: list[int]
+    ) -> None:
+        shards = cut_shards(COLLECTION, CANDIDATES, "document_first", SMALL)
+        alone = score_shards(PairModelReranker(model), COLLECTION, shards)
+        scored.clear()
+        with threads(2, lambda own: serve(own, {"rerank": partial(score_part, PairModelReranker(model))})) as workers:
+            together = score_shards(PairModelReranker(model), COLLECTION, shards, workers=workers)
+        assert sorted(scored) == sorted(len(shard) for shard in shards)
+        assert together.scores == alone.scores
+
+
+class TestErrors:
+    @pytest.fixture(params=ORDERS)
+    def model(self, request: pytest.FixtureRequest) -> UnimodelForExp1:
+        return tiny_unimodel(request.param)
+
+    def test_a_score_that_is_not_finite_names_the_pair(self, model: UnimodelForExp1) -> None:
+        token = model.tokenizer.convert_tokens_to_ids("<|endoftext|>")
+        model.model.model.embed_tokens.weight[token] = torch.nan
+        corpus = {**COLLECTION.corpus, "d05": Document("", "a <|endoftext|> b")}
+        spoilt = Collection("spoilt", "test", corpus, COLLECTION.queries, COLLECTION.qrels)
+        shards = cut_shards(spoilt, CANDIDATES, model.pair_ids.order)
+        with pytest.raises(DataError, match=r"query 'q\d', document 'd05': the score is not finite"):
+            score_shards(PairModelReranker(model), spoilt, shards)
+
+    def test_a_query_that_leaves_no_room_is_named_in_the_outcome(self, model: UnimodelForExp1) -> None:
+        queries = {**COLLECTION.queries, "q2": "word " * 200}
+        wordy = Collection("wordy", "test", COLLECTION.corpus, queries, COLLECTION.qrels)
+        outcome = rerank_collection(PairModelReranker(model), wordy, CANDIDATES)
+        plain = rerank_collection(PairModelReranker(model), COLLECTION, CANDIDATES)
+        assert (outcome.truncated_queries, plain.truncated_queries) == (["q2"], [])
+        (note,) = outcome.notes
+        assert re.search(r"^wordy: queries that fill the whole prompt, .* 1 \(q2\); raise model.max_length", note)
+        assert plain.notes == []
+        assert len(set(outcome.run["q2"].values())) == 1  # each prompt has the same tokens
+        for query in queries.keys() - {"q2"}:
+            assert outcome.run[query] == pytest.approx(plain.run[query], abs=1e-5)

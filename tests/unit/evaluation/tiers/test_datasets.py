@@ -1,0 +1,301 @@
+"""What a tier holds, and how much of each collection is scored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.experiments import tiny_experiment
+from support.sources import SMALL, write_msmarco
+
+from unimoe.config import BM25Config, Experiment
+from unimoe.core.errors import DataError, MissingPartError, UsageError
+from unimoe.core.trec import Run, ranked, write_run
+from unimoe.data.catalog import CQADUPSTACK, NANOBEIR, UnavailableError
+from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, TierName, chosen_datasets, tier_datasets
+from unimoe.evaluation.tiers.loading import Failures, load_reporting
+from unimoe.metrics import dataset_group
+from unimoe.retrieval.bm25 import first_stage_name
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    return tiny_experiment(tmp_path_factory.mktemp("tiers"))
+
+
+@pytest.fixture(scope="module")
+def loaded(experiment: Experiment) -> LoadedDataset:
+    return LoadedDataset(tier_datasets(experiment, "bundled")[0])
+
+
+def named(collection: str, split: str = "test") -> Dataset:
+    return Dataset(collection, split, 100, BM25Config())
+
+
+def setting(experiment: Experiment, **evaluation: object) -> Experiment:
+    return experiment.model_copy(update={"evaluation": experiment.evaluation.model_copy(update=evaluation)})
+
+
+class TestTiers:
+    def test_bundled_is_what_the_config_says(self, experiment: Experiment) -> None:
+        (dataset,) = tier_datasets(experiment, "bundled")
+        assert (dataset.collection, dataset.split, dataset.depth, dataset.queries, dataset.pool) == (
+            "apidocs", "test", 4, 6, 40,
+        )  # fmt: skip
+
+    def test_fast_is_three_collections_at_depth_100(self, experiment: Experiment) -> None:
+        datasets = tier_datasets(experiment, "fast")
+        assert [dataset.collection for dataset in datasets] == ["scifact", "nfcorpus", "fiqa"]
+        assert {dataset.depth for dataset in datasets} == {100}
+
+    def test_nano_is_the_thirteen_sets(self, experiment: Experiment) -> None:
+        datasets = tier_datasets(experiment, "nano")
+        assert [dataset.collection for dataset in datasets] == list(NANOBEIR)
+        assert len(datasets) == 13
+        assert {(dataset.split, dataset.main_metric) for dataset in datasets} == {("test", "ndcg@10")}
+
+    def test_full_is_beirs_fifteen_sets_with_cqadupstack_counting_once(self, experiment: Experiment) -> None:
+        datasets = tier_datasets(experiment, "full")
+        assert len({dataset.collection for dataset in datasets}) == len(datasets) == 26
+        assert len({dataset_group(dataset.collection) for dataset in datasets}) == 15
+        assert [
+            dataset.collection for dataset in datasets if dataset_group(dataset.collection) == "cqadupstack"
+        ] == list(CQADUPSTACK)
+
+    def test_full_scores_msmarco_on_dev_by_mrr(self, experiment: Experiment) -> None:
+        datasets = {dataset.collection: dataset for dataset in tier_datasets(experiment, "full")}
+        assert (datasets["msmarco"].split, datasets["msmarco"].main_metric) == ("dev", "mrr@10")
+        assert {dataset.split for name, dataset in datasets.items() if name != "msmarco"} == {"test"}
+        assert {dataset.main_metric for name, dataset in datasets.items() if name != "msmarco"} == {"ndcg@10"}
+        assert {name for name, dataset in datasets.items() if dataset.exclude_self} == {
+            "arguana", "fever", "fiqa", "msmarco", "quora",
+        }  # fmt: skip
+
+    @pytest.mark.parametrize("tier", ["bundled", "fast", "nano", "full"])
+    def test_first_stage_and_max_queries_reach_every_dataset(self, experiment: Experiment, tier: TierName) -> None:
+        changed = setting(experiment, first_stage="run:x", bm25=BM25Config(k1=2.0))
+        for dataset in tier_datasets(changed, tier, max_queries=7):
+            assert (dataset.first_stage, dataset.bm25.k1, dataset.max_queries) == ("run:x", 2.0, 7)
+
+    def test_a_collection_that_cannot_be_had_is_named_and_the_others_stay(
+        self,
+        experiment: Experiment,
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.delenv("UNIMOE_DATA", raising=False)
+        monkeypatch.setenv("UNIMOE_CACHE", str(tmp_path))
+
+        def unavailable(name: str, split: str) -> None:
+            raise UnavailableError(f"{name}: not here")
+
+        monkeypatch.setattr("unimoe.evaluation.tiers.datasets.load_collection", unavailable)
+        failures = Failures()
+        for dataset in tier_datasets(experiment, "fast"):
+            with failures.kept(dataset.name):
+                load_reporting(dataset)
+        assert failures.collections == ["scifact", "nfcorpus", "fiqa"]
+        assert "not available: fiqa: not here" in capsys.readouterr().err
+        with pytest.raises(
+            MissingPartError, match=r"^done, without 3 collections \(scifact, nfcorpus, fiqa\); the reas"
+        ):
+            failures.refuse(done=False)
+
+
+class TestFailures:
+    def test_nothing_failed(self) -> None:
+        failures = Failures()
+        with failures.kept("a"):
+            pass
+        failures.refuse(done=False)
+
+    def test_each_is_named_once_by_its_kind(self, capsys: pytest.CaptureFixture[str]) -> None:
+        failures = Failures()
+        for task in ("STS12", "STS13"):
+            with failures.kept(task=task):
+                raise DataError(f"{task}, text 3: not finite")
+        for reason in ("one", "two"):
+            with failures.kept("scifact"):
+                raise KeyError(reason)
+        message = r"^done, without 1 collection \(scifact\) and 2 MTEB tasks \(STS12, STS13\); the reasons are above$"
+        with pytest.raises(MissingPartError, match=message):
+            failures.refuse(done=True)
+        assert failures.reasons == capsys.readouterr().err.splitlines()
+        assert failures.reasons[0] == "failed: STS12, text 3: not finite"
+        assert failures.reasons[-1] == "failed: scifact: KeyError: 'two'"
+
+    def test_where_nothing_was_done_the_first_error_ends_the_command(self) -> None:
+        failures = Failures()
+        for reason in ("first", "second"):
+            with failures.kept("scifact"):
+                raise DataError(reason)
+        with pytest.raises(DataError, match="first"):
+            failures.refuse(done=False)
+
+    def test_an_interrupt_is_not_kept(self) -> None:
+        with pytest.raises(KeyboardInterrupt), Failures().kept("scifact"):
+            raise KeyboardInterrupt
+
+
+class TestDataset:
+    @pytest.mark.parametrize(
+        ("collection", "split", "metric"),
+        [
+            ("msmarco", "dev", "mrr@10"),
+            ("msmarco-dev-positives", "test", "mrr@10"),
+            ("path:data/msmarco", "dev", "mrr@10"),
+            ("path:data/msmarco-dev-positives/", "test", "mrr@10"),
+            ("ir_datasets:msmarco-passage/dev/small", "dev", "mrr@10"),
+            ("ir_datasets:beir/msmarco/dev", "dev", "mrr@10"),
+            ("msmarco", "test", "ndcg@10"),
+            ("ir_datasets:beir/msmarco/test", "dev", "ndcg@10"),
+            ("ir_datasets:msmarco-passage/trec-dl-2019", "test", "ndcg@10"),
+            ("nanobeir:MSMARCO", "test", "ndcg@10"),
+            ("mteb:MSMARCO", "dev", "ndcg@10"),
+            ("path:msmarco/scifact", "test", "ndcg@10"),
+            ("scifact", "dev", "ndcg@10"),
+        ],
+    )
+    def test_main_metric(self, collection: str, split: str, metric: str) -> None:
+        assert named(collection, split).main_metric == metric
+
+    @pytest.mark.parametrize(
+        ("collection", "excluded"),
+        [
+            ("arguana", True),
+            ("path:data/arguana", True),
+            ("ir_datasets:beir/quora/test", True),
+            ("nanobeir:QuoraRetrieval", False),  # mteb's NanoQuoraRetrieval keeps them
+            ("mteb:ArguAna", True),
+            ("path:quora/scifact", False),
+            ("cqadupstack/tex", False),
+            ("scifact", False),
+        ],
+    )
+    def test_self_matches_are_left_out_wherever_the_set_comes_from(self, collection: str, excluded: bool) -> None:
+        assert named(collection).exclude_self is excluded
+
+
+class TestChosen:
+    def test_names_are_spelled_as_in_the_tiers_and_come_once(
+        self, experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("UNIMOE_DATA", str(tmp_path))
+        (tmp_path / "MyOwn").mkdir()
+        names = ["SciFact", "fiqa2018", "scifact", "nanobeir:scifact", "path:A/b", "MyOwn", "mteb:ArguAna"]
+        datasets = chosen_datasets(experiment, names)
+        assert [dataset.collection for dataset in datasets] == [
+            "scifact", "fiqa", "nanobeir:SciFact", "path:A/b", "MyOwn", "mteb:ArguAna",
+        ]  # fmt: skip
+        assert {(d.split, d.depth, d.queries, d.pool, d.first_stage) for d in datasets} == {
+            ("test", 100, None, None, "bm25s")
+        }
+
+    def test_a_misspelt_name_is_refused_before_anything_is_loaded(self, experiment: Experiment) -> None:
+        with pytest.raises(UsageError, match="did you mean 'nfcorpus'"):
+            chosen_datasets(experiment, ["scifact", "nfcorpsu"])
+
+    def test_cqadupstack_is_its_twelve(self, experiment: Experiment) -> None:
+        datasets = chosen_datasets(experiment, ["CQADupStack", "cqadupstack/tex"], max_queries=5)
+        assert [dataset.collection for dataset in datasets] == list(CQADUPSTACK)
+        assert {(dataset_group(dataset.collection), dataset.max_queries) for dataset in datasets} == {
+            ("cqadupstack", 5)
+        }
+
+    @pytest.mark.parametrize(
+        ("name", "collection", "split"),
+        [
+            ("scifact", "scifact", "test"),
+            ("msmarco", "msmarco", "dev"),
+            ("MSMARCO", "msmarco", "dev"),
+            ("msmarco@test", "msmarco", "test"),
+            ("msmarco-dev-positives", "msmarco-dev-positives", "test"),
+            ("nanobeir:MSMARCO", "nanobeir:MSMARCO", "test"),
+            ("path:data/x@dev", "path:data/x", "dev"),
+            ("path:da@ta/x", "path:da@ta/x", "test"),
+            ("path:data/msmarco", "path:data/msmarco", "dev"),
+            ("ir_datasets:beir/fiqa/dev@dev", "ir_datasets:beir/fiqa/dev", "dev"),
+        ],
+    )
+    def test_split(
+        self,
+        experiment: Experiment,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        name: str,
+        collection: str,
+        split: str,
+    ) -> None:
+        monkeypatch.setenv("UNIMOE_DATA", str(tmp_path))
+        (tmp_path / "msmarco-dev-positives").mkdir()
+        (dataset,) = chosen_datasets(experiment, [name])
+        assert (dataset.collection, dataset.split) == (collection, split)
+
+    def test_a_folder_of_msmarcos_files_has_only_dev(self, experiment: Experiment, tmp_path: Path) -> None:
+        (dataset,) = chosen_datasets(experiment, [f"path:{write_msmarco(tmp_path / 'passages', SMALL)}"])
+        assert dataset.split == "dev"
+
+    def test_two_splits_of_one_collection_are_refused(self, experiment: Experiment) -> None:
+        with pytest.raises(UsageError, match="nfcorpus is named with the splits test and dev; evaluate them one after"):
+            chosen_datasets(experiment, ["nfcorpus", "NFCorpus@dev"])
+
+
+class TestLoadedDataset:
+    def test_pool_holds_every_relevant_document(self, loaded: LoadedDataset) -> None:
+        assert len(loaded.pooled.corpus) == 40
+        assert loaded.collection.relevant_documents() <= loaded.pooled.corpus.keys()
+
+    def test_candidates_are_the_first_of_the_whole_collections_run(self, loaded: LoadedDataset) -> None:
+        assert loaded.whole_size > 4000
+        for query_id, candidates in loaded.candidates.items():
+            assert list(candidates) == ranked(loaded.first_stage.run[query_id])[:4]
+
+    def test_the_first_stage_is_named_and_ordered(self, loaded: LoadedDataset) -> None:
+        assert loaded.first_stage.source == first_stage_name(BM25Config())
+        assert loaded.first_stage.ordered
+
+    def test_queries_that_match_nothing_are_listed(self, experiment: Experiment, tmp_path: Path) -> None:
+        folder = tmp_path / "toy"
+        (folder / "qrels").mkdir(parents=True)
+        (folder / "corpus.jsonl").write_text('{"_id": "d", "title": "", "text": "red"}\n')
+        queries = {"q9": "zebra", "q2": "owl", "q1": "red", "unjudged": "whale"}
+        (folder / "queries.jsonl").write_text(
+            "".join(f'{{"_id": "{key}", "text": "{text}"}}\n' for key, text in queries.items())
+        )
+        judgments = "".join(f"{key}\td\t1\n" for key in ("q9", "q2", "q1"))
+        (folder / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judgments}")
+        (dataset,) = chosen_datasets(experiment, [f"path:{folder}"])
+        toy = LoadedDataset(dataset)
+        assert toy.queries_without_candidates == ["q2", "q9"]
+        assert toy.candidates["q1"].keys() == {"d"}
+
+    def test_a_run_file_takes_the_place_of_bm25(
+        self, experiment: Experiment, loaded: LoadedDataset, tmp_path: Path
+    ) -> None:
+        run: Run = {query_id: dict(list(scores.items())[:3]) for query_id, scores in loaded.first_stage.run.items()}
+        write_run(tmp_path / "apidocs.trec", run, "x")
+        changed = setting(experiment, first_stage=f"run:{tmp_path}/{{dataset}}.trec")
+        other = LoadedDataset(tier_datasets(changed, "bundled")[0])
+        assert other.first_stage.run == other.candidates == run
+        assert other.first_stage.source.startswith("run:apidocs.trec@")
+
+    def test_a_first_stage_that_cannot_be_is_refused_before_any_work(self, experiment: Experiment) -> None:
+        (missing,) = tier_datasets(setting(experiment, first_stage="run:nowhere.trec"), "bundled")
+        with pytest.raises(DataError, match=r"nowhere\.trec: no such run file"):
+            LoadedDataset(missing)
+
+    def test_max_queries_cuts_and_says_so(self, experiment: Experiment) -> None:
+        cut = LoadedDataset(tier_datasets(experiment, "bundled", max_queries=3)[0])
+        assert len(cut.collection.queries) == 3
+        assert "--max-queries 3" in cut.caveats[0]
+
+    def test_without_a_cut_there_is_no_caveat(self, loaded: LoadedDataset) -> None:
+        assert loaded.caveats == []
+
+    def test_hashes_follow_what_is_scored(self, experiment: Experiment, loaded: LoadedDataset) -> None:
+        tier = experiment.evaluation.bundled.model_copy(update={"depth": 3})
+        evaluation = experiment.evaluation.model_copy(update={"bundled": tier})
+        deeper = LoadedDataset(tier_datasets(experiment.model_copy(update={"evaluation": evaluation}), "bundled")[0])
+        assert deeper.hashes["candidates"] != loaded.hashes["candidates"]
+        assert deeper.hashes["collection"] == loaded.hashes["collection"]

@@ -1,0 +1,144 @@
+"""The expected cost: how it follows the experiment's size, and that a real model's is counted as the job counts it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.experiments import tiny_experiment, tiny_experiment_dict
+
+from unimoe.config import Experiment
+from unimoe.config.files import load_experiment, parse_experiment
+from unimoe.core.io import write_json, write_text
+from unimoe.evaluation.tiers.datasets import LoadedDataset, tier_datasets
+from unimoe.experiment.estimate import Cost, Speeds, estimate, in_words, job_cost, measure, shorter_ways
+from unimoe.experiment.job import ExperimentRun
+from unimoe.experiment.run_record import RunRecord
+from unimoe.models.checkpoint import ADAPTER_FILE, folder_name
+from unimoe.models.loader import ModelLoader
+from unimoe.models.work import counted_products
+from unimoe.results import arm_dir, result_path
+from unimoe.training.examples import load_training_data
+
+CPU, ONE = torch.device("cpu"), Cost(1e-3, 1e9)
+
+
+@pytest.fixture
+def bundled(tmp_path: Path) -> Experiment:
+    return load_experiment(Path("experiments/bundled")).model_copy(update={"output_dir": str(tmp_path)})
+
+
+def speeds(**changes: Any) -> Speeds:
+    """A machine on which every token costs a millisecond."""
+    costs: dict[str, Any] = dict.fromkeys(("lower", "ranking", "embedding", "reranking", "encoding"), ONE)
+    sizes = {"ranking_query": 300.0, "embedding_query": 100.0, "prompt": 60.0, "document": 80.0, "query": 20.0}
+    counts = {"pairs": 10.0, "queries": 100, "documents": 4000, "state_bytes": 1152}
+    return Speeds(**{**costs, "load": Cost(2.0), **sizes, **counts, **changes})
+
+
+def with_training(experiment: Experiment, **changes: Any) -> Experiment:
+    return experiment.model_copy(update={"training": experiment.training.model_copy(update=changes)})
+
+
+def test_one_arm_by_hand(bundled: Experiment) -> None:
+    arms = {"rank_only_r8": bundled.arms["rank_only_r8"]}
+    one = bundled.model_copy(update={"arms": arms, "seeds": [0]})
+    steps = 36 * 8 * 300
+    shared = 288 * 300 + 100 * 10 * 60 + (600 * 80 + 100 * 20)  # the training set, the prompts, the texts
+    evaluation = 2 * 100 * 10 * 60 + (600 * 80 + 100 * 20)  # zero-shot and the arm; zero-shot
+    assert job_cost(one, speeds()).flop == pytest.approx((steps + shared + evaluation) * 1e9)
+    fixed = job_cost(one, speeds()).seconds - (steps + shared + evaluation) * 1e-3
+    assert fixed == pytest.approx(8 + 4 * 2.0 + 3 * 0.5)
+
+
+@pytest.mark.parametrize(
+    "larger",
+    [
+        lambda e: with_training(e, steps=80),
+        lambda e: with_training(e, accumulation_steps=2),
+        lambda e: with_training(e, evaluate_every=10),
+        lambda e: e.model_copy(update={"seeds": [0, 1, 2, 3]}),
+    ],
+)
+def test_a_larger_experiment_costs_more(bundled: Experiment, larger: Callable[[Experiment], Experiment]) -> None:
+    assert job_cost(larger(bundled), speeds()).seconds > job_cost(bundled, speeds()).seconds
+    assert job_cost(larger(bundled), speeds()).flop > job_cost(bundled, speeds()).flop
+
+
+def test_states_that_are_not_kept_are_computed_in_every_pass(bundled: Experiment) -> None:
+    assert job_cost(bundled, speeds(state_bytes=10**8)).flop > 1.3 * job_cost(bundled, speeds()).flop
+
+
+def test_what_is_done_costs_nothing(bundled: Experiment) -> None:
+    folder, fresh = Path(bundled.output_dir), job_cost(bundled, speeds())
+    write_text(arm_dir(folder, "joint_r8", 1) / folder_name("last") / ADAPTER_FILE, "")
+    trained = job_cost(bundled, speeds())
+    assert trained.seconds < fresh.seconds
+    write_json(result_path(folder, "joint_r8", 1, "reranking", "apidocs"), {})
+    evaluated = job_cost(bundled, speeds())
+    assert trained.flop - evaluated.flop == pytest.approx(100 * 10 * 60 * 1e9)
+    assert job_cost(bundled, speeds(), fresh=True) == fresh
+
+
+def test_a_range_in_words() -> None:
+    assert in_words(Cost(450, 59.94e12)) == "6 to 9 minutes, 59.9 TFLOP"
+    assert in_words(Cost(50, 1.2345e12)) == "40 to 60 seconds, 1.23 TFLOP"
+    assert in_words(Cost(101, 0)).startswith("1 to 3 minutes")
+
+
+def test_a_long_wait_comes_with_shorter_ways(bundled: Experiment) -> None:
+    slow = speeds(ranking=Cost(20e-3, 1e9), reranking=Cost(5e-3, 1e9))
+    ways = list(shorter_ways(bundled, slow, job_cost(bundled, slow)))
+    assert [way.partition(", ")[0] for way in ways] == [
+        "shorter: --smoke", "shorter: --set seeds='[0]'", "shorter: --set evaluation.bundled.queries=50"
+    ]  # fmt: skip
+    assert all("minutes" in way for way in ways)
+    assert list(shorter_ways(bundled, slow, Cost(29 * 60))) == []
+
+
+def test_a_way_that_is_no_shorter_is_not_named(bundled: Experiment) -> None:
+    slow = speeds(ranking=Cost(20e-3, 1e9))  # half the queries save next to nothing
+    ways = list(shorter_ways(bundled, slow, job_cost(bundled, slow)))
+    assert [way.partition(", ")[0] for way in ways] == ["shorter: --smoke", "shorter: --set seeds='[0]'"]
+
+
+def own_model(tmp_path: Path, **lora: Any) -> Experiment:
+    return parse_experiment({**tiny_experiment_dict(tmp_path), "lora": lora}, source="tiny")
+
+
+@pytest.mark.parametrize("first_layer", [0, 2])
+def test_the_work_of_a_whole_job_is_foretold(tmp_path: Path, first_layer: int) -> None:
+    """The clock is no oracle here, the count of products is: on the same texts, within a fifth."""
+    experiment = own_model(tmp_path, first_layer=first_layer)
+    run = ExperimentRun(experiment, CPU)
+    expected = estimate(experiment, run.loader, time.perf_counter(), run.training_data)
+    assert expected.cost.seconds > 0
+    assert expected.shorter == []
+    with counted_products() as counted:
+        run.train_and_evaluate(RunRecord(tmp_path, lambda: counted.flop, time.perf_counter()))
+    assert expected.cost.flop == pytest.approx(counted.flop, rel=0.2)
+    again = estimate(experiment, run.loader, time.perf_counter(), run.training_data)
+    assert again.cost.flop == 0
+
+
+def test_activations_that_are_computed_again_cost_work(tmp_path: Path) -> None:
+    kept = own_model(tmp_path)
+    again = kept.model_copy(update={"training": kept.training.model_copy(update={"activation_checkpointing": True})})
+    loader, data = ModelLoader(kept, CPU, torch.float32), LoadedDataset(tier_datasets(kept, "bundled")[0], CPU)
+    costs = [measure(loader, one, data, load_training_data(one)).ranking.flop for one in (kept, again)]
+    assert costs[1] > 1.2 * costs[0]
+
+
+def test_the_random_numbers_of_a_training_are_its_own(tmp_path: Path) -> None:
+    experiment = tiny_experiment(tmp_path)
+    loader = ModelLoader(experiment, CPU, torch.float32)
+    before = {name: weight.clone() for name, weight in loader.fresh_base().model.state_dict().items()}
+    estimate(experiment, loader, time.perf_counter())
+    assert all(torch.equal(before[name], weight) for name, weight in loader.fresh_base().model.state_dict().items())
+    assert loader.frozen_layers is not None
+    assert not loader.frozen_layers._kept
+    assert not Path(experiment.output_dir).exists()

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.json_files import read_plain, write_plain
+
+from unimoe.config import Experiment
+from unimoe.config.files import parse_experiment
+from unimoe.core.errors import DataError
+from unimoe.core.io import hash_file
+from unimoe.models.checkpoint import (
+    ADAPTER_FILE,
+    ADAPTER_SETTINGS,
+    Checkpoint,
+    read_checkpoint,
+    training_fingerprint,
+    training_settings,
+    write_manifest,
+)
+from unimoe.results import TrainingBudget
+
+RAW: dict[str, Any] = {
+    "name": "toy",
+    "seeds": [1, 2],
+    "model": {"base": "some/model"},
+    "training": {"collection": "apidocs", "steps": 10},
+    "arms": {
+        "rank_only_r8": {"task": "rank_only", "learning_rate": 1e-3},
+        "joint_r8": {"task": "joint", "learning_rate": 1e-3, "ranking_weight": 0.5},
+    },
+}
+
+
+def experiment(changes: str = "", value: Any = None) -> Experiment:
+    """The experiment above with ``section.key`` set to ``value``."""
+    raw = json.loads(json.dumps(RAW))
+    if changes:
+        *sections, last = changes.split(".")
+        node = raw
+        for section in sections:
+            node = node.setdefault(section, {})
+        node[last] = value
+    return parse_experiment(raw, "test")
+
+
+def fingerprint(
+    changes: str = "", value: Any = None, *, arm: str = "rank_only_r8", seed: int = 1, **content: str
+) -> str:
+    content = {"data": "d", "base": "b", "dtype": "float32"} | content
+    return training_fingerprint(experiment(changes, value), arm, seed, **content)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A whole checkpoint."""
+    (tmp_path / ADAPTER_FILE).write_bytes(b"weights")
+    (tmp_path / ADAPTER_SETTINGS).write_text("{}")
+    write_manifest(tmp_path, manifest(tmp_path))
+    return tmp_path
+
+
+def manifest(folder: Path) -> Checkpoint:
+    return Checkpoint(
+        arm="rank_only_r8",
+        seed=1,
+        which="last",
+        base_model="some/model@abc",
+        dtype="bfloat16",
+        fingerprint=fingerprint(),
+        adapter_hash=hash_file(folder / ADAPTER_FILE),
+        settings_hash=hash_file(folder / ADAPTER_SETTINGS),
+        training=TrainingBudget(steps=10, ranking_examples=80, embedding_examples=0, tokens=1234),
+        config=experiment().model_dump(),
+    )
+
+
+def edit(folder: Path, **changes: Any) -> None:
+    """Change keys of the manifest; None removes one."""
+    path = folder / "unimoe.json"
+    raw = read_plain(path) | changes
+    write_plain(path, {key: value for key, value in raw.items() if value is not None})
+
+
+def refusal(folder: Path) -> str:
+    """The one line with which a folder is refused."""
+    with pytest.raises(DataError) as caught:
+        read_checkpoint(folder)
+    line = str(caught.value)
+    assert "\n" not in line
+    assert line.startswith(str(folder))
+    assert any(mend in line for mend in ("train the arm", "run again", "--encoder"))
+    return line
+
+
+class TestReading:
+    def test_what_was_written_comes_back(self, folder: Path) -> None:
+        assert read_checkpoint(folder) == manifest(folder)
+
+    @pytest.mark.parametrize("name", [ADAPTER_FILE, ADAPTER_SETTINGS])
+    def test_a_changed_file_is_refused(self, folder: Path, name: str) -> None:
+        (folder / name).write_text("{ }")
+        assert f"{name}: content differs from its manifest" in refusal(folder)
+
+    def test_a_checkpoint_of_before_names_no_hash_of_its_settings(self, folder: Path) -> None:
+        edit(folder, settings_hash=None)
+        assert read_checkpoint(folder).settings_hash is None
+
+    def test_the_experiment_comes_back(self, folder: Path) -> None:
+        assert read_checkpoint(folder).experiment == experiment()
+
+    def test_a_missing_folder(self, tmp_path: Path) -> None:
+        assert "no such checkpoint folder" in refusal(tmp_path / "none")
+
+    def test_a_file_in_its_place(self, folder: Path) -> None:
+        assert "no such checkpoint folder" in refusal(folder / ADAPTER_FILE)
+
+    def test_an_encoder_is_sent_where_it_is_taken(self, tmp_path: Path) -> None:
+        (tmp_path / "modules.json").write_text("[]")
+        assert f"`unimoe retrieve --encoder {tmp_path}`" in refusal(tmp_path)
+
+    @pytest.mark.parametrize("file", ["unimoe.json", ADAPTER_FILE])
+    def test_a_half_written_folder(self, folder: Path, file: str) -> None:
+        (folder / file).unlink()
+        assert f"not a whole checkpoint, {file} is missing" in refusal(folder)
+
+    def test_a_damaged_adapter(self, folder: Path) -> None:
+        (folder / ADAPTER_FILE).write_bytes(b"weighty")
+        assert "content differs from its manifest" in refusal(folder)
+
+    def test_a_manifest_cut_short(self, folder: Path) -> None:
+        path = folder / "unimoe.json"
+        path.write_text(path.read_text()[:100])
+        assert "not valid JSON" in refusal(folder)
+
+    @pytest.mark.parametrize("content", ["[]", "3", "null"])
+    def test_a_manifest_that_is_no_object(self, folder: Path, content: str) -> None:
+        (folder / "unimoe.json").write_text(content)
+        assert "unimoe.json: Input should be" in refusal(folder)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"checkpoint_version": 0}, "checkpoint_version: Input should be 1"),
+            ({"checkpoint_version": 2}, "checkpoint_version: Input should be 1"),
+            ({"colour": "red"}, "colour: Extra inputs are not permitted"),
+            ({"seed": None}, "seed: Field required"),
+            ({"seed": "1"}, "seed: Input should be a valid integer"),
+            ({"which": "first"}, "which: Input should be 'best' or 'last'"),
+            ({"training": {"steps": 1}}, "training: ranking_examples: Field required"),
+        ],
+        ids=lambda value: str(value)[:30],
+    )
+    def test_another_version_or_other_keys(self, folder: Path, changes: dict[str, Any], message: str) -> None:
+        edit(folder, **changes)
+        assert message in refusal(folder)
+
+
+class TestFingerprint:
+    def test_equal_trainings_have_equal_ones(self) -> None:
+        assert fingerprint() == fingerprint()
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("model.base", "other/model"),
+            ("model.layers", 4),
+            ("model.max_length", 256),
+            ("prompt.order", "document_first"),
+            ("prompt.instruction", "find"),
+            ("lora.r", 4),
+            ("lora.first_layer", 2),
+            ("training.steps", 11),
+            ("training.collection", "other"),
+            ("training.weight_decay", 0.1),
+            ("training.token_budget", 100),
+            ("training.ranking", {"hard_negatives": 5}),
+            ("training.ranking", {"loss": "softmax"}),
+            ("training.embedding", {"temperature": 0.1}),
+            ("evaluation.bm25", {"k1": 1.2}),
+            ("arms.rank_only_r8.learning_rate", 2e-3),
+        ],
+    )
+    def test_what_determines_the_weights_changes_it(self, key: str, value: Any) -> None:
+        assert fingerprint(key, value) != fingerprint()
+
+    def test_that_of_a_whole_model_is_as_before_layers_could_be_cut(self) -> None:
+        assert "layers" not in training_settings(experiment(), "rank_only_r8", 1)["model"]
+        assert fingerprint("model.layers", None) == fingerprint()
+
+    def test_that_of_yes_and_no_is_as_before_there_were_other_answers(self) -> None:
+        assert not {"yes", "no"} & training_settings(experiment(), "rank_only_r8", 1)["prompt"].keys()
+        assert fingerprint("prompt.yes", None) == fingerprint() != fingerprint("prompt.yes", "true")
+
+    def test_settings_of_an_aggregation_count_where_it_is_taken_alone(self) -> None:
+        """What no other reads is left out, or what it was by default when the oldest trainings were fingerprinted."""
+        own = training_settings(experiment(), "joint_r8", 1)["arms"]["joint_r8"]
+        assert "uncertainty_learning_rate" not in own
+        assert own["gradvac_beta"] == 0.01
+        for aggregation, key in (("uncertainty", "uncertainty_learning_rate"), ("gradvac", "gradvac_beta")):
+            arm = {**RAW["arms"]["joint_r8"], "aggregation": aggregation}
+            found = {fingerprint("arms.joint_r8", {**arm, key: value}, arm="joint_r8") for value in (0.2, 0.3)}
+            assert len(found) == 2
+
+    def test_content_changes_it(self) -> None:
+        others = {fingerprint(data="other"), fingerprint(base="other"), fingerprint(dtype="bfloat16")}
+        assert len(others | {fingerprint()}) == 4
+
+    def test_arm_and_seed_change_it(self) -> None:
+        assert len({fingerprint(), fingerprint(seed=2), fingerprint(arm="joint_r8")}) == 3
+
+    def test_the_weight_of_the_tasks_changes_that_of_a_joint_arm(self) -> None:
+        key = "arms.joint_r8.ranking_weight"
+        assert fingerprint(key, 0.3, arm="joint_r8") != fingerprint(arm="joint_r8")
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("output_dir", "elsewhere"),
+            ("name", "other"),
+            ("seeds", [1, 2, 3]),
+            ("caveats", ["small"]),
+            ("evaluation.depth", 7),
+            ("evaluation.token_budget", 100),
+            ("evaluation.bundled", {"queries": 5}),
+            ("training.save_every", 3),
+            ("arms.joint_r8.learning_rate", 5e-3),
+            ("arms.emb_only_r8", {"task": "emb_only", "learning_rate": 1e-3}),
+        ],
+    )
+    def test_nothing_else_does(self, key: str, value: Any) -> None:
+        assert fingerprint(key, value) == fingerprint()

@@ -1,0 +1,238 @@
+"""Ranking losses by name: shapes, orders, ties, bad input; the numbers stand in the golden tests."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from unimoe.config.files import parse_config
+from unimoe.config.losses import LOSSES, LossConfig
+from unimoe.core.errors import DataError, InputError, UsageError
+from unimoe.training.losses.listwise import ListwiseLoss, loss_card
+
+ORDERED = ("listmle", "plistmle")
+EXACT = tuple(name for name in LOSSES.names() if not LOSSES[name].samples)
+"""Those that draw nothing; ``test_sampled`` has the others' counterparts of the tests of these."""
+WITHOUT_ORDER = tuple(name for name in EXACT if name not in ORDERED)
+
+
+def seeded(config: LossConfig) -> ListwiseLoss:
+    """A loss that draws the same numbers each time it is made."""
+    return ListwiseLoss(config, generator=torch.Generator().manual_seed(0))
+
+
+def config(name: str, **options: object) -> LossConfig:
+    return parse_config(LossConfig, {"name": name, **options}, source="test")
+
+
+def lists(*rows: list[float], grad: bool = False) -> list[Tensor]:
+    return [torch.tensor(row, dtype=torch.float32, requires_grad=grad) for row in rows]
+
+
+LABELS = lists([1, 1, 0, 0], [1, 0], [1, 0, 0])
+
+
+def some_scores(seed: int = 0, scale: float = 2.0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [(scale * torch.randn(len(row), generator=generator)).requires_grad_() for row in LABELS]
+
+
+@pytest.mark.parametrize("name", LOSSES.names())
+class TestEveryLoss:
+    def test_is_a_finite_scalar_with_a_gradient(self, name: str) -> None:
+        scores = some_scores()
+        loss = ListwiseLoss(config(name))(scores, LABELS)
+        loss.backward()
+        assert loss.shape == ()
+        assert loss > 0
+        assert sum(float(row.grad.abs().sum()) for row in scores if row.grad is not None) > 0
+
+    @pytest.mark.parametrize("size", [100.0, -100.0])
+    def test_survives_large_scores(self, name: str, size: float) -> None:
+        scores = lists([size, -size, size, -size], [-size, size], [size, size, size], grad=True)
+        loss = ListwiseLoss(config(name))(scores, LABELS)
+        loss.backward()
+        assert loss.isfinite()
+        assert all(row.grad is not None and row.grad.isfinite().all() for row in scores)
+
+    def test_lists_of_one_keep_the_graph(self, name: str) -> None:
+        scores = lists([0.3], [2.0], grad=True)
+        loss = ListwiseLoss(config(name))(scores, lists([1], [1]))
+        loss.backward()
+        assert loss.requires_grad
+        assert all(row.grad is not None and row.grad.isfinite().all() for row in scores)
+        if name != "yes_no":
+            assert loss == 0
+
+    def test_equal_labels_have_a_finite_gradient(self, name: str) -> None:
+        scores = lists([0.3, -1.0, 2.0], grad=True)
+        ListwiseLoss(config(name))(scores, lists([1, 1, 1])).backward()
+        assert scores[0].grad is not None
+        assert scores[0].grad.isfinite().all()
+
+    def test_scores_that_are_not_finite_show(self, name: str) -> None:
+        for strange in (math.nan, math.inf):
+            loss = ListwiseLoss(config(name))(lists([strange, 0.0, 1.0]), lists([1, 0, 0]))
+            assert not loss.isfinite()
+
+    def test_half_precision_scores_are_computed_in_float32(self, name: str) -> None:
+        scores = [row.detach().bfloat16() for row in some_scores()]
+        found = seeded(config(name))(scores, LABELS)
+        assert found == seeded(config(name))([row.float() for row in scores], LABELS)
+
+    def test_has_a_card(self, name: str) -> None:
+        card = loss_card(config(name))
+        assert card["config"]["name"] == name
+        assert card["citation"].startswith("@")
+        assert card["citation"].endswith("}")
+
+    def test_refuses_malformed_batches(self, name: str) -> None:
+        loss = ListwiseLoss(config(name))
+        with pytest.raises(DataError, match="empty batch"):
+            loss([], [])
+        with pytest.raises(DataError, match="1 lists of scores, 2 lists of labels"):
+            loss(lists([1.0]), lists([1], [0]))
+        with pytest.raises(InputError, match="input 1: a list without documents"):
+            loss(lists([1.0], []), lists([1], []))
+        with pytest.raises(InputError, match="input 0: 2 documents, 3 labels"):
+            loss(lists([1.0, 2.0]), lists([1, 0, 0]))
+        with pytest.raises(InputError, match="input 1: a label is not finite"):
+            loss(lists([1.0], [1.0]), lists([1], [math.nan]))
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_a_step_against_the_gradient_lowers_it(name: str) -> None:
+    scores, loss = some_scores(), ListwiseLoss(config(name))
+    before = loss(scores, LABELS)
+    before.backward()
+    after = loss([row.detach() - 0.05 * row.grad for row in scores if row.grad is not None], LABELS)
+    assert after < before
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_does_not_change_with_padding(name: str) -> None:
+    """A longer list in the batch pads the others: its own loss apart, theirs must be what they are alone."""
+    loss = ListwiseLoss(config(name))
+    scores, alone = [row.detach() for row in some_scores()], []
+    for row, given in zip(scores, LABELS, strict=True):
+        tracked = row.clone().requires_grad_()
+        loss([tracked], [given]).backward()
+        alone.append(tracked.grad)
+    for longest in (5, 40):
+        tracked_rows = [row.clone().requires_grad_() for row in scores]
+        padding = torch.linspace(3, -3, longest)
+        loss([*tracked_rows, padding], [*LABELS, torch.linspace(1, 0, longest)]).backward()
+        for row, expected in zip(tracked_rows, alone, strict=True):
+            assert row.grad is not None
+            assert expected is not None
+            cosine = torch.nn.functional.cosine_similarity(row.grad, expected, dim=0)
+            assert float(cosine) == pytest.approx(1.0, abs=1e-5)  # the weight of a list in the mean differs
+
+
+class TestOrder:
+    @pytest.mark.parametrize("name", ORDERED)
+    def test_labels_that_rise_are_refused_where_the_order_counts(self, name: str) -> None:
+        with pytest.raises(InputError, match="input 1: labels rise along the list"):
+            ListwiseLoss(config(name))(lists([1.0, 2.0], [1.0, 2.0, 3.0]), lists([1, 0], [1, 0, 1]))
+
+    @pytest.mark.parametrize("name", ORDERED)
+    def test_an_order_among_equal_labels_is_taught(self, name: str) -> None:
+        loss, labels = ListwiseLoss(config(name)), lists([1, 1, 0])
+        assert loss(lists([2.0, 1.0, 0.0]), labels) < loss(lists([1.0, 2.0, 0.0]), labels)
+
+    @pytest.mark.parametrize("name", ORDERED)
+    def test_sorting_by_label_is_the_sorted_input(self, name: str) -> None:
+        scores, labels = torch.tensor([0.5, 2.0, -1.0, 0.1]), torch.tensor([0.0, 1.0, 2.0, 1.0])
+        by_label = ListwiseLoss(config(name, respect_input_order=False))([scores], [labels])
+        order = [2, 1, 3, 0]  # of equal labels the first stays first
+        assert by_label == ListwiseLoss(config(name))([scores[order]], [labels[order]])
+
+    @pytest.mark.parametrize("name", ORDERED)
+    def test_shuffled_ties_differ_between_steps_and_not_between_runs(self, name: str) -> None:
+        def steps(seed: int) -> list[float]:
+            shuffling = config(name, respect_input_order=False, ties="shuffle")
+            loss = ListwiseLoss(shuffling, generator=torch.Generator().manual_seed(seed))
+            scores, labels = lists([3.0, 1.0, 0.0, -2.0]), lists([1, 0, 0, 0])
+            return [float(loss(scores, labels)) for _ in range(8)]
+
+        assert steps(0) == steps(0)
+        assert steps(0) != steps(1)
+        assert len(set(steps(0))) > 1
+
+    def test_shuffled_ties_keep_different_labels_apart(self) -> None:
+        loss = ListwiseLoss(config("listmle", respect_input_order=False, ties="shuffle"))
+        scores, labels = lists([3.0, 1.0, 0.0, -2.0]), lists([3, 2, 1, 0])
+        assert len({float(loss(scores, labels)) for _ in range(5)}) == 1
+
+    def test_by_default_ties_follow_the_random_state_that_trainers_restore(self) -> None:
+        loss = ListwiseLoss(config("listmle", respect_input_order=False, ties="shuffle"))
+        scores, labels = lists([3.0, 1.0, 0.0, -2.0, 0.5, 4.0]), lists([1, 0, 0, 0, 0, 0])
+        torch.manual_seed(3)
+        first = [float(loss(scores, labels)) for _ in range(4)]
+        torch.manual_seed(3)
+        assert [float(loss(scores, labels)) for _ in range(4)] == first
+
+    @pytest.mark.parametrize("name", WITHOUT_ORDER)
+    def test_the_others_ask_for_labels_alone(self, name: str) -> None:
+        scores, labels = torch.tensor([0.5, 2.0, -1.0, 0.1]), torch.tensor([0.0, 0.5, 1.0, 0.25])
+        loss, order = ListwiseLoss(config(name)), torch.tensor([3, 1, 0, 2])
+        assert float(loss([scores[order]], [labels[order]])) == pytest.approx(float(loss([scores], [labels])), rel=1e-6)
+
+
+class TestConfig:
+    def test_the_defaults_are_those_that_were_merged(self) -> None:
+        default = LossConfig()
+        assert (default.name, default.normalization_method, default.activation) == ("plistmle", "sum", "Identity")
+        assert default.respect_input_order
+        assert default.mini_batch_size is None
+
+    @pytest.mark.parametrize(
+        ("raw", "message"),
+        [
+            ({"name": "listmel"}, "name: there is no loss 'listmel' .did you mean 'listmle'"),
+            ({"name": "listnet", "normalization_method": "softmax"}, "the loss listnet does not read it"),
+            ({"name": "listmle", "rank_discount": "log1p"}, "rank_discount: the loss listmle does not read it"),
+            ({"ties": "shuffle"}, "set respect_input_order: false"),
+            ({"normalization_method": "temperature", "temperature": 0.0}, "temperature: must be above 0"),
+            ({"name": "lambdaloss", "k": 0}, "k: must be at least 1"),
+        ],
+    )
+    def test_impossible_options_are_refused(self, raw: dict[str, object], message: str) -> None:
+        with pytest.raises(UsageError, match=message):
+            parse_config(LossConfig, raw, source="test")
+
+    def test_a_card_shows_what_the_loss_reads(self) -> None:
+        card = loss_card(config("plistmle", normalization_method="temperature", temperature=2.0))["config"]
+        assert card["temperature"] == 2.0
+        assert "sigma" not in card
+        assert ListwiseLoss(config("plistmle"), discount=torch.sqrt).get_config_dict()["rank_discount"] == "custom"
+
+
+def test_a_binary_loss_refuses_grades() -> None:
+    with pytest.raises(InputError, match="input 0: the loss yes_no takes labels between 0 and 1"):
+        ListwiseLoss(config("yes_no"))(lists([1.0, 0.0]), lists([2, 0]))
+
+
+class TestLargeGrades:
+    @pytest.mark.parametrize("labels", [[128.0, 1.0], [1000.0, 0.0], [127.0, 127.0, 127.0]])
+    def test_a_gain_beyond_float32_is_an_error_and_no_nan_or_zero(self, labels: list[float]) -> None:
+        scores = lists([1.0, 2.0], [0.5] * len(labels))
+        with pytest.raises(InputError, match=r"input 1: LambdaLoss' gain 2\^1\d+ is beyond float32; scale the labels"):
+            ListwiseLoss(config("lambdaloss"))(scores, lists([1, 0], labels))
+
+    def test_the_largest_grade_has_a_gradient(self) -> None:
+        scores = lists([1.0, 2.0], grad=True)
+        ListwiseLoss(config("lambdaloss"))(scores, lists([126.0, 1.0])).backward()
+        assert scores[0].grad is not None
+        assert scores[0].grad.isfinite().all()
+        assert scores[0].grad.abs().min() > 0
+
+
+def test_approxndcg_takes_a_label_below_zero_as_zero() -> None:
+    scores = some_scores()
+    below, none = ([torch.where(row == 0, lowest, row) for row in LABELS] for lowest in (-3.0, 0.0))
+    loss = ListwiseLoss(config("approxndcg"))
+    assert torch.equal(loss(scores, below), loss(scores, none))

@@ -1,0 +1,55 @@
+"""The registry of losses: names without torch, refusals, and a loss from outside."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from unimoe.config.files import parse_config
+from unimoe.config.losses import LossConfig, LossOptions
+from unimoe.core.errors import UsageError
+from unimoe.training.losses import LOSSES, Loss, register_loss
+from unimoe.training.losses.listwise import ListwiseLoss
+
+
+def test_a_config_is_checked_without_loading_torch() -> None:
+    code = "import sys; from unimoe.config.losses import LossConfig; LossConfig(name='lambdaloss', k=3); "
+    code += "print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "sentence_transformers"} & set(loaded)
+
+
+def test_every_option_of_a_loss_is_one_that_a_config_has() -> None:
+    for name, loss in LOSSES.items():
+        assert set(loss.all_options) <= set(LossOptions.model_fields), name
+
+
+def test_options_that_came_later_change_no_fingerprint_until_they_are_set() -> None:
+    """The dump of a loss before ``score_es``, which is part of the fingerprint of every training of then."""
+    assert list(LossOptions().model_dump()) == [
+        "activation", "respect_input_order", "ties", "rank_discount", "normalize_weights", "normalization_method",
+        "temperature", "weighting", "k", "sigma", "alpha",
+    ]  # fmt: skip
+    changed = LossConfig(name="score_es", directions=8)
+    assert changed.model_dump()["directions"] == 8
+    assert LossConfig.model_validate(changed.model_dump()) == changed
+
+
+def test_a_name_cannot_be_taken_twice() -> None:
+    with pytest.raises(UsageError, match="loss 'listnet' exists already; choose another name"):
+        register_loss("listnet", Loss(lambda scores, labels, options: torch.stack(list(scores)).sum()))
+
+
+def test_a_loss_from_outside_is_named_computed_and_checked_like_any_other() -> None:
+    register_loss("toy", Loss(lambda s, y, options: options.sigma * torch.cat(list(s)).square().mean(), ("sigma",)))
+    try:
+        loss = ListwiseLoss(LossConfig(name="toy", sigma=2.0, activation="Tanh"))
+        assert float(loss([torch.tensor([0.5])], [torch.tensor([1.0])])) == pytest.approx(2 * 0.46211716**2)
+        assert loss.get_config_dict() == {"name": "toy", "activation": "Tanh", "sigma": 2.0}
+        with pytest.raises(UsageError, match=r"the loss toy does not read it; remove it \(toy takes activation, sigma"):
+            parse_config(LossConfig, {"name": "toy", "k": 3}, source="test")
+    finally:
+        LOSSES.remove("toy")

@@ -1,0 +1,130 @@
+"""What the losses that sample rankings share: draws by generator, annealing, padding, and the baseline by group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from unimoe.config.files import parse_config
+from unimoe.config.losses import LossConfig
+from unimoe.core.errors import InputError, UsageError
+from unimoe.training.losses.listwise import ListwiseLoss
+from unimoe.training.losses.named.score_es import sigma_at
+from unimoe.training.losses.padding import padded
+from unimoe.training.losses.sampling import generator_of, spread_of
+
+SCORES = [torch.tensor([0.2, 1.0, -0.4, 0.1]), torch.tensor([0.3, 0.1])]
+LABELS = [torch.tensor([1.0, 0, 0, 2]), torch.tensor([1.0, 0])]
+NAMES = ("score_es", "pg_rank")
+
+
+def gradient(name: str, seed: int = 0, progress: float = 0.0, **options: Any) -> tuple[float, list[Tensor]]:
+    """The loss and the gradients of the rows."""
+    rows = [row.clone().requires_grad_() for row in SCORES]
+    config = parse_config(LossConfig, {"name": name, **options}, source="test")
+    loss = ListwiseLoss(config, generator=generator_of(7, seed))(rows, LABELS, progress)
+    loss.backward()
+    return float(loss.detach()), [row.grad for row in rows if row.grad is not None]
+
+
+@pytest.mark.parametrize("name", NAMES)
+class TestBoth:
+    def test_seed_and_step_decide_every_bit(self, name: str) -> None:
+        (first, rows), (again, same), (other, _) = gradient(name), gradient(name), gradient(name, seed=1)
+        assert first == again
+        assert all(torch.equal(a, b) for a, b in zip(rows, same, strict=True))
+        assert first != other
+
+    def test_the_relevant_documents_rise(self, name: str) -> None:
+        _, (row, pair) = gradient(name, directions=2000)
+        assert row.argmin() == 3
+        assert row[1] > 0
+        assert pair[0] < 0 < pair[1]
+        assert float(row.sum()) == pytest.approx(0.0, abs=0.05)  # adding a constant to a list changes nothing
+
+    def test_a_step_against_the_gradient_lowers_it(self, name: str) -> None:
+        before, rows = gradient(name, directions=5000)
+        moved = [scores - 2 * row for scores, row in zip(SCORES, rows, strict=True)]
+        config = LossConfig(name=name, directions=5000)
+        assert float(ListwiseLoss(config, generator=generator_of(7, 0))(moved, LABELS)) < before - 0.01
+
+    def test_a_group_baseline_counts_lists_alike(self, name: str) -> None:
+        _, (row, pair) = gradient(name, directions=4000, baseline="group")
+        _, (plain_row, plain_pair) = gradient(name, directions=4000)
+        for scaled, plain in ((row, plain_row), (pair, plain_pair)):
+            assert float(torch.cosine_similarity(scaled, plain, dim=0)) > 0.999
+            assert float(scaled.norm() / plain.norm()) > 1.5  # standard deviations of nDCG are below 1
+
+    def test_lists_without_a_difference_have_no_gradient(self, name: str) -> None:
+        rows = [torch.tensor([0.3, 0.3], requires_grad=True), torch.tensor([1.0], requires_grad=True)]
+        loss = ListwiseLoss(LossConfig(name=name))(rows, [torch.zeros(2), torch.ones(1)])
+        loss.backward()
+        assert all(row.grad is not None and not row.grad.any() for row in rows)
+
+    def test_lists_in_blocks_are_the_same_lists(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """More lists than a block holds; the last one learns like the first."""
+        rows = [torch.tensor([0.0, 0.5], requires_grad=True) for _ in range(70)]
+        loss = ListwiseLoss(LossConfig(name=name, directions=500), generator=generator_of(0, 0))
+        loss(rows, [torch.tensor([1.0, 0])] * 70).backward()
+        slopes = torch.stack([70 * row.grad[0] for row in rows if row.grad is not None])
+        assert bool((slopes < 0).all())
+        assert float(slopes[64:].mean()) == pytest.approx(float(slopes[:32].mean()), rel=0.3)
+
+    def test_padding_and_the_order_of_documents_change_nothing_but_the_draws(self, name: str) -> None:
+        _, (row, _) = gradient(name, directions=20_000)
+        config = LossConfig(name=name, directions=20_000)
+        turned = SCORES[0].flip(0).requires_grad_()
+        spread = spread_of(*padded(SCORES, LABELS)[::2])
+        longer = torch.tensor([spread, -spread] * 20)  # leaves the spread of the batch as it is
+        rows, labels = [turned, SCORES[1], longer], [LABELS[0].flip(0), LABELS[1], torch.zeros(40)]
+        ListwiseLoss(config, generator=generator_of(1, 1))(rows, labels).backward()
+        assert turned.grad is not None
+        assert float(torch.cosine_similarity(turned.grad.flip(0), row, dim=0)) > 0.99
+
+    def test_a_strange_score_gives_nan(self, name: str) -> None:
+        rows = [torch.tensor([torch.nan, 0.5, 1.0])]
+        assert ListwiseLoss(LossConfig(name=name))(rows, [torch.tensor([1.0, 0, 0])]).isnan()
+
+    def test_labels_that_the_measure_does_not_take_name_their_list(self, name: str) -> None:
+        with pytest.raises(InputError, match="ERR@20 takes labels up to 4") as caught:
+            ListwiseLoss(LossConfig(name=name, measure="ERR@20"))(SCORES, [LABELS[0], 9 * LABELS[1]])
+        assert caught.value.index == 1
+
+    def test_an_unknown_measure_names_the_closest(self, name: str) -> None:
+        with pytest.raises(UsageError, match=r"did you mean 'ndcg@10'"):
+            parse_config(LossConfig, {"name": name, "measure": "ndgc@10"}, source="test")
+
+
+def test_spellings_of_a_measure_are_one() -> None:
+    assert LossConfig(name="pg_rank", measure="nDCG@10") == LossConfig(name="pg_rank", measure="ndcg_cut_10")
+
+
+def test_sigma_moves_by_equal_factors() -> None:
+    options = LossConfig(name="score_es", sigma=1.0, sigma_end=0.25)
+    assert [sigma_at(options, progress) for progress in (0.0, 0.5, 1.0)] == pytest.approx([1.0, 0.5, 0.25])
+    assert sigma_at(LossConfig(name="score_es", sigma=0.3), 0.7) == pytest.approx(0.3)
+    assert gradient("score_es", progress=1.0, sigma_end=0.1)[0] != gradient("score_es", sigma_end=0.1)[0]
+
+
+def test_noise_is_relative_to_the_spread() -> None:
+    """Scores ten times as large have the same loss, and a tenth of the gradient."""
+    loss = ListwiseLoss(LossConfig(name="score_es"), generator=generator_of(0, 0))
+    row = SCORES[0].clone().requires_grad_()
+    value = loss([row], LABELS[:1])
+    value.backward()
+    wide = (10 * SCORES[0]).requires_grad_()
+    again = ListwiseLoss(LossConfig(name="score_es"), generator=generator_of(0, 0))([wide], LABELS[:1])
+    again.backward()
+    assert value.item() == pytest.approx(again.item(), rel=1e-6)
+    assert row.grad is not None
+    assert wide.grad is not None
+    torch.testing.assert_close(10 * wide.grad, row.grad)
+
+
+def test_the_spread_leaves_padding_out() -> None:
+    rows = torch.tensor([[1.0, 3.0, 99.0], [0.0, 0.0, 0.0]])
+    valid = torch.tensor([[True, True, False], [True, True, True]])
+    assert spread_of(rows, valid) == pytest.approx(0.5**0.5)  # variances 1 and 0
