@@ -26,7 +26,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.core.checksums import sealed
 from unimoe.core.io import ensure_dir, write_text
 from unimoe.metrics import DEFAULT_METRICS
 from unimoe.results import EvalResult, Identity, Provenance, TrainingBudget, arm_dir, by_query_id, write_result
@@ -155,7 +154,7 @@ def write_logs(folder: Path, rng: np.random.Generator, *, conflicts: bool) -> No
     ensure_dir(folder)
     losses = 0.2 + np.exp(-np.arange(STEPS) / 200) + rng.normal(0.0, 0.05, STEPS)
     steps = [{"step": i + 1, "task": "ranking", "loss": loss, "lr": 1e-3} for i, loss in enumerate(losses.tolist())]
-    write_text(folder / "train.jsonl", "".join(f"{sealed(json.dumps(record))}\n" for record in steps))
+    write_text(folder / "train.jsonl", "".join(f"{json.dumps(record)}\n" for record in steps))
     if conflicts:
         values = rng.uniform(0.1, 0.9, (MEASURED_STEPS, LAYERS, len(CONFLICT_KEYS))).tolist()
         records = [
@@ -163,9 +162,7 @@ def write_logs(folder: Path, rng: np.random.Generator, *, conflicts: bool) -> No
             for i, layers in enumerate(values)
             for layer, row in enumerate(layers)
         ]
-        write_text(
-            folder / "gradient_conflicts.jsonl", "".join(f"{sealed(json.dumps(record))}\n" for record in records)
-        )
+        write_text(folder / "gradient_conflicts.jsonl", "".join(f"{json.dumps(record)}\n" for record in records))
 
 
 def gates() -> Iterator[str]:

@@ -73,7 +73,7 @@ def main() -> None:
         folder = given.output_dir or Path(name) / "outputs"
         command = [sys.executable, str(SCRIPT), "--output-dir", str(folder), *(["--smoke"] if smoke else [])]
         subprocess.run(command, check=True)
-        record = read_json(folder / RECORD)
+        record = read_json(folder / RECORD, dict[str, Any])
         (dataset,) = tier_datasets(experiment, "bundled")
         data = LoadedDataset(dataset)
         found = summary(record) | {

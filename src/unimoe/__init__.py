@@ -45,10 +45,10 @@ _DEFINED_IN = {
     "load_encoder": "api",
     "load_experiment": "config.files",
     "load_model": "api",
-    "read_qrels": "trec",
-    "read_run": "trec",
+    "read_qrels": "core.trec",
+    "read_run": "core.trec",
     "score_run": "metrics",
-    "score_run_file": "runs.one_file",
+    "score_run_file": "results.runs.one_file",
     "tir": "api",
 }
 

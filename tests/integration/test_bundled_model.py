@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -134,7 +135,7 @@ class TestPreparing:
         weights.write_bytes(content[:-1])
         prepared_bundled_model()
         assert weights.read_bytes() == content
-        assert read_json(folder / "unimoe.json")["bytes"] == len(content)
+        assert read_json(folder / "unimoe.json", dict[str, Any])["bytes"] == len(content)
         assert capfd.readouterr() == ("", "")
 
     def test_what_was_prepared_loads(self, tiny_gguf: Path, tmp_cache: Path) -> None:

@@ -187,8 +187,11 @@ class TestEvaluate:
     @pytest.mark.parametrize(
         ("damage", "words"),
         [
-            (lambda text: text[: len(text) // 2], ["not valid JSON"]),
-            (lambda text: text.replace('"schema_version": 1', '"schema_version": 0'), ["schema version 0"]),
+            (lambda text: text[: len(text) // 2], ["is damaged or of another version"]),
+            (
+                lambda text: text.replace('"schema_version": 1', '"schema_version": 0'),
+                ["is damaged or of another version", "schema_version"],
+            ),
         ],
         ids=["cut short", "older schema"],
     )

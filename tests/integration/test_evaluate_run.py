@@ -160,7 +160,7 @@ class TestRelevanceLevel:
             ('{"level": 2}', "level: Extra inputs are not permitted"),
             ('{"name": ""}', "name: String should match"),
             ("[2]", "Input should be a valid dictionary"),
-            ("{", "not valid JSON"),
+            ("{", "Invalid JSON"),
         ],
     )
     def test_a_sidecar_of_another_shape(self, files: tuple[Path, Path], text: str, words: str) -> None:

@@ -12,11 +12,10 @@ from support.gates import INTERFERENCE, gate_file
 from support.results import make_result, write_experiment
 from support.scripts import call_script
 
-from unimoe.analysis.gates.definitions import load_gates
+from unimoe.analysis.gates.definitions import load_gates, unsealed
 from unimoe.analysis.gates.registration import REGISTERED
 from unimoe.config import Experiment
 from unimoe.config.files import load_experiment
-from unimoe.core.checksums import unsealed_yaml
 from unimoe.core.errors import DataError
 from unimoe.experiment.job import ExperimentRun, matching_gates, smoke_version
 from unimoe.results import write_result
@@ -93,7 +92,7 @@ def test_the_declaration_of_paired_seeds_is_fixed_with_the_experiment(tmp_path: 
 def test_the_gates_are_there_before_any_result(experiment: Experiment) -> None:
     ExperimentRun(experiment, CPU)
     copy = Path(experiment.output_dir) / REGISTERED
-    assert unsealed_yaml(copy.read_bytes(), copy) == Path(str(experiment.gates)).read_bytes()
+    assert unsealed(copy) == Path(str(experiment.gates)).read_bytes()
     assert not list(Path(experiment.output_dir).rglob("results"))
     ExperimentRun(experiment, CPU)  # a second start goes on
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from support.experiments import write_tiny_experiment
 from support.reranking import invented, write_invented, written
 from support.scripts import Done, assert_refused, call_script
@@ -17,10 +16,7 @@ from support.sources import SMALL, write_msmarco
 
 import unimoe
 from unimoe.analysis.compare import generate_comparison_table, load_all_results
-from unimoe.config.dense import DenseExperiment
-from unimoe.config.experiment import EvaluationConfig
 from unimoe.core.trec import head, read_qrels, read_run
-from unimoe.evaluation.systems.retriever import checkpoint_retriever
 from unimoe.metrics import score_run
 from unimoe.results import EvalResult, read_result, result_path
 from unimoe.results.details import read_drilldown
@@ -244,10 +240,6 @@ class TestCheckpoint:
             assert found.provenance.hashes["checkpoint"]
             assert found.config["checkpoint"]["lora"]["first_layer"] == 2
         load_all_results(tmp_path)
-        for compiled in (False, True):
-            experiment = DenseExperiment(evaluation=EvaluationConfig(compile=compiled))
-            retriever = checkpoint_retriever(experiment, checkpoint, "emb_only_r8", torch.device("cpu"))
-            assert retriever.compiled is compiled
         assert_refused(
             retrieve(data, tmp_path / "x", "--checkpoint", trained("rank_only_r8")), 2, "was trained to rank only"
         )

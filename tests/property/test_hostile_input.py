@@ -18,7 +18,7 @@ from support.caption_pairs import seed_arrays
 from support.results import make_result
 
 from unimoe.config.files import load_experiment, overridden, parse_experiment
-from unimoe.config.yaml_text import DEEPEST, MOST_VALUES, YamlError, parse_yaml
+from unimoe.config.yaml_text import MOST_VALUES, YamlError, parse_yaml
 from unimoe.core.errors import UnimoeError
 from unimoe.core.limits import HIGHEST_GRADE, HIGHEST_SCORE
 from unimoe.core.trec import read_qrels, read_run
@@ -66,12 +66,6 @@ def read_or_refuse(read: Callable[[Path], Any], name: str, content: bytes) -> An
 def test_yaml(content: bytes) -> None:
     with suppress(YamlError):
         json.dumps(parse_yaml(content.decode("utf-8", "replace"))).encode("utf-8")  # plain data, without circles
-
-
-@given(st.integers(DEEPEST + 1, 400), st.sampled_from(["[", "{a: ", "- "]))
-def test_yaml_that_is_deep(levels: int, opening: str) -> None:
-    with pytest.raises(YamlError, match=f"more than {DEEPEST} levels deep"):
-        parse_yaml(opening * levels)
 
 
 @given(st.integers(2, 12), st.integers(3, 12))

@@ -1,4 +1,4 @@
-"""JSON files as a person edits them: without the checksum that a run has written into them."""
+"""JSON files as a person edits them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ from typing import Any
 
 
 def read_plain(path: Path) -> Any:
-    """Read a JSON file, of an object without its checksum."""
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if isinstance(content, dict):
-        content.pop("checksum", None)
-    return content
+    """Read a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def write_plain(path: Path, content: Any) -> None:

@@ -13,8 +13,6 @@ import numpy as np
 from support.caption_pairs import seed_arrays
 from support.json_files import read_plain, write_plain
 
-from unimoe.core.checksums import unsealed
-
 RUN = "q1 Q0 d1 1 2 t\nq1 Q0 d2 2 1 t\nq2 Q0 d1 1 3 t\n"
 QRELS = "q1 0 d1 1\nq2 0 d2 1\n"
 GATES = """registered: 2026-01-01
@@ -72,11 +70,11 @@ def keys(name: str, **changed: Any) -> Change:
 
 
 def edited(name: str, edit: Callable[[bytes], bytes]) -> Change:
-    """Put what ``edit`` makes of a file's bytes in its place; JSON has no checksum then, as if written by hand."""
+    """Put what ``edit`` makes of a file's bytes in its place."""
 
     def change(folder: Path) -> None:
         content = (folder / name).read_bytes()
-        (folder / name).write_bytes(edit(unsealed(content, name) if name.endswith(".json") else content))
+        (folder / name).write_bytes(edit(content))
 
     return change
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from unimoe.core.io import append_jsonl
 from unimoe.results import EvalResult, Identity, Provenance, Task, TrainingBudget, arm_dir, by_query_id, write_result
-from unimoe.results.logs import note_lines
 
 UNTRAINED = ("bm25", "zero_shot")
 
@@ -157,7 +156,6 @@ def write_log(output_dir: Path, arm: str, seed: int, rng: np.random.Generator, s
         if arm.startswith("joint"):
             record |= {"ranking_loss": loss, "embedding_loss": 2 * loss}
         append_jsonl(path, record)
-    note_lines(path.parent)
 
 
 def _write(output_dir: Path, result: EvalResult) -> None:

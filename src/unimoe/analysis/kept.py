@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NotRequired, TypeAlias, TypedDict
 
 from unimoe.analysis.gates.definitions import Registration
 from unimoe.analysis.gates.registration import REGISTERED, register, registered_in
 from unimoe.analysis.report import remove_report
 from unimoe.core.errors import DataError
-from unimoe.core.io import hash_json, read_json, write_sealed
+from unimoe.core.io import hash_json, read_json, write_json
 from unimoe.results import EvalResult, result_files, result_path, write_result
 from unimoe.results.details import DrillDown, drilldown_path, read_drilldown
 from unimoe.results.folder import Results
@@ -18,6 +18,12 @@ from unimoe.results.folder import Results
 MARKER = "comparison.json"  # says what a folder compares, and that nothing else made the results there
 
 Test: TypeAlias = tuple[str, str, str]  # ``task/dataset``, system and baseline
+
+
+class _Comparison(TypedDict):
+    gates: dict[str, Any] | None
+    results: dict[str, dict[str, Any]]
+    tests: NotRequired[list[Test]]
 
 
 def keep(
@@ -57,7 +63,7 @@ def keep(
         raise DataError(f"{folder} holds results that no comparison made; choose another --output-dir")
     if gates is not None and not (folder / MARKER).exists():
         register(gates, folder)
-    write_sealed(folder / MARKER, facts | {"tests": list(tests)})
+    write_json(folder / MARKER, facts | {"tests": list(tests)})
     for result in results.everything:
         write_result(folder, result, _detail(results, result, source))
     return registered_in(folder)
@@ -65,15 +71,11 @@ def keep(
 
 def tests_kept(folder: Path) -> list[Test] | None:
     """Return what the comparison kept in a folder tests; None where there is none, or one of an earlier version."""
-    tests = _marker(folder).get("tests") if (folder / MARKER).exists() else None
-    return None if tests is None else [(key, system, baseline) for key, system, baseline in tests]
+    return _marker(folder).get("tests") if (folder / MARKER).exists() else None
 
 
-def _marker(folder: Path) -> dict[str, Any]:
-    there = read_json(folder / MARKER)
-    if not isinstance(there, dict) or not isinstance(there.get("results"), dict):
-        raise DataError(f"{folder / MARKER}: not what a comparison writes; choose another --output-dir")
-    return there
+def _marker(folder: Path) -> _Comparison:
+    return read_json(folder / MARKER, _Comparison, "choose another --output-dir")
 
 
 def _detail(results: Results, result: EvalResult, source: Path | None) -> DrillDown | None:

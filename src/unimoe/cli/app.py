@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import pkgutil
-
 import typer
 
-from unimoe import studies
 from unimoe.cli.analyze import analyze
 from unimoe.cli.compare import SeveralValues, compare
 from unimoe.cli.doctor import doctor
@@ -19,6 +15,9 @@ from unimoe.cli.retrieve import retrieve
 from unimoe.cli.run_experiment import run_experiment
 from unimoe.cli.status import status
 from unimoe.cli.train import train
+from unimoe.core import console
+from unimoe.core.errors import UnimoeError
+from unimoe.core.registry import load_plugins
 
 # A command imports what it needs when it runs, so that --help takes no time.
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
@@ -36,13 +35,14 @@ app.command("doctor")(doctor)
 app.command("status")(status)
 
 
-def _add_studies() -> None:
-    """Add the commands of every study, which its ``command.py`` lists in ``COMMANDS``."""
-    for study in pkgutil.iter_modules(studies.__path__):
-        folder = f"{studies.__name__}.{study.name}"
-        if importlib.util.find_spec(f"{folder}.command"):
-            for name, command in importlib.import_module(f"{folder}.command").COMMANDS.items():
+def _add_plugins() -> None:
+    """Add the commands of studies and of other packages, each a mapping of names to functions."""
+    try:
+        for commands in load_plugins("unimoe.commands"):
+            for name, command in commands.items():
                 app.command(name)(command)
+    except UnimoeError as error:  # a package that cannot be imported must not take the other commands away
+        console.print_error(error)
 
 
-_add_studies()
+_add_plugins()

@@ -58,7 +58,7 @@ def examine(experiment: Experiment, device: torch.device) -> Iterator[tuple[str,
     yield "disk", f"{shutil.disk_usage(cache_dir()).free / 2**30:,.0f} GiB free there"
     yield "collections", _collections()
     try:
-        yield "main job", "; ".join(planned(experiment, device, None, started))
+        yield "main job", "; ".join(planned(experiment, device, started))
     except DataError as error:  # its model or collection is not here yet
         yield "main job", f"no estimate ({error})"
 

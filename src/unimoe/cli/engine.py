@@ -79,10 +79,9 @@ class EngineSettings:
 
         The last bits of products, and so the identity of what is made of them, depend on that number.
         """
-        if threads := self.threads or (1 if self.engine == "ray" else None):
-            import torch
+        from unimoe.models.device import use_threads
 
-            torch.set_num_threads(threads)
+        use_threads(self.threads or (1 if self.engine == "ray" else None))
 
     def refuse_unused(self) -> None:
         """Refuse options of a cluster where there is none.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unimoe.stopping import ended_by_signals
+from unimoe.core.stopping import ended_by_signals
 
 
 def main() -> None:

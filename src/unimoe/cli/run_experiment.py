@@ -35,6 +35,7 @@ from unimoe.cli.options import (
     refuse_torchrun,
 )
 from unimoe.core.console import stderr, stdout
+from unimoe.core.io import sole_use
 
 if TYPE_CHECKING:
     from unimoe.config import Experiment
@@ -68,7 +69,7 @@ def run_experiment(
     """
     started = time.perf_counter()
     from unimoe.config.files import load_experiment
-    from unimoe.experiment.job import ANALYZE, ExperimentRun, pinned_threads, smoke_version
+    from unimoe.experiment.job import ANALYZE, ExperimentRun, smoke_version
     from unimoe.experiment.run_record import RunRecord
     from unimoe.models.work import counted_products
 
@@ -78,19 +79,18 @@ def run_experiment(
         experiment = smoke_version(experiment).model_copy(update={"output_dir": f"{experiment.output_dir}-smoke"})
     experiment = placed(experiment, output_dir)
     quiet_libraries()
-    kept = threads if engine == "local" else threads or pinned_threads(Path(experiment.output_dir)) or 1
-    settings = EngineSettings(engine, address, workers, store, allow, device, kept)
+    settings = EngineSettings(engine, address, workers, store, allow, device, threads)
+    settings.use_threads()
     target = chosen_device(settings.here)
     if plan:
         settings.refuse_unused()
         from unimoe.experiment.estimate import planned
 
-        for line in planned(experiment, target, threads, started):
+        for line in planned(experiment, target, started):
             stdout.print(line, soft_wrap=True)
         return
-    with opened_engine(settings) as opened, counted_products() as counted:
+    with sole_use(Path(experiment.output_dir)), opened_engine(settings) as opened, counted_products() as counted:
         run = ExperimentRun(experiment, target, given_options(config, override, smoke=smoke), opened)
-        run.settle_threads(kept)
         record = RunRecord(Path(experiment.output_dir), lambda: counted.flop, started)
         record.note(_facts(run.loader))
         _announce(experiment, run)

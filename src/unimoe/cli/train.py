@@ -65,9 +65,8 @@ def train(
     experiment.arm(arm)
     quiet_libraries()
     from unimoe.evaluation.dev_eval import DevEvaluation
-    from unimoe.models.device import choose_dtype
+    from unimoe.models.device import choose_dtype, use_threads
     from unimoe.models.loader import ModelLoader, refuse_missing_layers
-    from unimoe.models.threads import settle_threads
     from unimoe.training.examples import load_training_data
     from unimoe.training.trainer import StepReport, train_arm
 
@@ -83,7 +82,7 @@ def train(
                 step.outcome = f"loss {report.loss:.3f}"
 
             data, base = load_training_data(experiment), loader.fresh_base()
-            settle_threads(base.model, threads)
+            use_threads(threads)
             folder = train_arm(
                 experiment, arm, seed, base=base, data=data, frozen_layers=loader.frozen_layers, resume=resume,
                 on_step=on_step, score_on_dev=DevEvaluation(experiment, arm), processes=processes,

@@ -104,7 +104,6 @@ class Board:
         self._write(ended=True)
 
     def _run(self) -> None:
-        self._store.remove_abandoned(SCOPE)  # each driver's board has a name of its own
         self._write()
         while not self._closing.wait(_EVERY):
             self._write()

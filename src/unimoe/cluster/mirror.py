@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from unimoe.cluster.units import UnitStore
-from unimoe.core.checksums import resealed, unsealed
 from unimoe.core.errors import DataError
 from unimoe.core.io import atomic_path
 
@@ -64,13 +63,7 @@ class Mirror:
         if not name.endswith((".json", ".jsonl", ".md")):
             return content
         own, stored = str(self._folder).encode(), _HERE.encode()
-        before, after = (own, stored) if to_store else (stored, own)
-        if before not in content:
-            return content
-        if not name.endswith(".jsonl"):
-            unsealed(content, self._folder / name)
-            return resealed(content.replace(before, after))
-        return b"\n".join(resealed(line.replace(before, after)) for line in content.split(b"\n"))
+        return content.replace(own, stored) if to_store else content.replace(stored, own)
 
     def _files(self) -> list[Path]:
         if not self._folder.is_dir():

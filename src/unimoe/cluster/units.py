@@ -11,13 +11,12 @@ import hashlib
 import json
 import re
 import time
+import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from unimoe.core.errors import UsageError
-from unimoe.core.io import atomic_path, remove_abandoned
 
 if TYPE_CHECKING:
     import fsspec
@@ -91,8 +90,14 @@ class UnitStore:
             if not self._is_folder:
                 self._files.pipe_file(path, content)  # one request: readers see all of it or nothing
                 return
-            with atomic_path(Path(path)) as temporary:
+            # Two machines may write one unit at a time, so each has a temporary file of its own.
+            temporary = Path(path).with_name(f".{key}.{uuid.uuid4().hex}.tmp")
+            temporary.parent.mkdir(parents=True, exist_ok=True)
+            try:
                 temporary.write_bytes(content)
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
 
         try:
             self._patiently(put)
@@ -109,12 +114,6 @@ class UnitStore:
         body = self.read(scope, key)
         return None if body is None else json.loads(body)
 
-    def remove_abandoned(self, scope: str) -> None:
-        """Remove what killed processes of this machine left in a scope whose objects are never written again."""
-        if self._is_folder:
-            with suppress(OSError):
-                remove_abandoned(Path(f"{self._root}/{scope}"))
-
     def _patiently(self, request: Callable[[], T]) -> T:
         """Repeat a request until the store answers, or patience ends."""
         begun, pause = time.monotonic(), 0.5
@@ -124,13 +123,8 @@ class UnitStore:
             except FileNotFoundError:
                 raise
             except Exception as error:  # every client has errors of its own kind
-                cause: BaseException = error
-                if isinstance(error, UsageError):  # io.py has put an error of the system into words of its own
-                    if error.__context__ is None:
-                        raise
-                    cause = error.__context__
-                said = _in_words(cause, self.url)
-                if mend := _mend(cause):
+                said = _in_words(error, self.url)
+                if mend := _mend(error):
                     raise UsageError(f"{self.shown}: {said}; {mend}, or give another --store") from None
                 if time.monotonic() - begun + pause > self._patience:
                     raise UsageError(

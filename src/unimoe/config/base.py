@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from unimoe.core.errors import UsageError
 from unimoe.core.limits import LONGEST_NAME
@@ -45,18 +45,6 @@ def registered(registry: Registry[Any]) -> AfterValidator:
 
 
 class Section(BaseModel):
-    """A part of the config: unknown keys are refused, types are taken strictly, nothing changes after loading.
-
-    Attributes:
-        later_keys: keys that were added after trainings had been fingerprinted. A dump leaves them out where they have
-            their defaults, so that those trainings stay what they were.
-    """
+    """A part of the config: unknown keys are refused, types are taken strictly, nothing changes after loading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-    later_keys: ClassVar[frozenset[str]] = frozenset()
-
-    @model_serializer(mode="wrap")
-    def _dumped(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = dump(self)
-        unchanged = {key for key in self.later_keys if getattr(self, key) == type(self).model_fields[key].default}
-        return {key: value for key, value in fields.items() if key not in unchanged}

@@ -45,7 +45,7 @@ class ModelConfig(Section):
     trust_remote_code: bool = False
 
 
-TEMPLATES: Registry[Any] = Registry("prompt template", "unimoe.models.prompts")
+TEMPLATES: Registry[Any] = Registry("prompt template", "unimoe.models.prompts", "unimoe.prompts")
 """Classes by name; see ``models.prompts.Template``."""
 
 
@@ -212,7 +212,7 @@ class EvaluationConfig(Section):
             ``--model`` names one, such as ``cross-encoder:FOLDER``, and loaded by the ``prompt``, ``model.max_length``,
             ``model.dtype`` and ``served`` of the experiment. They are in every table, and never specialist or joint.
         compile: let torch compile a language model's layers for scoring, which takes a minute, and a C++ compiler on a
-            CPU. Scores get other last bits, so an unfinished evaluation begins anew.
+            CPU. Scores differ in their last bits.
     """
 
     bundled: BundledTier = BundledTier()

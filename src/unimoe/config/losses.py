@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -51,7 +51,7 @@ class Loss:
         return (*order, *(("activation",) if self.takes_activation else ()), *self.options)
 
 
-LOSSES: Registry[Loss] = Registry("loss", "unimoe.training.losses.named")
+LOSSES: Registry[Loss] = Registry("loss", "unimoe.training.losses.named", "unimoe.losses")
 
 LossName = Annotated[str, registered(LOSSES)]
 
@@ -89,10 +89,6 @@ class LossOptions(Section):
             list counts alike (as in GRPO; not the gradient of the measure's mean). Pairs of score_es cancel any
             baseline; ``group`` divides there too.
     """
-
-    later_keys: ClassVar[frozenset[str]] = frozenset(
-        {"label_temperature", "sigma_end", "measure", "directions", "baseline"}
-    )
 
     activation: Activation = "Identity"
     respect_input_order: bool = True

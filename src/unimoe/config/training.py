@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -256,8 +256,6 @@ class ArmConfig(Section):
 
     task: ArmTask
     learning_rate: Positive
-    later_keys: ClassVar[frozenset[str]] = frozenset({"loss", "loss_options"})
-
     ranking_weight: Annotated[float, Field(gt=0, lt=1)] | None = None
     aggregation: AggregationName = "fixed"
     uncertainty_learning_rate: Positive = 0.05

@@ -1,1 +1,1 @@
-"""Say what."""
+"""What every room stands on: errors, atomic files, TREC files, the console, things found by name."""

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from unimoe.core.errors import UnimoeError, UsageError, is_full_disk
 from unimoe.core.limits import harmless, shortened
-from unimoe.stopping import ended_by_signals
+from unimoe.core.stopping import ended_by_signals
 
 
 class _Console(Console):

@@ -5,17 +5,13 @@ The writes are our own because the library for them, atomicwrites, is no longer 
 
 from __future__ import annotations
 
-import errno
-import glob
+import codecs
 import hashlib
 import json
 import math
 import os
-import platform
 import shutil
-import tempfile
-import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -23,19 +19,14 @@ from typing import Any, TypeVar
 
 import filelock
 import platformdirs
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from unimoe.core.checksums import encoded, sealed, unsealed
-from unimoe.core.errors import DataError, UnimoeError, UsageError, is_full_disk
+from unimoe.core.errors import DataError, UsageError
 
-Model = TypeVar("Model", bound=BaseModel)
 T = TypeVar("T")
 
 HASH_LENGTH = 16
 """Hexadecimal digits kept of a SHA-256: 64 bits, ample for the files of one user."""
-
-_TRIES = 100  # to create a folder whose parents others create and remove
-_READING_UMASK = threading.Lock()
 
 
 def cache_dir(*parts: str) -> Path:
@@ -46,16 +37,10 @@ def cache_dir(*parts: str) -> Path:
 
 def ensure_dir(path: Path) -> Path:
     """Create a folder and its parents, and return it; raise ``UsageError`` if that fails."""
-    for left in reversed(range(_TRIES)):
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            break
-        except OSError as error:
-            if left and isinstance(error, FileNotFoundError | FileExistsError):  # others remove empty folders
-                continue
-            raise UsageError(
-                f"{path}: cannot create this folder ({error.strerror}); choose one you can write to"
-            ) from None
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot create this folder ({error.strerror}); choose one you can write to") from None
     return path
 
 
@@ -63,21 +48,16 @@ def ensure_dir(path: Path) -> Path:
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` that replaces it if the block raises no error.
 
-    The file is synced before it is renamed, so that a crash leaves the old content or the new, never a part.
+    The file is synced before it is renamed, so that a crash leaves the old content or the new, never a part. A killed
+    process leaves its temporary file, which the next one that writes the same file takes over.
     """
     if path.is_dir():
         raise UsageError(f"{path}: this is a folder, and a file is to be written here; choose another path")
-    handle, name = _beside(path, tempfile.mkstemp)
-    os.close(handle)
-    temporary = Path(name)
+    temporary = _temporary(path)
     try:
         yield temporary
         _sync(temporary)
-        temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
-    except Exception as error:
-        _refuse_full_disk(path, error)
-        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -90,75 +70,36 @@ def atomic_dir(path: Path) -> Iterator[Path]:
     """
     if path.is_file():
         raise UsageError(f"{path}: this is a file, and a folder is to be written here; choose another path")
-    temporary = Path(_beside(path, tempfile.mkdtemp))
+    temporary = _temporary(path)
     aside = temporary.with_suffix(".old")
+    temporary.mkdir()
     try:
         yield temporary
         for file in temporary.rglob("*"):
             if file.is_file():
                 _sync(file)
-        temporary.chmod(0o777 & ~_umask())
         if path.exists():
             path.replace(aside)
         temporary.replace(path)
-    except Exception as error:
-        _refuse_full_disk(path, error)
-        raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _beside(path: Path, make: Callable[[str, str, str], T]) -> T:
-    """Make a temporary file or folder beside ``path``, from suffix, prefix and folder, without what was left there."""
-    for left in reversed(range(_TRIES)):
-        ensure_dir(path.parent)
-        try:
-            remove_abandoned(path.parent, glob.escape(path.name))
-            return make(".tmp", f".{path.name}.{_writer(os.getpid())}.", str(path.parent))
-        except OSError as error:
-            if left and isinstance(error, FileNotFoundError):  # others remove empty folders
-                continue
-            raise UsageError(f"{path.parent}: cannot write here ({error.strerror}); choose another folder") from None
-    raise AssertionError
-
-
-def _writer(process: int) -> str:
-    """Return the part of a temporary name that says who writes: the machine and the process."""
-    return f"{hash_parts([platform.node()])[:6]}-{process}"
-
-
-def remove_abandoned(folder: Path, name: str = "*") -> None:
-    """Remove what killed processes of this machine left in a folder when they wrote files of such a name."""
-    machine = _writer(0).removesuffix("0")
-    for left in folder.glob(f".{name}.{machine}*"):
-        process = left.name.rpartition(f".{machine}")[2].partition(".")[0]
-        if left.suffix in {".tmp", ".old"} and process.isdecimal() and not _runs(int(process)):
-            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
-
-
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except ProcessLookupError:
-        return False
-    except OSError:  # another user's, or a system without /proc
-        return True
-    return state[0] != "Z"  # dead, and its parent does not ask how it ended
-
-
-def _refuse_full_disk(path: Path, error: Exception) -> None:
-    """Refuse to go on without room; libraries that write files have errors of their own for that."""
-    if is_full_disk(error) and not isinstance(error, UnimoeError):
-        raise UsageError(
-            f"{path}: cannot be written ({os.strerror(errno.ENOSPC)}); free room there, or choose another folder"
-        ) from None
+def _temporary(path: Path) -> Path:
+    """Return the temporary name of a file or folder, without what a killed process has left there."""
+    temporary = ensure_dir(path.parent) / f".{path.name}.tmp"
+    for left in (temporary, temporary.with_suffix(".old")):
+        if left.is_dir():
+            shutil.rmtree(left)
+        else:
+            left.unlink(missing_ok=True)
+    return temporary
 
 
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text atomically, with Unix line ends on every platform."""
-    write_bytes(path, encoded(text))
+    write_bytes(path, text.encode("utf-8", "replace"))  # a collection's JSON may hold half a surrogate pair
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -170,11 +111,6 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
     """Write JSON atomically; NaN and infinity, which JSON lacks, raise ``ValueError``."""
     write_text(path, _json(value, indent) + "\n")
-
-
-def write_sealed(path: Path, value: Mapping[str, Any], *, indent: int | None = 2) -> None:
-    """Write a JSON object atomically with a checksum, by which ``read_json`` knows that nothing in it has changed."""
-    write_text(path, sealed(_json(value, indent)) + "\n")
 
 
 def _json(value: Any, indent: int | None = None) -> str:
@@ -200,33 +136,31 @@ def parse_json(text: str) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file; raise ``DataError`` with its name if it is absent, malformed, or no longer what was written."""
-    try:
-        return parse_json(unsealed(read_bytes(path), path).decode("utf-8-sig"))
-    except ValueError as error:
-        raise DataError(
-            f"{path}: not valid JSON ({error}); the file may be cut short, delete it and run again"
-        ) from None
+class Strict(BaseModel):
+    """A file that the program writes: every value of its own type. Keys that somebody added are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
 
-def read_model(path: Path, model: type[Model], mend: str) -> Model:
-    """Read a JSON file into a pydantic model.
+_ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
 
-    Args:
-        path: the file.
-        model: the model.
-        mend: what to do if the content does not fit the model, for the error.
+
+def read_json(path: Path, kind: type[T], remedy: str = "delete it, and run again") -> T:
+    """Read a JSON file as a value of a type, such as a pydantic model, a ``TypedDict`` or ``dict[str, float]``.
 
     Raises:
-        DataError: the file is absent or malformed, or does not fit; names the key.
+        DataError: the file is absent, or holds something else; names the key, and says what to do.
     """
     try:
-        return model.model_validate(read_json(path))
+        adapter = _ADAPTERS.get(kind) or _ADAPTERS.setdefault(kind, TypeAdapter(kind))  # each takes a while to make
+        value: T = adapter.validate_json(read_bytes(path).removeprefix(codecs.BOM_UTF8))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = "".join(f"{part}: " for part in first["loc"])
-        raise DataError(f"{path}: {where}{first['msg']}; {mend}") from None
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        why = f"{where}: {message}" if where else message
+        raise DataError(f"{path}: is damaged or of another version ({why}); {remedy}") from None
+    return value
 
 
 def read_bytes(path: Path) -> bytes:
@@ -253,15 +187,11 @@ def _entries(folder: Path, pattern: str) -> list[Path]:
 
 
 def append_jsonl(path: Path, record: dict[str, Any]) -> None:
-    """Append one record as one line with a checksum, in a single write."""
+    """Append one record as one line, in a single write."""
     ensure_dir(path.parent)
-    line = sealed(_json(record)) + "\n"
-    try:
-        with path.open("a", encoding="utf-8", newline="\n") as file:
-            file.write(line)
-    except OSError as error:
-        _refuse_full_disk(path, error)
-        raise
+    line = _json(record) + "\n"
+    with path.open("a", encoding="utf-8", newline="\n") as file:
+        file.write(line)
 
 
 def hash_parts(parts: Iterable[str | bytes]) -> str:
@@ -304,19 +234,23 @@ def hash_file(path: Path) -> str:
 
 @contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """Hold a lock between processes, a file beside ``path``, while the block runs."""
-    ensure_dir(path.parent)
-    held = filelock.FileLock(path.with_name(f".{path.name}.lock"))
-    try:
-        held.acquire()
-    except OSError as error:
-        raise UsageError(
-            f"{held.lock_file}: cannot lock ({error.strerror}); choose a folder you can write to"
-        ) from None
-    try:
+    """Hold a lock between processes, a file beside ``path``, while the block runs: caches are shared."""
+    with filelock.FileLock(ensure_dir(path.parent) / f".{path.name}.lock"):
         yield
-    finally:
-        held.release()
+
+
+@contextmanager
+def sole_use(folder: Path) -> Iterator[None]:
+    """Work alone in a folder while the block runs.
+
+    Raises:
+        UsageError: another process works there.
+    """
+    try:
+        with filelock.FileLock(ensure_dir(folder) / ".lock", timeout=0):
+            yield
+    except filelock.Timeout:
+        raise UsageError(f"{folder}: another process works in this folder; wait for it, or choose another") from None
 
 
 @contextmanager
@@ -332,10 +266,3 @@ def _named_errors(path: Path) -> Iterator[None]:
 def _sync(path: Path) -> None:
     with path.open("r+b") as file:  # Windows syncs only what is open for writing
         os.fsync(file.fileno())
-
-
-def _umask() -> int:
-    with _READING_UMASK:  # it can be read only by setting it, for all threads
-        mask = os.umask(0)
-        os.umask(mask)
-        return mask

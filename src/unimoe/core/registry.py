@@ -1,19 +1,46 @@
 """Things that are chosen by name, and where they are found: a registry for each folder that anyone can add to.
 
 The files of a folder register what they hold when they are imported, and a registry imports them at the first look-up.
-So a new prompt, loss or source is one new file, and a program that uses unimoe can register its own before it asks
-for it. Such a file imports heavy libraries inside its functions: a config is checked without them.
+So a new prompt, loss or source is one new file. Another package names its own files as entry points, and a program can
+register things before it asks for them. Such a file imports heavy libraries inside its functions: a config is checked
+without them.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from typing import Generic, TypeVar
+from functools import cache
+from importlib import metadata
+from typing import Any, Generic, TypeVar
 
-from unimoe.core.errors import UsageError, did_you_mean
+from unimoe.core.errors import UnimoeError, UsageError, did_you_mean
 
 T = TypeVar("T")
+
+
+@cache
+def load_plugins(group: str) -> tuple[Any, ...]:
+    """Return what installed packages offer under a group of entry points, such as ``unimoe.losses``.
+
+    An entry names a module, which registers what it holds when it is imported, or, of commands, a mapping.
+
+    Raises:
+        UsageError: an entry cannot be loaded; names the package.
+    """
+    loaded = []
+    for entry in sorted(metadata.entry_points(group=group)):
+        try:
+            loaded.append(entry.load())
+        except UnimoeError:
+            raise
+        except Exception as error:
+            package = entry.dist.name if entry.dist else "a package"
+            raise UsageError(
+                f"{package}: its entry point {entry.name} = {entry.value} ({group}) cannot be loaded: "
+                f"{type(error).__name__}: {error}; repair or uninstall the package"
+            ) from error
+    return tuple(loaded)
 
 
 class Registry(Generic[T]):
@@ -22,10 +49,11 @@ class Registry(Generic[T]):
     Args:
         kind: what the things are, for messages.
         package: dotted name of the folder whose files register the built-in ones.
+        plugins: group of entry points under which other packages name the modules that register theirs.
     """
 
-    def __init__(self, kind: str, package: str) -> None:
-        self._kind, self._package = kind, package
+    def __init__(self, kind: str, package: str, plugins: str) -> None:
+        self._kind, self._package, self._plugins = kind, package, plugins
         self._things: dict[str, T] = {}
         self._is_filled = False
 
@@ -76,3 +104,4 @@ class Registry(Generic[T]):
             importlib.import_module(module)
         for name, thing in own.items():  # registered before: by programs, and by files that were imported already
             self.add(name, thing)
+        load_plugins(self._plugins)

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from unimoe.core.io import read_model
+from unimoe.core.io import read_json
 from unimoe.core.limits import HIGHEST_GRADE
 
 COLLECTION_FILE = "collection.json"
@@ -74,4 +74,4 @@ def sidecar_path(path: Path) -> Path:
 
 
 def _read(path: Path) -> Description:
-    return read_model(path, Description, _MEND) if path.is_file() else Description()
+    return read_json(path, Description, _MEND) if path.is_file() else Description()

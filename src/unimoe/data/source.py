@@ -70,7 +70,7 @@ class Source:
         return None
 
 
-SOURCES: Registry[Source] = Registry("source of collections", "unimoe.data.sources")
+SOURCES: Registry[Source] = Registry("source of collections", "unimoe.data.sources", "unimoe.sources")
 
 register_source = SOURCES.add
 

@@ -49,10 +49,10 @@ class Purpose:
     identity: str | None
 
     @classmethod
-    def of(cls, spec: EvaluationSpec, batches: Batches) -> Purpose:
+    def of(cls, spec: EvaluationSpec) -> Purpose:
         """Return that of an evaluation."""
         place = (spec.system, str(spec.seed), spec.task, spec.dataset)
-        return cls(spec.title, place, spec.fingerprint("", **batches) if spec.reusable else None)
+        return cls(spec.title, place, spec.fingerprint if spec.reusable else None)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from unimoe.evaluation.spec import result_dataset
 from unimoe.evaluation.systems.system import System, first_stage_system
 from unimoe.evaluation.tiers.datasets import Dataset
 from unimoe.evaluation.tiers.loading import Failures, load_reporting
-from unimoe.models.threads import settle_threads
+from unimoe.models.device import use_threads
 from unimoe.results import EvalResult, Task, result_path
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class _Arm:
         names += [(task, one.metadata.name) for task, one in in_mteb]
         places = [result_path(self.output_dir, system.name, system.seed, task, name) for task, name in names]
         if system.load is not None and not all(place.exists() for place in places):
-            settle_threads(getattr(system.load(), "model", None), request.threads)
+            use_threads(request.threads)
 
 
 def _print_result(result: EvalResult, output_dir: Path, system: System) -> None:

@@ -15,7 +15,7 @@ from unimoe.config import ModelConfig
 from unimoe.config.encoder import EncoderConfig
 from unimoe.config.files import parse_config
 from unimoe.core.errors import DataError, UsageError
-from unimoe.core.io import hash_json, read_json
+from unimoe.core.io import hash_json, read_bytes
 from unimoe.data.mteb_names import find_tasks, random_state_kept
 from unimoe.models.base import BaseSizes, base_sizes
 from unimoe.models.encoder_files import Pooling, encoder_sizes
@@ -219,7 +219,7 @@ def _theirs(found: _Found) -> TaskResult:
     from mteb import TaskResult
 
     try:
-        return TaskResult.model_validate(read_json(found.sidecar))
+        return TaskResult.model_validate_json(read_bytes(found.sidecar))
     except ValueError as error:
         reason = str(error).partition("\n")[0]
         raise DataError(f"{found.sidecar}: no result of MTEB ({reason}); evaluate again") from None

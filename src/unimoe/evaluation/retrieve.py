@@ -187,7 +187,7 @@ class DatasetArms:
                 prompt=prompt,
                 max_queries=self._dataset.max_queries,
             ),
-            hashes=hashes | model_hashes(base_model, prompt, weights, compiled=encodes and retriever.compiled),
+            hashes=hashes | model_hashes(base_model, prompt, weights),
             config=self._experiment.model_dump() | ({"checkpoint": trained.config} if trained else {}),
             main_metric=self._dataset.main_metric,
             dtype=retriever.dtype if encodes else None,
@@ -235,13 +235,13 @@ class DatasetArms:
             evaluation, checkpoint = self._experiment.evaluation, self._retriever.checkpoint
             weights = checkpoint.adapter_hash if checkpoint else None
             spec, batches = self._spec(self._retriever.name), evaluation.batches
-            held = self._engine.held(self._retriever, Purpose.of(spec, batches), batches)
+            held = self._engine.held(self._retriever, Purpose.of(spec), batches)
             outcome = evaluate_retrieval(
                 held.model,
                 self._data.test,
                 self._config.model_copy(update={"depth": self._depth}),
                 store_dir=Path(self._experiment.output_dir) / "vectors",
-                weights=f"{weights}, compiled" if self._retriever.compiled else weights,
+                weights=weights,
                 exclude_self=self._dataset.exclude_self,
                 advance=advance,
                 workers=held.workers,

@@ -94,8 +94,7 @@ class Evaluator:
         spec = evaluation.spec
         if not self.store.is_done(spec):
             with self.store.alone(spec):
-                if not self.store.is_done(spec):  # another process may have evaluated it since
-                    return self._evaluate(evaluation, steps, metric)
+                return self._evaluate(evaluation, steps, metric)
         steps.skip(spec.title)
         self.store.clear_unfinished(spec)  # of a run that was killed right after the result
         return self.store.read(spec)
@@ -116,7 +115,7 @@ class Evaluator:
     def _rerank(self, spec: EvaluationSpec, system: System, data: LoadedDataset, advance: Advance | None) -> Outcome:
         held, batches = self._held(system, spec), system.experiment.evaluation.batches
         model, folder = held.model, self._kept(spec)
-        store = ShardStore(folder, spec.fingerprint(device_of(model), **batches)) if folder else None
+        store = ShardStore(folder, spec.fingerprint) if folder else None
         outcome = rerank_collection(
             reranker_of(model, **batches),
             data.collection,
@@ -184,7 +183,7 @@ class Evaluator:
 
     def _held(self, system: System, spec: EvaluationSpec) -> Held:
         batches = system.experiment.evaluation.batches
-        return self.engine.held(system, Purpose.of(spec, batches), batches)
+        return self.engine.held(system, Purpose.of(spec), batches)
 
     def _kept(self, spec: EvaluationSpec) -> Path | None:
         """Return the folder of what a killed evaluation finds again; None where it may be another system's."""

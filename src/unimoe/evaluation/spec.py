@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Qrels, Run
 from unimoe.data.mteb_names import find_tasks, mteb_name
@@ -20,11 +18,8 @@ from unimoe.evaluation.mteb.prompts import TaskCard, TaskPrompts
 from unimoe.evaluation.systems.system import System
 from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset
 from unimoe.metrics import Scores
-from unimoe.models.device import describe_device
 from unimoe.models.loader import weights_hash
-from unimoe.models.served.probe import is_served
 from unimoe.results import Identity, Task, TrainingBudget
-from unimoe.results.provenance import package_versions
 
 if TYPE_CHECKING:
     from mteb import AbsTask
@@ -78,21 +73,10 @@ class EvaluationSpec:
         seed = "" if self.seed is None else f", seed {self.seed}"
         return f"{self.task} {self.dataset}: {self.system}{seed}"
 
-    def fingerprint(self, device: torch.device | str, token_budget: int | None, batch_size: int | None) -> str:
-        """Return the hash of all that a pair's score depends on besides its tokens, to the last bit.
-
-        Scores of a model behind a server depend on nothing of this machine.
-        """
-        if is_served(self.identity.base_model):
-            return hash_json([self.identity.base_model, self.identity.prompt])
-        versions, evaluation = package_versions(), self.config.get("evaluation", {})
-        return hash_json(
-            [
-                [self.identity.base_model, self.identity.prompt, self.hashes.get("checkpoint"), self.dtype],
-                [describe_device(device), token_budget, batch_size, evaluation.get("compile", False)],
-                [versions[package] for package in ("unimoe", "torch", "transformers", "peft")],
-            ]
-        )
+    @property
+    def fingerprint(self) -> str:
+        """The hash of what a pair's score depends on besides its tokens; batches and versions only round it."""
+        return hash_json([self.identity.base_model, self.identity.prompt, self.hashes.get("checkpoint"), self.dtype])
 
 
 @dataclass(frozen=True)
@@ -207,19 +191,15 @@ def mteb_data_hash(task: AbsTask) -> str:
     return hash_json([data["path"], data["revision"], sorted(task.hf_subsets), sorted(task.eval_splits)])
 
 
-def model_hashes(
-    base_model: str | None, prompt: str | None, checkpoint: str | None, *, compiled: bool = False
-) -> dict[str, str]:
+def model_hashes(base_model: str | None, prompt: str | None, checkpoint: str | None) -> dict[str, str]:
     """Return the content hashes of what computes scores, by name.
 
-    Base model and prompt are given as ``name@hash``, the checkpoint by the content hash of what was trained. Compiled
-    layers give scores other last bits.
+    Base model and prompt are given as ``name@hash``, the checkpoint by the content hash of what was trained.
     """
     known = {
         "base_model": base_model and base_model.rpartition("@")[2],
         "prompt": prompt and prompt.rpartition("@")[2],
         "checkpoint": checkpoint,
-        "compile": "layers" if compiled else None,
     }
     return {name: value for name, value in known.items() if value}
 
@@ -245,7 +225,6 @@ def _system_spec(
     """Return the spec of a system; ``identity`` is what ``Identity`` says of the data."""
     checkpoint, experiment = system.checkpoint, system.experiment
     trained = weights_hash(checkpoint, experiment.evaluation) if checkpoint else None
-    compiled = system.load is not None and experiment.evaluation.compile
     return EvaluationSpec(
         system=system.name,
         seed=system.seed,
@@ -258,7 +237,7 @@ def _system_spec(
             prompt=prompt,
             **{"depth": None, "pool": None, "max_queries": None, **identity},
         ),
-        hashes=data_hashes | model_hashes(system.base_identity, prompt, trained, compiled=compiled),
+        hashes=data_hashes | model_hashes(system.base_identity, prompt, trained),
         config=experiment.model_dump(exclude=_OF_TRAINING if system.by_name else None),
         main_metric=main_metric,
         dtype=system.dtype,

@@ -13,12 +13,11 @@ from pathlib import Path
 from shutil import rmtree
 
 from unimoe.core.errors import DataError
-from unimoe.core.io import hash_file, lock, read_json, write_sealed
+from unimoe.core.io import sole_use, write_json
 from unimoe.core.trec import ranked, write_qrels, write_run
 from unimoe.data.collection_card import sidecar_path
 from unimoe.evaluation.spec import EvaluationSpec, Outcome
 from unimoe.results import (
-    SIDECARS,
     EvalResult,
     FirstStageScores,
     arm_dir,
@@ -48,8 +47,13 @@ class ResultStore:
         return result_path(*self._place(spec))
 
     def read(self, spec: EvaluationSpec) -> EvalResult:
-        """Read the result of a spec."""
-        return read_result(self.path(spec))
+        """Read the result of a spec, and write the spec's caveats into it: they may change, and scores do not."""
+        result = read_result(self.path(spec))
+        if result.caveats == list(spec.caveats):
+            return result
+        result = result.model_copy(update={"caveats": list(spec.caveats)})
+        write_json(self.path(spec), result.model_dump())
+        return result
 
     def is_done(self, spec: EvaluationSpec) -> bool:
         """Return whether the result on disk is of this very spec.
@@ -60,16 +64,13 @@ class ResultStore:
         path = self.path(spec)
         if not spec.reusable or not path.exists():
             return False
-        there = self.read(spec)
-        for beside in map(path.with_suffix, SIDECARS):
-            if beside.is_file():
-                read_json(beside)
+        there = read_result(path)
         run = run_path(*self._place(spec))
-        if there.per_query and not (run.exists() and there.run_hash in (None, hash_file(run))):
+        if there.per_query and not run.exists():
             return False
         return (
-            (there.dataset, there.identity, there.provenance.hashes, there.provenance.dtype, there.caveats)
-            == (spec.dataset, spec.identity, spec.hashes, spec.dtype, list(spec.caveats))
+            (there.dataset, there.identity, there.provenance.hashes, there.provenance.dtype)
+            == (spec.dataset, spec.identity, spec.hashes, spec.dtype)
         ) and spec.main_metric in (None, there.main_metric)
 
     def refuse_taken(self, spec: EvaluationSpec) -> None:
@@ -112,8 +113,7 @@ class ResultStore:
         self.refuse_taken(spec)
         if not self.is_done(spec):
             with self.alone(spec):
-                if not self.is_done(spec):  # another process may have evaluated it since
-                    return self.write(spec, evaluate())
+                return self.write(spec, evaluate())
         return self.read(spec)
 
     def write(self, spec: EvaluationSpec, outcome: Outcome) -> EvalResult:
@@ -125,22 +125,21 @@ class ResultStore:
         Raises:
             DataError: the place of the result is taken by another evaluation.
         """
-        detail, run_hash, run = None, None, run_path(*self._place(spec))
+        detail = None
         if outcome.qrels:
             detail = _drilldown(outcome)
-            write_run(run, outcome.run, spec.system)
-            run_hash = hash_file(run)
+            write_run(run_path(*self._place(spec)), outcome.run, spec.system)
             self._write_judgments(spec, outcome)
-        result = self._result(spec, outcome, run_hash)
+        result = self._result(spec, outcome)
         if outcome.mteb_json:
-            write_sealed(self.path(spec).with_suffix(".mteb.json"), outcome.mteb_json)
+            write_json(self.path(spec).with_suffix(".mteb.json"), outcome.mteb_json)
         write_result(self.output_dir, result, detail)
         self.clear_unfinished(spec)  # the result holds all of it now
         return result
 
     def alone(self, spec: EvaluationSpec) -> AbstractContextManager[None]:
-        """Return a lock: of several processes that evaluate the same, one does, and the others find it done."""
-        return lock(self.path(spec))
+        """Return a context in which no other process evaluates the arm; one that does makes it a ``UsageError``."""
+        return sole_use(arm_dir(self.output_dir, spec.system, spec.seed) / "results")
 
     def unfinished(self, spec: EvaluationSpec) -> Path:
         """Return the folder of what a killed evaluation finds again: shards of a reranking, else vectors."""
@@ -157,7 +156,7 @@ class ResultStore:
     def _place(self, spec: EvaluationSpec) -> tuple[Path, str, int | None, str, str]:
         return self.output_dir, spec.system, spec.seed, spec.task, spec.dataset
 
-    def _result(self, spec: EvaluationSpec, outcome: Outcome, run_hash: str | None) -> EvalResult:
+    def _result(self, spec: EvaluationSpec, outcome: Outcome) -> EvalResult:
         per_query = dict(outcome.scores.per_query) or {outcome.main_metric: {}}
         return EvalResult(
             config_name=spec.system,
@@ -177,7 +176,6 @@ class ResultStore:
             training=spec.training,
             config=dict(spec.config),
             relevance_level=outcome.relevance_level,
-            run_hash=run_hash,
             provenance=collect_provenance(
                 device=outcome.device,
                 dtype=spec.dtype,
@@ -195,7 +193,7 @@ class ResultStore:
         path = qrels_path(self.output_dir, spec.dataset, spec.identity.split)
         write_qrels(path, outcome.qrels)
         if outcome.relevance_level != 1:
-            write_sealed(sidecar_path(path), {"relevance_level": outcome.relevance_level})
+            write_json(sidecar_path(path), {"relevance_level": outcome.relevance_level})
         else:
             sidecar_path(path).unlink(missing_ok=True)
 

@@ -25,7 +25,6 @@ from unimoe.models.checkpoint import ADAPTER_FILE, folder_name
 from unimoe.models.device import choose_dtype, release_memory, synchronize
 from unimoe.models.frozen_layers import MEMORY_LIMIT, SETS_LIMIT
 from unimoe.models.loader import ModelLoader
-from unimoe.models.threads import settle_threads
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.work import counted_products
 from unimoe.results import arm_dir, result_path
@@ -145,17 +144,15 @@ def estimate(
     return Estimate(whole, list(shorter_ways(experiment, speeds, whole)), _unit_seconds(experiment, speeds))
 
 
-def planned(experiment: Experiment, device: torch.device, threads: int | None, started: float) -> Iterator[str]:
+def planned(experiment: Experiment, device: torch.device, started: float) -> Iterator[str]:
     """Yield what an experiment costs from a start now, and shorter ways, in words; nothing is written.
 
     Args:
         experiment: the experiment.
         device: the device that it would run on.
-        threads: asked for; None for what a probe finds.
         started: when the command started, by ``time.perf_counter``.
     """
     loader = ModelLoader(experiment, device, choose_dtype(device, experiment.model.dtype, trains=True))
-    settle_threads(loader.fresh_base().model, threads)
     expected = estimate(experiment, loader, started)
     seeds = len(experiment.seeds)
     yield f"{in_words(expected.cost)} for {experiment.name}, {seeds} seed{'s' * (seeds > 1)}, on this device"

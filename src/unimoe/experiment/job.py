@@ -20,10 +20,9 @@ from unimoe.analysis.gates.definitions import Registration, load_gates
 from unimoe.analysis.gates.registration import REGISTERED, own_gates, register, registered_in, unmet
 from unimoe.config import Experiment
 from unimoe.config.base import Dtype
-from unimoe.config.experiment import FUSION
 from unimoe.core.console import Steps, stderr
 from unimoe.core.errors import DataError
-from unimoe.core.io import lock, read_json, write_sealed
+from unimoe.core.io import Strict, read_json, write_json
 from unimoe.data.mteb_names import mteb_name
 from unimoe.evaluation.beside import systems_beside
 from unimoe.evaluation.dev_eval import DevEvaluation
@@ -44,15 +43,16 @@ from unimoe.evaluation.tiers.datasets import LoadedDataset, TierName, tier_datas
 from unimoe.evaluation.tiers.loading import load_reporting
 from unimoe.experiment.run_record import RunRecord
 from unimoe.experiment.training_job import train_by_worker
-from unimoe.models.checkpoint import first_difference, folder_name
+from unimoe.models.checkpoint import WITHOUT_EFFECT, first_difference, folder_name
 from unimoe.models.device import release_memory
 from unimoe.models.loader import ModelLoader, refuse_missing_layers
-from unimoe.models.threads import faster_threads, threads_are_free
 from unimoe.results import Task, arm_dir, result_path
 from unimoe.training.examples import TrainingData, load_training_data
 from unimoe.training.trainer import StepReport, train_arm
 
 _PINNED = "experiment.json"
+_MAY_CHANGE = {"evaluation": ("systems", "token_budget", "batch_size", "compile"), "training": WITHOUT_EFFECT}
+"""Settings that may change while a folder is worked in: they add scores, or round them."""
 
 _LATER_TIERS: tuple[TierName, ...] = ("fast", "nano", "full")
 """Tiers on which checkpoints may be evaluated later, in the same folder and under the same gates."""
@@ -95,25 +95,6 @@ class ExperimentRun:
             stderr.print(f"{late}; verdicts --gates still judges by it", soft_wrap=True)
         self._evaluator = Evaluator(self._output_dir, given, self._engine)
         self._begun: set[str] = set()  # phases with a finished unit in this process
-
-    def settle_threads(self, asked: int | None = None) -> None:
-        """Compute with as many threads as asked, else as before in this folder, else as a probe finds faster.
-
-        The last bits of scores depend on the number of threads, so it is kept for a run that is resumed.
-        """
-        path = self._output_dir / _PINNED
-        pinned = pinned_threads(self._output_dir)
-        now = asked or torch.get_num_threads()
-        if asked is None and threads_are_free(self.loader.device):
-            kept = pinned is not None and pinned <= now
-            now = pinned if kept and pinned else faster_threads(self.loader.fresh_base().model)
-        torch.set_num_threads(now)
-        if pinned is None:
-            with lock(path):
-                write_sealed(path, {**read_json(path), "threads": now})
-        elif now != pinned:
-            here = f"{self._output_dir} was started with {pinned} thread{'s'[: pinned - 1]}, this run takes {now}"
-            stderr.print(f"note: {here}; new scores may have other last bits", style="dim", soft_wrap=True)
 
     def is_done(self) -> bool:
         """Return whether every arm and seed is trained and has a result on each task."""
@@ -310,10 +291,9 @@ def _in_words(losses: Sequence[float]) -> str:
     return f"loss {losses[0]:.3f} -> {losses[-1]:.3f}" if losses else "already done"
 
 
-def pinned_threads(output_dir: Path) -> int | None:
-    """Return the number of threads with which an experiment was begun; None where it was not."""
-    path = output_dir / _PINNED
-    return read_json(path).get("threads") if path.exists() else None
+class _Pinned(Strict):
+    config: dict[str, Any]
+    dtype: Dtype
 
 
 def pinned_dtype(experiment: Experiment, device: torch.device, engine: Engine) -> torch.dtype:
@@ -326,18 +306,16 @@ def pinned_dtype(experiment: Experiment, device: torch.device, engine: Engine) -
     # Seeds and arms may be added later; each training has a fingerprint of its own. Gates do not change scores, and a
     # copy in the folder guards them.
     settings = experiment.model_dump(exclude={"output_dir", "seeds", "arms", "gates", "served"})
-    del settings["evaluation"]["systems"]  # which may be added later as well
-    if experiment.evaluation.first_stage != FUSION:  # folders that were begun without the key go on
-        del settings["evaluation"]["fusion"]
-    with lock(path):
-        if path.exists():
-            pinned = read_json(path)
-            _refuse_other_settings(path, pinned["config"], settings)
-            name: Dtype = pinned["dtype"]
-            return engine.dtype(device, name)
-        dtype = engine.dtype(device, experiment.model.dtype, trains=True)
-        write_sealed(path, {"config": settings, "dtype": str(dtype).removeprefix("torch.")})
-        return dtype
+    for section, keys in _MAY_CHANGE.items():
+        for key in keys:
+            settings[section].pop(key)
+    if path.exists():
+        pinned = read_json(path, _Pinned)
+        _refuse_other_settings(path, pinned.config, settings)
+        return engine.dtype(device, pinned.dtype)
+    dtype = engine.dtype(device, experiment.model.dtype, trains=True)
+    write_json(path, {"config": settings, "dtype": str(dtype).removeprefix("torch.")})
+    return dtype
 
 
 def _refuse_other_settings(path: Path, there: Any, here: Any) -> None:

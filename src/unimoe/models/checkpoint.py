@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from unimoe.config import Experiment
 from unimoe.config.files import parse_experiment
 from unimoe.core.errors import DataError
-from unimoe.core.io import hash_file, hash_json, read_model, write_sealed
+from unimoe.core.io import hash_file, hash_json, read_json, write_json
 from unimoe.results import TrainingBudget
 
 CHECKPOINT_VERSION = 1
@@ -19,7 +19,7 @@ ADAPTER_SETTINGS = "adapter_config.json"
 
 _MANIFEST = "unimoe.json"
 
-_WITHOUT_EFFECT = ("save_every", "tracking", "conflicts")
+WITHOUT_EFFECT = ("save_every", "tracking", "conflicts")
 """Settings of a training that do not change its weights."""
 
 
@@ -71,18 +71,11 @@ def folder_name(which: Literal["best", "last"]) -> str:
 def training_settings(experiment: Experiment, arm: str, seed: int, **content: str) -> dict[str, Any]:
     """Return what determines a training's weights as plain data: config, arm, seed, and content hashes by name."""
     relevant = experiment.model_dump(include={"model", "prompt", "lora", "training"})
-    if relevant["model"]["layers"] is None:  # trainings of whole models keep the fingerprint they had without the key
-        del relevant["model"]["layers"]
     relevant["prompt"] = experiment.prompt.settings
-    for neutral in _WITHOUT_EFFECT:
+    for neutral in WITHOUT_EFFECT:
         relevant["training"].pop(neutral, None)
     relevant["evaluation"] = {"bm25": experiment.evaluation.bm25.model_dump()}  # negatives come from BM25
-    own = experiment.arm(arm).model_dump()
-    if own["aggregation"] != "uncertainty":  # no other reads it, and fingerprints of before did not have it
-        del own["uncertainty_learning_rate"]
-    if own["aggregation"] != "gradvac":  # no other reads it, and its default was .01 before
-        own["gradvac_beta"] = 0.01
-    relevant["arms"] = {arm: own}
+    relevant["arms"] = {arm: experiment.arm(arm).model_dump()}
     return relevant | {"seed": seed} | content
 
 
@@ -104,7 +97,7 @@ def first_difference(there: Any, here: Any, key: str = "") -> tuple[str, Any, An
 
 def write_manifest(folder: Path, checkpoint: Checkpoint) -> None:
     """Write the manifest, which completes a checkpoint folder."""
-    write_sealed(folder / _MANIFEST, checkpoint.model_dump())
+    write_json(folder / _MANIFEST, checkpoint.model_dump())
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -124,7 +117,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     if not manifest.is_file() or not adapter.is_file():
         missing = manifest.name if not manifest.is_file() else adapter.name
         raise DataError(f"{folder}: not a whole checkpoint, {missing} is missing; train the arm again")
-    checkpoint = read_model(manifest, Checkpoint, "train the arm again with this unimoe")
+    checkpoint = read_json(manifest, Checkpoint, "train the arm again with this unimoe")
     expected = {adapter: checkpoint.adapter_hash, folder / ADAPTER_SETTINGS: checkpoint.settings_hash}
     for path, content in expected.items():
         if content is not None and hash_file(path) != content:

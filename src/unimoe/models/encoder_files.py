@@ -158,8 +158,8 @@ def _logical_id(config: EncoderConfig, folder: Path) -> str:
 
 
 def _entries(path: Path) -> list[Any]:
-    entries = read_json(path)
-    if not isinstance(entries, list) or not entries:
+    entries = read_json(path, list[Any], "save the model with SentenceTransformer.save_pretrained()")
+    if not entries:
         raise DataError(f"{path}: lists no modules; save the model with SentenceTransformer.save_pretrained()")
     return entries
 
@@ -262,10 +262,7 @@ def _similarity(path: Path) -> Literal["cosine", "dot"]:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """Read a JSON object; empty if there is no file."""
-    settings = read_json(path) if path.is_file() else {}
-    if not isinstance(settings, dict):
-        raise DataError(f"{path}: must hold a JSON object; mend it, or save the model anew")
-    return settings
+    return read_json(path, dict[str, Any], "correct it, or save the model again") if path.is_file() else {}
 
 
 _KINDS = {str: "text", int: "a whole number", bool: "true or false", list: "a list", dict: "an object"}

@@ -15,9 +15,8 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, Field, model_validator
 
 from unimoe.core.errors import DataError
-from unimoe.core.io import find_files, hash_file, write_sealed
+from unimoe.core.io import Strict, find_files, read_json, write_json
 from unimoe.core.limits import HIGHEST_GRADE, MOST, name_problem, shortened
-from unimoe.core.schema import Strict, read_strict
 from unimoe.results.details import DrillDown, drilldown_path, write_drilldown
 
 Task = Literal["reranking", "embedding", "retrieval", "crossmodal"]
@@ -132,7 +131,6 @@ class EvalResult(Strict):
         relevance_level: the lowest grade that binary metrics counted as relevant, where their name fixes none.
         caveats: why the result is unfit for decisions, in words (smoke run, cut queries); empty when it is fit.
         config: the experiment's configuration as it was resolved.
-        run_hash: content hash of the TREC run that was written with it; None where there is none.
     """
 
     schema_version: Literal[1] = 1
@@ -154,7 +152,6 @@ class EvalResult(Strict):
     provenance: Provenance
     relevance_level: Annotated[int, Field(ge=1, le=HIGHEST_GRADE)] = 1
     truncated_queries: list[str] = Field(default_factory=list)
-    run_hash: str | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> EvalResult:
@@ -253,16 +250,6 @@ def result_beside(run: Path) -> Path:
     return task.parent.parent / "results" / task.name / f"{run.stem}.json"
 
 
-def refuse_changed_run(run: Path, result: EvalResult) -> None:
-    """Refuse a TREC run that has changed since it was written with its result.
-
-    Raises:
-        DataError: it has.
-    """
-    if result.run_hash is not None and hash_file(run) != result.run_hash:
-        raise DataError(f"{run}: was changed after it was written with its result; delete it and evaluate again")
-
-
 def qrels_path(output_dir: Path, dataset: str, split: str) -> Path:
     """Return the path of a dataset's judgments in TREC layout."""
     return output_dir / "qrels" / f"{safe_name(f'{dataset}-{split}')}.qrels"
@@ -286,7 +273,7 @@ def write_result(output_dir: Path, result: EvalResult, detail: DrillDown | None 
         drilldown_path(path).unlink(missing_ok=True)  # of an earlier run: its ranks may no longer be true
     else:
         write_drilldown(path, detail)
-    write_sealed(path, result.model_dump())
+    write_json(path, result.model_dump())
     return path
 
 
@@ -312,4 +299,4 @@ def read_result(path: Path) -> EvalResult:
     Raises:
         DataError: the file is missing, cut short, of another schema version, or breaks the schema.
     """
-    return read_strict(EvalResult, path)
+    return read_json(path, EvalResult)

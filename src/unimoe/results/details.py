@@ -9,10 +9,8 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from unimoe.core.checksums import sealed, unsealed
 from unimoe.core.errors import DataError
-from unimoe.core.io import read_bytes, write_text
-from unimoe.core.schema import Strict, read_strict
+from unimoe.core.io import Strict, read_bytes, read_json, write_text
 
 _HEAD, _FOOT = '{"schema_version": 1, "queries": {', "}}"
 
@@ -40,12 +38,12 @@ def drilldown_path(path: Path) -> Path:
 def write_drilldown(path: Path, detail: DrillDown) -> None:
     """Write the sidecar of the result file ``path``, a line for each query, so that each can be read alone."""
     lines = ",\n".join(f"{_text(query_id)}: {_text(q.model_dump())}" for query_id, q in detail.queries.items())
-    write_text(drilldown_path(path), sealed(f"{_HEAD}\n{lines}\n{_FOOT}") + "\n")
+    write_text(drilldown_path(path), f"{_HEAD}\n{lines}\n{_FOOT}\n")
 
 
 def read_drilldown(path: Path) -> DrillDown:
     """Read the drill-down sidecar of the result file ``path``."""
-    return read_strict(DrillDown, drilldown_path(path))
+    return read_json(drilldown_path(path), DrillDown)
 
 
 def read_query_details(path: Path, query_ids: Iterable[str]) -> dict[str, QueryDetail]:
@@ -55,7 +53,7 @@ def read_query_details(path: Path, query_ids: Iterable[str]) -> dict[str, QueryD
         DataError: the sidecar is missing, broken or of another schema version, or lacks one of the queries.
     """
     sidecar = drilldown_path(path)
-    lines = unsealed(read_bytes(sidecar), sidecar).split(b"\n")
+    lines = read_bytes(sidecar).split(b"\n")
     try:
         if lines[0] == _HEAD.encode() and lines[-2:] == [_FOOT.encode(), b""]:
             by_id = {line[: line.find(b'": {') + 1]: line for line in lines}

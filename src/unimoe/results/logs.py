@@ -1,7 +1,6 @@
 """Training logs and logs of gradient conflicts, as a killed and resumed training leaves them.
 
-Of a step's records, the later one counts: a resumed run writes again what came after its last state. A finished
-training leaves the number of lines of each log beside them, so that one that has lost its end is noticed.
+Of a step's records, the later one counts: a resumed run writes again what came after its last state.
 """
 
 from __future__ import annotations
@@ -12,12 +11,9 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from unimoe.core.checksums import unsealed
 from unimoe.core.errors import DataError
-from unimoe.core.io import find_files, read_bytes, read_json, write_sealed
+from unimoe.core.io import find_files, read_bytes
 from unimoe.core.limits import LONGEST_NAME, MOST, name_problem
-
-LINES = "lines.json"  # beside the logs of a finished training: how many lines each of them has
 
 Log: TypeAlias = tuple[dict[str, Any], ...]
 """A training log: one record per line, with at least ``step`` and ``loss``."""
@@ -97,13 +93,6 @@ def read_conflict_logs(output_dir: Path) -> dict[tuple[str, int | None], Conflic
     return logs
 
 
-def note_lines(folder: Path) -> None:
-    """Write down how many lines each log in a folder has, where there is one: the training is over."""
-    counts = {path.name: read_bytes(path).count(b"\n") for path in sorted(folder.glob("*.jsonl"))}
-    if counts:
-        write_sealed(folder / LINES, counts)
-
-
 def _log_files(output_dir: Path, name: str) -> Iterator[tuple[tuple[str, int | None], Path]]:
     """Yield the logs of one name by arm and seed."""
     for path in find_files(output_dir, f"*/seed_*/logs/{name}") if output_dir.exists() else ():
@@ -120,22 +109,8 @@ def _records(path: Path, kind: type[Record], what: str) -> Iterator[Record]:
     for number, line in enumerate(lines, start=1):
         place = f"{path}:{number}"
         try:
-            yield kind.model_validate_json(unsealed(line, place))
+            yield kind.model_validate_json(line)
         except ValidationError as error:
             first = error.errors()[0]
             why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first["loc"] else first["msg"]
             raise DataError(f"{place}: not {what} ({why}); remove the line") from None
-    _refuse_cut(path, len(lines))
-
-
-def _refuse_cut(path: Path, lines: int) -> None:
-    """Refuse a log of a finished training that has lost lines, or has more than that training wrote."""
-    counts = path.with_name(LINES)
-    held = read_json(counts) if counts.exists() else {}
-    if not isinstance(held, dict):
-        raise DataError(f"{counts}: not what a finished training writes; delete it")
-    if lines != held.get(path.name, lines):
-        raise DataError(
-            f"{path}: has {lines:,} lines, and the finished training wrote {held[path.name]}; restore it, or delete "
-            f"{counts} to read what is left"
-        )

@@ -73,7 +73,7 @@ def collect_provenance(
 @cache
 def git_state() -> tuple[str | None, bool | None]:
     """Return commit and dirty flag of the clone that this package runs from; None twice where there is no clone."""
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     if not (root / ".git").exists():
         return None, None
     try:

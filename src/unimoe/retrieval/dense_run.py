@@ -57,7 +57,7 @@ def dense_run(
         advance(len(query_ids))
     of_document: dict[str, Any] = {"kind": "document", "max_length": config.document_length, **batches}
     own = embedding_fingerprint(model, "document", config.document_length)
-    fingerprint = hash_json([own, weights, batches.get("token_budget"), batches.get("batch_size"), config.storage])
+    fingerprint = hash_json([own, weights, config.storage])
     store = encode_corpus(
         partial(model.encode, **of_document),
         collection.corpus,

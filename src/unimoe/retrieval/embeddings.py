@@ -12,10 +12,7 @@ from numpy.typing import NDArray
 from unimoe.core.errors import DataError
 from unimoe.core.io import cache_dir, hash_json, hash_parts
 from unimoe.data.collection import Document
-from unimoe.models.device import describe_device
 from unimoe.models.embedder import Embedder, TextKind
-from unimoe.models.served.probe import is_served
-from unimoe.results.provenance import package_versions
 from unimoe.retrieval.vector_store import encode_corpus
 
 
@@ -82,10 +79,5 @@ def cached_embeddings(
 
 
 def embedding_fingerprint(embedder: Embedder, kind: TextKind, max_length: int | None = None) -> str:
-    """Return the hash of everything that vectors depend on besides the texts."""
-    own = [embedder.base_identity, embedder.prompt_name, str(embedder.dtype), kind, max_length]
-    if is_served(embedder.base_identity):
-        return hash_json(own)
-    versions = package_versions()
-    place = describe_device(getattr(embedder, "place", embedder.device))
-    return hash_json([own, [place, *(versions[name] for name in ("unimoe", "torch", "transformers"))]])
+    """Return the hash of what vectors depend on besides the texts."""
+    return hash_json([embedder.base_identity, embedder.prompt_name, str(embedder.dtype), kind, max_length])

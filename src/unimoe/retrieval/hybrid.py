@@ -22,7 +22,6 @@ from unimoe.data.collection import Collection
 from unimoe.models.device import choose_device, choose_dtype, release_memory
 from unimoe.models.encoder import SentenceEncoder, load_encoder, refuse_bad_length
 from unimoe.models.encoder_files import read_encoder_files
-from unimoe.results.provenance import package_versions
 from unimoe.retrieval.bm25 import cached_bm25_run, first_stage_name
 from unimoe.retrieval.dense_run import dense_run
 from unimoe.retrieval.fusion import reciprocal_rank_fusion
@@ -105,14 +104,9 @@ class Hybrid:
         return f"{files.identity.rpartition('@')[0]}@{content},{str(self._dtype).removeprefix('torch.')}"
 
     def _path(self, collection: Collection, depth: int, exclude_self: bool) -> Path:
-        """Return where the encoder's run is kept.
-
-        Its name leaves out the number of threads, which may change before a killed evaluation is resumed.
-        """
-        versions = package_versions()
-        model = [self._encoder, self._device.type, *(versions[name] for name in ("torch", "transformers"))]
+        """Return where the encoder's run is kept."""
         data = [collection.corpus_hash, collection.queries_hash, depth, exclude_self]
-        return cache_dir("dense") / f"{hash_json([model, data])}.trec"
+        return cache_dir("dense") / f"{hash_json([self._encoder, data])}.trec"
 
     def _search(self, collection: Collection, depth: int, exclude_self: bool, store: Path) -> Run:
         texts = len(collection.queries) + len(collection.corpus)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from unimoe.core.errors import DataError
-from unimoe.core.io import hash_file, lock, read_json, write_sealed
+from unimoe.core.io import hash_file, lock, read_json, write_json
 from unimoe.core.trec import Run, read_run, write_run
 from unimoe.data.collection import Collection
 
@@ -27,7 +27,7 @@ def cached_run(path: Path, collection: Collection, tag: str, compute: Callable[[
         if run is None:
             run = compute()
             write_run(path, run, tag)
-            write_sealed(path.with_suffix(".json"), {"collection": collection.name, "run": hash_file(path)})
+            write_json(path.with_suffix(".json"), {"collection": collection.name, "run": hash_file(path)})
     # A TREC file has no line for a query without candidates.
     return {query_id: run.get(query_id, {}) for query_id in collection.queries}
 
@@ -35,7 +35,7 @@ def cached_run(path: Path, collection: Collection, tag: str, compute: Callable[[
 def read_cached(path: Path) -> Run | None:
     """Read a run that ``cached_run`` left; None where there is none, or it is damaged."""
     try:
-        sound = read_json(path.with_suffix(".json"))["run"] == hash_file(path)
+        sound = read_json(path.with_suffix(".json"), dict[str, str]).get("run") == hash_file(path)
         return read_run(path) if sound else None
-    except (DataError, OSError, KeyError, TypeError):
+    except DataError:
         return None

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unimoe.core.errors import DataError, InputError
-from unimoe.core.io import hash_parts, lock, read_json, write_json, write_sealed
+from unimoe.core.io import hash_parts, lock, read_json, write_json
 from unimoe.data.collection import Document
 from unimoe.retrieval.vector_files import (
     MappedVectors,
@@ -135,7 +135,7 @@ def encode_corpus(
                 write_json(folder / "ids.json", ids, indent=None)
             vectors = _write_unit(folder, vectors, (len(ids), found.shape[1]), unit, found)
             progress = progress.with_unit(found.shape[1], checksum(found, unit))
-            write_sealed(folder / "store.json", asdict(progress))
+            write_json(folder / "store.json", asdict(progress))
             if advance:
                 advance(len(unit))
         return VectorStore(ids, map_vectors(folder / "vectors.npy", (progress.rows, progress.dimension), storage))
@@ -169,8 +169,8 @@ def read_store(folder: Path) -> VectorStore:
         raise DataError(
             f"{folder}: {progress.finished} of {progress.units} units are done; run again to finish the vectors"
         )
-    ids = read_json(folder / "ids.json")
-    if not _is_ids(ids) or hash_parts(ids) != progress.ids:
+    ids = read_json(folder / "ids.json", list[str])
+    if hash_parts(ids) != progress.ids:
         raise DataError(f"{folder / 'ids.json'}: not the ids of these vectors; delete {folder} and encode again")
     vectors = map_vectors(path, (progress.rows, progress.dimension), progress.storage)
     if checksum_of_rows(vectors, np.arange(progress.rows)) != progress.checksum:
@@ -262,13 +262,8 @@ def _next_unit(
 
 
 def _read_progress(path: Path) -> _Progress:
-    content = read_json(path)
-    try:
-        progress = _Progress(**content)
-        sound = all(type(value).__name__ == _Progress.__annotations__[key] for key, value in content.items())
-    except TypeError:
-        sound = False
-    if not sound or progress.version != _VERSION or not 0 < progress.finished <= progress.units:
+    progress = read_json(path, _Progress)
+    if progress.version != _VERSION or not 0 < progress.finished <= progress.units:
         raise DataError(f"{path}: not a record of vectors that this version reads; delete it and encode again")
     return progress
 

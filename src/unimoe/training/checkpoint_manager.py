@@ -119,7 +119,7 @@ class CheckpointManager:
         return True
 
     def alone(self) -> AbstractContextManager[None]:
-        """Return ``RunState.alone``'s lock; none under torchrun, where one process must not wait while others go on."""
+        """Return ``RunState.alone``; nothing under torchrun, whose processes train together."""
         return self._state.alone() if self._processes.size == 1 else nullcontext()
 
     def refuse_anything_there(self) -> None:
@@ -170,8 +170,6 @@ class CheckpointManager:
         """
         if not self._processes.leads:
             return
-        if which == "last":
-            self._state.end_logs()
         with atomic_dir(self.last if which == "last" else self.best) as temporary:
             # Without False, "auto" would ask the hub whether embedding layers belong to the adapter.
             peft.save_pretrained(temporary, save_embedding_layers=False)

@@ -10,9 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from unimoe.config import Experiment
+from unimoe.config.yaml_text import dump_yaml
 from unimoe.models.base import decoder_layers, decoder_of, per_layer_settings
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.checkpoint import Checkpoint
@@ -75,7 +74,7 @@ INFO_NCE_CITATION = """@article{oord2018representation,
 
 def front_matter(**data: Any) -> str:
     """Return the YAML head that the hub reads."""
-    return f"---\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True)}---\n\n"
+    return f"---\n{dump_yaml(data)}---\n\n"
 
 
 def plain(text: str) -> str:

@@ -16,12 +16,10 @@ import safetensors
 import torch
 from torch import Tensor
 
-from unimoe.core.checksums import unsealed
 from unimoe.core.errors import DataError
-from unimoe.core.io import append_jsonl, lock, parse_json, read_bytes, write_text
+from unimoe.core.io import append_jsonl, parse_json, read_bytes, sole_use, write_text
 from unimoe.models.checkpoint import first_difference
 from unimoe.models.tensor_files import read_tensors, save_tensors
-from unimoe.results.logs import LINES, note_lines
 
 Progress = TypeVar("Progress")
 Parts = dict[str, dict[str, Tensor]]
@@ -50,8 +48,8 @@ class RunState(Generic[Progress]):
         self.log_path = self._logs / "train.jsonl"
 
     def alone(self) -> AbstractContextManager[None]:
-        """Return a lock: of several processes that run the same training one trains, and the others find it done."""
-        return lock(self.path)
+        """Return a context in which no other process trains here; entering it raises ``UsageError`` where one does."""
+        return sole_use(self.folder)
 
     def save(self, progress: Progress, **parts: Mapping[str, Tensor]) -> None:
         """Write the state atomically: the progress, and the tensors that the trainer keeps between steps."""
@@ -90,17 +88,12 @@ class RunState(Generic[Progress]):
         """Append one line to a log."""
         append_jsonl(self._logs / f"{name}.jsonl", dict(record))
 
-    def end_logs(self) -> None:
-        """Note how many lines each log has; called before the last checkpoint, when nothing more is logged."""
-        note_lines(self._logs)
-
     def cut_logs(self, step: int) -> None:
         """Drop the lines about later steps than ``step``: a resumed training takes those steps again.
 
         Raises:
             DataError: a line is not a record of a step; names file and line.
         """
-        (self._logs / LINES).unlink(missing_ok=True)
         for path in sorted(self._logs.glob("*.jsonl")):
             _cut_log(path, step)
 
@@ -133,7 +126,7 @@ def _cut_log(path: Path, step: int) -> None:
     lines = read_bytes(path).split(b"\n")[:-1]  # a killed run may leave a line without an end
     for number, line in enumerate(lines, start=1):
         try:
-            if parse_json(unsealed(line, f"{path}:{number}").decode())["step"] <= step:
+            if parse_json(line.decode())["step"] <= step:
                 kept.append(line.decode() + "\n")
         except (ValueError, TypeError, KeyError):
             raise DataError(f"{path}:{number}: not a record of a step; remove the line") from None

@@ -204,8 +204,6 @@ class TestStrictness:
             ({"seed": "1"}, "valid integer"),
             ({"task": "ranking"}, "'reranking', 'embedding', 'retrieval' or 'crossmodal'"),
             ({"identity": {**IDENTITY, "checkpoint": "newest"}}, "'best', 'last' or 'none'"),
-            ({"identity": {**IDENTITY, "extra": 1}}, "Extra inputs"),
-            ({"extra": 1}, "Extra inputs"),
         ],
     )
     def test_what_contradicts_itself_is_neither_made_nor_read(
@@ -219,7 +217,7 @@ class TestStrictness:
             read_result(path)
         message = str(caught.value)
         assert message.startswith(f"{path}: ")
-        assert message.endswith("; delete the file and evaluate again")
+        assert message.endswith("); delete it, and run again")
         assert "\n" not in message
         assert "Value error" not in message
 
@@ -235,25 +233,25 @@ class TestStrictness:
     def test_a_truncated_file(self, tmp_path: Path) -> None:
         path = write_result(tmp_path, result_with())
         path.write_text(path.read_text(encoding="utf-8")[:200], encoding="utf-8")
-        with pytest.raises(DataError, match=r"scifact\.json: not valid JSON .*delete it and run again"):
+        with pytest.raises(DataError, match=r"scifact\.json: is damaged .*Invalid JSON.*delete it, and run again"):
             read_result(path)
 
     @pytest.mark.parametrize("version", [0, 2, None, "1"])
     def test_another_schema_version(self, tmp_path: Path, version: object) -> None:
         path = write_result(tmp_path, result_with())
         rewrite(path, schema_version=version)
-        with pytest.raises(DataError, match=rf"version {version!r}, this unimoe reads version 1; delete the file"):
+        with pytest.raises(DataError, match=r"is damaged or of another version \(schema_version: "):
             read_result(path)
 
     def test_a_file_of_something_else(self, tmp_path: Path) -> None:
         (tmp_path / "x.json").write_text("[]", encoding="utf-8")
-        with pytest.raises(DataError, match="result schema version None"):
+        with pytest.raises(DataError, match="is damaged or of another version"):
             read_result(tmp_path / "x.json")
 
     def test_a_broken_drilldown(self, tmp_path: Path) -> None:
         path = write_result(tmp_path, result_with(), DETAIL)
         rewrite(drilldown_path(path), queries={"q1": {"text": "what?"}})
-        with pytest.raises(DataError, match=r"scifact\.queries\.json: queries\.q1\.relevant: Field required"):
+        with pytest.raises(DataError, match=r"queries\.json: is damaged or .*queries\.q1\.relevant: Field required"):
             read_drilldown(path)
 
 

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from unimoe.core.errors import DataError, UsageError
-from unimoe.core.io import write_sealed
+from unimoe.core.io import write_json
 from unimoe.data.collection import Document
 from unimoe.retrieval.vector_store import encode_corpus, read_foreign, read_store
 
@@ -122,9 +122,9 @@ class TestResuming:
             written.append(path.name)
             if written.count("store.json") == 3:
                 raise KeyboardInterrupt
-            write_sealed(path, value, **how)
+            write_json(path, value, **how)
 
-        monkeypatch.setattr("unimoe.retrieval.vector_store.write_sealed", killed)
+        monkeypatch.setattr("unimoe.retrieval.vector_store.write_json", killed)
         with pytest.raises(KeyboardInterrupt):
             encode(Encoder(), folder)
         monkeypatch.undo()

@@ -8,6 +8,7 @@ cutoffs of a gate are the only ones that any table, figure or sentence about its
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +20,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 from unimoe.analysis.statistics.variance import Estimand
 from unimoe.config.base import MetricName, Name, Positive, Section
 from unimoe.config.files import explain, find_config, read_yaml
-from unimoe.core.checksums import unsealed_yaml
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.io import hash_bytes, read_bytes
 from unimoe.results import Task
@@ -221,6 +221,7 @@ class EquivalenceGate(_DifferenceGate):
 
 Gate: TypeAlias = InterferenceGate | SuperiorityGate | NonInferiorityGate | EquivalenceGate
 
+_CHECKSUM = re.compile(rb'# "checksum": "(.*)"\r?\n')
 _MODELS = {get_args(model.model_fields["kind"].annotation)[0]: model for model in get_args(Gate)}
 
 
@@ -255,8 +256,29 @@ def load_gates(path: Path) -> Registration:
         raise DataError(str(error)) from None
     except ValidationError as error:
         raise DataError(f"{file}: {_explain(error)}") from None
-    content = unsealed_yaml(read_bytes(file), file)
-    return Registration(parsed.gates, file, hash_bytes(content), parsed.registered)
+    return Registration(parsed.gates, file, hash_bytes(unsealed(file)), parsed.registered)
+
+
+def sealed(content: bytes) -> bytes:
+    """Return a gate file's content below a comment with its checksum: a registered gate must stay as it was."""
+    return f'# "checksum": "{hash_bytes(content)}"\n'.encode() + content
+
+
+def unsealed(path: Path) -> bytes:
+    """Return the content of a gate file without its checksum; raise ``DataError`` where the content has changed.
+
+    Line ends do not count: git may have changed them. A file that was written by a person has no checksum.
+    """
+    content = read_bytes(path)
+    begin = _CHECKSUM.match(content)
+    if begin is None:
+        return content
+    body = content[begin.end() :]
+    if hash_bytes(body.replace(b"\r\n", b"\n")).encode() != begin[1]:
+        raise DataError(
+            f"{path}: was changed after it was registered; restore it, or remove its `checksum` if the change is meant"
+        )
+    return body
 
 
 def _explain(error: ValidationError) -> str:

@@ -7,13 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from unimoe.analysis.arms import ZERO_SHOT, Pair, pairs
-from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Registration, load_gates
-from unimoe.core.checksums import sealed_yaml, unsealed_yaml
+from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Registration, load_gates, sealed, unsealed
+from unimoe.config.yaml_text import dump_yaml
 from unimoe.core.errors import DataError, did_you_mean
-from unimoe.core.io import find_files, read_bytes, write_bytes
+from unimoe.core.io import find_files, write_bytes
 from unimoe.results import Task
 from unimoe.results.folder import Results
 
@@ -45,10 +43,10 @@ def register(registration: Registration, output_dir: Path) -> bool:
     if registration.path is None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         plain = {name: gate.model_dump(exclude_none=True) for name, gate in registration.gates.items()}
-        content = yaml.safe_dump({"registered": now, "gates": plain}, sort_keys=False).encode()
+        content = dump_yaml({"registered": now, "gates": plain}).encode()
     else:  # to the byte: it is known by its hash
-        content = unsealed_yaml(read_bytes(registration.path), registration.path)
-    write_bytes(path, sealed_yaml(content))
+        content = unsealed(registration.path)
+    write_bytes(path, sealed(content))
     return True
 
 

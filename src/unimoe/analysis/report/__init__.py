@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from unimoe.analysis.analysis import Analysis
@@ -23,7 +22,6 @@ from unimoe.analysis.tables.comparisons import comparisons_table
 from unimoe.analysis.tables.gates import datasets_table, gates_table, power_table, seeds_table, stability_table
 from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table, tir_without_queries_table
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table, training_table
-from unimoe.core.background import in_background
 from unimoe.core.io import atomic_dir, write_text
 
 __all__ = ["SUBFOLDER", "gather", "remove_report", "write_figures", "write_report", "write_tables"]
@@ -37,10 +35,8 @@ def write_report(analysis: Analysis) -> Path:
     Raises:
         DataError: the output folder's gate file is malformed.
     """
-    _ = analysis.judgments or analysis.comparisons  # both processes need them; a malformed gate file ends here
-    with in_background(partial(_drawn, analysis)) as collect_figures:  # they take two thirds of the time
-        contents = gather(analysis, write_tables(analysis))
-        figures = collect_figures()
+    contents = gather(analysis, write_tables(analysis))
+    figures = _drawn(analysis)
     folder = analysis.results.output_dir / SUBFOLDER
     write_text(folder / "report.md", markdown_page(contents, figures))
     path = folder / "report.html"

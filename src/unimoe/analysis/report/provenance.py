@@ -56,7 +56,7 @@ def provenance(results: Results) -> Iterator[Fact]:
     facts: list[tuple[str, Callable[[EvalResult], str | None]]] = [
         ("Base model", lambda r: r.identity.base_model),
         ("Prompt", lambda r: r.identity.prompt if r.task_type is None else None),  # MTEB's are among its tasks
-        ("Config", lambda r: hash_json(r.config)),
+        ("Config", lambda r: hash_json({key: value for key, value in r.config.items() if key != "output_dir"})),
         ("Code", _code),
         ("Platform", lambda r: f"{r.provenance.platform}, Python {r.provenance.python}"),
         ("Packages", lambda r: ", ".join(f"{name} {v}" for name, v in sorted(r.provenance.packages.items())) or None),

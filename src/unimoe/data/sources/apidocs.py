@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from unimoe.core.errors import DataError, UsageError, did_you_mean
-from unimoe.core.io import atomic_dir, cache_dir, hash_json, lock, read_json, write_sealed
+from unimoe.core.io import atomic_dir, cache_dir, hash_json, lock, read_json, write_json
 from unimoe.core.trec import Qrels
 from unimoe.data.collection import Collection, Document
 from unimoe.data.source import SOURCES, Source
@@ -89,7 +90,7 @@ def build_apidocs(folder: Path) -> None:
             "queries": {split: len(qrels) for split, qrels in layout.qrels.items()},
             "content_hash": {split: read_beir(temporary, split, "apidocs").content_hash for split in SPLITS},
         }
-        write_sealed(temporary / "manifest.json", manifest)
+        write_json(temporary / "manifest.json", manifest)
 
 
 def split_of(query_id: str) -> str:
@@ -100,7 +101,7 @@ def split_of(query_id: str) -> str:
 
 def _read_cached(folder: Path, split: str) -> Collection | None:
     try:
-        manifest = read_json(folder / "manifest.json")
+        manifest = read_json(folder / "manifest.json", dict[str, Any])
         packages, expected = manifest["packages"], manifest["content_hash"][split]
         collection = read_beir(folder, split, name="apidocs")
     except (DataError, UsageError, KeyError, TypeError):

@@ -15,8 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+from pydantic import Field
+
 from unimoe.core.errors import DataError, UsageError, did_you_mean
-from unimoe.core.io import atomic_dir, changed_file, ensure_dir, parse_json, read_json, write_sealed
+from unimoe.core.io import Strict, atomic_dir, changed_file, ensure_dir, parse_json, read_json, write_json
 from unimoe.core.trec import Qrels, read_qrels, text_lines
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.collection_card import COLLECTION_FILE, describe_collection, describe_qrels
@@ -25,6 +27,10 @@ LABELS_FILE = "labels.json"
 """The manifest of a collection whose labels `unimoe label-pairs` has made: what they depend on, hashes of the files."""
 
 LAYOUT = "corpus.jsonl, queries.jsonl and qrels/<split>.tsv (each may end in .gz)"
+
+
+class _LabelsMade(Strict):
+    files: dict[str, str] = Field(default_factory=dict)
 
 
 def read_beir(folder: Path, split: str, name: str | None = None) -> Collection:
@@ -87,7 +93,7 @@ def write_beir(collection: Collection, folder: Path, *, compress: bool = False) 
             temporary, collection.corpus, collection.queries, {collection.split: collection.qrels}, compress=compress
         )
         if collection.level_stated:
-            write_sealed(temporary / COLLECTION_FILE, {"relevance_level": collection.relevance_level})
+            write_json(temporary / COLLECTION_FILE, {"relevance_level": collection.relevance_level})
 
 
 def write_parts(
@@ -112,8 +118,8 @@ def write_parts(
 
 def _refuse_changed_labels(folder: Path) -> None:
     manifest = folder / LABELS_FILE
-    made = read_json(manifest) if manifest.is_file() else None
-    if isinstance(made, dict) and (file := changed_file(folder, made.get("files", {}))):
+    made = read_json(manifest, _LabelsMade).files if manifest.is_file() else {}
+    if file := changed_file(folder, made):
         raise DataError(
             f"{file}: was changed after the labels were written; make them again, or remove {manifest} if the change "
             "is meant"

@@ -18,15 +18,10 @@ from unimoe.core.trec import Run, head
 from unimoe.data.collection import Collection, Document
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, MTEBWrapper
 from unimoe.evaluation.reranking.rerank import rerank_run
-from unimoe.evaluation.reranking.rerankers import device_of
 from unimoe.evaluation.reranking.shards import Candidates, ShardStore
 from unimoe.evaluation.sharing import ENCODED_CHARACTERS, shared
-from unimoe.models.device import describe_device
-from unimoe.models.served.probe import is_served
 from unimoe.results import safe_name
-from unimoe.results.provenance import package_versions
 from unimoe.retrieval.dense import UNIT_LENGTH, search, search_among
-from unimoe.retrieval.embeddings import embedding_fingerprint
 from unimoe.retrieval.vector_store import VectorStore, encode_corpus
 
 if TYPE_CHECKING:
@@ -217,16 +212,9 @@ class CandidateReranking(_SearchModel[MTEBCrossEncoderWrapper]):
 
 
 def _fingerprint(model: MTEBWrapper[Any], options: Mapping[str, Any]) -> str:
-    """Return the hash of everything that vectors and scores depend on besides the texts, to the last bit."""
-    scorer, revision = model.model, model.mteb_model_meta.revision  # a hash of identity, prompt and settings
-    if is_served(getattr(scorer, "base_identity", getattr(scorer, "identity", None))):
-        return hash_json([revision, dict(options)])
-    versions = package_versions()
-    if hasattr(scorer, "base_identity"):
-        own = embedding_fingerprint(scorer, options.get("kind", "plain"))
-    else:
-        own = hash_json([describe_device(device_of(scorer)), versions["unimoe"]])
-    return hash_json([own, revision, versions["peft"], dict(options)])
+    """Return the hash of what vectors and scores depend on besides the texts."""
+    revision = model.mteb_model_meta.revision  # a hash of identity, prompt, dtype and settings
+    return hash_json([revision, dict(options)])
 
 
 def _of(corpus: Mapping[str, Document], candidates: Mapping[str, Iterable[str]]) -> dict[str, Document]:

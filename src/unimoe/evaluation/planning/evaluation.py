@@ -16,7 +16,7 @@ from unimoe.evaluation.request import EvaluationRequest, asked, on_collections, 
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.tiers.datasets import Dataset
 from unimoe.evaluation.tiers.loading import Failures, report_dataset
-from unimoe.models.threads import settle_threads
+from unimoe.models.device import use_threads
 
 
 def plan_evaluation(request: EvaluationRequest, device: torch.device, price_per_hour: float | None) -> None:
@@ -31,7 +31,7 @@ def plan_evaluation(request: EvaluationRequest, device: torch.device, price_per_
         raise UsageError("--plan counts one checkpoint's work; name one, the others take as long")
     experiment, failures, system = target.experiment, Failures(), target.load()
     refuse_untrained_task(system, request.task)
-    settle_threads(getattr(system.model(), "model", None), request.threads)
+    use_threads(request.threads)
     datasets, mteb_tasks = asked(request, experiment)
     suite = MTEBSuite(Evaluator(Path()), system, wanted(system, request.task), failures)
     suite.report_left_out(mteb_tasks, alone=not datasets)

@@ -17,10 +17,11 @@ from typing import Any, Protocol, TypedDict, Unpack, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from unimoe.cluster.work import ALONE, Part, Progress, Workers
 from unimoe.core.errors import DataError, InputError, named_inputs
-from unimoe.core.io import hash_parts, read_json, write_sealed
+from unimoe.core.io import Strict, hash_parts, read_json, write_json
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection, Document
 from unimoe.models.embedder import Advance
@@ -130,13 +131,19 @@ class ShardStore:
         return self.folder / f"{hash_parts([self.fingerprint, *content])}.json"
 
 
+class _ShardFile(Strict):
+    run: Run
+    seconds: float
+    usage: dict[str, float] = Field(default_factory=dict)
+
+
 def read_shard(file: Path, pairs: Sequence[Pair]) -> ShardScores | None:
     """Read the scores of a shard's pairs; None where they have not been computed, or the file is damaged."""
     try:
-        content = read_json(file)
-        scores = [float(content["run"][query_id][document_id]) for query_id, document_id in pairs]
-        return ShardScores(scores, float(content["seconds"]), usage=content.get("usage", {}))
-    except (DataError, KeyError, TypeError, ValueError):
+        content = read_json(file, _ShardFile)
+        scores = [content.run[query_id][document_id] for query_id, document_id in pairs]
+        return ShardScores(scores, content.seconds, usage=content.usage)
+    except (DataError, KeyError):
         return None
 
 
@@ -146,7 +153,7 @@ def write_shard(file: Path, pairs: Sequence[Pair], found: ShardScores) -> None:
     for (query_id, document_id), score in zip(pairs, found.scores, strict=True):
         run.setdefault(query_id, {})[document_id] = score
     usage = {"usage": dict(found.usage)} if found.usage else {}
-    write_sealed(file, {"run": run, "seconds": found.seconds, **usage}, indent=None)
+    write_json(file, {"run": run, "seconds": found.seconds, **usage}, indent=None)
 
 
 def cut_shards(

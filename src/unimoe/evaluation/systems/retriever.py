@@ -31,7 +31,6 @@ class Retriever:
     Attributes:
         prompt: name and hash of the prompt, lengths included.
         device: its description.
-        compiled: whether torch compiles its layers.
     """
 
     name: str
@@ -41,7 +40,6 @@ class Retriever:
     device: str
     dtype: str
     checkpoint: Checkpoint | None = None
-    compiled: bool = False
     recipe: RecipeMaker | None = None
 
     def model(self) -> Embedder:
@@ -138,7 +136,6 @@ def checkpoint_retriever(experiment: DenseExperiment, folder: Path, name: str, d
         device=describe_device(device),
         dtype=loader.dtype_name,
         checkpoint=checkpoint.model_copy(update={"adapter_hash": weights_hash(checkpoint, trained.evaluation)}),
-        compiled=trained.evaluation.compile,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_file, hash_parts, read_json
@@ -17,6 +17,10 @@ _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model.bin")
 _SETTINGS = ("*.json", "*.txt", "*.model", "*.jinja")
 _OTHERS = ("unimoe.json", "trainer_state.json")
 """Files of a training, which change no score."""
+
+
+class _Module(TypedDict):
+    path: str
 
 
 def find_model(
@@ -64,14 +68,10 @@ def module_folders(root: Path) -> list[Path]:
     listed = root / "modules.json"
     if not listed.is_file():
         return [root]
-    modules = read_json(listed)
-    try:
-        folders = [inside(listed, str(module["path"])) for module in modules]
-    except (KeyError, TypeError):
-        folders = []
-    if not folders:
+    modules = read_json(listed, list[_Module], "save the model with save_pretrained()")
+    if not modules:
         raise DataError(f"{listed}: lists no modules with a path; save the model with save_pretrained()")
-    return [root / folder for folder in folders]
+    return [root / inside(listed, module["path"]) for module in modules]
 
 
 def transformer_folder(root: Path) -> Path:
@@ -83,7 +83,7 @@ def dense_labels(root: Path) -> int | None:
     """Return the scores that a Dense module behind the transformer gives for a pair; None where there is none."""
     for folder in module_folders(root)[1:]:
         file = folder / "config.json"
-        settings: Any = read_json(file) if file.is_file() else {}
+        settings = read_json(file, dict[str, Any], "save the model again") if file.is_file() else {}
         if settings.get("module_output_name") == "scores":
             return int(settings.get("out_features", 0))
     return None

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from unimoe.config.served import ServedConfig
-from unimoe.core.errors import DataError
-from unimoe.core.io import cache_dir, hash_json, read_json, write_sealed
+from unimoe.core.io import Strict, cache_dir, hash_json, read_json, write_json
 from unimoe.models.served.client import Client
 from unimoe.results import safe_name
 
@@ -36,6 +35,10 @@ PROBE_PAIRS = [
 """Of every degree of relevance: scores near 0 and 1 are those of any model."""
 
 PROBE_TEXTS = [_QUERY, *(text for _, text in PROBE_PAIRS)]
+
+
+class _Record(Strict):
+    answers: list[float]
 
 
 def record_file(client: Client, settings: ServedConfig, kind: str, asked: Sequence[Any]) -> Path:
@@ -64,7 +67,7 @@ def fingerprint(client: Client, settings: ServedConfig, found: Sequence[float], 
     else:
         asked = {"server": client.url, **settings.model_dump(include={"api", "model", "revision"})}
         first = [float(f"{value:.6g}") for value in found]
-        write_sealed(record, asked | {"answers": first})
+        write_json(record, asked | {"answers": first})
     room = settings.probe_tolerance * max(float(np.ptp(first)), 1e-6)
     moved = max(map(abs, np.subtract(found, first))) if len(found) == len(first) else np.inf
     if moved > room:
@@ -77,10 +80,7 @@ def fingerprint(client: Client, settings: ServedConfig, found: Sequence[float], 
 
 
 def _first_answers(record: Path) -> list[float]:
-    try:
-        return [float(value) for value in read_json(record)["answers"]]
-    except (KeyError, TypeError, ValueError):
-        raise DataError(f"{record}: damaged; delete it, and the server's answers of now count as the first") from None
+    return read_json(record, _Record, "delete it, and the server's answers of now count as the first").answers
 
 
 def identity(client: Client, settings: ServedConfig, probe: str) -> str:

@@ -14,7 +14,6 @@ from unimoe.core.grouping import gathered
 from unimoe.core.io import HASH_LENGTH
 from unimoe.core.trec import Qrels, Run, head, is_unordered, ranked, read_run
 from unimoe.metrics import canonical_metric, level_note, lowest_relevant, metric_cutoff, plain_run, score_run
-from unimoe.results import read_result, refuse_changed_run, result_beside
 from unimoe.results.details import QueryDetail
 from unimoe.results.repeats import IdPairs, repeats
 from unimoe.results.runs.selection import Judgments, RunSource, refuse_empty
@@ -92,8 +91,6 @@ def score_source(source: RunSource, scoring: Scoring) -> ScoredRun:
     """Read and score one run; a DataError where it is malformed, holds no judged query, or orders none by scores."""
     judged, qrels = source.judged, source.judged.qrels
     if isinstance(source.content, Path):
-        if (own := result_beside(source.content)).is_file():
-            refuse_changed_run(source.content, read_result(own))
         run, modified = read_run(source.content), datetime.fromtimestamp(source.content.stat().st_mtime, tz=UTC)
     else:
         try:

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.gates.definitions import load_gates
+from unimoe.analysis.gates.definitions import load_gates, sealed
 from unimoe.analysis.gates.output import gate_lines
 from unimoe.analysis.gates.registration import REGISTERED
-from unimoe.core.checksums import sealed_yaml
+from unimoe.config.yaml_text import dump_yaml
 from unimoe.core.console import stderr
 from unimoe.core.errors import DataError
 from unimoe.core.io import find_files, write_bytes
@@ -37,7 +37,7 @@ def register_gates(wanted: Mapping[str, Mapping[str, object]], output_dir: Path)
     elif output_dir.exists() and find_files(output_dir, "*/seed_*/results/*/*.json"):
         stderr.print(f"{output_dir} has results and no {REGISTERED}: too late to register a gate", soft_wrap=True)
     else:
-        write_bytes(path, sealed_yaml(_as_yaml(wanted).encode()))
+        write_bytes(path, sealed(_as_yaml(wanted).encode()))
 
 
 def verdict(analysis: Analysis) -> str:
@@ -46,7 +46,5 @@ def verdict(analysis: Analysis) -> str:
 
 
 def _as_yaml(gates: Mapping[str, Mapping[str, object]]) -> str:
-    import yaml
-
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return yaml.safe_dump({"registered": now, "gates": dict(gates)}, sort_keys=False)
+    return dump_yaml({"registered": now, "gates": dict(gates)})

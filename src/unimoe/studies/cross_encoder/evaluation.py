@@ -89,7 +89,7 @@ def report_trained(
             CrossEncoderReranker(load_cross_encoder(training.checkpoint_dir, device), batch_size),
             dataset.collection,
             dataset.candidates,
-            store=ShardStore(store.unfinished(spec), spec.fingerprint(device, None, batch_size)),
+            store=ShardStore(store.unfinished(spec), spec.fingerprint),
             advance=advance,
         )
         return pools.outcome(run, items=len(found.scores), seconds=found.seconds, device=describe_device(device))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -157,8 +157,6 @@ class TrainConfig(Section):
         device: None for the best available.
         output_dir: the folder of checkpoints, logs and results.
     """
-
-    later_keys: ClassVar[frozenset[str]] = frozenset({"label_temperature"})
 
     task: str = "NanoMSMARCO"
     splits: SplitConfig | None = None

@@ -238,7 +238,6 @@ class HeadTrainer:
             "facts": json.dumps(facts),
             "config": json.dumps(self.config.model_dump()),
         }
-        self.state.end_logs()
         self.head_path.parent.mkdir(parents=True, exist_ok=True)
         save_head(self.head_path, head, metadata)
         self.state.delete()

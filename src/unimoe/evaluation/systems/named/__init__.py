@@ -102,7 +102,9 @@ class Naming:
             raise UsageError(f"model.layers cuts causal language models only; leave it out with {OPTION} {kind}:")
 
 
-MODELS: Registry[Callable[[str, Naming], System]] = Registry("kind of model", "unimoe.evaluation.systems.named")
+MODELS: Registry[Callable[[str, Naming], System]] = Registry(
+    "kind of model", "unimoe.evaluation.systems.named", "unimoe.rerankers"
+)
 """The makers of systems, by the text before the colon."""
 
 register_model = MODELS.add

@@ -12,7 +12,7 @@ import torch
 
 from unimoe.core.console import Steps, stderr, stdout
 from unimoe.core.errors import DataError, UsageError
-from unimoe.core.io import atomic_dir, hash_files, hash_json, hash_parts, read_json, write_sealed
+from unimoe.core.io import Strict, atomic_dir, hash_files, hash_json, hash_parts, read_json, write_json
 from unimoe.core.trec import Qrels, Run
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection
@@ -143,7 +143,7 @@ def probabilities(
         if scores is None:
             asked = replace(collection, queries={query_id: queries[query_id] for query_id in shard})
             scores = grader.probabilities(asked, run)
-            write_sealed(path, {"scores": scores}, indent=None)
+            write_json(path, {"scores": scores}, indent=None)
         found[begin] = scores
         if advance:
             advance(len(pairs))
@@ -186,12 +186,20 @@ def agreement(pseudo: Qrels, real: Qrels) -> Agreement | None:
     return Agreement(len(shared), *counts)
 
 
+class _LabelsMade(Strict):
+    fingerprint: str
+
+
+class _ScoredShard(Strict):
+    scores: Run
+
+
 def _is_written(folder: Path, fingerprint: str) -> bool:
     """Return whether a folder already holds these labels; refuse one that holds other files."""
     if not folder.exists() or not any(folder.iterdir()):
         return False
     path = folder / LABELS_FILE
-    if not path.is_file() or read_json(path)["fingerprint"] != fingerprint:
+    if not path.is_file() or read_json(path, _LabelsMade).fingerprint != fingerprint:
         raise UsageError(f"{folder}: holds other labels or files; choose another --output-dir, or remove it first")
     return True
 
@@ -216,14 +224,14 @@ def _write_labels(
         splits["test"] = test.qrels
     with atomic_dir(folder) as temporary:
         write_parts(temporary, collection.corpus, texts, splits)
-        write_sealed(temporary / LABELS_FILE, {"fingerprint": fingerprint, "files": hash_files(temporary)})
+        write_json(temporary / LABELS_FILE, {"fingerprint": fingerprint, "files": hash_files(temporary)})
 
 
 def _kept(path: Path, shard: Sequence[str], run: Run) -> Run | None:
     """Read the scores of a finished shard; None where it is missing or its file is damaged."""
     try:
-        kept: Run = read_json(path)["scores"]
-    except (DataError, KeyError, TypeError):
+        kept = read_json(path, _ScoredShard).scores
+    except DataError:
         return None
     whole = all(kept.get(key, {}).keys() == run[key].keys() for key in shard)
     return kept if whole else None

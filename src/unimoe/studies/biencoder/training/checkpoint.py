@@ -22,9 +22,8 @@ from unimoe.core.io import (
     hash_file,
     hash_files,
     hash_parts,
-    read_model,
+    read_json,
     write_json,
-    write_sealed,
     write_text,
 )
 from unimoe.models.quiet import quiet_loading
@@ -94,7 +93,7 @@ def save_checkpoint(folder: Path, model: BiEncoder, manifest: Mapping[str, Any])
         width = _write_modules(temporary, model)
         whole = BiEncoderManifest(**manifest, weights_hash=_weights_hash(temporary), files=hash_files(temporary))
         write_text(temporary / "README.md", _model_card(whole, width))
-        write_sealed(temporary / MANIFEST, whole.model_dump())
+        write_json(temporary / MANIFEST, whole.model_dump())
 
 
 def read_biencoder(folder: Path) -> BiEncoderManifest:
@@ -108,7 +107,7 @@ def read_biencoder(folder: Path) -> BiEncoderManifest:
     path = folder / MANIFEST
     if not path.is_file():
         raise DataError(f"{folder}: not a trained bi-encoder, {MANIFEST} is missing; train it again")
-    manifest = read_model(path, BiEncoderManifest, "give the checkpoint of a bi-encoder")
+    manifest = read_json(path, BiEncoderManifest, "give the checkpoint of a bi-encoder")
     if _weights_hash(folder) != manifest.weights_hash:
         raise DataError(f"{folder}: weights differ from the manifest (damaged or replaced); train it again")
     if file := changed_file(folder, manifest.files):

@@ -6,7 +6,7 @@ from pathlib import Path
 from shutil import rmtree
 
 from unimoe.core.errors import DataError
-from unimoe.core.io import read_json, write_sealed
+from unimoe.core.io import Strict, read_json, write_json
 from unimoe.core.trec import Run, ranked
 from unimoe.data.collection import Collection
 from unimoe.metrics import metric_cutoff, score_run
@@ -37,6 +37,11 @@ def found_by(source: Source, queries: dict[str, str], collection: Collection, de
         depth,
         longest=UNIT_LENGTH,
     )
+
+
+class _Mined(Strict):
+    fingerprint: str
+    negatives: dict[str, list[str]]
 
 
 class HardNegatives:
@@ -74,13 +79,12 @@ class HardNegatives:
             return None
         generation = epoch // config.refresh_every if config.refresh_every else 0
         path = self._folder / f"{generation}.json"
-        if path.exists() and (kept := read_json(path))["fingerprint"] == self._fingerprint:
-            negatives: dict[str, list[str]] = kept["negatives"]
-            return negatives
+        if path.exists() and (kept := read_json(path, _Mined)).fingerprint == self._fingerprint:
+            return kept.negatives
         if begun or epoch != generation * (config.refresh_every or 0):
             raise DataError(f"{path}: missing; delete {self._folder.parent} to start over")
         negatives = self._search(source if generation or config.source == "model" else None)
-        write_sealed(path, {"fingerprint": self._fingerprint, "negatives": negatives}, indent=None)
+        write_json(path, {"fingerprint": self._fingerprint, "negatives": negatives}, indent=None)
         return negatives
 
     def clear(self) -> None:

@@ -198,7 +198,6 @@ class BiEncoderTrainer:
                     on_step(self.progress.step, facts)
                 if self._is_saved_now():
                     self.state.save(self.progress, weights=self._weights, optimizer=optimizer_tensors(self._optimizer))
-        self.state.end_logs()
         self._save(self.last_dir, "last")
         self.state.delete()
         self._negatives.clear()

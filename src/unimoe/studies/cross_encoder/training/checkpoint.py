@@ -10,7 +10,7 @@ from pydantic import Field
 
 from unimoe.config.base import Section
 from unimoe.core.errors import DataError
-from unimoe.core.io import changed_file, hash_bytes, hash_files, read_bytes, read_json, read_model, write_sealed
+from unimoe.core.io import Strict, changed_file, hash_bytes, hash_files, read_bytes, read_json, write_json
 from unimoe.models.rerankers.files import weights_hash
 from unimoe.results import TrainingBudget
 
@@ -18,6 +18,11 @@ MANIFEST = "unimoe.json"
 _STATE = "trainer_state.json"
 
 _WITHOUT_EFFECT = {"name", "output_dir", "keep", "push_to_hub", "caveats"}
+
+
+class _Files(Strict):
+    files: dict[str, str]
+    seconds: float = 0.0
 
 
 class CrossEncoderManifest(Section):
@@ -58,7 +63,7 @@ def determining(config: dict[str, Any]) -> dict[str, Any]:
 
 def write_manifest(folder: Path, manifest: CrossEncoderManifest) -> None:
     """Write the manifest, which completes the folder."""
-    write_sealed(folder / MANIFEST, manifest.model_dump())
+    write_json(folder / MANIFEST, manifest.model_dump())
 
 
 def read_manifest(folder: Path) -> CrossEncoderManifest:
@@ -70,7 +75,7 @@ def read_manifest(folder: Path) -> CrossEncoderManifest:
     path = folder / MANIFEST
     if not path.is_file():
         raise DataError(f"{folder}: incomplete cross-encoder, {MANIFEST} is missing; delete it and train again")
-    manifest = read_model(path, CrossEncoderManifest, "train again with this unimoe")
+    manifest = read_json(path, CrossEncoderManifest, "train again with this unimoe")
     if weights_hash(folder) != manifest.weights_hash:
         raise DataError(f"{folder}: weights differ from their manifest (damaged or replaced); train again")
     if file := changed_file(folder, manifest.files):
@@ -80,13 +85,13 @@ def read_manifest(folder: Path) -> CrossEncoderManifest:
 
 def seal_state(folder: Path, seconds: float) -> None:
     """Write the hashes of all files of a state that the trainer has saved, and the training's seconds so far."""
-    write_sealed(folder / MANIFEST, {"files": _hashes(folder), "seconds": seconds})
+    write_json(folder / MANIFEST, {"files": _hashes(folder), "seconds": seconds})
 
 
 def seconds_of(state: Path) -> float:
     """Return the training's seconds until a state; 0 where it was written without."""
     path = state / MANIFEST
-    return float(read_json(path).get("seconds", 0.0)) if path.exists() else 0.0
+    return read_json(path, _Files).seconds if path.exists() else 0.0
 
 
 def last_state(work: Path) -> Path | None:
@@ -97,7 +102,7 @@ def last_state(work: Path) -> Path | None:
     """
     whole = []
     for folder in work.glob("checkpoint-*"):
-        stated = read_json(folder / MANIFEST)["files"] if (folder / MANIFEST).exists() else {}
+        stated = read_json(folder / MANIFEST, _Files).files if (folder / MANIFEST).exists() else {}
         there = _hashes(folder)
         if changed := [name for name in stated if there.get(name, stated[name]) != stated[name]]:
             raise DataError(f"{folder / changed[0]}: was changed after it was written; delete {work} to start over")
@@ -118,7 +123,7 @@ def _hashes(folder: Path) -> dict[str, str]:
 
 def _is_json(path: Path) -> bool:
     try:
-        read_json(path)
+        read_json(path, dict[str, Any])
     except DataError:
         return False
     return True

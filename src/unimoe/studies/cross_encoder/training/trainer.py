@@ -17,7 +17,7 @@ from transformers import PrinterCallback, TrainerCallback, TrainerControl, Train
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from unimoe.core.io import atomic_dir, hash_files, hash_json, read_json, write_sealed
+from unimoe.core.io import Strict, atomic_dir, hash_files, hash_json, read_json, write_json
 from unimoe.evaluation.reranking.rerank import rerank_run
 from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
 from unimoe.metrics import score_run
@@ -49,6 +49,11 @@ _MEAN = "mean_ndcg@10"
 """The score that chooses the checkpoint."""
 
 _METRICS = ("ndcg@10", "mrr@10", "map")
+
+
+class _Training(Strict):
+    fingerprint: str
+    settings: dict[str, Any]
 
 
 class CrossEncoderTraining:
@@ -145,10 +150,10 @@ class CrossEncoderTraining:
         """Refuse the saved states of another training; note in their folder that they are of this one."""
         note = self._work / "training.json"
         if note.exists():
-            there = read_json(note)
-            self._state.refuse_other(self._work, there.get("fingerprint"), there["settings"])
+            there = read_json(note, _Training)
+            self._state.refuse_other(self._work, there.fingerprint, there.settings)
         else:
-            write_sealed(note, {"fingerprint": self._state.fingerprint, "settings": self._state.settings})
+            write_json(note, {"fingerprint": self._state.fingerprint, "settings": self._state.settings})
 
     @property
     def _bfloat16(self) -> bool:
@@ -201,7 +206,6 @@ class CrossEncoderTraining:
     def _finish(
         self, model: CrossEncoder, state: TrainerState, loss: CrossEncoderListLoss, seconds: float
     ) -> CrossEncoderManifest:
-        self._state.end_logs()
         with atomic_dir(self.checkpoint_dir) as temporary:
             with quiet_loading():
                 model.save_pretrained(str(temporary))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -143,8 +143,6 @@ class Comparison(Section):
     settings: Annotated[int, Field(ge=1, le=LARGEST_GRID)] = LARGEST_GRID
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)] = [0, 1, 2, 3, 4]  # noqa: RUF012
     tuning_seed: Annotated[int, Field(ge=0, lt=2**31)] = 100
-    later_keys: ClassVar[frozenset[str]] = frozenset({"give_up", "voters"})
-
     give_up: Fraction = 0.01
     voters: list[str] | None = None
     margin: Positive = 0.01

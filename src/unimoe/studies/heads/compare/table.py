@@ -197,4 +197,4 @@ def _means(scores: Mapping[str, NDArray[np.float64]], names: Sequence[str]) -> d
 
 def _records(results: Results, name: str, key: str) -> list[dict[str, Any]]:
     seeds = results.seeds(name, key) or (None,)
-    return [read_json(arm_dir(results.output_dir, name, seed) / TRAINING_FILE) for seed in seeds]
+    return [read_json(arm_dir(results.output_dir, name, seed) / TRAINING_FILE, dict[str, Any]) for seed in seeds]

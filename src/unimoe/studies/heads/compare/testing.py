@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from unimoe.core.io import hash_file, read_json, write_sealed
+from unimoe.core.io import hash_file, read_json, write_json
 from unimoe.data.catalog import result_name
 from unimoe.evaluation.spec import EvaluationSpec, Outcome
 from unimoe.evaluation.store import ResultStore
@@ -42,11 +43,11 @@ def report(trainer: HeadTrainer, comparison: Comparison, output_dir: Path, given
     store = ResultStore(output_dir, given)
     result = store.evaluated(spec_of(trainer, comparison), lambda: tested_outcome(trainer))
     test = result.aggregate[metric]
-    if not path.exists() or read_json(path)["fingerprint"] != trainer.state.fingerprint:
+    if not path.exists() or read_json(path, dict[str, Any])["fingerprint"] != trainer.state.fingerprint:
         facts, (weight, _) = trainer.fit(), trainer.head()
         train = evaluate_head(weight.to(trainer.device), trainer.train_pools, trainer.config).aggregate[metric]
         costs = {"train": train, "test": test, "peak_bytes": _peak_bytes(trainer)}
-        write_sealed(path, {"fingerprint": trainer.state.fingerprint, **costs, **facts})
+        write_json(path, {"fingerprint": trainer.state.fingerprint, **costs, **facts})
     return test
 
 

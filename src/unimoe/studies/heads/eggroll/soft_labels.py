@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -17,12 +16,12 @@ from torch import Tensor
 from unimoe.config import ModelConfig, PromptConfig
 from unimoe.config.encoder import EncoderConfig
 from unimoe.core.errors import DataError, UsageError, named_inputs
-from unimoe.core.io import cache_dir, hash_parts, lock, read_json, write_sealed
+from unimoe.core.io import cache_dir, hash_parts, lock, read_json, write_json
 from unimoe.core.trec import Run, ranked
 from unimoe.data.collection import Collection
 from unimoe.models.base import load_base
 from unimoe.models.bundled import BUNDLED_ID
-from unimoe.models.device import choose_device, choose_dtype, describe_device, release_memory
+from unimoe.models.device import choose_device, choose_dtype, release_memory
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.retrieval.bm25 import cached_bm25_run
 from unimoe.retrieval.embeddings import cached_embeddings
@@ -141,7 +140,7 @@ def _scores_by_reranker(name: str, train: PoolSet, collection: Collection, confi
     if "reranking" not in system.tasks:
         raise UsageError(f"soft_labels.voters: {name} embeds and does not rerank; name it without {RERANKER_PREFIX}")
     reranker = reranker_of(system.model())
-    identity = [str(system.base_identity), str(system.prompt), str(dtype), describe_device(device), version("torch")]
+    identity = [str(system.base_identity), str(system.prompt), str(dtype)]
 
     def score(asked: Sequence[Asked], texts: Sequence[tuple[str, str]]) -> list[float]:
         candidates: Run = {}
@@ -162,7 +161,7 @@ def _margins_by_model(name: str, train: PoolSet, collection: Collection, config:
     # Instruct models answer in their own template; Qwen3's rerankers were trained on theirs.
     prompt = PromptConfig(template="qwen3" if "qwen3-reranker" in name.lower() else "chat")
     model = UnimodelForExp1(base, prompt, _LM_LENGTH)
-    identity = [model.base_identity, model.prompt_name, str(model.dtype), describe_device(device), version("torch")]
+    identity = [model.base_identity, model.prompt_name, str(model.dtype)]
 
     def score(asked: Sequence[Asked], texts: Sequence[tuple[str, str]]) -> list[float]:
         with named_inputs(lambda index: "query {!r}, document {!r}".format(*asked[index])):
@@ -188,7 +187,7 @@ def _kept_scores(train: PoolSet, collection: Collection, identity: Sequence[str]
             with lock(path):
                 kept = _read_values(path, len(asked))
                 values = score(asked, texts) if kept is None else kept
-                write_sealed(path, {"gaps": list(values)})
+                write_json(path, {"gaps": list(values)})
         for (query_id, document_id), value in zip(asked, values, strict=True):
             run[query_id][document_id] = value
     return run
@@ -197,7 +196,7 @@ def _kept_scores(train: PoolSet, collection: Collection, identity: Sequence[str]
 def _read_values(path: Path, count: int) -> list[float] | None:
     """Read the values in a file; None where it is missing or damaged, for they can be computed again."""
     try:
-        values = [float(value) for value in read_json(path)["gaps"]]
-    except (DataError, OSError, KeyError, TypeError, ValueError):
+        values = read_json(path, dict[str, list[float]])["gaps"]
+    except (DataError, KeyError):
         return None
     return values if len(values) == count else None

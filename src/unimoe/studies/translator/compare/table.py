@@ -129,7 +129,10 @@ class _Arms:
         return Cell.mean([factor * result.aggregate[metric] for result in found if result is not None])
 
     def records(self, name: str) -> list[dict[str, Any]]:
-        return [read_json(arm_dir(self._results.output_dir, name, seed) / TRAINING_FILE) for seed in self._seeds]
+        return [
+            read_json(arm_dir(self._results.output_dir, name, seed) / TRAINING_FILE, dict[str, Any])
+            for seed in self._seeds
+        ]
 
     def _by_image(self, name: str, image_of: NDArray[np.int64]) -> NDArray[np.float64]:
         counts = np.bincount(image_of)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unimoe.core.io import read_json, write_sealed
+from unimoe.core.io import read_json, write_json
 from unimoe.models.device import describe_device
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.studies.translator.compare.arms import TranslatorComparison
@@ -86,7 +86,7 @@ def report(trainer: TranslatorTrainer, facts: Mapping[str, Any], pairs: Compared
         given=given,
     )
     path = training_file(trainer)
-    if not path.exists() or read_json(path)["fingerprint"] != trainer.state.fingerprint:
+    if not path.exists() or read_json(path, dict[str, Any])["fingerprint"] != trainer.state.fingerprint:
         speed = {"ms_per_query": milliseconds_per_query(translator), "device": describe_device(trainer.device)}
-        write_sealed(path, {"fingerprint": trainer.state.fingerprint, **facts, **speed})
+        write_json(path, {"fingerprint": trainer.state.fingerprint, **facts, **speed})
     return result.aggregate["mrr"]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from unimoe.core.errors import DataError
-from unimoe.core.io import atomic_dir, hash_file, read_model, write_sealed
+from unimoe.core.io import atomic_dir, hash_file, read_json, write_json
 from unimoe.studies.translator.models.interface import LinearMap, ProjectionPair
 
 TENSORS_FILE, MANIFEST_FILE = "translator.safetensors", "translator.json"
@@ -73,7 +73,7 @@ def save_translator(
         file = temporary / TENSORS_FILE
         safetensors.numpy.save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, file)
         manifest = _Manifest(kind=kind, settings=dict(settings), notes=list(notes), tensors_hash=hash_file(file))
-        write_sealed(temporary / MANIFEST_FILE, manifest.model_dump())
+        write_json(temporary / MANIFEST_FILE, manifest.model_dump())
     return manifest.tensors_hash
 
 
@@ -89,7 +89,7 @@ def read_translator(folder: Path) -> StoredTranslator:
     for part in (file, path):
         if not part.is_file():
             raise DataError(f"{folder}: not a whole translator, {part.name} is missing; train it again")
-    manifest = read_model(path, _Manifest, "train it again with this unimoe")
+    manifest = read_json(path, _Manifest, "train it again with this unimoe")
     if hash_file(file) != manifest.tensors_hash:
         raise DataError(f"{file}: content differs from its manifest (damaged or replaced); train it again")
     try:

@@ -155,7 +155,6 @@ class _Run:
                     optimizer=optimizer_tensors(self._optimizer),
                     objective=self._objective.state(),
                 )
-        trainer.state.end_logs()
         # First the last epoch: once the best one says that the training is finished, nothing else is written.
         save_translator(trainer.last, NETWORK, self._as_translator(self._network).tensors(), {"epoch": config.epochs})
         self._keep(progress, finished=True)
