@@ -14,7 +14,7 @@ from support.full_tier import write_full_tier
 from support.reranking import written
 from support.scripts import Done, call_script
 
-from unimoe.data.catalog import BEIR_NAMES, CQADUPSTACK
+from unimoe.data.sources.beir_sets import BEIR_NAMES, CQADUPSTACK
 from unimoe.results import EvalResult, read_result, result_files, safe_name
 
 pytestmark = [

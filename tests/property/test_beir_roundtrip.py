@@ -5,10 +5,11 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.sources import write_beir
 
 from unimoe.core.limits import id_problem
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.data.sources.beir_layout import read_beir, write_beir
+from unimoe.data.sources.beir_layout import read_beir
 
 IDS = st.text(min_size=1, max_size=8).filter(lambda key: id_problem(key) is None)
 TEXTS = st.text(max_size=40)

@@ -14,6 +14,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 
 from unimoe.data.collection import Collection, Document, assemble
+from unimoe.data.sources.beir_layout import write_parts
 
 SMALL = assemble(
     "small",
@@ -32,6 +33,14 @@ SMALL = assemble(
 def content(collection: Collection) -> tuple[Any, ...]:
     """What has to be equal, whatever the source."""
     return collection.corpus, collection.queries, collection.qrels
+
+
+def write_beir(collection: Collection, folder: Path, *, compress: bool = False) -> Path:
+    """A folder in BEIR layout."""
+    folder.mkdir(parents=True)
+    qrels = {collection.split: collection.qrels}
+    write_parts(folder, collection.corpus, collection.queries, qrels, compress=compress)
+    return folder
 
 
 def write_zip(path: Path, folders: dict[str, Collection]) -> Path:

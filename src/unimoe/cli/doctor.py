@@ -83,7 +83,8 @@ def _megabytes(folder: Path) -> float:
 
 
 def _collections() -> str:
-    from unimoe.data.catalog import BEIR_NAMES, available
+    from unimoe.data.catalog import available
+    from unimoe.data.sources.beir_sets import BEIR_NAMES
 
     there = ["apidocs (bundled)", *(name for name in BEIR_NAMES if available(name))]
     folder = os.environ.get("UNIMOE_DATA")

@@ -1,6 +1,6 @@
 """Collections by name: ``load_collection`` finds the data, other functions say what is known of a name.
 
-apidocs             the bundled collection, built from installed packages
+apidocs             the bundled collection
 scifact             a folder of that name under $UNIMOE_DATA, or the zip of a BEIR set there, else a download
 cqadupstack/tex     the same; CQADupStack is twelve collections
 path:DIR            a folder in BEIR layout, or with the files of MS MARCO's passage ranking
@@ -17,26 +17,9 @@ from pathlib import Path
 from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.core.limits import name_problem, shortened
 from unimoe.data.collection import Collection
-from unimoe.data.source import SOURCES, UnavailableError, find_source, listed
-from unimoe.data.sources.beir_sets import ALIASES, BEIR_NAMES, CQADUPSTACK, SHORT_NAMES, canonical_name, local_path
+from unimoe.data.source import SOURCES, find_source, listed
+from unimoe.data.sources.beir_sets import BEIR_NAMES, CQADUPSTACK, SHORT_NAMES, canonical_name, local_path
 from unimoe.data.sources.nanobeir import NANOBEIR
-
-__all__ = [
-    "ALIASES",
-    "BEIR_NAMES",
-    "CQADUPSTACK",
-    "NANOBEIR",
-    "UnavailableError",
-    "available",
-    "default_split",
-    "known_level",
-    "load_collection",
-    "main_metric",
-    "members",
-    "mteb_task",
-    "refuse_unknown",
-    "result_name",
-]
 
 
 def load_collection(name: str, split: str) -> Collection:
@@ -54,7 +37,7 @@ def load_collection(name: str, split: str) -> Collection:
     refuse_unknown(name)
     source, rest = find_source(name)
     collection = source.load(rest, split)
-    level = None if collection.level_stated else known_level(name, split)
+    level = None if collection.level_stated else source.relevance_level(rest, split)
     return collection if level is None else replace(collection, relevance_level=level, level_stated=True)
 
 
@@ -81,25 +64,36 @@ def refuse_unknown(name: str) -> None:
         )
 
 
-def available(name: str) -> Path | None:
-    """Return the folder or zip that a collection can be read from without a network, or None.
-
-    ``apidocs`` is always here; its folder is filled on first use. None also where ir_datasets, mteb or the Hugging Face
-    hub keep the data.
-    """
-    source, rest = find_source(name)
-    return source.available(rest)
-
-
 def members(name: str) -> tuple[str, ...]:
     """Return the collections that a name means: CQADupStack's twelve, or the name itself."""
     return CQADUPSTACK if canonical_name(name) == "cqadupstack" else (name,)
+
+
+def available(name: str) -> Path | None:
+    """Return the folder or zip that a collection can be read from without a network.
+
+    None also where ir_datasets, mteb or the Hugging Face hub keep the data.
+    """
+    source, rest = find_source(name)
+    return source.available(rest)
 
 
 def mteb_task(name: str) -> str | None:
     """Return the task of MTEB that a collection is the data of, wherever it is read from; None where there is none."""
     source, rest = find_source(name)
     return source.mteb_task(rest)
+
+
+def main_metric(name: str, split: str) -> str:
+    """Return the metric that the field reports first for a collection."""
+    source, rest = find_source(name)
+    return source.main_metric(rest, split)
+
+
+def default_split(name: str) -> str:
+    """Return the split of a collection that is scored where none is named."""
+    source, rest = find_source(name)
+    return source.default_split(rest)
 
 
 def result_name(name: str) -> str:
@@ -122,21 +116,3 @@ def result_name(name: str) -> str:
             "its collection.json, or rename the folder"
         )
     return found
-
-
-def main_metric(name: str, split: str) -> str:
-    """Return the metric that the field reports first for a collection."""
-    source, rest = find_source(name)
-    return source.main_metric(rest, split)
-
-
-def default_split(name: str) -> str:
-    """Return the split of a collection that is scored where none is named."""
-    source, rest = find_source(name)
-    return source.default_split(rest)
-
-
-def known_level(name: str, split: str) -> int | None:
-    """Return the lowest grade that counts as relevant, by what is known of published collections; else None."""
-    source, rest = find_source(name)
-    return source.relevance_level(rest, split)

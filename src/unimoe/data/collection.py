@@ -4,64 +4,18 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from typing import Literal, NamedTuple, TypeVar, get_args
+from typing import NamedTuple, TypeVar
 
-from unimoe.core.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError, first_few
 from unimoe.core.io import hash_parts
 from unimoe.core.limits import HIGHEST_GRADE, grade_problem, id_problem, shortened
 from unimoe.core.trec import Qrels
 
 T = TypeVar("T")
-
-
-ProblemKind = Literal[
-    "duplicate documents",
-    "conflicting documents",
-    "duplicate queries",
-    "conflicting queries",
-    "judgments of unknown documents",
-    "empty documents",
-    "empty queries",
-    "unjudged queries",
-]
-EXAMPLES_KEPT = 3
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The number of times that one problem was met, and the first few ids that have it."""
-
-    count: int
-    examples: tuple[str, ...]
-
-
-@dataclass
-class Problems:
-    """Oddities of a collection that leave it usable, counted by kind."""
-
-    found: dict[ProblemKind, Finding] = field(default_factory=dict)
-
-    def note(self, kind: ProblemKind, identifier: str) -> None:
-        """Count one more ``identifier`` that has this problem."""
-        old = self.found.get(kind, Finding(0, ()))
-        examples = old.examples if len(old.examples) == EXAMPLES_KEPT else (*old.examples, identifier)
-        self.found[kind] = Finding(old.count + 1, examples)
-
-    def count(self, kind: ProblemKind) -> int:
-        """Return how often this problem was met."""
-        return self.found[kind].count if kind in self.found else 0
-
-    def summary(self) -> str:
-        """Return one line for people, such as ``duplicate documents: 2 (d1, d7)``; empty when nothing is odd."""
-        return "; ".join(
-            f"{kind}: {finding.count:,} ({', '.join(finding.examples)}{', ...' * (finding.count > EXAMPLES_KEPT)})"
-            for kind in get_args(ProblemKind)
-            if (finding := self.found.get(kind))
-        )
 
 
 class Document(NamedTuple):
@@ -76,7 +30,7 @@ class Document(NamedTuple):
         return f"{self.title} {self.text}".strip()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Collection:
     """One split of a test collection. Made by ``assemble``, which checks it.
 
@@ -87,7 +41,8 @@ class Collection:
         queries: query id to text: the judged queries of the split, and those judged in no split at all.
         qrels: query id to ``{document id: grade}``; training takes grades above 0 as relevant. A judgment of a
             document the corpus lacks is kept: it counts in the ideal ranking, as in trec_eval.
-        problems: what the source held that is odd; subsets made from a collection carry the findings of the whole.
+        problems: what the source held that is odd but usable: the ids concerned, by kind such as ``empty documents``.
+            Subsets made from a collection carry those of the whole.
         candidates_only: whether the corpus is no more than the candidates of a published first stage. They can be
             reranked; a search among them says nothing about a search of the whole corpus.
         relevance_level: the lowest grade that binary measures count as relevant.
@@ -99,10 +54,20 @@ class Collection:
     corpus: dict[str, Document]
     queries: dict[str, str]
     qrels: Qrels
-    problems: Problems = field(default_factory=Problems)
+    problems: dict[str, list[str]] = field(default_factory=dict)
     candidates_only: bool = False
     relevance_level: int = 1
     level_stated: bool = False
+
+    def __repr__(self) -> str:
+        return (
+            f"Collection({self.name!r}, {self.split!r}, {len(self.corpus):,} documents, {len(self.queries):,} queries)"
+        )
+
+    @property
+    def oddities(self) -> str:
+        """The problems in one line, such as ``duplicate documents: 2 (d1, d7)``; empty when nothing is odd."""
+        return "; ".join(f"{kind}: {len(ids):,} ({first_few(ids)})" for kind, ids in self.problems.items())
 
     @cached_property
     def corpus_hash(self) -> str:
@@ -233,54 +198,9 @@ def assemble(
         DataError: no judgment, a judged query without text, a grade that is too high, or an id that is empty or
             holds white space or control characters.
     """
-    problems = Problems()
-    corpus = _first_of_each(documents, problems, "duplicate documents", "conflicting documents")
-    texts = _first_of_each(queries, problems, "duplicate queries", "conflicting queries")
+    corpus, duplicate_documents, conflicting_documents = _first_of_each(documents)
+    texts, duplicate_queries, conflicting_queries = _first_of_each(queries)
     qrels = {key: grades for key, grades in qrels.items() if grades}
-    _check_judged(name, split, qrels, texts)
-    kept = {key: text for key, text in texts.items() if key in qrels or key not in judged_elsewhere}
-    _check_ids(name, corpus, kept)
-    for key, document in corpus.items():
-        if not document.text.strip():
-            problems.note("empty documents", key)
-    for key, text in kept.items():
-        if key not in qrels:
-            problems.note("unjudged queries", key)
-        if not text.strip():
-            problems.note("empty queries", key)
-    for query_id, grades in qrels.items():
-        for document_id, grade in grades.items():
-            if abs(grade) > HIGHEST_GRADE:
-                raise DataError(f"{name}: query {query_id!r}, document {document_id!r}: grade {grade_problem(grade)}")
-            if document_id not in corpus:
-                problems.note("judgments of unknown documents", document_id)
-    return Collection(
-        name,
-        split,
-        corpus,
-        kept,
-        qrels,
-        problems,
-        relevance_level=relevance_level or 1,
-        level_stated=relevance_level is not None,
-    )
-
-
-def _first_of_each(
-    items: Iterable[tuple[str, T]], problems: Problems, duplicate: ProblemKind, conflicting: ProblemKind
-) -> dict[str, T]:
-    kept: dict[str, T] = {}
-    for key, value in items:
-        if key not in kept:
-            kept[key] = value
-            continue
-        problems.note(duplicate, key)
-        if kept[key] != value:
-            problems.note(conflicting, key)
-    return kept
-
-
-def _check_judged(name: str, split: str, qrels: Qrels, texts: Mapping[str, str]) -> None:
     if not qrels:
         raise DataError(f"{name}: split {split!r} holds no judgments; without them nothing can be scored")
     for key in qrels:
@@ -290,13 +210,49 @@ def _check_judged(name: str, split: str, qrels: Qrels, texts: Mapping[str, str])
                 f"{name}: query {key!r} is judged in split {split!r} but {state}; "
                 "add its text to the queries or remove its judgments"
             )
-
-
-def _check_ids(name: str, *groups: Iterable[str]) -> None:
-    """Refuse ids that a TREC file, whose fields are parted by white space, cannot hold."""
-    for key in chain.from_iterable(groups):
-        if problem := id_problem(key):
+    kept = {key: text for key, text in texts.items() if key in qrels or key not in judged_elsewhere}
+    for key in chain(corpus, kept):
+        if problem := id_problem(key):  # the fields of a TREC file are parted by white space
             raise DataError(f"{name}: id {shortened(key)!r} {problem}; rename it")
+    for query_id, grades in qrels.items():
+        for document_id, grade in grades.items():
+            if abs(grade) > HIGHEST_GRADE:
+                raise DataError(f"{name}: query {query_id!r}, document {document_id!r}: grade {grade_problem(grade)}")
+    problems = {
+        "duplicate documents": duplicate_documents,
+        "conflicting documents": conflicting_documents,
+        "duplicate queries": duplicate_queries,
+        "conflicting queries": conflicting_queries,
+        "judgments of unknown documents": [key for grades in qrels.values() for key in grades if key not in corpus],
+        "empty documents": [key for key, document in corpus.items() if not document.text.strip()],
+        "empty queries": [key for key, text in kept.items() if not text.strip()],
+        "unjudged queries": [key for key in kept if key not in qrels],
+    }
+    return Collection(
+        name,
+        split,
+        corpus,
+        kept,
+        qrels,
+        {kind: ids for kind, ids in problems.items() if ids},
+        relevance_level=relevance_level or 1,
+        level_stated=relevance_level is not None,
+    )
+
+
+def _first_of_each(items: Iterable[tuple[str, T]]) -> tuple[dict[str, T], list[str], list[str]]:
+    """Return the first item of each id, the ids of all others, and of those that differ from the first."""
+    kept: dict[str, T] = {}
+    duplicate: list[str] = []
+    conflicting: list[str] = []
+    for key, value in items:
+        if key not in kept:
+            kept[key] = value
+            continue
+        duplicate.append(key)
+        if kept[key] != value:
+            conflicting.append(key)
+    return kept, duplicate, conflicting
 
 
 def _first_by_hash(keys: Iterable[str], n: int, seed: int) -> list[str]:

@@ -22,7 +22,7 @@ GRADED_FROM_1 = frozenset(
 )
 """Sets with several grades of which the field counts 1 as relevant, in lower case."""
 
-_MEND = 'write {"name": "dl20", "relevance_level": 2} with a name of your own and the lowest relevant grade'
+_REMEDY = 'write {"name": "dl20", "relevance_level": 2} with a name of your own and the lowest relevant grade'
 
 
 class Description(BaseModel):
@@ -74,4 +74,4 @@ def sidecar_path(path: Path) -> Path:
 
 
 def _read(path: Path) -> Description:
-    return read_json(path, Description, _MEND) if path.is_file() else Description()
+    return read_json(path, Description, _REMEDY) if path.is_file() else Description()

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -77,15 +78,33 @@ def find_tasks(names: Iterable[str]) -> list[AbsTask]:
     tasks: dict[str, AbsTask] = {}
     with random_state_kept():
         for name in names:
-            for task in _named(name):
-                for part in _parts(task):
-                    # MTEB returns the same objects each time, and loading and evaluating draw from their generator.
-                    tasks.setdefault(part.metadata.name, copy.deepcopy(part))
+            for task in chain.from_iterable(map(_parts, _named(name))):
+                # MTEB returns the same objects each time, and loading and evaluating draw from their generator.
+                tasks.setdefault(task.metadata.name, copy.deepcopy(task))
     if not tasks:
         raise UsageError(f"no task of MTEB was named; write task names, {FULL_BENCHMARK!r}, fast or full")
-    for task in tasks.values():
-        _refuse_other_modalities(task)
+    for name, task in tasks.items():
+        if others := sorted(set(task.metadata.modalities) - {"text"}):
+            raise UsageError(f"{name} is a task about {' and '.join(others)}; the models here read text, leave it out")
     return list(tasks.values())
+
+
+def _named(name: str) -> list[AbsTask]:
+    mteb = import_mteb()
+    if name == "fast":
+        return [mteb.get_task(task) for task in FAST_TASKS]
+    if name in task_names():
+        return [mteb.get_task(name)]
+    benchmarks = {benchmark.name for benchmark in mteb.get_benchmarks()}
+    wanted = FULL_BENCHMARK if name == "full" else name
+    if wanted in benchmarks:
+        return list(mteb.get_benchmark(wanted).tasks)
+    near = did_you_mean(name, (*task_names(), *sorted(benchmarks), "fast", "full"))
+    raise UsageError(f"mteb has no task or benchmark {name!r}{near}; mteb.get_tasks() lists them")
+
+
+def _parts(task: Any) -> list[AbsTask]:
+    return list(chain.from_iterable(map(_parts, task.tasks))) if task.is_aggregate else [task]
 
 
 @cache
@@ -103,33 +122,3 @@ def task_types() -> tuple[str, ...]:
 
     types: tuple[str, ...] = get_args(TaskType)
     return types
-
-
-def _parts(task: Any) -> Iterator[AbsTask]:
-    if not task.is_aggregate:
-        yield task
-        return
-    for part in task.tasks:
-        yield from _parts(part)
-
-
-def _named(name: str) -> list[AbsTask]:
-    mteb = import_mteb()
-    if name == "fast":
-        return [mteb.get_task(task) for task in FAST_TASKS]
-    if name in task_names():
-        return [mteb.get_task(name)]
-    benchmarks = {benchmark.name for benchmark in mteb.get_benchmarks()}
-    wanted = FULL_BENCHMARK if name == "full" else name
-    if wanted in benchmarks:
-        return list(mteb.get_benchmark(wanted).tasks)
-    near = did_you_mean(name, (*task_names(), *sorted(benchmarks), "fast", "full"))
-    raise UsageError(f"mteb has no task or benchmark {name!r}{near}; mteb.get_tasks() lists them")
-
-
-def _refuse_other_modalities(task: AbsTask) -> None:
-    others = sorted(set(task.metadata.modalities) - {"text"})
-    if others:
-        raise UsageError(
-            f"{task.metadata.name} is a task about {' and '.join(others)}; the models here read text, leave it out"
-        )

@@ -45,10 +45,6 @@ class Source:
         """Return the folder or zip that holds a collection, or None where a library of the source keeps it."""
         return None
 
-    def set_name(self, name: str) -> str:
-        """Return the published set behind a name: ``quora`` of ``beir/quora/test``."""
-        return name.lower().removeprefix("beir/").partition("/")[0]
-
     def mteb_task(self, name: str) -> str | None:
         """Return the task of MTEB that a collection is the data of; None where there is none."""
         return None
@@ -86,14 +82,13 @@ def find_source(collection: str) -> tuple[Source, str]:
     """
     word, separator, rest = collection.partition(":")
     sources = dict(SOURCES.items())
-    if separator:
-        usages = {known: source.usage for known, source in sources.items() if source.usage}
-        if word not in usages or not rest:
-            hint = "" if word in usages else did_you_mean(word, usages)
-            raise UsageError(f"collection {collection!r}: write a short name, {listed(usages.values())}{hint}")
-        return sources[word], rest
-    named = sources.get(word)
-    return (named, word) if named is not None and named.is_one else (SOURCES[SHORT_NAME], collection)
+    if not separator:
+        return (sources[word], word) if word in sources and sources[word].is_one else (SOURCES[SHORT_NAME], collection)
+    usages = {known: source.usage for known, source in sources.items() if source.usage}
+    if word not in usages or not rest:
+        hint = "" if word in usages else did_you_mean(word, usages)
+        raise UsageError(f"collection {collection!r}: write a short name, {listed(usages.values())}{hint}")
+    return sources[word], rest
 
 
 def listed(words: Iterable[str]) -> str:
@@ -116,12 +111,6 @@ def user_folder() -> Path | None:
 
 
 def not_at_hand(name: str, advice: str, cause: Exception) -> UnavailableError:
-    """Return the error for a collection that could not be fetched.
-
-    Args:
-        name: as written in the catalogue.
-        advice: how to get it, an imperative.
-        cause: what the library that fetches it raised.
-    """
+    """Return the error for a collection that could not be fetched; the advice is an imperative."""
     reason = " ".join(f"{type(cause).__name__}: {cause}".split())[:200]
     return UnavailableError(f"collection {name!r} is not available; {advice} ({reason})")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from unimoe.core.console import stdout
-from unimoe.data.catalog import CQADUPSTACK
+from unimoe.data.sources.beir_sets import CQADUPSTACK
 from unimoe.metrics import dataset_group, suite_averages
 from unimoe.results import EvalResult, Task
 

@@ -13,8 +13,8 @@ from typing import Any, Unpack
 
 from unimoe.config import Experiment
 from unimoe.core.errors import DataError, UnimoeError, UsageError
-from unimoe.data.catalog import UnavailableError
 from unimoe.data.collection import Collection
+from unimoe.data.source import UnavailableError
 from unimoe.evaluation.reranking.remote_shards import RemoteReranker
 from unimoe.evaluation.reranking.rerank import rerank_run
 from unimoe.evaluation.reranking.rerankers import as_reranker, ties_note, truncation_note

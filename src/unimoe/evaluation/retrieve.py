@@ -106,7 +106,7 @@ def run_retrieval(
     for dataset in datasets:
         with failures.kept(dataset.name):
             collection = load_collection(dataset.collection, dataset.split)
-            report_oddities(dataset, collection, collection.problems.summary())
+            report_oddities(dataset, collection, collection.oddities)
             data = dense_collection(collection, experiment.retrieval, request.max_queries)
             arms = list(DatasetArms(experiment, dataset, data, retriever, engine))
             for arm in arms:

@@ -73,13 +73,13 @@ def choose_dtype(device: torch.device, setting: Dtype = "auto", *, trains: bool 
     return chosen
 
 
-@cache
 def use_threads(count: int | None) -> None:
     """Compute on a CPU with so many threads; None leaves torch's own number."""
     if count is not None:
         torch.set_num_threads(count)
 
 
+@cache
 def probe_speed(device: str) -> dict[str, float]:
     """Measure the speed of matrix products in FLOP/s for float32 and the half dtype of a device, for half a second.
 

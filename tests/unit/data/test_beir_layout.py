@@ -4,10 +4,11 @@ import gzip
 from pathlib import Path
 
 import pytest
+from support.sources import write_beir
 
 from unimoe.core.errors import DataError, UsageError
 from unimoe.data.collection import Document
-from unimoe.data.sources.beir_layout import is_beir_folder, read_beir, split_files, write_beir
+from unimoe.data.sources.beir_layout import is_beir_folder, read_beir, split_files
 
 CORPUS = '{"_id": "d1", "title": "T", "text": "one"}\n{"_id": 2, "title": null, "text": "two", "metadata": {"x": 1}}\n'
 QUERIES = '{"_id": "q1", "text": "first"}\n{"_id": "q2", "text": "second"}\n{"_id": "q3", "text": "third"}\n'
@@ -98,11 +99,3 @@ def test_writes_equal_bytes_for_equal_collections(folder: Path, tmp_path: Path) 
     names = sorted(p.relative_to(tmp_path / "a") for p in (tmp_path / "a").rglob("*.gz"))
     assert [str(name) for name in names] == ["corpus.jsonl.gz", "qrels/test.tsv.gz", "queries.jsonl.gz"]
     assert all((tmp_path / "a" / n).read_bytes() == (tmp_path / "b" / n).read_bytes() for n in names)
-
-
-def test_never_writes_over_anything(folder: Path) -> None:
-    collection = read_beir(folder, "test")
-    before = sorted(folder.rglob("*"))
-    with pytest.raises(UsageError, match="toy: exists already"):
-        write_beir(collection, folder)
-    assert sorted(folder.rglob("*")) == before

@@ -14,22 +14,16 @@ from support.sources import (
     MtebTask,
     content,
     ir_dataset,
+    write_beir,
     write_msmarco,
     write_nanobeir,
     write_zip,
 )
 
 from unimoe.core.errors import DataError, UsageError
-from unimoe.data.catalog import (
-    ALIASES,
-    BEIR_NAMES,
-    CQADUPSTACK,
-    NANOBEIR,
-    available,
-    load_collection,
-    members,
-)
-from unimoe.data.sources.beir_layout import write_beir
+from unimoe.data.catalog import available, load_collection, members
+from unimoe.data.sources.beir_sets import ALIASES, BEIR_NAMES, CQADUPSTACK
+from unimoe.data.sources.nanobeir import NANOBEIR
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +68,7 @@ class TestSameCollectionFromEverySource:
         found = load_collection(name.format(tmp=tmp_path), split)
         assert content(found) == content(SMALL)
         assert found.split == split
-        assert found.problems.summary() == ""
+        assert found.oddities == ""
         assert not found.candidates_only
 
 

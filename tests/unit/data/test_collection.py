@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from unimoe.core.errors import DataError, UsageError
-from unimoe.data.collection import Collection, Document, Problems, assemble
+from unimoe.data.collection import Collection, Document, assemble
 
 DOCUMENTS = [(f"d{i}", Document("", f"text {i}")) for i in range(20)]
 QUERIES = [(f"q{i}", f"query {i}") for i in range(10)]
@@ -24,8 +24,8 @@ def test_full_text_joins_title_and_text_without_outer_space() -> None:
 
 
 def test_a_sound_collection_has_no_problems(collection: Collection) -> None:
-    assert collection.problems == Problems()
-    assert collection.problems.summary() == ""
+    assert collection.problems == {}
+    assert collection.oddities == ""
 
 
 def test_duplicates_are_counted_and_the_first_is_kept() -> None:
@@ -33,36 +33,38 @@ def test_duplicates_are_counted_and_the_first_is_kept() -> None:
     found = assemble("toy", "test", documents, [("q", "a"), ("q", "b")], {"q": {"d": 1}})
     assert found.corpus == {"d": Document("", "one")}
     assert found.queries == {"q": "a"}
-    assert found.problems.count("duplicate documents") == 2
-    assert found.problems.count("conflicting documents") == 1
-    assert found.problems.count("duplicate queries") == found.problems.count("conflicting queries") == 1
+    assert found.problems == {
+        "duplicate documents": ["d", "d"],
+        "conflicting documents": ["d"],
+        "duplicate queries": ["q"],
+        "conflicting queries": ["q"],
+    }
 
 
 def test_a_duplicate_is_counted_even_if_it_is_the_same_object() -> None:
     document = ("d", Document("", "one"))
     found = assemble("toy", "test", [document, document], [("q", "a")], {"q": {"d": 1}})
-    assert found.problems.count("duplicate documents") == 1
+    assert found.problems == {"duplicate documents": ["d"]}
 
 
 def test_dangling_judgments_and_empty_texts_are_counted_and_kept() -> None:
     documents = [("d", Document("only a title", " ")), ("e", Document("", ""))]
     found = assemble("toy", "test", documents, [("q", "a"), ("u", " ")], {"q": {"d": 1, "gone": 2}})
     assert found.qrels == {"q": {"d": 1, "gone": 2}}
-    assert found.problems.count("judgments of unknown documents") == 1
-    assert found.problems.count("empty documents") == 2
-    assert found.problems.count("empty queries") == 1
     assert found.unjudged_queries == ["u"]
-    assert found.problems.summary() == (
+    assert found.oddities == (
         "judgments of unknown documents: 1 (gone); empty documents: 2 (d, e); "
         "empty queries: 1 (u); unjudged queries: 1 (u)"
     )
 
 
-def test_problems_keep_three_examples() -> None:
-    problems = Problems()
-    for key in "abcde":
-        problems.note("duplicate queries", key)
-    assert problems.summary() == "duplicate queries: 5 (a, b, c, ...)"
+def test_problems_are_shown_with_three_examples() -> None:
+    found = assemble("toy", "test", DOCUMENTS, [*QUERIES, *((key, "text") for key in "abcde")], QRELS)
+    assert found.oddities == "unjudged queries: 5 (a, b, c, ...)"
+
+
+def test_a_collection_is_shown_in_one_short_line(collection: Collection) -> None:
+    assert repr(collection) == "Collection('toy', 'test', 20 documents, 10 queries)"
 
 
 def test_queries_of_other_splits_are_left_out_but_unjudged_ones_stay() -> None:

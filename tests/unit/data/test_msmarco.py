@@ -50,7 +50,7 @@ def test_candidates_stand_in_for_the_corpus_and_the_collection_says_so(folder: P
     assert content(found) == content(SMALL)
     assert found.candidates_only
     assert found.sample_queries(1).candidates_only
-    assert found.problems.summary() == ""
+    assert found.oddities == ""
 
 
 def test_candidates_may_lack_the_answer_and_stay_judged(plain: Path) -> None:
@@ -60,7 +60,7 @@ def test_candidates_may_lack_the_answer_and_stay_judged(plain: Path) -> None:
     found = read_msmarco(plain, "dev")
     assert "9" not in found.corpus
     assert found.qrels["205"] == {"9": 1}
-    assert found.problems.summary() == "judgments of unknown documents: 1 (9)"
+    assert found.oddities == "judgments of unknown documents: 1 (9)"
 
 
 def test_a_passage_with_two_texts_is_odd_but_a_repeated_one_is_not(plain: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_passage_with_two_texts_is_odd_but_a_repeated_one_is_not(plain: Path) 
         file.write("205\t3\twhy is there a tide\tx\n")
     found = read_msmarco(plain, "dev")
     assert found.corpus["7"] == Document("", "Herons wait in shallow water.")
-    assert found.problems.summary() == "duplicate documents: 1 (7); conflicting documents: 1 (7)"
+    assert found.oddities == "duplicate documents: 1 (7); conflicting documents: 1 (7)"
 
 
 @pytest.mark.parametrize("split", ["test", "dve", "train"])

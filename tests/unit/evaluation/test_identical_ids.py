@@ -16,10 +16,11 @@ from support.reranking import invented, write_invented
 
 from unimoe.config import BM25Config, Experiment
 from unimoe.core.console import Steps
-from unimoe.data.catalog import CQADUPSTACK, NANOBEIR, mteb_task
+from unimoe.data.catalog import mteb_task
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.mteb_names import find_tasks, ignores_identical_ids
-from unimoe.data.sources.beir_sets import SHORT_NAMES
+from unimoe.data.sources.beir_sets import CQADUPSTACK, SHORT_NAMES
+from unimoe.data.sources.nanobeir import NANOBEIR
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.spec import EvaluationSpec, collection_spec
 from unimoe.evaluation.store import ResultStore

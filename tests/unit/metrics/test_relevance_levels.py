@@ -13,16 +13,16 @@ import pytest
 from support.experiments import tiny_experiment_dict
 from support.json_files import read_plain
 from support.results import make_result
-from support.sources import IrDocument, IrQrel, IrQuery
+from support.sources import IrDocument, IrQrel, IrQuery, write_beir
 
 from unimoe.analysis.compare import load_all_results
 from unimoe.config import Experiment
 from unimoe.config.files import parse_experiment
 from unimoe.core.errors import DataError, UsageError
-from unimoe.data.catalog import known_level, load_collection, result_name
+from unimoe.data.catalog import load_collection, result_name
 from unimoe.data.collection import Collection, Document
 from unimoe.data.collection_card import Description, describe_qrels
-from unimoe.data.sources.beir_layout import read_beir, write_beir
+from unimoe.data.source import find_source
 from unimoe.evaluation.retrieval_eval import dense_collection
 from unimoe.evaluation.spec import EvaluationSpec, Outcome
 from unimoe.evaluation.store import ResultStore
@@ -103,11 +103,6 @@ class TestStated:
         assert str(refused.value).startswith(f"{tmp_path / 'toy' / 'collection.json'}: ")
         assert '; write {"name": "dl20", "relevance_level": 2}' in str(refused.value)
 
-    def test_a_collection_written_and_read_keeps_its_level(self, tmp_path: Path) -> None:
-        stated = replace(GRADED, relevance_level=2, level_stated=True)
-        write_beir(stated, tmp_path / "toy")
-        assert read_beir(tmp_path / "toy", "test") == stated
-
     def test_parts_of_a_collection_keep_it(self) -> None:
         stated = replace(GRADED, relevance_level=2, level_stated=True)
         for part in (stated.sample_queries(1), *stated.split_queries(0.5), stated.pool(2)):
@@ -145,7 +140,8 @@ class TestStated:
     ],
 )
 def test_what_is_known_of_published_sets(collection: str, split: str, level: int | None) -> None:
-    assert known_level(collection, split) == level
+    source, name = find_source(collection)
+    assert source.relevance_level(name, split) == level
 
 
 def test_trec_dl_from_ir_datasets_counts_from_2(monkeypatch: pytest.MonkeyPatch) -> None:

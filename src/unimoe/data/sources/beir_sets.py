@@ -21,22 +21,24 @@ from unimoe.data.source import DOWNLOAD_ADVICE, SHORT_NAME, SOURCES, Source, Una
 from unimoe.data.sources.beir_layout import is_beir_folder, read_beir
 from unimoe.data.sources.msmarco import is_msmarco_folder, msmarco_files, read_msmarco
 
-BEIR_NAMES = (
-    "arguana",
-    "climate-fever",
-    "dbpedia-entity",
-    "fever",
-    "fiqa",
-    "hotpotqa",
-    "msmarco",
-    "nfcorpus",
-    "nq",
-    "quora",
-    "scidocs",
-    "scifact",
-    "trec-covid",
-    "webis-touche2020",
-)
+_TASKS = {
+    "arguana": "ArguAna",
+    "climate-fever": "ClimateFEVER",
+    "dbpedia-entity": "DBPedia",
+    "fever": "FEVER",
+    "fiqa": "FiQA2018",
+    "hotpotqa": "HotpotQA",
+    "msmarco": "MSMARCO",
+    "nfcorpus": "NFCorpus",
+    "nq": "NQ",
+    "quora": "QuoraRetrieval",
+    "scidocs": "SCIDOCS",
+    "scifact": "SciFact",
+    "trec-covid": "TRECCOVID",
+    "webis-touche2020": "Touche2020",
+}
+
+BEIR_NAMES = tuple(_TASKS)
 """Short names that can be downloaded: BEIR's public sets that are one folder each."""
 
 CQADUPSTACK = tuple(
@@ -63,26 +65,18 @@ SHORT_NAMES = (*BEIR_NAMES, *CQADUPSTACK)
 ALIASES = {"fiqa2018": "fiqa", "touche2020": "webis-touche2020", "dbpedia": "dbpedia-entity", "treccovid": "trec-covid"}
 """Other spellings of short names, in lower case."""
 
-MTEB_TASKS = {
-    "arguana": "ArguAna",
-    "climate-fever": "ClimateFEVER",
-    "dbpedia-entity": "DBPedia",
-    "fever": "FEVER",
-    "fiqa": "FiQA2018",
-    "hotpotqa": "HotpotQA",
-    "msmarco": "MSMARCO",
-    "nfcorpus": "NFCorpus",
-    "nq": "NQ",
-    "quora": "QuoraRetrieval",
-    "scidocs": "SCIDOCS",
-    "scifact": "SciFact",
-    "trec-covid": "TRECCOVID",
-    "webis-touche2020": "Touche2020",
-    **{name: f"CQADupstack{name.partition('/')[2].capitalize()}Retrieval" for name in CQADUPSTACK},
-}
+MTEB_TASKS = _TASKS | {name: f"CQADupstack{name.partition('/')[2].capitalize()}Retrieval" for name in CQADUPSTACK}
 """MTEB's tasks of the sets, by short name."""
 
 BEIR_URL = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets/{name}.zip"
+
+TREC_DL = 2
+"""The passage task of TREC Deep Learning counts "highly relevant" and "perfectly relevant", not "related"."""
+
+_PUBLISHED = GRADED_FROM_1 | {"cqadupstack", *SHORT_NAMES}
+
+_MOST_UNPACKED = 50
+"""Bytes that a zip may unpack to, for each of its own; texts unpack to about three times the size."""
 
 
 def canonical_name(name: str) -> str:
@@ -106,15 +100,11 @@ def local_path(name: str) -> Path | None:
     if not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)*", name):
         raise UsageError(f"collection {name!r} is no short name; write path:{name} if it is a folder")
     canonical, root = canonical_name(name), user_folder()
-    for spelling in (name, name.lower(), canonical):
-        if root is not None and (root / spelling).is_dir():
-            return root / spelling
-    if canonical not in SHORT_NAMES:
-        return None
-    if root is not None and (archive := root / f"{canonical.partition('/')[0]}.zip").is_file():
-        return archive
-    kept = _downloads() / canonical
-    return kept if kept.is_dir() else None
+    places = [root / spelling for spelling in (name, name.lower(), canonical)] if root is not None else []
+    if canonical in SHORT_NAMES:
+        places += [root / f"{canonical.partition('/')[0]}.zip"] if root is not None else []
+        places.append(_downloads() / canonical)
+    return next((place for place in places if place.is_dir() or (place.suffix == ".zip" and place.is_file())), None)
 
 
 def folder_of(name: str) -> Path:
@@ -146,37 +136,27 @@ def _unpacked(archive: Path) -> Path:
     """Unpack a zip once into the cache, in a folder named after its content, and return the folder."""
     try:
         with zipfile.ZipFile(archive) as packed:
-            _refuse_attack(archive, packed)
-            content = hash_json([[member.filename, member.CRC, member.file_size] for member in packed.infolist()])
+            files = packed.infolist()
+            for file in files:
+                if file.filename.startswith(("/", "\\")) or ".." in re.split(r"[/\\]", file.filename):
+                    raise DataError(
+                        f"{archive}: {shortened(file.filename)!r} leads out of the folder; fetch the zip again"
+                    )
+            size = sum(file.file_size for file in files)
+            if size > _MOST_UNPACKED * archive.stat().st_size:
+                raise DataError(
+                    f"{archive}: would unpack to {size:,} bytes, more than {_MOST_UNPACKED} times its size, which "
+                    "texts do not; fetch the zip again"
+                )
+            content = hash_json([[file.filename, file.CRC, file.file_size] for file in files])
             folder = cache_dir("collections", "zips") / f"{archive.stem}-{content}"
             with lock(folder):
                 if not folder.is_dir():
                     with atomic_dir(folder) as temporary:
                         packed.extractall(temporary)
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError) as error:
         raise DataError(f"{archive}: cannot be unpacked ({error}); fetch it again") from None
-    except OSError as error:
-        raise DataError(
-            f"{archive}: cannot be unpacked into {cache_dir()} ({error.strerror}); UNIMOE_CACHE moves the cache"
-        ) from None
     return folder
-
-
-def _refuse_attack(archive: Path, packed: zipfile.ZipFile) -> None:
-    """Refuse a zip with files outside its folder, or that would unpack to far more than texts do."""
-    for member in packed.infolist():
-        if member.filename.startswith(("/", "\\")) or ".." in re.split(r"[/\\]", member.filename):
-            raise DataError(f"{archive}: {shortened(member.filename)!r} leads out of the folder; fetch the zip again")
-    unpacked = sum(member.file_size for member in packed.infolist())
-    if unpacked > _MOST_UNPACKED * archive.stat().st_size:
-        raise DataError(
-            f"{archive}: would unpack to {unpacked:,} bytes, more than {_MOST_UNPACKED} times its size, which texts do "
-            "not; fetch the zip again"
-        )
-
-
-_MOST_UNPACKED = 50
-"""Bytes from a byte; a zip of texts unpacks to about three times its size."""
 
 
 def _download(name: str) -> Path:
@@ -202,33 +182,31 @@ def _download(name: str) -> Path:
     return kept / inside
 
 
-def read_folder(folder: Path, split: str, name: str) -> Collection:
+def _read_folder(folder: Path, split: str, name: str) -> Collection:
     """Read a folder in either layout; one that lacks something is read as the layout its files belong to."""
     if msmarco_files(folder) and not is_beir_folder(folder):
         return read_msmarco(folder, split, name)
     return read_beir(folder, split, name)
 
 
-TREC_DL = 2
-"""The passage task of TREC Deep Learning counts "highly relevant" and "perfectly relevant", not "related"."""
-
-_PUBLISHED = GRADED_FROM_1 | {"cqadupstack", *SHORT_NAMES}
-
-
-def _is_trec_dl(set_name: str, name: str, split: str) -> bool:
-    """Return whether judgments are those of TREC DL, which BEIR calls the test split of MS MARCO."""
-    return set_name == "msmarco" and "test" in (split, name.rpartition("/")[2])
+def _is_collection(folder: Path) -> bool:
+    """Return whether a folder has the files of either layout; their content is not read."""
+    return is_beir_folder(folder) or is_msmarco_folder(folder)
 
 
 class PublishedSets(Source):
     """The conventions of BEIR and MS MARCO, for sources that hold their sets under the names they are known by."""
+
+    def set_name(self, name: str) -> str:
+        """Return the published set behind a name: ``quora`` of ``beir/quora/test``."""
+        return name.lower().removeprefix("beir/").partition("/")[0]
 
     def main_metric(self, name: str, split: str) -> str:
         """Return MRR@10 for MS MARCO, where one passage a query is judged, and nDCG@10 for other sets.
 
         TREC DL's judgments of MS MARCO, which BEIR calls its test split, are graded and many: nDCG@10.
         """
-        graded = _is_trec_dl(self.set_name(name), name, split) or "trec-dl" in name
+        graded = self._is_trec_dl(name, split) or "trec-dl" in name
         return "mrr@10" if self.set_name(name).startswith("msmarco") and not graded else "ndcg@10"
 
     def default_split(self, name: str) -> str:
@@ -237,15 +215,18 @@ class PublishedSets(Source):
 
     def relevance_level(self, name: str, split: str) -> int | None:
         """Return 2 for passages judged by TREC DL, 1 for other published sets; None for others."""
-        behind = canonical_name(self.set_name(name))
-        if _is_trec_dl(behind, name, split):
+        if self._is_trec_dl(name, split):
             return TREC_DL
-        return 1 if behind in _PUBLISHED else None
+        return 1 if canonical_name(self.set_name(name)) in _PUBLISHED else None
 
     def mteb_task(self, name: str) -> str | None:
         """Return MTEB's task of a BEIR set."""
         forum = re.search(r"(?:^|/)(cqadupstack/\w+)/?$", name.lower())
         return MTEB_TASKS.get(forum[1] if forum else canonical_name(self.set_name(name)))
+
+    def _is_trec_dl(self, name: str, split: str) -> bool:
+        """Return whether judgments are those of TREC DL, which BEIR calls the test split of MS MARCO."""
+        return self.set_name(name) == "msmarco" and "test" in (split, name.rpartition("/")[2])
 
 
 class ShortNames(PublishedSets):
@@ -254,28 +235,12 @@ class ShortNames(PublishedSets):
     def load(self, name: str, split: str) -> Collection:
         """Load one split, unpacked or downloaded where needed."""
         canonical = canonical_name(name)
-        return read_folder(folder_of(name), split, canonical if canonical in SHORT_NAMES else name)
+        return _read_folder(folder_of(name), split, canonical if canonical in SHORT_NAMES else name)
 
     def available(self, name: str) -> Path | None:
         """Return the folder or zip that is here."""
         place = local_path(name)
-        return place if place is not None and (place.is_file() or is_collection(place)) else None
-
-
-def folder_name(place: str) -> str:
-    """Return the name under which results show a folder.
-
-    It is what the folder's ``collection.json`` states, else the folder's name, with ``cqadupstack/`` before it where
-    that is the folder around it.
-
-    Raises:
-        DataError: ``collection.json`` is malformed.
-    """
-    folder = Path(place)
-    if stated := describe_collection(folder).name:
-        return stated
-    whole = folder.absolute() if folder.name not in ("", "..") else folder.resolve()
-    return f"cqadupstack/{whole.name}" if whole.parent.name.lower() == "cqadupstack" else whole.name
+        return place if place is not None and (place.is_file() or _is_collection(place)) else None
 
 
 class Folders(PublishedSets):
@@ -285,24 +250,27 @@ class Folders(PublishedSets):
 
     def load(self, name: str, split: str) -> Collection:
         """Read one split."""
-        return read_folder(Path(name), split, folder_name(name))
+        return _read_folder(Path(name), split, self.result_name(name))
 
     def available(self, name: str) -> Path | None:
         """Return the folder, where it holds a collection."""
-        return Path(name) if is_collection(Path(name)) else None
+        return Path(name) if _is_collection(Path(name)) else None
 
     def set_name(self, name: str) -> str:
         """Return the folder's name; ``msmarco`` for a folder with the files of MS MARCO, whatever it is called."""
         return "msmarco" if is_msmarco_folder(Path(name)) else Path(name).name.lower()
 
     def result_name(self, name: str) -> str:
-        """Return the name that the folder states, or its own."""
-        return folder_name(name)
+        """Return the name that ``collection.json`` states, else the folder's, after ``cqadupstack/`` if that is above.
 
-
-def is_collection(folder: Path) -> bool:
-    """Return whether a folder has the files of either layout; their content is not read."""
-    return is_beir_folder(folder) or is_msmarco_folder(folder)
+        Raises:
+            DataError: ``collection.json`` is malformed.
+        """
+        folder = Path(name)
+        if stated := describe_collection(folder).name:
+            return stated
+        whole = folder.absolute() if folder.name not in ("", "..") else folder.resolve()
+        return f"cqadupstack/{whole.name}" if whole.parent.name.lower() == "cqadupstack" else whole.name
 
 
 SOURCES.add(SHORT_NAME, ShortNames())

@@ -12,44 +12,45 @@ from unimoe.data.source import DOWNLOAD_ADVICE, SOURCES, not_at_hand
 from unimoe.data.sources.beir_sets import MTEB_TASKS, TREC_DL, PublishedSets
 
 
-def load_ir_datasets(identifier: str, split: str) -> Collection:
-    """Load a dataset of ir_datasets.
+class IrDatasets(PublishedSets):
+    """Anything that ir_datasets knows; the id names the split too."""
 
-    Args:
-        identifier: for example ``msmarco-passage/dev/small``; it names the split too.
-        split: only a label.
+    usage = "ir_datasets:ID"
 
-    Raises:
-        UsageError: no such dataset, or it is a corpus without queries or judgments.
-        UnavailableError: ir_datasets is not installed, or cannot download it.
-        DataError: the data contradicts itself.
-    """
-    try:
-        import ir_datasets
+    def load(self, name: str, split: str) -> Collection:
+        """Load a dataset such as ``msmarco-passage/dev/small``; the split is only a label."""
+        try:
+            import ir_datasets
 
-        dataset = ir_datasets.load(identifier)
-    except KeyError:
-        raise UsageError(f"ir_datasets has no dataset {identifier!r}; see ir-datasets.com for its ids") from None
-    except Exception as error:
-        raise not_at_hand(f"ir_datasets:{identifier}", DOWNLOAD_ADVICE, error) from None
-    missing = [part for part in ("docs", "queries", "qrels") if not hasattr(dataset, f"{part}_iter")]
-    if missing:
-        raise UsageError(f"ir_datasets:{identifier} has no {' and no '.join(missing)}; name one of its splits")
-    try:
-        return _collection(dataset, identifier, split)
-    except UnimoeError:
-        raise
-    except Exception as error:  # it downloads while it iterates
-        raise not_at_hand(f"ir_datasets:{identifier}", DOWNLOAD_ADVICE, error) from None
+            dataset = ir_datasets.load(name)
+        except KeyError:
+            raise UsageError(f"ir_datasets has no dataset {name!r}; see ir-datasets.com for its ids") from None
+        except Exception as error:
+            raise not_at_hand(f"ir_datasets:{name}", DOWNLOAD_ADVICE, error) from None
+        missing = [part for part in ("docs", "queries", "qrels") if not hasattr(dataset, f"{part}_iter")]
+        if missing:
+            raise UsageError(f"ir_datasets:{name} has no {' and no '.join(missing)}; name one of its splits")
+        try:
+            qrels: Qrels = {}
+            for judgment in dataset.qrels_iter():
+                qrels.setdefault(judgment.query_id, {})[judgment.doc_id] = int(judgment.relevance)
+            queries = ((query.query_id, _text(query)) for query in dataset.queries_iter())
+            documents = ((document.doc_id, _document(document)) for document in dataset.docs_iter())
+            return assemble(name, split, documents, queries, qrels)
+        except UnimoeError:
+            raise
+        except Exception as error:  # it downloads while it iterates
+            raise not_at_hand(f"ir_datasets:{name}", DOWNLOAD_ADVICE, error) from None
 
+    def relevance_level(self, name: str, split: str) -> int | None:
+        """Return 2 for TREC DL's passages and 1 for its documents; else that of the set behind the id."""
+        if re.search(r"trec-dl-(20\d\d|hard)", name):
+            return 1 if "document" in name else TREC_DL
+        return super().relevance_level(name, split)
 
-def _collection(dataset: Any, identifier: str, split: str) -> Collection:
-    qrels: Qrels = {}
-    for judgment in dataset.qrels_iter():
-        qrels.setdefault(judgment.query_id, {})[judgment.doc_id] = int(judgment.relevance)
-    queries = ((query.query_id, _text(query)) for query in dataset.queries_iter())
-    documents = ((document.doc_id, _document(document)) for document in dataset.docs_iter())
-    return assemble(identifier, split, documents, queries, qrels)
+    def mteb_task(self, name: str) -> str | None:
+        """Return MTEB's task of a BEIR set; MS MARCO's passages are one, under either name."""
+        return MTEB_TASKS["msmarco"] if self.set_name(name) == "msmarco-passage" else super().mteb_task(name)
 
 
 def _document(record: Any) -> Document:
@@ -61,26 +62,6 @@ def _document(record: Any) -> Document:
 def _text(record: Any) -> str:
     """Return the text of a record, whose fields differ by dataset."""
     return str(record.text if hasattr(record, "text") else record.default_text())
-
-
-class IrDatasets(PublishedSets):
-    """Anything that ir_datasets knows; the id names the split too."""
-
-    usage = "ir_datasets:ID"
-
-    def load(self, name: str, split: str) -> Collection:
-        """Load a dataset; see ``load_ir_datasets``."""
-        return load_ir_datasets(name, split)
-
-    def relevance_level(self, name: str, split: str) -> int | None:
-        """Return 2 for TREC DL's passages and 1 for its documents; else that of the set behind the id."""
-        if re.search(r"trec-dl-(20\d\d|hard)", name):
-            return 1 if "document" in name else TREC_DL
-        return super().relevance_level(name, split)
-
-    def mteb_task(self, name: str) -> str | None:
-        """Return MTEB's task of a BEIR set; MS MARCO's passages are one, under either name."""
-        return MTEB_TASKS["msmarco"] if self.set_name(name) == "msmarco-passage" else super().mteb_task(name)
 
 
 SOURCES.add("ir_datasets", IrDatasets())

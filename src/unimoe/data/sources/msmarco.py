@@ -60,14 +60,15 @@ def read_msmarco(folder: Path, split: str, name: str | None = None) -> Collectio
     files = msmarco_files(folder)
     if missing := _missing(files):
         raise DataError(f"{folder}: no {' and no '.join(missing)}; MS MARCO needs {LAYOUT}")
-    candidates_only = PASSAGES not in files
-    documents = ((key, Document("", text)) for key, text in _texts(files, PASSAGES, "pid", "passage"))
-    queries = _texts(files, QUERIES, "qid", "query")
-    level = describe_qrels(files[QRELS]).relevance_level or describe_collection(folder).relevance_level
     collection = assemble(
-        name or folder.name, split, documents, queries, read_qrels(files[QRELS]), relevance_level=level
+        name or folder.name,
+        split,
+        ((key, Document("", text)) for key, text in _texts(files, PASSAGES)),
+        _texts(files, QUERIES),
+        read_qrels(files[QRELS]),
+        relevance_level=describe_qrels(files[QRELS]).relevance_level or describe_collection(folder).relevance_level,
     )
-    return replace(collection, candidates_only=candidates_only)
+    return replace(collection, candidates_only=PASSAGES not in files)
 
 
 def read_top1000(path: Path) -> dict[str, list[str]]:
@@ -91,21 +92,13 @@ def _missing(files: dict[str, Path]) -> list[str]:
     return [name for name in needed if name not in files]
 
 
-def _texts(files: dict[str, Path], name: str, key: str, text: str) -> Iterator[tuple[str, str]]:
+def _texts(files: dict[str, Path], name: str) -> Iterable[tuple[str, str]]:
     """Return ids and texts of a published file, or of ``top1000.dev`` where that file is absent."""
-    source = name if name in files else TOP1000
-    key_at, text_at = _COLUMNS[source].index(key), _COLUMNS[source].index(text)
-    pairs = ((fields[key_at], fields[text_at]) for fields in _lines(files[source], source))
-    return _without_repetitions(pairs) if source == TOP1000 else pairs
-
-
-def _without_repetitions(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield each pair once; an id with two texts stays, for ``assemble`` to count."""
-    first: dict[str, str] = {}
-    for key, text in pairs:
-        if first.get(key) != text:
-            first.setdefault(key, text)
-            yield key, text
+    if name in files:
+        return ((key, text) for key, text in _lines(files[name], name))
+    key_at, text_at = (_COLUMNS[TOP1000].index(column) for column in _COLUMNS[name])
+    # Each pair once; an id with two texts stays, for ``assemble`` to count.
+    return dict.fromkeys((fields[key_at], fields[text_at]) for fields in _lines(files[TOP1000], TOP1000))
 
 
 def _lines(path: Path, name: str) -> Iterator[list[str]]:

@@ -34,54 +34,53 @@ _SETS = (
 NANOBEIR = tuple(f"nanobeir:{name}" for name in _SETS)
 """The sets, as the catalogue names them."""
 
-_MTEB_TASKS = {name.lower(): f"Nano{name}Retrieval" for name in _SETS} | {
-    "climatefever": "NanoClimateFeverRetrieval",
-    "quoraretrieval": "NanoQuoraRetrieval",
-}
-
-SPLIT = "test"
-"""The hub calls the one split ``train``; nothing is to be trained on it."""
-
 _COLUMNS = {"corpus": ("_id", "text"), "queries": ("_id", "text"), "qrels": ("query-id", "corpus-id")}
 _PUBLISHED = {name.lower(): f"Nano{name}" for name in _SETS}
 
 
-def load_nanobeir(name: str, split: str) -> Collection:
-    """Load a NanoBEIR set from ``nanobeir/NanoSciFact`` under $UNIMOE_DATA, else from the Hugging Face hub.
+class NanoBeir(Source):
+    """The NanoBEIR sets, for which nDCG@10 and grade 1 hold throughout."""
 
-    Args:
-        name: for example ``SciFact``, in upper or lower case.
-        split: ``test``.
+    usage = "nanobeir:NAME"
 
-    Raises:
-        UsageError: no such set or split.
-        UnavailableError: the hub cannot be reached; says what to do.
-        DataError: a table is missing or malformed.
-    """
-    published = _PUBLISHED.get(name.lower())
-    if published is None:
-        close = did_you_mean(name.lower(), _PUBLISHED)
-        raise UsageError(f"unknown collection 'nanobeir:{name}'{close}; there are {', '.join(_SETS)}")
-    if split != SPLIT:
-        raise UsageError(f"nanobeir:{name} has no split {split!r}; it has {SPLIT}")
-    folder = _user_copy(published) or _fetch(published)
-    documents = ((key, Document("", text)) for key, text in _rows(folder, "corpus"))
-    qrels: Qrels = {}
-    for query_id, document_id in _rows(folder, "qrels"):
-        qrels.setdefault(query_id, {})[document_id] = 1
-    return assemble(published, split, documents, _rows(folder, "queries"), qrels)
+    def load(self, name: str, split: str) -> Collection:
+        """Load a set from ``nanobeir/NanoSciFact`` under $UNIMOE_DATA, else from the Hugging Face hub.
+
+        The hub calls the one split ``train``; here it is ``test``, since nothing is to be trained on it.
+        """
+        published = _PUBLISHED.get(name.lower())
+        if published is None:
+            close = did_you_mean(name.lower(), _PUBLISHED)
+            raise UsageError(f"unknown collection 'nanobeir:{name}'{close}; there are {', '.join(_SETS)}")
+        if split != "test":
+            raise UsageError(f"nanobeir:{name} has no split {split!r}; it has test")
+        folder = _user_copy(name) or _fetch(published)
+        qrels: Qrels = {}
+        for query_id, document_id in _rows(folder, "qrels"):
+            qrels.setdefault(query_id, {})[document_id] = 1
+        documents = ((key, Document("", text)) for key, text in _rows(folder, "corpus"))
+        return assemble(published, split, documents, _rows(folder, "queries"), qrels)
+
+    def available(self, name: str) -> Path | None:
+        """Return the folder under $UNIMOE_DATA that holds a set, or None; the hub's cache is not searched."""
+        folder = _user_copy(name)
+        return folder if folder is not None and all(_tables(folder, part) for part in _COLUMNS) else None
+
+    def mteb_task(self, name: str) -> str | None:
+        """Return MTEB's task of a set, whose rules may differ from those of the whole set's."""
+        spelled = {"climatefever": "NanoClimateFever", "quoraretrieval": "NanoQuora"}
+        published = (_PUBLISHED | spelled).get(name.lower())
+        return None if published is None else f"{published}Retrieval"
+
+    def relevance_level(self, name: str, split: str) -> int | None:
+        """Return 1: every judgment is of a relevant document."""
+        return 1
 
 
-def nanobeir_folder(name: str) -> Path | None:
-    """Return the folder under $UNIMOE_DATA that holds a set, or None; the hub's cache is not searched."""
-    published = _PUBLISHED.get(name.lower())
-    folder = _user_copy(published) if published is not None else None
-    return folder if folder is not None and all(_tables(folder, part) for part in _COLUMNS) else None
-
-
-def _user_copy(published: str) -> Path | None:
-    root = user_folder()
-    return root / "nanobeir" / published if root is not None and (root / "nanobeir" / published).is_dir() else None
+def _user_copy(name: str) -> Path | None:
+    root, published = user_folder(), _PUBLISHED.get(name.lower())
+    folder = root / "nanobeir" / published if root is not None and published is not None else None
+    return folder if folder is not None and folder.is_dir() else None
 
 
 def _fetch(published: str) -> Path:
@@ -119,28 +118,6 @@ def _rows(folder: Path, part: str) -> Iterator[tuple[str, str]]:
             if not all(isinstance(value, str) for value in row):
                 raise DataError(f"{path}: row {number}: {' or '.join(columns)} is not text; fetch it again")
             yield row
-
-
-class NanoBeir(Source):
-    """The NanoBEIR sets, for which nDCG@10 and grade 1 hold throughout."""
-
-    usage = "nanobeir:NAME"
-
-    def load(self, name: str, split: str) -> Collection:
-        """Load a set; see ``load_nanobeir``."""
-        return load_nanobeir(name, split)
-
-    def available(self, name: str) -> Path | None:
-        """Return the folder under $UNIMOE_DATA."""
-        return nanobeir_folder(name)
-
-    def mteb_task(self, name: str) -> str | None:
-        """Return MTEB's task of a set, whose rules may differ from those of the whole set's."""
-        return _MTEB_TASKS.get(name.lower())
-
-    def relevance_level(self, name: str, split: str) -> int | None:
-        """Return 1: every judgment is of a relevant document."""
-        return 1
 
 
 SOURCES.add("nanobeir", NanoBeir())

@@ -16,9 +16,6 @@ from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run, head
 from unimoe.data.catalog import (
-    BEIR_NAMES,
-    CQADUPSTACK,
-    NANOBEIR,
     default_split,
     load_collection,
     main_metric,
@@ -29,7 +26,8 @@ from unimoe.data.catalog import (
 )
 from unimoe.data.collection import Collection
 from unimoe.data.collection_card import COLLECTION_FILE
-from unimoe.data.sources.beir_sets import SHORT_NAMES, canonical_name
+from unimoe.data.sources.beir_sets import BEIR_NAMES, CQADUPSTACK, SHORT_NAMES, canonical_name
+from unimoe.data.sources.nanobeir import NANOBEIR
 from unimoe.retrieval.first_stage import Candidates, FirstStage
 
 if TYPE_CHECKING:
@@ -231,7 +229,7 @@ class LoadedDataset:
     @property
     def problems(self) -> str:
         """The oddities of the collection, in one line; empty when there are none."""
-        return self._whole.problems.summary()
+        return self._whole.oddities
 
     @cached_property
     def collection(self) -> Collection:

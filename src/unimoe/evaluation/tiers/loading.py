@@ -9,9 +9,10 @@ import torch
 
 from unimoe.core.console import stderr
 from unimoe.core.errors import UnimoeError, first_few, refuse_missing
-from unimoe.data.catalog import UnavailableError, available
+from unimoe.data.catalog import available
 from unimoe.data.collection import Collection
 from unimoe.data.collection_card import COLLECTION_FILE
+from unimoe.data.source import UnavailableError
 from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset
 from unimoe.metrics import DEFAULT_METRICS, level_note
 

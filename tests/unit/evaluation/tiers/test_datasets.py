@@ -11,7 +11,9 @@ from support.sources import SMALL, write_msmarco
 from unimoe.config import BM25Config, Experiment
 from unimoe.core.errors import DataError, MissingPartError, UsageError
 from unimoe.core.trec import Run, ranked, write_run
-from unimoe.data.catalog import CQADUPSTACK, NANOBEIR, UnavailableError
+from unimoe.data.source import UnavailableError
+from unimoe.data.sources.beir_sets import CQADUPSTACK
+from unimoe.data.sources.nanobeir import NANOBEIR
 from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, TierName, chosen_datasets, tier_datasets
 from unimoe.evaluation.tiers.loading import Failures, load_reporting
 from unimoe.metrics import dataset_group

@@ -12,17 +12,20 @@ import torch
 
 from unimoe.core.console import Steps, stderr, stdout
 from unimoe.core.errors import DataError, UsageError
-from unimoe.core.io import Strict, atomic_dir, hash_files, hash_json, hash_parts, read_json, write_json
+from unimoe.core.io import Strict, atomic_dir, hash_json, hash_parts, read_json, write_json
 from unimoe.core.trec import Qrels, Run
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection
-from unimoe.data.sources.beir_layout import LABELS_FILE, write_parts
+from unimoe.data.sources.beir_layout import write_parts
 from unimoe.evaluation.engines import Engine, LocalEngine
 from unimoe.models.embedder import Advance
 from unimoe.retrieval.bm25 import cached_bm25_run
 from unimoe.studies.biencoder.config import LabelConfig
 from unimoe.studies.biencoder.labels.graders import Grader, load_grader
 from unimoe.studies.biencoder.labels.queries import sample_queries
+
+LABELS_FILE = "labels.json"
+"""The manifest of a collection whose labels ``label-pairs`` has made: a fingerprint of what they depend on."""
 
 _AT_ONCE = 32
 """Shards under way together on a cluster."""
@@ -224,7 +227,7 @@ def _write_labels(
         splits["test"] = test.qrels
     with atomic_dir(folder) as temporary:
         write_parts(temporary, collection.corpus, texts, splits)
-        write_json(temporary / LABELS_FILE, {"fingerprint": fingerprint, "files": hash_files(temporary)})
+        write_json(temporary / LABELS_FILE, {"fingerprint": fingerprint})
 
 
 def _kept(path: Path, shard: Sequence[str], run: Run) -> Run | None:

@@ -1,8 +1,17 @@
-"""The public API of NumPy, SciPy and pandas: finds its numpydoc docstrings and takes them apart."""
+"""Build the bundled collection ``apidocs`` from the docstrings of the installed NumPy, SciPy and pandas.
+
+uv run --with numpy==2.4.6 --with scipy==1.17.1 --with pandas==3.1.1 scripts/build_apidocs.py --output FOLDER
+
+makes what is in ``src/unimoe/data/apidocs``, on every platform; other versions have other documentation. For every
+public object with a numpydoc docstring, the summary sentence is a query and the rest of the docstring a document,
+without See Also and References. The object's own document has grade 2, documents of the objects under See Also have
+grade 1. A document carries no title: the name would give it away.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import inspect
 import io
@@ -10,11 +19,28 @@ import re
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import typer
+
+from unimoe.core.console import run
+from unimoe.core.trec import Qrels
+from unimoe.data.collection import Document
+from unimoe.data.sources.beir_layout import write_parts
+
+SPLITS = {"train": 60, "dev": 15, "test": 25}
+"""Percent of the queries. A query's split depends on its object's name alone, so it never moves."""
+
+SHORTEST_TEXT = 150
+"""Characters; a shorter remainder mostly says where the full text is, and holds nothing a query could find."""
+
+SHORTEST_QUERY = 3
+"""Words."""
 
 MODULES = {
     "numpy": (
@@ -215,3 +241,110 @@ def _see_also(body: str) -> list[str]:
             if _NAME.match(name):
                 names.append(name)
     return names
+
+
+@dataclass
+class _Layout:
+    """The whole collection, all splits: the content of one cache folder."""
+
+    corpus: dict[str, Document] = field(default_factory=dict)
+    queries: dict[str, str] = field(default_factory=dict)
+    qrels: dict[str, Qrels] = field(default_factory=lambda: {split: {} for split in SPLITS})
+
+
+def split_of(query_id: str) -> str:
+    """Return the split of a query such as ``q:numpy.linalg.norm``, by the SHA-256 of its id."""
+    percent = int.from_bytes(hashlib.sha256(query_id.encode()).digest()[:8], "big") % 100
+    return next(split for split, bound in zip(SPLITS, accumulate(SPLITS.values()), strict=True) if percent < bound)
+
+
+def _layout(docstrings: dict[Docstring, set[PublicName]]) -> _Layout:
+    """Make documents, queries and judgments from docstrings and the names each is found under."""
+    directory = _Directory(docstrings)
+    layout = _Layout(corpus={key: Document("", text) for key, text in sorted(directory.texts.items())})
+    by_summary: dict[str, list[Docstring]] = defaultdict(list)
+    for docstring in docstrings:
+        by_summary[_flat(docstring.summary)].append(docstring)
+    for summary, group in by_summary.items():
+        owners = {directory.document_of.get(min(docstrings[docstring]).path) for docstring in group}
+        owner = owners.pop()
+        if owners or owner is None or not _is_query(summary, directory.texts[owner]):
+            continue
+        names = set().union(*(docstrings[docstring] for docstring in group))
+        related = {key for docstring in group for key in directory.targets(docstring, docstrings[docstring])}
+        # Not the document's id: tools that drop a document called like the query would drop the answer.
+        query_id = f"q:{min(names).path}"
+        layout.queries[query_id] = min(docstring.summary for docstring in group)
+        layout.qrels[split_of(query_id)][query_id] = {owner: 2} | dict.fromkeys(sorted(related - {owner}), 1)
+    # The order of the walk is no one's to promise: numpy.__all__ comes from a set.
+    layout.queries = dict(sorted(layout.queries.items()))
+    layout.qrels = {split: dict(sorted(qrels.items())) for split, qrels in layout.qrels.items()}
+    return layout
+
+
+def _is_query(summary: str, text: str) -> bool:
+    return len(summary.split()) >= SHORTEST_QUERY and summary.rstrip(".") not in _flat(text)
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+class _Directory:
+    """The document that each public name leads to. Objects that share a text, such as aliases, share a document.
+
+    Attributes:
+        document_of: public name to document id, which is the least of the names that share the document.
+        texts: document id to text.
+    """
+
+    def __init__(self, docstrings: dict[Docstring, set[PublicName]]) -> None:
+        names_of: dict[str, set[PublicName]] = defaultdict(set)
+        for docstring, names in docstrings.items():
+            if len(docstring.text) >= SHORTEST_TEXT:
+                names_of[docstring.text] |= names
+        self.texts = {min(names).path: text for text, names in names_of.items()}
+        self.document_of = {name.path: key for key, text in self.texts.items() for name in names_of[text]}
+        self._tails: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for name, key in self.document_of.items():
+            package, *parts = name.split(".")
+            for start in range(len(parts)):
+                self._tails[package, ".".join(parts[start:])].add(key)
+
+    def targets(self, docstring: Docstring, names: set[PublicName]) -> set[str]:
+        """Return the documents of the objects listed under See Also in a docstring found under ``names``."""
+        found = {self._resolve(target, [name.path for name in sorted(names)]) for target in docstring.see_also}
+        return {key for key in found if key is not None}
+
+    def _resolve(self, target: str, owners: list[str]) -> str | None:
+        """Look up a name beside its owner, then in the enclosing modules, then as a full path, then by its tail.
+
+        Only the owner's package is searched by tail, and only a tail that leads to one document counts.
+        """
+        for owner in owners:
+            scope = owner
+            while scope:
+                scope = scope.rpartition(".")[0]
+                candidate = f"{scope}.{target}" if scope else target
+                if candidate in self.document_of:
+                    return self.document_of[candidate]
+        package = owners[0].partition(".")[0]
+        for short, full in (("np.", "numpy."), ("pd.", "pandas."), ("sp.", "scipy.")):
+            if target.startswith(short):
+                return self.document_of.get(full + target.removeprefix(short))
+        tails = self._tails.get((package, target.removeprefix(f"{package}.")), set())
+        return next(iter(tails)) if len(tails) == 1 else None
+
+
+def build(
+    output: Annotated[Path, typer.Option(help="A folder for the collection, in BEIR layout.")],
+) -> None:
+    layout = _layout(documented())
+    output.mkdir(parents=True, exist_ok=True)
+    write_parts(output, layout.corpus, layout.queries, layout.qrels, compress=True)
+
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command()(build)
+    run(app)
