@@ -7,12 +7,11 @@ the kills are spent or the time is up, the commands take turns: one is killed by
 its processes, started again, perhaps killed again, and in the end left alone. Its results, checkpoints, tables and
 reports must equal those of the quiet run byte for byte but for times and memory; no unit that was saved may be computed
 again; no temporary file may stay. Then each command meets Ctrl-C and SIGTERM (exit code 130 after one line), a
-folder that cannot be written, a full disk, a second process in its folder, a clock that was set back while it was away,
-and files that were cut or changed while it was away: it refuses such a file by name, or makes what depends on it again.
+folder that cannot be written, a full disk, a second process in its folder, and a clock that was set back while it was
+away.
 
 Commands run in forks of this process, which has imported the libraries, so that random moments hit their work. The last
-line is one JSON object: ``kills``, ``equal`` (of the runs that were resumed), ``lost_units_max`` (by one kill),
-``undetected_corruptions``.
+line is one JSON object: ``kills``, ``equal`` (of the runs that were resumed), ``lost_units_max`` (by one kill).
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ import math
 import os
 import pkgutil
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -53,9 +51,6 @@ _AWAKE = 0.1  # seconds after a fork, by which a command answers to signals
 REFUSED = (2, 3)
 """Exit codes of a command that refuses what it is given."""
 
-_NOT_READ_BACK = re.compile(r"/analysis/|/(stderr|journal|run\.json)$|\.(md|tex|csv|pdf|svg|html|lock)$|/tensorboard/")
-"""Files that no later run reads: logs for people, tables, figures and reports."""
-
 
 @dataclass
 class Tally:
@@ -67,9 +62,6 @@ class Tally:
     lost_units: int = 0
     lost_units_max: int = 0
     disturbed: int = 0
-    corrupted: int = 0
-    undetected: int = 0
-    unread: list[str] = field(default_factory=list)
     faults: int = 0
 
 
@@ -229,41 +221,6 @@ class Chaos:
         self.run(command, self.random.uniform(0.0, self.seconds[command.name]), signal.SIGKILL)
         self.resume(command, "after its clock was set back", clock=-DAY)
 
-    def corrupt(self, command: Command) -> None:
-        """Cut or change a file that a killed or finished run left, and start the command again."""
-        self.clear(command)
-        if self.random.random() < 0.5:
-            self.run(command, self.random.uniform(0.0, self.seconds[command.name]), signal.SIGKILL)
-        else:
-            shutil.rmtree(self.place.folder)
-            shutil.copytree(self.finished(command), self.place.folder)
-        if command.finished:
-            shutil.rmtree(self.place.out / "analysis", ignore_errors=True)
-        files = [path for path in sorted(self.place.folder.rglob("*")) if _is_read_back(path)]
-        if not files:
-            return
-        path = self.random.choice(files)
-        content, cut = path.read_bytes(), self.random.random() < 0.5
-        at = self.random.randrange(len(content))
-        changed = content[:at] + (b"" if cut else bytes([content[at] ^ 1]) + content[at + 1 :])
-        path.write_bytes(changed)
-        name = path.relative_to(self.place.folder)
-        what = f"{name} {'cut at' if cut else 'changed at'} {at} of {len(content)}"
-        self.tally.corrupted += 1
-        ending = self.run(command)
-        if ending.code:
-            if ending.code not in (*REFUSED, 4) or not _is_one_line(ending, "error: "):
-                self.complain(command, f"{what}: ends with {ending.code}: {ending.last}")
-            return
-        expected, found = self.quiet[command.name], self.place.files()
-        wrong = sorted(name for name in expected if found.get(name) != expected[name])
-        inside = path.is_relative_to(self.place.out)
-        if inside and wrong == [path.relative_to(self.place.out).as_posix()] and path.read_bytes() == changed:
-            self.tally.unread.append(f"{command.name}: {what}")  # this command is done with it
-        elif wrong:
-            self.tally.undetected += 1
-            self.complain(command, f"{what}: not detected, {', '.join(wrong[:3])} differ")
-
     def rounds(self, kills: int) -> None:
         """Run every command quietly; then kill them in turn, a tenth of the kills each or more, and do the rest."""
         (self.root / "quiet").mkdir()
@@ -281,16 +238,11 @@ class Chaos:
             for command in chosen:
                 waiting[command.name][number](command)
                 self.tally.disturbed += 1
-                self.corrupt(command)
             print(f"{number + 1} of {len(others)} other rounds, {self.tally.faults} faults", flush=True)
 
 
 def _is_one_line(ending: Ending, begin: str) -> bool:
     return ending.last.startswith(begin) and "Traceback" not in ending.said
-
-
-def _is_read_back(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size > 0 and not _NOT_READ_BACK.search(path.as_posix())
 
 
 def _mounted(options: str, folder: Path) -> bool:
@@ -330,13 +282,10 @@ def main() -> None:
         print(f"faults kept in {root}")
     else:
         shutil.rmtree(root)
-    for what in tally.unread:
-        print(f"not read again, and left as it was: {what}")
     facts = {
         "kills": sum(tally.kills.values()), "kills_by_command": tally.kills, "resumed": tally.resumed,
         "equal": tally.equal, "lost_units": tally.lost_units, "lost_units_max": tally.lost_units_max,
-        "disturbed": tally.disturbed, "corrupted": tally.corrupted,
-        "undetected_corruptions": tally.undetected, "unread": len(tally.unread), "faults": tally.faults,
+        "disturbed": tally.disturbed, "faults": tally.faults,
         "seed": given.seed, "minutes": round((time.monotonic() - begin) / 60, 1),
     }  # fmt: skip
     print(json.dumps(facts))
