@@ -150,4 +150,5 @@ def test_real_runs_score_what_is_known_of_them(unimoe_data: Path) -> None:
     assert gate["label"] == "INCONCLUSIVE"
     assert "one seed of joint" in gate["why"]
     assert found["comparisons"][0]["queries"] == 43
-    assert found["comparisons"][0]["p"] < 0.001
+    # Below .001 by Student's t; the runs' variance is known from two runs alone, which the tail allows for.
+    assert found["comparisons"][0]["p"] == pytest.approx(0.00798, abs=5e-5)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NotRequired, TypeAlias, TypedDict
 
 from unimoe.analysis.gates.definitions import Registration
 from unimoe.analysis.gates.registration import REGISTERED, register, registered_in
-from unimoe.analysis.report import remove_report
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json, read_json, write_json
 from unimoe.results import EvalResult, result_files, result_path, write_result
 from unimoe.results.details import DrillDown, drilldown_path, read_drilldown
 from unimoe.results.folder import Results
 
+SUBFOLDER = "analysis"  # of an output folder, with its report
 MARKER = "comparison.json"  # says what a folder compares, and that nothing else made the results there
 
 Test: TypeAlias = tuple[str, str, str]  # ``task/dataset``, system and baseline
@@ -120,7 +121,7 @@ def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
 
 def _remove(folder: Path, places: Mapping[str, Any]) -> None:
     """Remove a comparison: its analysis, its results, its gates, and the marker last, which says whose they are."""
-    remove_report(folder)
+    _remove_report(folder)
     for path in result_files(folder):
         if path.relative_to(folder).as_posix() in places:
             path.unlink()
@@ -130,3 +131,12 @@ def _remove(folder: Path, places: Mapping[str, Any]) -> None:
                     parent.rmdir()
     (folder / REGISTERED).unlink(missing_ok=True)
     (folder / MARKER).unlink(missing_ok=True)
+
+
+def _remove_report(output_dir: Path) -> None:
+    """Remove what ``report.write_report`` wrote; other files in the folder stay."""
+    folder = output_dir / SUBFOLDER
+    for name in ("report.html", "report.md"):
+        (folder / name).unlink(missing_ok=True)
+    for name in ("tables", "figures"):
+        shutil.rmtree(folder / name, ignore_errors=True)

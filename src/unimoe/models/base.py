@@ -64,7 +64,7 @@ def load_base(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> 
 
 
 def decoder_of(model: Any) -> Any:
-    """Return what gives final states in a causal model, such as Llama's ``model``; None in one with an encoder."""
+    """Return what gives a causal language model's final states, such as Llama's ``model``; None with an encoder."""
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         return None
     stack = getattr(model, "model", None) or getattr(model, "base_model", None)

@@ -6,12 +6,12 @@ at all.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.gates.output import origin
+from unimoe.analysis.kept import SUBFOLDER
 from unimoe.analysis.report.cards import cards, reading
 from unimoe.analysis.report.pages import Contents, DrawnFigure, html_page, markdown_page
 from unimoe.analysis.report.provenance import missing_parts, provenance
@@ -24,9 +24,7 @@ from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table, tir_withou
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table, training_table
 from unimoe.core.io import atomic_dir, write_text
 
-__all__ = ["SUBFOLDER", "gather", "remove_report", "write_figures", "write_report", "write_tables"]
-
-SUBFOLDER = "analysis"
+__all__ = ["SUBFOLDER", "gather", "write_figures", "write_report", "write_tables"]
 
 
 def write_report(analysis: Analysis) -> Path:
@@ -42,15 +40,6 @@ def write_report(analysis: Analysis) -> Path:
     path = folder / "report.html"
     write_text(path, html_page(contents, figures))
     return path
-
-
-def remove_report(output_dir: Path) -> None:
-    """Remove what ``write_report`` wrote; other files in the folder stay."""
-    folder = output_dir / SUBFOLDER
-    for name in ("report.html", "report.md"):
-        (folder / name).unlink(missing_ok=True)
-    for name in ("tables", "figures"):
-        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def write_tables(analysis: Analysis) -> list[Table]:

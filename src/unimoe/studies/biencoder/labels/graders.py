@@ -94,6 +94,7 @@ def _system(config: LabelConfig, device: torch.device, engine: Engine) -> System
         return replace(system, recipe=checkpoint_recipe(experiment, Path(name)))
     experiment = default_experiment(name)
     model = experiment.model.model_copy(update={"max_length": config.max_length})
+    model.model_fields_set.discard("max_length")  # that of pairs: an encoder, which grades none, has its own
     experiment = experiment.model_copy(update={"model": model, "prompt": config.prompt})
     # Cross-encoders are small, and their grades stay the same on every machine.
     dtype = torch.float32 if name.startswith(f"{CROSS_ENCODER}:") else engine.dtype(device, model.dtype)
