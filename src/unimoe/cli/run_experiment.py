@@ -35,7 +35,6 @@ from unimoe.cli.options import (
     refuse_torchrun,
 )
 from unimoe.core.console import stderr, stdout
-from unimoe.core.io import sole_use
 
 if TYPE_CHECKING:
     from unimoe.config import Experiment
@@ -69,6 +68,7 @@ def run_experiment(
     """
     started = time.perf_counter()
     from unimoe.config.files import load_experiment
+    from unimoe.core.io import sole_use
     from unimoe.experiment.job import ANALYZE, ExperimentRun, smoke_version
     from unimoe.experiment.run_record import RunRecord
     from unimoe.models.work import counted_products

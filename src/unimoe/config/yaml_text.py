@@ -10,7 +10,6 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import SafeConstructor
-from ruamel.yaml.error import YAMLError
 
 from unimoe.core.limits import shortened, text_problem
 
@@ -54,7 +53,7 @@ def parse_yaml(text: str) -> Any:
         value = yaml.load(text)
     except RecursionError:
         raise YamlError("nested too deeply") from None
-    except (YAMLError, ValueError) as error:
+    except Exception as error:  # besides YAMLError, errors of many kinds for a tag that its value does not fit
         mark = getattr(error, "problem_mark", None)
         said = [getattr(error, "context", None), getattr(error, "problem", None)]
         problem = ", ".join(filter(None, said)) or " ".join(str(error).split())

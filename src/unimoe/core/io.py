@@ -145,8 +145,13 @@ class Strict(BaseModel):
 _ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
 
 
-def read_json(path: Path, kind: type[T], remedy: str = "delete it, and run again") -> T:
+def read_json(path: Path, kind: type[T], remedy: str | None = None) -> T:
     """Read a JSON file as a value of a type, such as a pydantic model, a ``TypedDict`` or ``dict[str, float]``.
+
+    Args:
+        path: the file.
+        kind: the type.
+        remedy: what a person does about a file that a person brings; None for a file that the program writes.
 
     Raises:
         DataError: the file is absent, or holds something else; names the key, and says what to do.
@@ -159,7 +164,9 @@ def read_json(path: Path, kind: type[T], remedy: str = "delete it, and run again
         where = ".".join(str(part) for part in first["loc"])
         message = first["msg"].removeprefix("Value error, ")
         why = f"{where}: {message}" if where else message
-        raise DataError(f"{path}: is damaged or of another version ({why}); {remedy}") from None
+        if remedy is None:
+            raise DataError(f"{path}: is damaged or of another version ({why}); delete it, and run again") from None
+        raise DataError(f"{path}: {why}; {remedy}") from None
     return value
 
 
