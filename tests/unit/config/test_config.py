@@ -129,6 +129,10 @@ class TestLoad:
         assert experiment.lora.r == 8
         assert experiment.prompt.template == "qwen3"
 
+    def test_a_saturation_at_which_bm25_scores_vanish_is_refused(self, config: Path) -> None:
+        with pytest.raises(UsageError, match=r"evaluation\.bm25\.k1: must be at most 1000"):
+            load_experiment(config, ["evaluation.bm25.k1=1e308"])
+
     def test_what_is_loaded_does_not_change(self, config: Path) -> None:
         with pytest.raises(ValueError, match="frozen"):
             load_experiment(config).name = "other"
