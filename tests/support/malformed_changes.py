@@ -79,16 +79,6 @@ def edited(name: str, edit: Callable[[bytes], bytes]) -> Change:
     return change
 
 
-def damaged(name: str, sound: bytes, instead: bytes) -> Change:
-    """Put other bytes in the place of some that a run has written."""
-
-    def change(folder: Path) -> None:
-        content = (folder / name).read_bytes()
-        (folder / name).write_bytes(content.replace(sound, instead, 1))
-
-    return change
-
-
 def arrays(**changed: Any) -> Change:
     """Change arrays of the NPZ file; ``_`` in a key stands for ``/``."""
     renamed = {key.replace("_", "/", 1): value for key, value in changed.items()}

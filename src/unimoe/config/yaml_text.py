@@ -1,6 +1,6 @@
 """The one place that reads and writes YAML: configs, gate files, and the values of ``--set``.
 
-It is YAML 1.2: ``1e-3`` is a number, ``yes`` and ``no`` are words. Repeated keys and tags are refused.
+It is YAML 1.2: ``1e-3`` is a number, ``yes`` and ``no`` are words. Repeated keys are refused, and tags that are not YAML's own.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ class YamlError(Exception):
 
 
 class _Constructor(SafeConstructor):
-    """Leaves dates as text, which the config's own types read."""
+    """Leaves dates as text, which the config's own types read, and a lone ``=``, which YAML 1.2 knows as text only."""
 
 
-_Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_str)
+for _kind in ("timestamp", "value"):
+    _Constructor.add_constructor(f"tag:yaml.org,2002:{_kind}", SafeConstructor.construct_yaml_str)
 
 
 def parse_yaml(text: str) -> Any:

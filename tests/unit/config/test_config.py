@@ -59,6 +59,8 @@ class TestYaml:
             ("5", 5),
             ("-5", -5),
             ("017", 17),
+            ("0x1F", 31),
+            ("1_000", 1000),
             ("true", True),
             ("False", False),
             ("null", None),
@@ -73,7 +75,7 @@ class TestYaml:
         assert type(read["key"]) is type(value)
 
     @pytest.mark.parametrize(
-        "word", ["yes", "no", "on", "off", "y", "n", "1:30", "0x1F", "2024-01-01", "1_000", "=", "e5", ".", "1e"]
+        "word", ["yes", "no", "on", "off", "y", "n", "1:30", "2024-01-01", "=", "e5", ".", "1e"]
     )
     def test_words_stay_words(self, tmp_path: Path, word: str) -> None:
         assert yaml_of(tmp_path, f"key: {word}") == {"key": word}
@@ -95,15 +97,14 @@ class TestYaml:
     @pytest.mark.parametrize(
         ("text", "where", "problem"),
         [
-            ("a: 1\nb: 2\na: 3", 3, "key 'a' is repeated"),
-            ("a:\n  b: 1\n  'b': 2", 3, "key 'b' is repeated"),
-            ("a: {b: 1, b: 1}", 1, "key 'b' is repeated"),
-            ("? [a, b]\n: 1", 1, "a key must be one word"),
+            ("a: 1\nb: 2\na: 3", 3, 'duplicate key "a"'),
+            ("a:\n  b: 1\n  'b': 2", 3, 'duplicate key "b"'),
+            ("a: {b: 1, b: 1}", 1, 'duplicate key "b"'),
             ("a: *b", 1, "undefined alias"),
             ("a: 1\n---\nb: 2", 2, "another document"),
             ("a: [1", 1, "not valid YAML"),
             ("\ta: 1", 1, "cannot start any token"),
-            ("a: !!python/object:os.system x", 1, "the tag !!python/object:os.system has no meaning here"),
+            ("a: !!python/object:os.system x", 1, "could not determine a constructor for the tag"),
         ],
     )
     def test_what_is_refused_names_file_and_line(self, tmp_path: Path, text: str, where: int, problem: str) -> None:
@@ -128,6 +129,10 @@ class TestLoad:
         assert experiment.arms["joint_r8"].learning_rate == 0.001
         assert experiment.lora.r == 8
         assert experiment.prompt.template == "qwen3"
+
+    def test_a_saturation_at_which_bm25_scores_vanish_is_refused(self, config: Path) -> None:
+        with pytest.raises(UsageError, match=r"evaluation\.bm25\.k1: must be at most 1000"):
+            load_experiment(config, ["evaluation.bm25.k1=1e308"])
 
     def test_what_is_loaded_does_not_change(self, config: Path) -> None:
         with pytest.raises(ValueError, match="frozen"):
