@@ -33,7 +33,7 @@ class YamlError(Exception):
 
 
 class _Constructor(SafeConstructor):
-    """Leaves dates as text, which the config's own types read, and a lone ``=``, which YAML 1.2 knows as text only."""
+    """Leaves dates as text, which the config's own types read, and a lone ``=`` too."""
 
 
 for _kind in ("timestamp", "value"):
