@@ -1,6 +1,7 @@
 """The one place that reads and writes YAML: configs, gate files, and the values of ``--set``.
 
-It is YAML 1.2: ``1e-3`` is a number, ``yes`` and ``no`` are words. Repeated keys are refused, and tags that are not YAML's own.
+It is YAML 1.2: ``1e-3`` is a number, ``yes`` and ``no`` are words. Repeated keys are refused,
+and tags other than YAML's own.
 """
 
 from __future__ import annotations
