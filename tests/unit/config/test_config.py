@@ -74,9 +74,7 @@ class TestYaml:
         assert isinstance(read, dict)
         assert type(read["key"]) is type(value)
 
-    @pytest.mark.parametrize(
-        "word", ["yes", "no", "on", "off", "y", "n", "1:30", "2024-01-01", "=", "e5", ".", "1e"]
-    )
+    @pytest.mark.parametrize("word", ["yes", "no", "on", "off", "y", "n", "1:30", "2024-01-01", "=", "e5", ".", "1e"])
     def test_words_stay_words(self, tmp_path: Path, word: str) -> None:
         assert yaml_of(tmp_path, f"key: {word}") == {"key": word}
 
