@@ -113,17 +113,3 @@ def _refuse_remote(address: Any) -> None:
         local = False
     if not local:
         raise RuntimeError(f"a test tried to reach {address[0]}: the suite needs no network")
-
-
-@pytest.fixture
-def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As in a process that begins with two threads and no settings."""
-    import torch
-
-    before = torch.get_num_threads()
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("unimoe.models.threads._AT_START", 2)
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)

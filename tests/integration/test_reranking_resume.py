@@ -141,14 +141,19 @@ def test_shards_of_another_measurement_are_not_met_and_end_with_it(
     assert shards(tmp_path) == []
 
 
-def test_of_two_processes_in_one_folder_one_scores_the_pairs(data: Path, undisturbed: Path, tmp_path: Path) -> None:
-    output_dir = tmp_path / "out"
-    command = [sys.executable, str(SCRIPTS / "evaluate.py"), *options(data, output_dir)]
-    environment = {**os.environ, "UNIMOE_DATA": str(data)}
-    both = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=600)[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
-    waited = ["zero_shot: already done" in text for text in said]
-    assert sorted(waited) == [False, True]
-    result = Path("zero_shot/seed_none/runs/reranking/long.trec")
-    assert (output_dir / result).read_bytes() == (undisturbed / result).read_bytes()
+def test_a_second_process_is_refused_in_one_line_and_the_first_goes_on(
+    data: Path, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second: list[Done] = []
+    rerank_ids = UnimodelForExp1.rerank_ids
+
+    def disturbed(self: UnimodelForExp1, sequences: list[list[int]], **options: Any) -> Any:
+        if not second:
+            second.append(evaluate(data, tmp_path))
+        return rerank_ids(self, sequences, **options)
+
+    monkeypatch.setattr(UnimodelForExp1, "rerank_ids", disturbed)
+    assert evaluate(data, tmp_path).returncode == 0
+    assert second[0].returncode == 2
+    assert "another process works in this folder; wait for it, or choose another" in second[0].stderr
+    assert written(tmp_path) == written(undisturbed)

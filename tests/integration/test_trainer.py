@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +43,16 @@ def placed(experiment: Experiment, folder: Path) -> Experiment:
 
 
 def train(
-    experiment: Experiment, data: TrainingData, arm: str, seed: int = 0, die_after: int | None = None, **options: Any
+    experiment: Experiment,
+    data: TrainingData,
+    arm: str,
+    seed: int = 0,
+    die_after: int | None = None,
+    between: Callable[[], None] = lambda: None,
+    **options: Any,
 ) -> Path:
     def on_step(report: StepReport) -> None:
+        between()
         if report.step == die_after:
             raise KilledError
 
@@ -68,15 +75,17 @@ def log(checkpoint: Path) -> list[dict[str, float]]:
 
 
 class TestWhatItLeaves:
-    def test_of_two_trainings_in_one_folder_one_takes_the_steps(
+    def test_a_second_training_in_the_folder_is_refused_and_the_first_goes_on(
         self, experiment: Experiment, data: TrainingData, tmp_path: Path
     ) -> None:
         here = placed(experiment, tmp_path)
-        with ThreadPoolExecutor(2) as threads:
-            folders = [threads.submit(train, here, data, "rank_only_r8") for _ in range(2)]
-        assert {found.result() for found in folders} == {tmp_path / "rank_only_r8" / "seed_0" / "checkpoint"}
-        steps = [line["step"] for line in log(folders[0].result())]
-        assert steps == list(range(1, experiment.training.steps + 1))
+
+        def second() -> None:
+            with pytest.raises(UsageError, match="another process works in this folder; wait for it"):
+                train(here, data, "rank_only_r8")
+
+        folder = train(here, data, "rank_only_r8", between=second)
+        assert [line["step"] for line in log(folder)] == list(range(1, experiment.training.steps + 1))
 
     def test_checkpoint_says_where_it_came_from(
         self, experiment: Experiment, data: TrainingData, tmp_path: Path

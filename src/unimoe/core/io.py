@@ -6,11 +6,14 @@ The writes are our own because the library for them, atomicwrites, is no longer 
 from __future__ import annotations
 
 import codecs
+import glob
 import hashlib
 import json
 import math
 import os
+import platform
 import shutil
+import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -49,7 +52,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` that replaces it if the block raises no error.
 
     The file is synced before it is renamed, so that a crash leaves the old content or the new, never a part. A killed
-    process leaves its temporary file, which the next one that writes the same file takes over.
+    process leaves its temporary file, which the next one that writes the same file removes.
     """
     if path.is_dir():
         raise UsageError(f"{path}: this is a folder, and a file is to be written here; choose another path")
@@ -87,14 +90,27 @@ def atomic_dir(path: Path) -> Iterator[Path]:
 
 
 def _temporary(path: Path) -> Path:
-    """Return the temporary name of a file or folder, without what a killed process has left there."""
-    temporary = ensure_dir(path.parent) / f".{path.name}.tmp"
-    for left in (temporary, temporary.with_suffix(".old")):
-        if left.is_dir():
-            shutil.rmtree(left)
-        else:
-            left.unlink(missing_ok=True)
-    return temporary
+    """Return a temporary name beside a file or folder, and remove what killed processes of this machine left there.
+
+    Each thread has a name of its own: workers of one machine fill one cache, and evaluations in threads share qrels.
+    """
+    prefix = f".{path.name}.{platform.node()}-"
+    for left in ensure_dir(path.parent).glob(f"{glob.escape(prefix)}*"):
+        writer = left.name.removeprefix(prefix).partition("-")[0]
+        if writer.isdecimal() and not _runs(int(writer)):
+            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+    return path.parent / f"{prefix}{os.getpid()}-{threading.get_ident()}.tmp"
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+        state = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's, or a system without /proc
+        return True
+    return state[0] != b"Z"  # dead, and its parent has not asked how it ended
 
 
 def write_text(path: Path, text: str) -> None:
@@ -247,14 +263,14 @@ def lock(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def sole_use(folder: Path) -> Iterator[None]:
-    """Work alone in a folder while the block runs.
+def sole_use(folder: Path, what: str = "") -> Iterator[None]:
+    """Work alone in a folder, or on a part of it, while the block runs.
 
     Raises:
         UsageError: another process works there.
     """
     try:
-        with filelock.FileLock(ensure_dir(folder) / ".lock", timeout=0):
+        with filelock.FileLock(ensure_dir(folder) / f"{what and '.'}{what}.lock", timeout=0):
             yield
     except filelock.Timeout:
         raise UsageError(f"{folder}: another process works in this folder; wait for it, or choose another") from None

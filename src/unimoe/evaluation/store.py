@@ -138,8 +138,12 @@ class ResultStore:
         return result
 
     def alone(self, spec: EvaluationSpec) -> AbstractContextManager[None]:
-        """Return a context in which no other process evaluates the arm; one that does makes it a ``UsageError``."""
-        return sole_use(arm_dir(self.output_dir, spec.system, spec.seed) / "results")
+        """Return a context in which nobody else evaluates the same; one who does makes it a ``UsageError``.
+
+        A cluster's driver evaluates an arm on several datasets at a time, in threads.
+        """
+        path = self.path(spec)
+        return sole_use(path.parent, path.name)
 
     def unfinished(self, spec: EvaluationSpec) -> Path:
         """Return the folder of what a killed evaluation finds again: shards of a reranking, else vectors."""

@@ -152,18 +152,6 @@ class TestBoard:
         assert [driver.state for driver in found.drivers] == ["ended"]
         assert [(got.state, got.left, got.running) for got in found.progress] == [("done", 0, 0), ("failed", None, 0)]
 
-    def test_it_removes_what_a_killed_driver_left(self, tmp_path: Path) -> None:
-        code = (
-            "import os, sys, pathlib\nfrom unimoe.core.io import atomic_path\n"
-            "with atomic_path(pathlib.Path(sys.argv[1])):\n    os.kill(os.getpid(), 9)"
-        )
-        folder = tmp_path / "store" / SCOPE
-        subprocess.run([sys.executable, "-c", code, folder / "an-old-one.json"], check=False)
-        assert [path.suffix for path in folder.iterdir()] == [".tmp"]
-        driver = Board(UnitStore(str(tmp_path / "store")), lambda: 1)
-        driver.close()
-        assert [path.name for path in folder.iterdir()] == [driver.name]
-
     def test_it_notes_how_an_evaluation_ends(self, tmp_path: Path) -> None:
         board = Board(UnitStore(str(tmp_path)), lambda: 1)
         with board.noted("good", 3):

@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -58,6 +60,20 @@ class TestAtomicFile:
         finally:
             os.umask(mask)
         assert (tmp_path / "x.txt").stat().st_mode & 0o777 == 0o644
+
+    def test_threads_may_write_the_same_file_at_once(self, tmp_path: Path) -> None:
+        path, both = tmp_path / "x.qrels", Barrier(2)
+
+        def write(text: str) -> None:
+            with io.atomic_path(path) as temporary:
+                both.wait(timeout=60)
+                temporary.write_text(text, encoding="utf-8")
+                both.wait(timeout=60)
+
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(write, ["one", "two"]))
+        assert path.read_text(encoding="utf-8") in {"one", "two"}
+        assert names(tmp_path) == ["x.qrels"]
 
     def test_a_path_below_a_file_is_a_usage_error(self, unwritable: Path) -> None:
         with pytest.raises(UsageError, match=r"cannot create this folder \(Not a directory\); choose one"):
@@ -202,6 +218,16 @@ class TestSoleUse:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert f"{folder}: another process works in this folder; wait for it, or choose another" in done.stderr
         assert subprocess.run(command, check=False).returncode == 0
+
+    def test_others_may_work_on_other_parts(self, tmp_path: Path) -> None:
+        refusal = pytest.raises(UsageError, match="another process works in this folder")
+        with (
+            io.sole_use(tmp_path, "scifact.json"),
+            io.sole_use(tmp_path, "nfcorpus.json"),
+            refusal,
+            io.sole_use(tmp_path, "scifact.json"),
+        ):
+            pass
 
 
 def test_the_cache_can_be_moved(tmp_cache: Path) -> None:

@@ -192,7 +192,7 @@ class TestDamage:
             np.save(file, np.array([{"a": 1}], dtype=object))
         else:
             file.write_bytes(b"" if damage == "empty" else content[:-30])
-        with pytest.raises(DataError, match=r"store\.json: not valid JSON|vectors\.npy|units are done"):
+        with pytest.raises(DataError, match=r"store\.json: is damaged|vectors\.npy|units are done"):
             read_store(folder)
         with caplog.at_level(logging.WARNING):
             encoder = Encoder()

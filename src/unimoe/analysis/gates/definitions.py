@@ -256,29 +256,34 @@ def load_gates(path: Path) -> Registration:
         raise DataError(str(error)) from None
     except ValidationError as error:
         raise DataError(f"{file}: {_explain(error)}") from None
-    return Registration(parsed.gates, file, hash_bytes(unsealed(file)), parsed.registered)
+    return Registration(parsed.gates, file, _hash(unsealed(file)), parsed.registered)
 
 
 def sealed(content: bytes) -> bytes:
     """Return a gate file's content below a comment with its checksum: a registered gate must stay as it was."""
-    return f'# "checksum": "{hash_bytes(content)}"\n'.encode() + content
+    return f'# "checksum": "{_hash(content)}"\n'.encode() + content
 
 
 def unsealed(path: Path) -> bytes:
     """Return the content of a gate file without its checksum; raise ``DataError`` where the content has changed.
 
-    Line ends do not count: git may have changed them. A file that was written by a person has no checksum.
+    A file that was written by a person has no checksum.
     """
     content = read_bytes(path)
     begin = _CHECKSUM.match(content)
     if begin is None:
         return content
     body = content[begin.end() :]
-    if hash_bytes(body.replace(b"\r\n", b"\n")).encode() != begin[1]:
+    if _hash(body).encode() != begin[1]:
         raise DataError(
             f"{path}: was changed after it was registered; restore it, or remove its `checksum` if the change is meant"
         )
     return body
+
+
+def _hash(content: bytes) -> str:
+    """Return the hash of a gate file's content; line ends do not count, which git may change."""
+    return hash_bytes(content.replace(b"\r\n", b"\n"))
 
 
 def _explain(error: ValidationError) -> str:

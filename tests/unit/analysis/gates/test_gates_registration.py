@@ -27,6 +27,13 @@ class TestCopy:
         assert copy.path == tmp_path / "out" / REGISTERED
         assert copy.content_hash == load_gates(path).content_hash
 
+    def test_other_line_ends_make_no_other_gates(self, tmp_path: Path) -> None:
+        registration = register(tmp_path, **INTERFERENCE)
+        assert register_in(registration, tmp_path / "out")
+        copy = tmp_path / "out" / REGISTERED
+        copy.write_bytes(copy.read_bytes().replace(b"\n", b"\r\n"))
+        assert register_in(registration, tmp_path / "out")
+
     def test_it_stays_when_the_run_goes_on(self, tmp_path: Path) -> None:
         registration = register(tmp_path, **INTERFERENCE)
         assert register_in(registration, tmp_path / "out")
