@@ -305,7 +305,9 @@ class TestBadInput:
         steady(tmp_path, 0.1)
         path = next(tmp_path.glob("joint_r8/seed_1/results/*/*.json"))
         path.write_bytes(path.read_bytes()[:100])
-        assert_refused(verdicts(tmp_path, "--gates", gate_file(tmp_path, kill=INTERFERENCE)), 3, str(path), "cut short")
+        assert_refused(
+            verdicts(tmp_path, "--gates", gate_file(tmp_path, kill=INTERFERENCE)), 3, str(path), "is damaged"
+        )
 
     @pytest.mark.parametrize("arguments", [["--json"], ["--advisory"]])
     def test_its_options_belong_to_verdicts(self, tmp_path: Path, arguments: list[str]) -> None:

@@ -93,9 +93,15 @@ def test_a_specialist_at_zero_has_no_cases(tmp_path: Path) -> None:
     ("damage", "words"),
     [
         (lambda path: path.unlink(), "no such file"),
-        (lambda path: path.write_text(path.read_text(encoding="utf-8")[:-20], encoding="utf-8"), "not valid JSON"),
-        (lambda path: path.write_text("[]", encoding="utf-8"), "evaluate again"),
-        (lambda path: path.write_text('{"schema_version": 2, "queries": {}}', encoding="utf-8"), "version 2"),
+        (
+            lambda path: path.write_text(path.read_text(encoding="utf-8")[:-20], encoding="utf-8"),
+            "is damaged or of another version",
+        ),
+        (lambda path: path.write_text("[]", encoding="utf-8"), "Input should be an object"),
+        (
+            lambda path: path.write_text('{"schema_version": 2, "queries": {}}', encoding="utf-8"),
+            "schema_version: Input should be 1",
+        ),
         (
             lambda path: path.write_text('{"schema_version": 1, "queries": {}}', encoding="utf-8"),
             "lacks 2 queries that its result holds",

@@ -133,7 +133,7 @@ class TestReading:
     def test_a_manifest_cut_short(self, folder: Path) -> None:
         path = folder / "unimoe.json"
         path.write_text(path.read_text()[:100])
-        assert "not valid JSON" in refusal(folder)
+        assert "unimoe.json: Invalid JSON" in refusal(folder)
 
     @pytest.mark.parametrize("content", ["[]", "3", "null"])
     def test_a_manifest_that_is_no_object(self, folder: Path, content: str) -> None:
@@ -145,15 +145,14 @@ class TestReading:
         [
             ({"checkpoint_version": 0}, "checkpoint_version: Input should be 1"),
             ({"checkpoint_version": 2}, "checkpoint_version: Input should be 1"),
-            ({"colour": "red"}, "colour: Extra inputs are not permitted"),
             ({"seed": None}, "seed: Field required"),
             ({"seed": "1"}, "seed: Input should be a valid integer"),
             ({"which": "first"}, "which: Input should be 'best' or 'last'"),
-            ({"training": {"steps": 1}}, "training: ranking_examples: Field required"),
+            ({"training": {"steps": 1}}, "training.ranking_examples: Field required"),
         ],
         ids=lambda value: str(value)[:30],
     )
-    def test_another_version_or_other_keys(self, folder: Path, changes: dict[str, Any], message: str) -> None:
+    def test_another_version_or_other_values(self, folder: Path, changes: dict[str, Any], message: str) -> None:
         edit(folder, **changes)
         assert message in refusal(folder)
 
