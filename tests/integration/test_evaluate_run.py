@@ -159,7 +159,7 @@ class TestRelevanceLevel:
             ('{"relevance_level": "2"}', "relevance_level: Input should be a valid integer"),
             ('{"level": 2}', "level: Extra inputs are not permitted"),
             ('{"name": ""}', "name: String should match"),
-            ("[2]", "Input should be a valid dictionary"),
+            ("[2]", "Input should be an object"),
             ("{", "Invalid JSON"),
         ],
     )

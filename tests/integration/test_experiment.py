@@ -46,6 +46,10 @@ def results(output_dir: Path) -> dict[str, Any]:
     return found
 
 
+def verdicts(done: Done) -> list[str]:
+    return re.findall(r"^[A-Z]+: (?:reranking|embedding)\..*", done.stdout, re.M)
+
+
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_experiment(tmp_path_factory.mktemp("experiment"))
@@ -200,9 +204,8 @@ class TestMainJob:
         assert (output_dir / "mean/seed_none/results/embedding/apidocs.json").is_file()
         report = (output_dir / "analysis" / "report.md").read_text(encoding="utf-8")
         assert all(re.search(rf"^\| *{name}\b", report, re.M) for name in names)
-        verdicts = re.findall(r"^[A-Z]+: (?:reranking|embedding)\..*", done.stdout, re.M)
-        assert verdicts == re.findall(r"^[A-Z]+: (?:reranking|embedding)\..*", finished[1].stdout, re.M)
-        assert len(verdicts) == 2
+        assert verdicts(done) == verdicts(finished[1])
+        assert len(verdicts(done)) == 2
 
     def test_a_model_beside_the_arms_that_is_not_there_ends_the_job_before_it_begins(
         self, config: Path, tmp_path: Path
@@ -211,11 +214,51 @@ class TestMainJob:
         assert_refused(done, 3, "evaluation.systems.other: './nowhere': no such folder; check the path")
         assert not [*(tmp_path / "none").glob("*/seed_*")]
 
+    @pytest.mark.parametrize("form", ["reformatted", "Windows line ends"])
+    def test_files_may_be_edited_and_the_folder_copied_under_another_name(
+        self, config: Path, finished: tuple[Path, Done], tmp_path: Path, form: str
+    ) -> None:
+        output_dir = shutil.copytree(finished[0], tmp_path / "renamed")
+        for path in [*output_dir.rglob("results/**/*.json"), *output_dir.rglob("*.trec")]:
+            if form == "reformatted" and path.suffix == ".json":
+                content = dict(reversed(read_plain(path).items()))
+                path.write_text(json.dumps(content, indent=7), encoding="utf-8")
+            elif form != "reformatted":
+                path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+        analyzed = call_script("analyze_results.py", "tables", "--output-dir", output_dir)
+        assert analyzed.returncode == 0, analyzed.stderr
+        again = run(config, output_dir)
+        assert again.returncode == 0, again.stderr
+        assert again.stderr.count("already done") == 20
+        assert verdicts(again) == verdicts(finished[1])
+        assert results(output_dir).keys() == results(finished[0]).keys()
+
+    def test_what_changes_no_score_may_change_under_way(
+        self, config: Path, finished: tuple[Path, Done], tmp_path: Path
+    ) -> None:
+        output_dir = shutil.copytree(finished[0], tmp_path / "outputs")
+        (missing,) = output_dir.glob("joint_r8/seed_0/results/reranking/apidocs.json")
+        before = read_result(missing).per_query
+        missing.unlink()
+        changes = (
+            "evaluation.token_budget=300", "training.save_every=3", "training.token_budget=500", "caveats=[a test]",
+        )  # fmt: skip
+        again = run(config, output_dir, *(word for change in changes for word in ("--set", change)))
+        assert again.returncode == 0, again.stderr
+        assert again.stderr.count("already done") == 19
+        assert read_result(missing).per_query == pytest.approx(before, abs=1e-6)
+        found = [read_result(path) for path in output_dir.glob("*_r8/*/results/*/apidocs.json")]
+        assert {tuple(result.caveats) for result in found} == {("a test",)}
+
     def test_other_settings_in_the_same_folder_are_refused(self, config: Path, finished: tuple[Path, Done]) -> None:
         output_dir, _ = finished
         for change, words in (
             ("training.steps=7", "another training.steps (6 there, 7 here)"),
             ("model.layers=3", "another model.layers (None there, 3 here)"),
+            ("prompt.instruction=Other", "another prompt.instruction"),
+            ("arms.joint_r8.learning_rate=0.1", "arms.joint_r8.learning_rate was 0.01 there and is 0.1 here"),
+            ("training.ranking.loss=hinge", "another training.ranking.loss"),
+            ("evaluation.bundled.queries=5", "another evaluation.bundled.queries"),
         ):
             refused = run(config, output_dir, "--set", change)
             assert refused.returncode == 3

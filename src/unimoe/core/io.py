@@ -263,14 +263,14 @@ def lock(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def sole_use(folder: Path, what: str = "") -> Iterator[None]:
+def sole_use(folder: Path, what: str = "unimoe") -> Iterator[None]:
     """Work alone in a folder, or on a part of it, while the block runs.
 
     Raises:
         UsageError: another process works there.
     """
     try:
-        with filelock.FileLock(ensure_dir(folder) / f"{what and '.'}{what}.lock", timeout=0):
+        with filelock.FileLock(ensure_dir(folder) / f".{what}.lock", timeout=0):
             yield
     except filelock.Timeout:
         raise UsageError(f"{folder}: another process works in this folder; wait for it, or choose another") from None

@@ -303,9 +303,9 @@ def pinned_dtype(experiment: Experiment, device: torch.device, engine: Engine) -
         DataError: the folder holds an experiment with other settings.
     """
     path = Path(experiment.output_dir) / _PINNED
-    # Seeds and arms may be added later; each training has a fingerprint of its own. Gates do not change scores, and a
-    # copy in the folder guards them.
-    settings = experiment.model_dump(exclude={"output_dir", "seeds", "arms", "gates", "served"})
+    # Seeds and arms may be added later; each training has a fingerprint of its own. Gates and caveats do not change
+    # scores; a copy in the folder guards the gates.
+    settings = experiment.model_dump(exclude={"output_dir", "seeds", "arms", "gates", "served", "caveats"})
     for section, keys in _MAY_CHANGE.items():
         for key in keys:
             settings[section].pop(key)

@@ -27,17 +27,6 @@ def test_every_option_of_a_loss_is_one_that_a_config_has() -> None:
         assert set(loss.all_options) <= set(LossOptions.model_fields), name
 
 
-def test_options_that_came_later_change_no_fingerprint_until_they_are_set() -> None:
-    """The dump of a loss before ``score_es``, which is part of the fingerprint of every training of then."""
-    assert list(LossOptions().model_dump()) == [
-        "activation", "respect_input_order", "ties", "rank_discount", "normalize_weights", "normalization_method",
-        "temperature", "weighting", "k", "sigma", "alpha",
-    ]  # fmt: skip
-    changed = LossConfig(name="score_es", directions=8)
-    assert changed.model_dump()["directions"] == 8
-    assert LossConfig.model_validate(changed.model_dump()) == changed
-
-
 def test_a_name_cannot_be_taken_twice() -> None:
     with pytest.raises(UsageError, match="loss 'listnet' exists already; choose another name"):
         register_loss("listnet", Loss(lambda scores, labels, options: torch.stack(list(scores)).sum()))
