@@ -258,7 +258,8 @@ class TestErrors:
         outcome = rerank_collection(PairModelReranker(model), wordy, CANDIDATES)
         plain = rerank_collection(PairModelReranker(model), COLLECTION, CANDIDATES)
         assert (outcome.truncated_queries, plain.truncated_queries) == (["q2"], [])
-        (note,) = outcome.notes
+        note, ties = outcome.notes
+        assert "wordy" in ties
         assert re.search(r"^wordy: queries that fill the whole prompt, .* 1 \(q2\); raise model.max_length", note)
         assert plain.notes == []
         assert len(set(outcome.run["q2"].values())) == 1  # each prompt has the same tokens
