@@ -90,6 +90,22 @@ with atomic_path(Path("some.json")):
     assert [path.name for path in tmp_path.iterdir()] == ["begun"]
 
 
+def test_a_signal_that_another_thread_takes_ends_a_command_that_waits(tmp_path: Path) -> None:
+    work = """
+import threading
+
+def take():
+    time.sleep(0.5)
+    begun()
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+threading.Thread(target=take).start()
+time.sleep(60)
+"""
+    done = stopped_at(tmp_path, work, 0)  # the process signals itself
+    assert (done.returncode, done.stderr) == (130, LINE)
+
+
 def test_a_signal_in_a_destructor_ends_it_all_the_same(tmp_path: Path) -> None:
     work = """
 class Slow:

@@ -3,6 +3,9 @@
 A signal becomes an exception, so that temporary files are removed on the way out. Python and libraries swallow
 exceptions in many places: destructors, callbacks of C, imports that may fail, a user's ``except BaseException``. So it
 is raised once more after some seconds, and then the process is cut off.
+
+A signal that another thread took, or that came as a call began to wait, does not wake the call: Python would hear of it
+at the call's end. So a thread sends it to the main thread again until it is heard.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -22,6 +26,9 @@ _LINE = "error: stopped; run the same command again to go on from what is done"
 _PATIENCE = 5.0  # seconds from each step to the next; temporary files are removed in less
 
 atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)  # handlers are gone after that, and the timer would kill
+
+_UNHEARD = 0.5  # seconds after which a signal is sent again
+os.register_at_fork(after_in_child=lambda: _listening and signal.set_wakeup_fd(-1))  # a child's signals are its own
 
 _listening = 0  # the id of the process that hears signals; copies of it have its handlers too
 
@@ -42,6 +49,10 @@ def ended_by_signals() -> Iterator[None]:
     hook = sys.unraisablehook
     sys.unraisablehook = lambda ignored: None if ignored.exc_type is Stopped else hook(ignored)
     _listening = os.getpid()
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    threading.Thread(target=_send_until_heard, args=(read, threading.get_ident()), daemon=True).start()
+    wakes = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     try:
         with _never_lost():
             yield
@@ -53,6 +64,8 @@ def ended_by_signals() -> Iterator[None]:
         sys.exit(STOPPED)
     finally:
         _listening = 0
+        signal.set_wakeup_fd(wakes)
+        os.close(write)
         sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -66,6 +79,15 @@ def _never_lost() -> Iterator[None]:
     finally:
         if _is_under_way():
             raise Stopped
+
+
+def _send_until_heard(pipe: int, main: int) -> None:
+    while number := os.read(pipe, 1):
+        time.sleep(_UNHEARD)
+        while number[0] in (signal.SIGINT, signal.SIGTERM) and _listening and not _is_under_way():
+            signal.pthread_kill(main, number[0])
+            time.sleep(_UNHEARD)
+    os.close(pipe)
 
 
 def _stop(*_: object) -> None:

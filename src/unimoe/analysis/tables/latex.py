@@ -34,6 +34,8 @@ _SPECIAL = {
     "±": r"$\pm$",
     "×": r"$\times$",
     "−": "$-$",
+    "≤": r"$\le$",
+    "≥": r"$\ge$",
     "∞": r"$\infty$",
     "–": r"\textendash{}",
     "†": r"$\dagger$",
@@ -198,7 +200,7 @@ def _tabular(columns: Sequence[str], widths: _Widths, groups: Sequence[RowGroup]
     heads = [_head(*facts, widths.upright) for facts in zip(columns[1:], widths.suffixed[1:], strict=True)]
     blocks = (" \\\\\n".join(_rows(group, widths.suffixed, places)) for group in groups)
     return (
-        "\\setlength{\\tabcolsep}{3pt}%\n"
+        "\\setlength{\\tabcolsep}{2.5pt}%\n"
         "\\resizebox{\\ifdim\\width>\\linewidth \\linewidth\\else \\width\\fi}{!}{%\n"
         f"\\begin{{tabular}}{{l{shape}}}\n\\toprule\n{' & '.join([escape_latex(columns[0]), *heads])} \\\\\n\\midrule\n"
         + " \\\\\n\\midrule\n".join(blocks)

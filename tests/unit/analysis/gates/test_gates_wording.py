@@ -113,7 +113,7 @@ class TestBounds:
             gates_table([item]).to_latex(),
             str(gates_table([item]).to_html()),
         ):
-            assert re.search(rf"at least [^ ]*{exact:.2f}", form)
+            assert re.search(rf"(≥|\\ge\$) \+{exact:.2f}", form)
         (card,) = cards([item], [item])
         assert (
             "Bound",
