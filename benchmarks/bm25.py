@@ -28,7 +28,7 @@ from memory import forget_peak, memory_mib
 from unimoe.config import BM25Config
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.collection import Collection, Document
-from unimoe.retrieval.bm25_index import Analyzer, BM25Index
+from unimoe.retrieval.bm25 import BM25Index, make_tokenizer
 
 ROUNDS, DEPTH, PARAMS = 7, 100, BM25Config()
 SIZES, PROJECTED, QUERIES = (10_000, 100_000, 1_000_000), 5_000_000, 200
@@ -47,12 +47,12 @@ def compare(collection: Collection) -> tuple[float, float]:
     queries, ids = list(collection.queries.values()), list(collection.corpus)
     start = time.perf_counter()
     index = BM25Index(collection, PARAMS)
-    indexed, analyzer = time.perf_counter(), Analyzer(PARAMS.stemmer)
-    documents = [list(text) for text in analyzer.documents(d.full_text for d in collection.corpus.values())]
+    indexed, tokenizer = time.perf_counter(), make_tokenizer(PARAMS.stemmer)
+    documents = list(tokenizer.streaming_tokenize((d.full_text for d in collection.corpus.values()), allow_empty=False))
     analyzed = time.perf_counter()
     okapi = BM25Okapi(documents, k1=PARAMS.k1, b=PARAMS.b)
     peer_indexed = time.perf_counter()
-    tokens = [analyzer.query(query) for query in queries]
+    tokens = list(tokenizer.streaming_tokenize(queries, update_vocab=False, allow_empty=False))
 
     def ours() -> None:
         for query in queries:

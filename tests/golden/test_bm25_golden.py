@@ -19,7 +19,6 @@ from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.sources.beir_layout import read_beir
 from unimoe.metrics import score_run
 from unimoe.retrieval.bm25 import bm25_run
-from unimoe.retrieval.bm25_index import BM25Index
 
 WORDS = [f"w{i}x" for i in range(30)]
 K1, B = 0.9, 0.4
@@ -81,11 +80,10 @@ def bm25s_scores(collection: Collection, params: BM25Config) -> dict[str, list[f
 
 
 def check_against_bm25s(collection: Collection, params: BM25Config, depth: int) -> None:
-    index = BM25Index(collection, params)
+    run = bm25_run(collection, depth, params)
     for query_id, scores in bm25s_scores(collection, params).items():
         positive = {key: score for key, score in zip(collection.corpus, scores, strict=True) if score > 0}
-        found = index.search(collection.queries[query_id], depth)
-        assert list(found.items()) == list(head(positive, depth).items())
+        assert list(run[query_id].items()) == list(head(positive, depth).items())
 
 
 @pytest.mark.parametrize("params", [BM25Config(), BM25Config(k1=1.2, b=0.75, stemmer="none"), BM25Config(k1=0, b=1)])

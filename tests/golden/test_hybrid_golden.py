@@ -17,8 +17,8 @@ from unimoe.config.experiment import FusionConfig, FusionEncoder
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.retrieval.bm25 import bm25_run
-from unimoe.retrieval.dense_run import dense_run
-from unimoe.retrieval.hybrid import Hybrid
+from unimoe.retrieval.dense import dense_run
+from unimoe.retrieval.fusion import Hybrid
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
 

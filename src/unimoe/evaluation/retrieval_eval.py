@@ -23,8 +23,8 @@ from unimoe.evaluation.sharing import shared
 from unimoe.evaluation.spec import Outcome
 from unimoe.metrics import DEFAULT_METRICS, from_grade, score_run
 from unimoe.models.embedder import Advance, Embedder, Vectors
-from unimoe.retrieval.dense_run import dense_run
-from unimoe.retrieval.vector_store import Encode
+from unimoe.retrieval.dense import dense_run
+from unimoe.retrieval.embeddings import Encode
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from unimoe.cluster.work import Progress, Workers
 from unimoe.core.errors import InputError
 from unimoe.models.embedder import Vectors
-from unimoe.retrieval.vector_store import Encode, Spread, cut_units
+from unimoe.retrieval.embeddings import Encode, Spread, cut_units
 
 ENCODED_CHARACTERS = 2**18
 """Text of a part of ``encode_texts``: a few forward passes of a GPU, seconds of a small model on two cores."""

@@ -16,36 +16,26 @@ that could be there, so that 1 can be reached where more than K documents are re
   first K of the run. Where a run holds fewer than K documents, what it does not hold is not counted as missed.
 """
 
-from unimoe.metrics.names import canonical_metric, is_binary, lowest_relevant, metric_cutoff, register_measure
+from unimoe.metrics.names import canonical_metric, parse_metric, register_measure
 from unimoe.metrics.scoring import (
     DEFAULT_METRICS,
     Scores,
-    checked_level,
-    computable_metrics,
     dataset_group,
     from_grade,
-    level_note,
     plain_run,
     score_run,
     suite_averages,
-    whole_grades,
 )
 
 __all__ = [
     "DEFAULT_METRICS",
     "Scores",
     "canonical_metric",
-    "checked_level",
-    "computable_metrics",
     "dataset_group",
     "from_grade",
-    "is_binary",
-    "level_note",
-    "lowest_relevant",
-    "metric_cutoff",
+    "parse_metric",
     "plain_run",
     "register_measure",
     "score_run",
     "suite_averages",
-    "whole_grades",
 ]

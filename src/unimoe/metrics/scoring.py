@@ -8,18 +8,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from unimoe.core.errors import DataError, UsageError
-from unimoe.core.limits import HIGHEST_GRADE, HIGHEST_SCORE, MOST, grade_problem, text_problem
-from unimoe.core.trec import Qrels, Run, ranked
-from unimoe.metrics.names import (
-    FunctionMetric,
-    Metric,
-    OtherMetric,
-    TrecEvalMetric,
-    canonical_metric,
-    is_binary,
-    parse_metric,
-)
-from unimoe.metrics.trec_eval import trec_eval_scores
+from unimoe.core.limits import HIGHEST_GRADE, HIGHEST_SCORE, grade_problem, text_problem
+from unimoe.core.trec import Qrels, Run
+from unimoe.metrics.computing import aggregate, provider_of, scores_by_query
+from unimoe.metrics.names import Metric, parse_metric
 
 N = TypeVar("N", int, float)
 
@@ -60,31 +52,25 @@ def score_run(
             no text or holds NUL or half a surrogate pair, or no query of the run is judged.
         UsageError: an unknown metric, one that cannot be computed here, or a level below 1.
     """
-    wanted = _wanted(metrics, relevance_level)
-    judged = whole_grades(qrels)
+    wanted, judged, ranked = _wanted(metrics, relevance_level), whole_grades(qrels), _plain(run, "score", float)
     if not judged:
         raise DataError("qrels hold no judgments: nothing can be scored")
-    _refuse_unwritable(_held(run, "a run"), "query")
     if run and judged.keys().isdisjoint(run):
         raise DataError(
             f"none of the run's {len(run):,} queries is judged (the first is {next(iter(run))!r}); give the qrels of "
             "this collection and split"
         )
-    complete = {query_id: _plain(query_id, run.get(query_id, {})) for query_id in judged}
-    per_query = _by_query(judged, complete, wanted, relevance_level)
+    complete = {query_id: ranked.get(query_id, {}) for query_id in judged}
+    per_query = scores_by_query(judged, complete, wanted, relevance_level)
     return Scores(
         per_query=per_query,
-        aggregate={metric.name: _aggregate(metric, per_query[metric.name]) for metric in wanted},
+        aggregate={metric.name: aggregate(metric, per_query[metric.name]) for metric in wanted},
         unjudged_queries=sorted(set(run) - set(judged)),
     )
 
 
 def computable_metrics(metrics: Sequence[str], relevance_level: int = 1) -> tuple[str, ...]:
-    """Return the canonical names of metrics, each once.
-
-    Raises:
-        UsageError: as in ``score_run``.
-    """
+    """Return the canonical names of metrics, each once; refuse those that ``score_run`` would refuse."""
     return tuple(metric.name for metric in _wanted(metrics, relevance_level))
 
 
@@ -96,13 +82,8 @@ def dataset_group(dataset: str) -> str:
 def suite_averages(main_metrics: Mapping[str, str], scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Average over a suite of datasets, once for each main metric: MRR@10 is never mixed with nDCG@10.
 
-    Args:
-        main_metrics: dataset to its main metric.
-        scores: dataset to ``{metric: value}``.
-
-    Returns:
-        Metric to the mean over the datasets whose main metric it is, the parts of one set averaged first. Without the
-        metrics that a dataset lacks: an average over fewer datasets would pass for one over all.
+    From dataset to its main metric, and dataset to ``{metric: value}``, to metric and mean. The parts of one set are
+    averaged first. A metric that a dataset lacks is left out: an average over fewer would pass for one over all.
     """
     averages = {}
     for metric in sorted(set(main_metrics.values())):
@@ -138,31 +119,24 @@ def from_grade(qrels: Mapping[str, Mapping[str, int]], lowest: int) -> Qrels:
 def level_note(
     metrics: Iterable[str], qrels: Mapping[str, Mapping[str, int]], stated: int | None, *, where: str, mend: str
 ) -> str | None:
-    """Name the binary metrics whose relevance level looks wrong for these judgments.
+    """Return a line on binary metrics whose relevance level looks wrong for some judgments; None where none does.
 
-    They count grade 1 as relevant though grades go higher and no level was stated, or count nothing, because no grade
-    reaches the stated level.
+    They count grade 1 as relevant though grades go higher and no level was stated, or no grade reaches the level.
 
     Args:
         metrics: those that are computed.
         qrels: the judgments.
         stated: the relevance level that data, option or convention states, 1 among them; None where nothing does.
-        where: what holds the judgments, as the note names it.
+        where: what holds the judgments.
         mend: how to state a level.
-
-    Returns:
-        One line, or None where there is nothing to note.
     """
-    binary = [canonical_metric(metric) for metric in metrics if is_binary(metric)]
-    if not binary:
-        return None
-    highest = _highest(qrels)
-    if highest < (stated or 1):
+    binary, highest = [metric.name for metric in map(parse_metric, metrics) if metric.binary], _highest(qrels)
+    if binary and highest < (stated or 1):
         return (
             f"no grade in {where} reaches relevance level {stated or 1}, the highest is {highest}: {', '.join(binary)} "
             "find nothing relevant; lower the level, or check the judgments"
         )
-    if stated is not None or highest < 2:
+    if not binary or stated is not None or highest < 2:
         return None
     verb = "counts" if len(binary) == 1 else "count"
     return (
@@ -187,118 +161,53 @@ def _wanted(metrics: str | Sequence[str], relevance_level: int) -> list[Metric]:
     names = [metrics] if isinstance(metrics, str) else metrics
     wanted = list({metric.name: metric for metric in map(parse_metric, names)}.values())
     for metric in wanted:
-        if isinstance(metric, OtherMetric):
-            from unimoe.metrics.providers import provider_of  # the library takes long to import
-
+        if metric.measure is not None:
             provider_of(metric, relevance_level)
     return wanted
 
 
-def _by_query(qrels: Qrels, run: Run, metrics: Sequence[Metric], level: int) -> dict[str, dict[str, float]]:
-    plain = [metric for metric in metrics if isinstance(metric, TrecEvalMetric)]
-    found = trec_eval_scores(_without_negative(qrels), run, plain, level)
-    for metric in metrics:
-        if isinstance(metric, OtherMetric):
-            from unimoe.metrics.providers import provided_scores
-
-            values = provided_scores(qrels, run, metric, level)
-            found[metric.name] = {query_id: values[query_id] for query_id in qrels}
-        elif isinstance(metric, FunctionMetric):
-            found[metric.name] = {query_id: _own_value(metric, query_id, qrels[query_id], run) for query_id in qrels}
-    return {metric.name: found[metric.name] for metric in metrics}
-
-
-def _own_value(metric: FunctionMetric, query_id: str, grades: Mapping[str, int], run: Run) -> float:
-    """Return what a registered function says of a query; refuse what is no finite number."""
-    value: Any = metric.function(grades, ranked(run[query_id]))
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not abs(number) <= MOST:
-        raise DataError(
-            f"metric {metric.name!r}: {value!r} for query {query_id!r} is no finite number; mend its function"
-        )
-    return number
-
-
-def _aggregate(metric: Metric, values: Mapping[str, float]) -> float:
-    total = math.fsum(values.values())
-    if isinstance(metric, OtherMetric):
-        from unimoe.metrics.providers import is_summed
-
-        return total if is_summed(metric) else total / len(values)
-    return total / len(values)
-
-
 def whole_grades(qrels: Mapping[str, Mapping[str, int]]) -> Qrels:
-    """Return judgments with Python integers as grades, without the queries that have none.
-
-    Raises:
-        DataError: a grade is no whole number, or too high; names query and document. Or an id cannot be written, or
-            the judgments have another shape.
-    """
-    for query_id, grades in _held(qrels, "qrels").items():
-        for document_id, grade in _held(grades, "qrels", query_id).items():
-            try:
-                whole = abs(grade) <= HIGHEST_GRADE and grade == int(grade)
-            except TypeError:
-                raise DataError(f"query {query_id!r}, document {document_id!r}: grade {grade!r} is no number") from None
-            if not whole:
-                raise DataError(f"query {query_id!r}, document {document_id!r}: grade {grade} {grade_problem(grade)}")
-    _refuse_unwritable(qrels, "query")
-    judged = {query_id: grades for query_id, grades in qrels.items() if grades}
-    for grades in judged.values():
-        _refuse_unwritable(grades, "document")
-    return {query_id: _all(grades, int) for query_id, grades in judged.items()}
-
-
-def _without_negative(qrels: Qrels) -> Qrels:
-    """Return negative grades as 0: that is what they count, and a query with nothing else crashes trec_eval."""
-    return {
-        query_id: grades if min(grades.values()) >= 0 else {key: max(0, grade) for key, grade in grades.items()}
-        for query_id, grades in qrels.items()
-    }
+    """Return judgments with Python integers as grades, without the queries that have none; refuse what is no grade."""
+    return {query_id: grades for query_id, grades in _plain(qrels, "grade", int).items() if grades}
 
 
 def plain_run(run: Mapping[str, Mapping[str, float]]) -> Run:
-    """Return a run with Python floats as scores, without the queries that have none.
-
-    Raises:
-        DataError: the run has another shape, an id cannot be written, or a score is not finite or beyond float32.
-    """
-    _refuse_unwritable(_held(run, "a run"), "query")
-    return {query_id: plain for query_id, scores in run.items() if (plain := _plain(query_id, scores))}
+    """Return a run with Python floats as scores, without the queries that have none; refuse what is no score."""
+    return {query_id: scores for query_id, scores in _plain(run, "score", float).items() if scores}
 
 
-def _plain(query_id: str, scores: Mapping[str, float]) -> dict[str, float]:
-    """Return Python floats: pytrec_eval refuses numpy's and takes NaN in silence."""
-    try:
-        plain = _all(_held(scores, "a run", query_id), float)
-    except (TypeError, ValueError):
-        raise DataError(f"query {query_id!r}: a score is no number; give {{document id: score}}") from None
-    if not all(abs(score) <= HIGHEST_SCORE for score in plain.values()):
-        document_id, score = next((key, score) for key, score in plain.items() if not abs(score) <= HIGHEST_SCORE)
-        state = "beyond float32" if math.isfinite(score) else "not finite"
-        raise DataError(f"query {query_id!r}, document {document_id!r}: score {score} is {state}")
-    _refuse_unwritable(scores, "document")
+def _plain(content: Mapping[str, Mapping[str, Any]], value: str, kind: type[N]) -> dict[str, dict[str, N]]:
+    """Return qrels or a run of Python numbers, which pytrec_eval wants; refuse what it would take in silence."""
+    what, shape = "qrels" if value == "grade" else "a run", f"{{document id: {value}}}"
+    if not isinstance(content, Mapping):
+        name = type(content).__name__
+        raise DataError(f"{name} where {what} should be; give {{query id: {shape}}}, or read the file first")
+    _refuse_unwritable(content, "query")
+    most, plain = HIGHEST_GRADE if kind is int else HIGHEST_SCORE, {}
+    for query_id, values in content.items():
+        if not isinstance(values, Mapping):
+            raise DataError(f"query {query_id!r}: {type(values).__name__} where {what} should be; give {shape}")
+        _refuse_unwritable(values, "document")
+        if type(values) is not dict or not all(type(x) is kind and abs(x) <= most for x in values.values()):
+            # a copy, and only here: a million of them take memory
+            values = {
+                key: _number(x, kind, most, f"query {query_id!r}, document {key!r}: {value}")
+                for key, x in values.items()
+            }
+        plain[query_id] = values
     return plain
 
 
-def _all(values: Mapping[str, Any], kind: type[N]) -> dict[str, N]:
-    """Return a dictionary of values of one kind: the same where it is one, since a million copies take memory."""
-    if type(values) is dict and all(type(value) is kind for value in values.values()):
-        return values
-    return {key: kind(value) for key, value in values.items()}
-
-
-def _held(content: Any, what: str, query_id: str | None = None) -> Mapping[str, Any]:
-    """Return a run or qrels, or those of one query; refuse what is no dictionary, such as a path."""
-    if isinstance(content, Mapping):
-        return content
-    inner = f"{{document id: {'grade' if what == 'qrels' else 'score'}}}"
-    where, shape = ("", f"{{query id: {inner}}}") if query_id is None else (f"query {query_id!r}: ", inner)
-    raise DataError(f"{where}{type(content).__name__} where {what} should be; give {shape}, or read the file first")
+def _number(value: Any, kind: type[N], most: float, where: str) -> N:
+    try:
+        finite = math.isfinite(value)
+    except (TypeError, OverflowError):
+        raise DataError(f"{where} {value!r} is no number") from None
+    number = float(value)
+    if not (abs(number) <= most and (kind is float or number.is_integer())):
+        problem = grade_problem(value) if kind is int else "is beyond float32" if finite else "is not finite"
+        raise DataError(f"{where} {value} {problem}")
+    return kind(value)
 
 
 def _refuse_unwritable(ids: Iterable[str], what: str) -> None:

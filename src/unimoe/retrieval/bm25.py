@@ -7,24 +7,83 @@ Lucene's BM25 in float32. With k1 0.9 and b 0.4 nDCG@10 is .680 on SciFact (publ
 
 from __future__ import annotations
 
+import logging
+from array import array
 from collections.abc import Callable
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from unimoe.config import BM25Config
-from unimoe.core.errors import UsageError
-from unimoe.core.io import cache_dir, hash_parts
-from unimoe.core.trec import Run
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.io import cache_dir, hash_parts, lock
+from unimoe.core.trec import Run, read_run, write_run
 from unimoe.data.collection import Collection
-from unimoe.retrieval.bm25_index import BM25Index, OkapiIndex
-from unimoe.retrieval.run_cache import cached_run
 
 Engine = Literal["bm25s", "rank_bm25"]
 """Lucene's BM25 as bm25s computes it, or rank_bm25's BM25Okapi."""
 
 Progress = Callable[[int, int], None]
 """Called with the number of queries done and their total."""
+
+
+class BM25Index:
+    """The words of one corpus, held in memory: bm25s scores every posting when the corpus is indexed.
+
+    BM25Okapi reads the same words, to compare with numbers that were made with rank_bm25. Its idf differs from Lucene's
+    and is floored where it would be negative. It visits all documents in Python, which suits some ten thousand.
+    """
+
+    def __init__(self, collection: Collection, params: BM25Config, engine: Engine = "bm25s") -> None:
+        import bm25s
+
+        self._engine, self._tokenizer = engine, make_tokenizer(params.stemmer)
+        # By ascending id: of two equal scores the document of the higher number comes first.
+        self._ids = np.array(sorted(collection.corpus), dtype=object)
+        texts = (collection.corpus[key].full_text for key in self._ids)
+        # Arrays take a quarter of the memory of lists. An empty query would match documents that are empty too.
+        documents = [array("i", words) for words in self._tokenizer.streaming_tokenize(texts, allow_empty=False)]
+        vocabulary = self._tokenizer.get_vocab_dict()
+        self._index: Any = None
+        if engine == "rank_bm25" and vocabulary:
+            from rank_bm25 import BM25Okapi
+
+            self._index = BM25Okapi(documents, k1=params.k1, b=params.b)
+        elif vocabulary:
+            self._index = bm25s.BM25(k1=params.k1, b=params.b, method="lucene", csc_backend="scipy")
+            tokenized = bm25s.tokenization.Tokenized(ids=documents, vocab=vocabulary)
+            self._index.index(tokenized, create_empty_token=False, show_progress=False)
+
+    def search(self, text: str, depth: int) -> dict[str, float]:
+        """Return the best ``depth`` documents that share a word with a query, best first."""
+        words: list[int] = next(self._tokenizer.streaming_tokenize([text], update_vocab=False, allow_empty=False))
+        if not words:
+            return {}
+        if self._engine == "rank_bm25":  # where a word of half the corpus has idf 0, so that 0 is a score too
+            scores = self._index.get_scores(words).astype(np.float32)
+            found = np.flatnonzero([any(word in counts for word in words) for counts in self._index.doc_freqs])
+        else:
+            scores = self._index.get_scores_from_ids(words)
+            found = np.flatnonzero(scores)
+        if len(found) > depth:  # all that tie with the last one stay, so that their ids decide
+            held = scores[found]
+            found = found[held >= np.partition(held, -depth)[-depth]]
+        found = found[::-1]
+        order = found[np.argsort(-scores[found], kind="stable")[:depth]]
+        return dict(zip(self._ids[order].tolist(), scores[order].tolist(), strict=True))
+
+
+def make_tokenizer(stemmer: str) -> Any:
+    """Return what splits texts into numbered words."""
+    import bm25s
+    import Stemmer
+
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets DEBUG on import
+    stem = None if stemmer == "none" else Stemmer.Stemmer(stemmer)
+    return bm25s.tokenization.Tokenizer(splitter=r"\w+", stopwords="english", stemmer=stem)
 
 
 def first_stage_name(params: BM25Config, engine: Engine = "bm25s") -> str:
@@ -56,16 +115,16 @@ def bm25_run(
     Returns:
         For every query, ``{document id: score}``, best first; empty where no document matches. Ties, also those at
         the cut, break by document id descending, as in trec_eval.
-
-    Raises:
-        UsageError: ``depth`` is below 1.
     """
     if depth < 1:
         raise UsageError(f"BM25 depth {depth} leaves no candidates; use at least 1")
-    index = BM25Index(collection, params) if engine == "bm25s" else OkapiIndex(collection, params)
+    index = BM25Index(collection, params, engine)
     run: Run = {}
     for done, (query_id, text) in enumerate(collection.queries.items(), start=1):
-        run[query_id] = index.search(text, depth, without=query_id if exclude_self else None)
+        found = index.search(text, depth + exclude_self)
+        if exclude_self:
+            found.pop(query_id, None)
+        run[query_id] = dict(islice(found.items(), depth))
         if progress is not None:
             progress(done, len(collection.queries))
     return run
@@ -80,14 +139,9 @@ def cached_bm25_run(
     exclude_self: bool = False,
     progress: Progress | None = None,
 ) -> Run:
-    """Read ``bm25_run``'s result from the user's cache, or compute it and write it there as a TREC run.
-
-    The file's name is a content hash of everything the scores depend on, so a run is never used for other data or
-    parameters.
-    """
-    path = cached_run_path(collection, depth, params, engine=engine, exclude_self=exclude_self)
+    """Read ``bm25_run``'s result from the user's cache, or compute it and write it there as a TREC run."""
     return cached_run(
-        path,
+        cached_run_path(collection, depth, params, engine=engine, exclude_self=exclude_self),
         collection,
         first_stage_name(params, engine),
         lambda: bm25_run(collection, depth, params, engine=engine, exclude_self=exclude_self, progress=progress),
@@ -97,9 +151,24 @@ def cached_bm25_run(
 def cached_run_path(
     collection: Collection, depth: int, params: BM25Config, *, engine: Engine = "bm25s", exclude_self: bool = False
 ) -> Path:
-    """Return where ``cached_bm25_run`` keeps this run, whether it exists yet or not."""
+    """Return where ``cached_bm25_run`` keeps this run: its name is a hash of all that the scores depend on."""
     libraries = ("bm25s", "PyStemmer") if engine == "bm25s" else ("bm25s", "PyStemmer", "rank-bm25")
     versions = (f"{name} {version(name)}" for name in libraries)
     settings = (first_stage_name(params, engine), repr(params.k1), repr(params.b), str(depth), str(exclude_self))
     key = hash_parts([collection.corpus_hash, collection.queries_hash, *settings, *versions])
     return cache_dir("bm25") / f"{key}.trec"
+
+
+def cached_run(path: Path, collection: Collection, tag: str, compute: Callable[[], Run]) -> Run:
+    """Read a run over a collection's queries from a file, or compute it and write it there under a tag."""
+    with lock(path):
+        if path.exists():
+            try:
+                run = read_run(path)
+            except DataError as error:
+                raise DataError(f"{error}: the file is damaged; delete it, and run again") from None
+        else:
+            run = compute()
+            write_run(path, run, tag)
+    # A TREC file has no line for a query without candidates.
+    return {query_id: run.get(query_id, {}) for query_id in collection.queries}

@@ -1,19 +1,41 @@
-"""Embeds texts once: vectors are kept in the user's cache, under a hash of everything they depend on."""
+"""Embeds texts once: vectors on disk, computed in units that a killed run finds again, and read as a mapped file.
+
+A folder holds ``vectors.npy``, one row per document by ascending id, ``ids.json``, the ids by row, and ``store.json``,
+which records what the vectors were made from and how many units are done. A unit counts once its rows are on disk.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.core.errors import DataError
-from unimoe.core.io import cache_dir, hash_json, hash_parts
+from unimoe.core.errors import DataError, InputError, UsageError
+from unimoe.core.io import Strict, atomic_path, cache_dir, hash_json, hash_parts, lock, read_json, write_json
 from unimoe.data.collection import Document
 from unimoe.models.embedder import Embedder, TextKind
-from unimoe.retrieval.vector_store import encode_corpus
+
+logger = logging.getLogger(__name__)
+
+Storage = Literal["float32", "float16"]
+Vectors = NDArray[np.floating]
+
+Encode = Callable[[Sequence[str]], NDArray[np.float32]]
+"""From N texts to ``(N, D)``."""
+
+Spread = Callable[[Encode, Iterable[Sequence[str]]], Iterator[NDArray[np.float32]]]
+"""Embeds several units by a function that embeds one, and yields their vectors in order; ``map`` is one."""
+
+UNIT_CHARACTERS = 2**20
+"""Text of one unit, the most that a killed run loses: some ten seconds of a small model on two cores."""
 
 
 @dataclass(frozen=True)
@@ -22,18 +44,14 @@ class Embedded:
 
     Attributes:
         ids: ascending.
-        vectors: ``(N, D)`` of unit length, mapped from a file.
+        vectors: ``(N, D)`` of unit length, in memory or mapped from a file.
     """
 
     ids: list[str]
-    vectors: NDArray[np.floating]
+    vectors: Vectors
 
     def of(self, ids: Sequence[str]) -> NDArray[np.float32]:
-        """Return the vectors of some ids, ``(n, D)`` float32, in memory.
-
-        Raises:
-            DataError: an id has none.
-        """
+        """Return the vectors of some ids, ``(n, D)`` float32, in memory."""
         try:
             rows = [self._row[key] for key in ids]
         except KeyError as error:
@@ -64,20 +82,143 @@ def cached_embeddings(
         advance: called with the number of texts done.
 
     Raises:
-        DataError: there are no texts; an embedding is not finite or zero, which names the id.
+        DataError: as in ``encode_corpus``.
     """
     fingerprint = embedding_fingerprint(embedder, kind, max_length)
     content = hash_parts(part for key in sorted(texts) for part in (key, texts[key]))
-    store = encode_corpus(
+    return encode_corpus(
         lambda batch: embedder.encode(batch, kind=kind, max_length=max_length),
         {key: Document("", text) for key, text in texts.items()},
         cache_dir("embeddings") / f"{fingerprint}-{content}",
         fingerprint=fingerprint,
         advance=advance,
     )
-    return Embedded(store.ids, store.vectors)
 
 
 def embedding_fingerprint(embedder: Embedder, kind: TextKind, max_length: int | None = None) -> str:
     """Return the hash of what vectors depend on besides the texts."""
     return hash_json([embedder.base_identity, embedder.prompt_name, str(embedder.dtype), kind, max_length])
+
+
+class _Progress(Strict):
+    """``store.json``: a hash of all that the vectors are made from, and how far they are."""
+
+    content: str
+    units: int
+    finished: int
+
+
+def encode_corpus(
+    encode: Encode,
+    corpus: Mapping[str, Document],
+    folder: Path,
+    *,
+    fingerprint: str,
+    storage: Storage = "float32",
+    characters: int = UNIT_CHARACTERS,
+    spread: Spread = map,
+    label: str = "document",
+    advance: Callable[[int], None] | None = None,
+) -> Embedded:
+    """Embed a corpus, or finish embedding it; the units already in the folder are read.
+
+    Args:
+        encode: embeds the texts of one unit.
+        corpus: document id to document.
+        folder: holds nothing else; made when needed.
+        fingerprint: of what vectors depend on besides the texts. Vectors of another fingerprint, corpus, storage or
+            unit size are replaced, which is logged.
+        storage: float16 takes half the space and keeps three digits.
+        characters: see ``cut_units``.
+        spread: embeds the units, by default one after the other; several processes embed several at a time.
+        label: what errors call a document, before its id.
+        advance: called with the number of documents done; at once for units that are done.
+
+    Raises:
+        DataError: the corpus is empty; a vector is not finite or zero, which names the document.
+        UsageError: the folder cannot be written, or the disk has no room.
+    """
+    if not corpus:
+        raise DataError(f"{folder}: no documents to embed; the corpus is empty")
+    path = folder / "vectors.npy"
+    with lock(folder):
+        ids = sorted(corpus)
+        units = cut_units([len(corpus[key].full_text) for key in ids], characters)
+        texts = hash_parts(part for key in ids for part in (key, corpus[key].full_text))
+        content = hash_json([fingerprint, texts, storage, characters])
+        done, vectors = _resume(folder, content)
+        if advance:
+            advance(sum(map(len, units[:done])))
+        left = [[ids[row] for row in unit] for unit in units[done:]]
+        made = spread(encode, ([corpus[key].full_text for key in names] for names in left))
+        for unit, names in zip(units[done:], left, strict=True):
+            found = _next_unit(made, names, storage, label)
+            if vectors is None:  # now: a model that fails at once leaves nothing
+                vectors = _allocate(path, (len(ids), found.shape[1]), found.dtype)
+                write_json(folder / "ids.json", ids, indent=None)
+            vectors[unit] = found
+            vectors.flush()
+            done += 1
+            write_json(folder / "store.json", {"content": content, "units": len(units), "finished": done})
+            if advance:
+                advance(len(unit))
+    return Embedded(ids, np.load(path, mmap_mode="r"))
+
+
+def cut_units(lengths: Sequence[int], characters: int) -> list[NDArray[np.int64]]:
+    """Cut texts into units of so many characters or a little more: slices of their indices by falling length."""
+    order = np.argsort(-np.array(lengths, dtype=np.int64), kind="stable")  # little is padded, and memory peaks first
+    units, begin, room = [], 0, characters
+    for end, row in enumerate(order.tolist(), start=1):
+        room -= max(1, lengths[row])
+        if room <= 0 or end == len(order):
+            units.append(order[begin:end])
+            begin, room = end, characters
+    return units
+
+
+def _resume(folder: Path, content: str) -> tuple[int, np.memmap | None]:
+    """Return how many units are done, and their file; none where they were made from something else."""
+    manifest = folder / "store.json"
+    if not manifest.exists():
+        return 0, None
+    try:
+        there = read_json(manifest, _Progress)
+        if there.content != content:
+            raise DataError(f"{manifest}: made from another model, corpus, or setting")
+        np.load(folder / "vectors.npy", mmap_mode="r")  # "r+" would fill up a file that was cut short
+        return there.finished, np.load(folder / "vectors.npy", mmap_mode="r+")
+    except (DataError, OSError, ValueError, EOFError) as error:
+        logger.warning("%s; all vectors are computed again", error)
+        manifest.unlink()  # before the file that it describes is replaced
+        return 0, None
+
+
+def _allocate(path: Path, shape: tuple[int, int], dtype: np.dtype) -> np.memmap:
+    """Make a file of zeros and reserve its room on the disk: a full disk would kill a program that writes to a map."""
+    with atomic_path(path) as temporary:
+        try:
+            np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
+            if sys.platform == "linux":
+                with temporary.open("r+b") as file:
+                    os.posix_fallocate(file.fileno(), 0, temporary.stat().st_size)
+        except OSError as error:
+            size = shape[0] * shape[1] * dtype.itemsize / 1e9
+            raise UsageError(
+                f"{path}: no room for {size:.1f} GB of vectors ({error.strerror}); free space, or choose another folder"
+            ) from None
+    return np.lib.format.open_memmap(path, mode="r+")
+
+
+def _next_unit(made: Iterator[NDArray[np.float32]], ids: Sequence[str], storage: Storage, label: str) -> Vectors:
+    """Return the next unit's vectors as they will be stored; refuse vectors that are zero or not finite."""
+    try:
+        with np.errstate(over="ignore"):
+            found = next(made).astype(storage)
+        if len(bad := np.flatnonzero(~np.isfinite(found).all(axis=1))):
+            raise InputError(int(bad[0]), f"the embedding is not finite in {storage}; try model.dtype float32")
+        if len(bad := np.flatnonzero(~found.any(axis=1))):
+            raise InputError(int(bad[0]), f"the embedding is zero in {storage}; try another checkpoint")
+    except InputError as error:
+        raise DataError(f"{label} {ids[error.index]!r}: {error.reason}") from None
+    return found

@@ -2,7 +2,7 @@
 
 bm25s           Lucene's BM25
 rank_bm25       rank_bm25's BM25Okapi, over the same tokens
-fusion          bm25s fused with an encoder's search; see ``hybrid``
+fusion          bm25s fused with an encoder's search; see ``Hybrid``
 official        MS MARCO's top1000.dev: in no order, so it can only be taken whole
 run:PATH        a TREC run; ``{dataset}`` in the path becomes the collection's name in the names of result files
 """
@@ -28,7 +28,7 @@ from unimoe.retrieval.bm25 import Engine, cached_bm25_run, first_stage_name
 if TYPE_CHECKING:
     import torch
 
-    from unimoe.retrieval.hybrid import Hybrid
+    from unimoe.retrieval.fusion import Hybrid
 
 RECALL_DEPTH = 100
 """Recall@100 is reported of every first stage, however few of its candidates are reranked."""
@@ -74,7 +74,7 @@ class FirstStage:
     @cached_property
     def hybrid(self) -> Hybrid:
         """The search of ``fusion``."""
-        from unimoe.retrieval.hybrid import Hybrid  # torch takes seconds to import
+        from unimoe.retrieval.fusion import Hybrid  # torch takes seconds to import
 
         return Hybrid(self.fusion, self.params, self.device)
 
@@ -87,7 +87,16 @@ class FirstStage:
         """
         if self.setting.startswith("run:"):
             return Path(self.setting.removeprefix("run:").replace("{dataset}", safe_name(result_name(self.dataset))))
-        return self._official_file() if self.setting == "official" else None
+        if self.setting != "official":
+            return None
+        folder = available(self.dataset)
+        file = msmarco_files(folder).get(TOP1000) if folder is not None else None
+        if file is None:
+            raise UsageError(
+                f"{self.dataset}: evaluation.first_stage=official reads {TOP1000}, which this collection does not "
+                "have; use bm25s, or put the file beside the collection's others"
+            )
+        return file
 
     def refuse_impossible(self, collection: Collection) -> None:
         """Refuse, before any work is done, a setting that can give no candidates.
@@ -125,45 +134,41 @@ class FirstStage:
             UsageError: see ``refuse_impossible``.
             DataError: the file is malformed, does not fit the collection, or would have to be cut without being ranked.
         """
-        kept, file = self._kept, self.file
-        if file is None:
-            source, found = self._searched(whole)
-            return Candidates(source, {query_id: found[query_id] for query_id in scored.queries}, ordered=True)
-        run = self._fitting(file, self._read(file), scored)
-        source = f"official({TOP1000})" if self.setting == "official" else f"run:{file.name}@{hash_file(file)}"
-        return Candidates(source, {query_id: head(scores, kept) for query_id, scores in run.items()}, _is_ordered(run))
+        file = self.file
+        if file is not None:
+            return self._from_file(file, scored)
+        if self.setting == FUSION:
+            source = self.hybrid.name(self._kept)
+            run = self.hybrid.run(whole, self._kept, exclude_self=self.exclude_self)
+        else:
+            engine: Engine = "rank_bm25" if self.setting == "rank_bm25" else "bm25s"
+            source = first_stage_name(self.params, engine)
+            run = cached_bm25_run(whole, self._kept, self.params, engine=engine, exclude_self=self.exclude_self)
+        return Candidates(source, {query_id: run[query_id] for query_id in scored.queries}, ordered=True)
 
     @property
     def _kept(self) -> int:
         return max(self.depth, RECALL_DEPTH)
 
-    def _searched(self, whole: Collection) -> tuple[str, Run]:
-        """Return the name of a search in results, and what it found."""
-        if self.setting == FUSION:
-            found = self.hybrid.run(whole, self._kept, exclude_self=self.exclude_self)
-            return self.hybrid.name(self._kept), found
-        engine: Engine = "rank_bm25" if self.setting == "rank_bm25" else "bm25s"
-        found = cached_bm25_run(whole, self._kept, self.params, engine=engine, exclude_self=self.exclude_self)
-        return first_stage_name(self.params, engine), found
-
-    def _official_file(self) -> Path:
-        folder = available(self.dataset)
-        file = msmarco_files(folder).get(TOP1000) if folder is not None else None
-        if file is None:
-            raise UsageError(
-                f"{self.dataset}: evaluation.first_stage=official reads {TOP1000}, which this collection does not "
-                "have; use bm25s, or put the file beside the collection's others"
-            )
-        return file
-
-    def _read(self, file: Path) -> Run:
+    def _from_file(self, file: Path, scored: Collection) -> Candidates:
+        """Read the scored queries' part of a run without self-matches; refuse a run of another collection."""
         if self.setting == "official":
-            return {query_id: dict.fromkeys(ids, 0.0) for query_id, ids in read_top1000(file).items()}
-        return read_run(file)
-
-    def _fitting(self, file: Path, run: Run, scored: Collection) -> Run:
-        """Check that a run fits the scored queries; return their part of it without self-matches."""
-        _refuse_other_queries(file, run, scored)
+            source = f"official({TOP1000})"
+            run = {query_id: dict.fromkeys(ids, 0.0) for query_id, ids in read_top1000(file).items()}
+        else:
+            source, run = f"run:{file.name}@{hash_file(file)}", read_run(file)
+        where = f"{scored.name}, split {scored.split}"
+        if run.keys().isdisjoint(scored.queries):
+            raise DataError(
+                f"{file}: none of its {len(run)} queries is a query of {where}; give a run of this collection and split"
+            )
+        lacking = [query_id for query_id in scored.qrels if query_id not in run]
+        if lacking:  # no model could score above 0 there
+            more = f" nor for {len(lacking) - 1} more" if len(lacking) > 1 else ""
+            raise DataError(
+                f"{file}: no candidates for query {lacking[0]!r}{more}, judged in {where}; "
+                "give a run over all its queries"
+            )
         fitting: Run = {}
         for query_id in scored.queries:
             scores = run.get(query_id, {})
@@ -181,24 +186,6 @@ class FirstStage:
                     "or give a ranked run"
                 )
             fitting[query_id] = scores
-        return fitting
-
-
-def _refuse_other_queries(file: Path, run: Run, scored: Collection) -> None:
-    """Refuse a run that lacks a judged query: no model could score above 0 there."""
-    where = f"{scored.name}, split {scored.split}"
-    if run.keys().isdisjoint(scored.queries):
-        raise DataError(
-            f"{file}: none of its {len(run)} queries is a query of {where}; give a run of this collection and split"
-        )
-    lacking = [query_id for query_id in scored.qrels if query_id not in run]
-    if lacking:
-        more = f" nor for {len(lacking) - 1} more" if len(lacking) > 1 else ""
-        raise DataError(
-            f"{file}: no candidates for query {lacking[0]!r}{more}, judged in {where}; give a run over all its queries"
-        )
-
-
-def _is_ordered(run: Run) -> bool:
-    several = [scores for scores in run.values() if len(scores) > 1]
-    return not several or not all(map(is_unordered, several))
+        several = [scores for scores in fitting.values() if len(scores) > 1]
+        ordered = not several or not all(map(is_unordered, several))
+        return Candidates(source, {query_id: head(scores, self._kept) for query_id, scores in fitting.items()}, ordered)

@@ -1,12 +1,30 @@
-"""Fuses several rankings into one."""
+"""Fuses BM25 with an encoder's exact search, as a first stage; each of the two rankings is kept in the user's cache."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from shutil import rmtree
 
+import torch
+
+from unimoe.config import BM25Config
+from unimoe.config.dense import DenseConfig
+from unimoe.config.experiment import FUSION, FusionConfig
+from unimoe.core.console import Steps
 from unimoe.core.errors import DataError, UsageError
+from unimoe.core.io import cache_dir, hash_json
 from unimoe.core.trec import Run, head, ranked
+from unimoe.data.collection import Collection
+from unimoe.models.device import choose_device, choose_dtype, release_memory
+from unimoe.models.encoder import SentenceEncoder, load_encoder, refuse_bad_length
+from unimoe.models.encoder_files import read_encoder_files
+from unimoe.retrieval.bm25 import cached_bm25_run, cached_run, first_stage_name
+from unimoe.retrieval.dense import dense_run
 
 
 def reciprocal_rank_fusion(runs: Sequence[Mapping[str, Mapping[str, float]]], *, depth: int, k: int = 60) -> Run:
@@ -20,13 +38,6 @@ def reciprocal_rank_fusion(runs: Sequence[Mapping[str, Mapping[str, float]]], *,
         runs: at least one.
         depth: documents kept per query, at most; the runs are read whole.
         k: the larger, the less the first ranks count; at least 0.
-
-    Returns:
-        For every query of any run ``{document id: score}``, best first; empty where no run found anything.
-
-    Raises:
-        UsageError: there are no runs, ``depth`` is below 1 or ``k`` below 0.
-        DataError: a score is not finite; the message names query and document.
     """
     if not runs:
         raise UsageError("fusion needs runs to fuse; give at least one")
@@ -38,17 +49,96 @@ def reciprocal_rank_fusion(runs: Sequence[Mapping[str, Mapping[str, float]]], *,
     for query_id in dict.fromkeys(query_id for run in runs for query_id in run):
         shares: dict[str, list[float]] = {}
         for run in runs:
-            for rank, document_id in enumerate(_ranking(query_id, run.get(query_id, {})), start=1):
+            for rank, document_id in enumerate(ranked(run.get(query_id, {})), start=1):
                 shares.setdefault(document_id, []).append(1 / (k + rank))
         # fsum rounds once, so that the order of the runs cannot change the last bit.
         fused[query_id] = head({document_id: math.fsum(parts) for document_id, parts in shares.items()}, depth)
     return fused
 
 
-def _ranking(query_id: str, scores: Mapping[str, float]) -> list[str]:
-    for document_id, score in scores.items():
-        if not math.isfinite(score):
-            raise DataError(
-                f"query {query_id!r}, document {document_id!r}: the score {score} cannot be ranked; make the run again"
+@dataclass(frozen=True)
+class Hybrid:
+    """A first stage of two rankings.
+
+    Attributes:
+        config: the encoder and how the rankings are fused.
+        bm25: BM25's parameters.
+        device: where the encoder computes; None for the best device of this machine.
+    """
+
+    config: FusionConfig
+    bm25: BM25Config
+    device: torch.device | None = None
+
+    def name(self, depth: int) -> str:
+        """Return its name in results, for at least ``depth`` candidates of each query."""
+        parts = [first_stage_name(self.bm25), self._encoder, f"depth={self._depth(depth)}", f"k={self.config.k}"]
+        return f"{FUSION}({','.join(parts)})"
+
+    def run(self, collection: Collection, depth: int, *, exclude_self: bool) -> Run:
+        """Rank a collection's documents for each of its queries, and keep the first ``depth``."""
+        each = self._depth(depth)
+        words = cached_bm25_run(collection, each, self.bm25, exclude_self=exclude_self)
+        path = self._path(collection, each, exclude_self)
+        store = path.with_suffix("")  # holds the vectors until the run is whole
+        search = partial(self._search, collection, each, exclude_self, store)
+        vectors = cached_run(path, collection, self._encoder, search)
+        rmtree(store, ignore_errors=True)
+        return reciprocal_rank_fusion([words, vectors], depth=depth, k=self.config.k)
+
+    def is_cached(self, collection: Collection, depth: int, *, exclude_self: bool) -> bool:
+        """Return whether ``run`` has nothing to embed."""
+        return self._path(collection, self._depth(depth), exclude_self).exists()
+
+    def load(self) -> SentenceEncoder:
+        """Load the encoder, or say why it cannot be loaded."""
+        with _named_errors():
+            return load_encoder(self.config.encoder, *self._place)
+
+    def _depth(self, depth: int) -> int:
+        """Return how deep each ranking is searched: as deep as the fusion is cut, at least."""
+        return max(self.config.depth, depth)
+
+    @cached_property
+    def _place(self) -> tuple[torch.device, torch.dtype]:
+        device = self.device or choose_device()
+        return device, choose_dtype(device, self.config.encoder.dtype)
+
+    @cached_property
+    def _encoder(self) -> str:
+        """Name, hash and dtype of the encoder; the hash is of all that vectors depend on besides texts and dtype."""
+        config = self.config.encoder
+        with _named_errors():
+            files = read_encoder_files(config)
+            refuse_bad_length(config, files)
+        settings = [files.prefixes, files.pooling, files.max_length, files.lower_case, files.tokenizer_hash]
+        content = hash_json([files.identity, *settings, config.max_length, *files.compared])
+        return f"{files.identity.rpartition('@')[0]}@{content},{str(self._place[1]).removeprefix('torch.')}"
+
+    def _path(self, collection: Collection, depth: int, exclude_self: bool) -> Path:
+        """Return where the encoder's run is kept."""
+        data = [collection.corpus_hash, collection.queries_hash, depth, exclude_self]
+        return cache_dir("dense") / f"{hash_json([self._encoder, data])}.trec"
+
+    def _search(self, collection: Collection, depth: int, exclude_self: bool, store: Path) -> Run:
+        texts = len(collection.queries) + len(collection.corpus)
+        with Steps(1).step(f"first stage {collection.name}: {self.config.encoder.base}", texts) as step:
+            found = dense_run(
+                self.load(),
+                collection,
+                DenseConfig(depth=depth, cutoffs=[depth]),
+                store_dir=store,
+                exclude_self=exclude_self,
+                advance=step.advance,
             )
-    return ranked(scores)
+            step.outcome = f"{texts:,} texts embedded"
+        release_memory()
+        return found
+
+
+@contextmanager
+def _named_errors() -> Iterator[None]:
+    try:
+        yield
+    except (DataError, UsageError) as error:
+        raise type(error)(f"evaluation.fusion: {error}") from None

@@ -37,7 +37,7 @@ from unimoe.evaluation.reranking.shards import ShardStore
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.sharing import encode_texts, shared
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.retrieval.vector_store import encode_corpus
+from unimoe.retrieval.embeddings import encode_corpus
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -64,7 +64,7 @@ class TestValues:
             ({"q": {"d": 1}}, {"q": {"d": 1.0}, 2: {}}, "the id of a query, 2, is no text; write '2'"),
             ({"q": {"d": 1}}, {"q": {2: 1.0}}, "the id of a document, 2, is no text; write '2'"),
             ({"q": {"d": "1"}}, {"q": {"d": 1.0}}, "query 'q', document 'd': grade '1' is no number"),
-            ({"q": {"d": 1}}, {"q": {"d": None}}, "query 'q': a score is no number; give {document id: score}"),
+            ({"q": {"d": 1}}, {"q": {"d": None}}, "query 'q', document 'd': score None is no number"),
             ({"q": {"d": 1}}, {"q": ["d"]}, "query 'q': list where a run should be; give {document id: score}"),
             ({"q": ["d"]}, {}, "query 'q': list where qrels should be; give {document id: grade}"),
             ("qrels.txt", {}, "str where qrels should be; give {query id: {document id: grade}}, or read the file"),

@@ -5,7 +5,7 @@ from itertools import permutations
 
 import pytest
 
-from unimoe.core.errors import DataError, UsageError
+from unimoe.core.errors import UsageError
 from unimoe.core.trec import Run
 from unimoe.retrieval.fusion import reciprocal_rank_fusion
 
@@ -51,5 +51,3 @@ def test_wrong_use_is_refused() -> None:
         reciprocal_rank_fusion([{}], depth=0)
     with pytest.raises(UsageError, match="k=-1"):
         reciprocal_rank_fusion([{}], depth=1, k=-1)
-    with pytest.raises(DataError, match="query 'q', document 'a': the score nan"):
-        reciprocal_rank_fusion([{"q": {"a": float("nan")}}], depth=1)

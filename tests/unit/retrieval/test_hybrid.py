@@ -16,9 +16,9 @@ from unimoe.config.experiment import FusionConfig, FusionEncoder
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import cache_dir
 from unimoe.data.collection import Document, assemble
+from unimoe.retrieval.embeddings import UNIT_CHARACTERS
 from unimoe.retrieval.first_stage import FirstStage
-from unimoe.retrieval.hybrid import Hybrid
-from unimoe.retrieval.vector_store import UNIT_CHARACTERS
+from unimoe.retrieval.fusion import Hybrid
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
 
@@ -96,7 +96,7 @@ class TestCache:
         assert hybrid(folder, k=1).run(collection, 10, exclude_self=False) != first
         assert embedder.embedded == done
         (run,) = cache_dir("dense").glob("*.trec")
-        assert {path.suffix for path in run.parent.iterdir() if not path.name.startswith(".")} == {".trec", ".json"}
+        assert {path.suffix for path in run.parent.iterdir() if not path.name.startswith(".")} == {".trec"}
 
     def test_a_killed_run_goes_on_where_it_was(self, folder: Path, embedder: WordEmbedder) -> None:
         """Each document is a unit of its own."""

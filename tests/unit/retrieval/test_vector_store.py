@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import write_json
 from unimoe.data.collection import Document
-from unimoe.retrieval.vector_store import encode_corpus, read_foreign, read_store
+from unimoe.retrieval.embeddings import encode_corpus
 
 Floats = NDArray[np.float32]
 
@@ -62,7 +62,7 @@ class TestUnits:
         encoder = Encoder()
         vectors = encode(encoder, folder)
         of_text = {text: row for unit in encoder.calls for text, row in zip(unit, Encoder()(unit), strict=True)}
-        store = read_store(folder)
+        store = encode_corpus(encoder, CORPUS, folder, fingerprint="one", characters=UNIT)
         assert store.ids == sorted(CORPUS)
         assert vectors.dtype == np.float32
         assert vectors.tolist() == store.vectors.tolist()
@@ -124,7 +124,7 @@ class TestResuming:
                 raise KeyboardInterrupt
             write_json(path, value, **how)
 
-        monkeypatch.setattr("unimoe.retrieval.vector_store.write_json", killed)
+        monkeypatch.setattr("unimoe.retrieval.embeddings.write_json", killed)
         with pytest.raises(KeyboardInterrupt):
             encode(Encoder(), folder)
         monkeypatch.undo()
@@ -160,18 +160,10 @@ class TestResuming:
         assert "made from another model, corpus, or setting; all vectors are computed again" in caplog.text
         assert found.tobytes() == encode(Encoder(), folder.with_name("fresh"), **changes).tobytes()
 
-    def test_another_dimension_is_an_error_that_says_what_to_do(self, folder: Path) -> None:
-        with pytest.raises(KeyboardInterrupt):
-            encode(Encoder(4), folder)
-        with pytest.raises(DataError, match=r"vectors\.npy: holds vectors of 6 dimensions, .* makes 7; delete .*store"):
-            encode(Encoder(dimension=7), folder)
-        with pytest.raises(DataError, match="makes 7"):
-            encode(Encoder(4, dimension=7), folder)
-
 
 class TestDamage:
     @pytest.mark.parametrize("units", [4, 1000])
-    @pytest.mark.parametrize("damage", ["cut", "byte", "gone", "empty", "manifest", "pickle"])
+    @pytest.mark.parametrize("damage", ["cut", "gone", "empty", "manifest", "pickle"])
     def test_damaged_files_are_seen_and_made_anew(
         self, folder: Path, undisturbed: Floats, units: int, damage: str, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -181,48 +173,18 @@ class TestDamage:
             with pytest.raises(KeyboardInterrupt):
                 encode(Encoder(units), folder)
         file = folder / ("store.json" if damage == "manifest" else "vectors.npy")
-        content = bytearray(file.read_bytes())
-        if damage == "byte":
-            place = next(i for i in range(200, len(content)) if content[i])
-            content[place] ^= 1
-            file.write_bytes(content)
-        elif damage == "gone":
+        content = file.read_bytes()
+        if damage == "gone":
             file.unlink()
         elif damage == "pickle":
             np.save(file, np.array([{"a": 1}], dtype=object))
         else:
             file.write_bytes(b"" if damage == "empty" else content[:-30])
-        with pytest.raises(DataError, match=r"store\.json: is damaged|vectors\.npy|units are done"):
-            read_store(folder)
         with caplog.at_level(logging.WARNING):
             encoder = Encoder()
             assert encode(encoder, folder).tobytes() == undisturbed.tobytes()
         assert sum(map(len, encoder.calls)) == len(CORPUS)
         assert "all vectors are computed again" in caplog.text
-        assert read_store(folder).vectors.tobytes() == undisturbed.tobytes()
-
-    def test_unfinished_vectors_are_not_read(self, folder: Path) -> None:
-        with pytest.raises(KeyboardInterrupt):
-            encode(Encoder(4), folder)
-        with pytest.raises(DataError, match=r"4 of \d+ units are done; run again"):
-            read_store(folder)
-
-    def test_ids_of_other_vectors_are_refused(self, folder: Path) -> None:
-        encode(Encoder(), folder)
-        (folder / "ids.json").write_text(json.dumps(sorted(CORPUS)[::-1]), encoding="utf-8")
-        with pytest.raises(DataError, match=r"ids\.json: not the ids of these vectors"):
-            read_store(folder)
-
-    def test_a_folder_without_a_store(self, folder: Path) -> None:
-        with pytest.raises(DataError, match=r"store\.json: no such file"):
-            read_store(folder)
-
-    def test_rows_that_changed_places_are_seen(self, folder: Path) -> None:
-        encode(Encoder(), folder)
-        vectors = np.load(folder / "vectors.npy")
-        np.save(folder / "vectors.npy", vectors[::-1].copy())
-        with pytest.raises(DataError, match="the content has changed"):
-            read_store(folder)
 
 
 class TestErrors:
@@ -253,10 +215,6 @@ class TestErrors:
         with pytest.raises(DataError, match=f"^document 'd17': the embedding is {message}"):
             encode(Spoilt(), folder, corpus=alone, storage=storage)
 
-    def test_an_array_that_is_not_one_vector_a_text(self, folder: Path) -> None:
-        with pytest.raises(DataError, match=r"gave an array of shape \(\d+,\)"):
-            encode_corpus(lambda texts: np.ones(len(texts), np.float32), CORPUS, folder, fingerprint="one")
-
     def test_no_room_on_the_disk_is_known_at_the_start(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def full(*_: object) -> None:
             raise OSError(28, "No space left on device")
@@ -266,37 +224,3 @@ class TestErrors:
         with pytest.raises(UsageError, match=r"no room for 0.0 GB of vectors \(No space left on device\)"):
             encode(Encoder(), folder)
         assert not (folder / "vectors.npy").exists()
-
-
-class TestForeign:
-    @pytest.fixture
-    def file(self, tmp_path: Path) -> Path:
-        np.save(tmp_path / "vectors.npy", np.arange(12, dtype=np.float32).reshape(4, 3))
-        return tmp_path / "vectors.npy"
-
-    def test_given_ids_name_the_rows(self, file: Path, caplog: pytest.LogCaptureFixture) -> None:
-        store = read_foreign(file, ["a", "b", "c", "d"], ["d", "b", "a", "c"])
-        assert store.ids == ["d", "b", "a", "c"]
-        assert store.vectors[2].tolist() == [6, 7, 8]
-        assert not caplog.records
-
-    @pytest.mark.parametrize("ids", [None, ["a", "a", "b", "c"]])
-    def test_ids_that_say_nothing_are_rebuilt_by_position(
-        self, file: Path, ids: list[str] | None, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        assert read_foreign(file, ["w", "z", "y", "x"], ids).ids == ["w", "z", "y", "x"]
-        assert "rows are taken to be in the order of the corpus" in caplog.text
-
-    def test_vectors_of_another_corpus_are_refused(self, file: Path) -> None:
-        with pytest.raises(DataError, match=r"vectors\.npy: 4 vectors for 3 documents"):
-            read_foreign(file, ["a", "b", "c"])
-        with pytest.raises(DataError, match="row id 'x' is no document of the corpus"):
-            read_foreign(file, ["a", "b", "c", "d"], ["a", "b", "c", "x"])
-        with pytest.raises(DataError, match="2 row ids for 4 vectors"):
-            read_foreign(file, ["a", "b", "c", "d"], ["a", "b"])
-
-    @pytest.mark.parametrize("array", [np.ones(4, np.float32), np.ones((4, 3), np.int32)])
-    def test_what_is_no_array_of_vectors_is_refused(self, tmp_path: Path, array: NDArray[np.generic]) -> None:
-        np.save(tmp_path / "v.npy", array)
-        with pytest.raises(DataError, match=r"v\.npy: holds (float32|int32) of shape .*, no vectors"):
-            read_foreign(tmp_path / "v.npy", ["a", "b", "c", "d"])

@@ -13,7 +13,7 @@ from unimoe.analysis.gates.definitions import Gate
 from unimoe.analysis.statistics.variance import Array, Moments, groups_of, moments
 from unimoe.core.errors import DataError, did_you_mean
 from unimoe.core.grouping import gathered
-from unimoe.metrics import dataset_group, is_binary
+from unimoe.metrics import dataset_group, parse_metric
 from unimoe.results.folder import Results, Seed
 
 
@@ -130,7 +130,9 @@ def collect(results: Results, gate: Gate) -> GateScores:
         seeds=(first, second),
         paired=bool(common),
         by_dataset=dict(zip(gate.datasets, blocks, strict=True)),
-        levels=tuple(sorted({results.measured(k, arm)[0].relevance_level for k in keys if is_binary(metric)})),
+        levels=tuple(
+            sorted({results.measured(k, arm)[0].relevance_level for k in keys if parse_metric(metric).binary})
+        ),
         numbered=all(r.identity.checkpoint != "none" for k in keys for a in gate.arms for r in results.measured(k, a)),
     )
 

@@ -21,8 +21,8 @@ from unimoe.evaluation.reranking.rerank import rerank_run
 from unimoe.evaluation.reranking.shards import Candidates, ShardStore
 from unimoe.evaluation.sharing import ENCODED_CHARACTERS, shared
 from unimoe.results import safe_name
-from unimoe.retrieval.dense import UNIT_LENGTH, search, search_among
-from unimoe.retrieval.vector_store import VectorStore, encode_corpus
+from unimoe.retrieval.dense import search, search_among
+from unimoe.retrieval.embeddings import Embedded, encode_corpus
 
 if TYPE_CHECKING:
     import datasets
@@ -144,16 +144,15 @@ class DenseSearch(_SearchModel[MTEBEncoderWrapper]):
             store.ids,
             top_k,
             device=self._model.model.device,
-            longest=UNIT_LENGTH,
         )
 
-    def _embedded(self, texts: Mapping[str, Document], task: TaskMetadata, role: str, folder: Path) -> VectorStore:
+    def _embedded(self, texts: Mapping[str, Document], task: TaskMetadata, role: str, folder: Path) -> Embedded:
         """Return the vectors of queries or documents: the store's, or in memory where they are few queries."""
         model, options = self._model, self._model.options(task, role)
         ids = sorted(texts)
         if role == "query" and sum(len(text.full_text) for text in texts.values()) < ENCODED_CHARACTERS:
             plain = [texts[key].full_text for key in ids]
-            return VectorStore(ids, model.encode_named(plain, list(map(repr, ids)), task, role))
+            return Embedded(ids, model.encode_named(plain, list(map(repr, ids)), task, role))
         progress = Progress(model.advance)
         return encode_corpus(
             partial(model.model.encode, advance=progress.batch, **options),

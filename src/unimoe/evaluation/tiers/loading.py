@@ -14,7 +14,8 @@ from unimoe.data.collection import Collection
 from unimoe.data.collection_card import COLLECTION_FILE
 from unimoe.data.source import UnavailableError
 from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset
-from unimoe.metrics import DEFAULT_METRICS, level_note
+from unimoe.metrics import DEFAULT_METRICS
+from unimoe.metrics.scoring import level_note
 
 
 class Failures:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from unimoe.core.errors import UsageError
 from unimoe.core.grouping import gathered
-from unimoe.metrics import computable_metrics
+from unimoe.metrics.scoring import computable_metrics
 from unimoe.results import EvalResult, Identity, Provenance, Task, by_query_id
 from unimoe.results.folder import Details, Results, Seed
 from unimoe.results.repeats import IdPairs

@@ -9,7 +9,8 @@ from pathlib import Path
 from unimoe.core.errors import DataError
 from unimoe.core.trec import Qrels, Run, head, is_unordered, read_qrels, read_run
 from unimoe.data.collection_card import describe_qrels
-from unimoe.metrics import DEFAULT_METRICS, computable_metrics, level_note, score_run
+from unimoe.metrics import DEFAULT_METRICS, score_run
+from unimoe.metrics.scoring import computable_metrics, level_note
 from unimoe.results.runs.scoring import refuse_depth, refuse_nothing_in_common
 
 

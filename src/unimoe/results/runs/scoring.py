@@ -13,7 +13,8 @@ from unimoe.core.errors import DataError, UsageError, did_you_mean, first_few
 from unimoe.core.grouping import gathered
 from unimoe.core.io import HASH_LENGTH
 from unimoe.core.trec import Qrels, Run, head, is_unordered, ranked, read_run
-from unimoe.metrics import canonical_metric, level_note, lowest_relevant, metric_cutoff, plain_run, score_run
+from unimoe.metrics import canonical_metric, parse_metric, plain_run, score_run
+from unimoe.metrics.scoring import level_note
 from unimoe.results.details import QueryDetail
 from unimoe.results.repeats import IdPairs, repeats
 from unimoe.results.runs.selection import Judgments, RunSource, refuse_empty
@@ -104,7 +105,8 @@ def score_source(source: RunSource, scoring: Scoring) -> ScoredRun:
         run = {query_id: head(scores, scoring.depth) for query_id, scores in run.items()}
     order = {query_id: ranked(scores) for query_id, scores in run.items()}
     scores = score_run(qrels, run, scoring.every, judged.level)
-    lowest = lowest_relevant(scoring.main, judged.level)
+    main = parse_metric(scoring.main)
+    lowest = main.level or (judged.level if main.binary else 1)
     return ScoredRun(
         source=source,
         depth=max(len(order.get(query_id, ())) for query_id in qrels),
@@ -166,7 +168,7 @@ def warnings_of(runs: Sequence[ScoredRun], scoring: Scoring) -> Iterator[str]:
             yield f"{run.name}: queries with one score for all documents, which only their ids order: {which}"
     deepest = max(run.depth for run in runs)
     for metric in scoring.metrics:
-        if deepest < (metric_cutoff(metric) or 0):
+        if deepest < (parse_metric(metric).cutoff or 0):
             yield f"{judged.dataset}: {metric} is computed on rankings that end at depth {deepest:,}"
     hidden = hidden_metrics(runs, scoring)
     for why, metrics in gathered((why, metric) for metric, why in hidden.items()).items():
@@ -222,7 +224,7 @@ def _digest(run: Run, order: Mapping[str, Sequence[str]]) -> str:
 
 def _uneven(runs: Sequence[ScoredRun], metric: str) -> bool:
     """Return whether a metric sees more of one run than of another because their rankings end at different depths."""
-    depths, cutoff = {run.depth for run in runs}, metric_cutoff(metric)
+    depths, cutoff = {run.depth for run in runs}, parse_metric(metric).cutoff
     return len(depths) > 1 and (cutoff is None or cutoff > min(depths))
 
 
@@ -230,7 +232,7 @@ def _why_hidden(runs: Sequence[ScoredRun], metric: str) -> str:
     if _uneven(runs, metric):
         return "the runs end at different depths"
     deepest = max(run.depth for run in runs)
-    return f"the runs end at depth {deepest:,}" if deepest < (metric_cutoff(metric) or 0) else ""
+    return f"the runs end at depth {deepest:,}" if deepest < (parse_metric(metric).cutoff or 0) else ""
 
 
 def _duplicates(runs: Sequence[ScoredRun], allow: Collection[str]) -> str | None:

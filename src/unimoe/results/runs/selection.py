@@ -16,7 +16,7 @@ from unimoe.core.io import hash_file, hash_json
 from unimoe.core.limits import name_problem, shortened
 from unimoe.core.trec import Qrels, Run, read_qrels, text_lines
 from unimoe.data.collection_card import describe_qrels
-from unimoe.metrics import checked_level, whole_grades
+from unimoe.metrics.scoring import checked_level, whole_grades
 
 RunContent: TypeAlias = Path | Mapping[str, Mapping[str, float]]
 QrelsContent: TypeAlias = Path | Mapping[str, Mapping[str, int]]

@@ -19,7 +19,7 @@ from unimoe.evaluation.spec import EvaluationSpec, Outcome, model_hashes
 from unimoe.evaluation.store import ResultStore
 from unimoe.metrics import Scores
 from unimoe.results import EvalResult, Identity, Task, TrainingBudget
-from unimoe.retrieval.dense import UNIT_LENGTH, search
+from unimoe.retrieval.dense import search
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, Floats, Rows
 from unimoe.studies.translator.models.interface import Numbers, Translator
 from unimoe.studies.translator.models.ranking import image_ranks, rank_metrics, rank_values
@@ -119,9 +119,7 @@ def evaluate_crossmodal(
         start = time.perf_counter()
         captions, images = translated_pairs(translator, pairs, spec.dataset)
         ranks = image_ranks(captions, images, pairs.image_of, image_ids=pairs.image_ids, device=device)
-        run = search(
-            captions, pairs.caption_ids, images, pairs.image_ids, RUN_DEPTH, device=device, longest=UNIT_LENGTH
-        )
+        run = search(captions, pairs.caption_ids, images, pairs.image_ids, RUN_DEPTH, device=device)
         rows = np.asarray(pairs.image_of).tolist()
         return Outcome(
             main_metric=MAIN_METRIC,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from unimoe.core.errors import InputError
-from unimoe.metrics.names import Metric, OtherMetric, TrecEvalMetric, parse_metric
+from unimoe.metrics.names import Metric, parse_metric
 from unimoe.metrics.scoring import score_run
 
 
@@ -188,10 +188,10 @@ class ListMeasure:
 
 def _formula_of(metric: Metric) -> tuple[Formula | None, int]:
     """Return the formula of a measure, None where there is none, and the lowest relevant label."""
-    if isinstance(metric, TrecEvalMetric):
+    if metric.family:
         return _FORMULAS[metric.family], metric.level or 1
     # A measure of ir_measures is one of ours where nothing but cutoff and level is given.
-    if isinstance(metric, OtherMetric) and metric.measure.params.keys() <= {"cutoff", "rel"}:
+    if metric.measure is not None and metric.measure.params.keys() <= {"cutoff", "rel"}:
         return _FORMULAS.get(metric.measure.NAME or ""), metric.measure.params.get("rel", 1)
     return None, 1
 

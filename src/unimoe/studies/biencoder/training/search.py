@@ -9,9 +9,9 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import Strict, read_json, write_json
 from unimoe.core.trec import Run, ranked
 from unimoe.data.collection import Collection
-from unimoe.metrics import metric_cutoff, score_run
+from unimoe.metrics import parse_metric, score_run
 from unimoe.retrieval.bm25 import cached_bm25_run
-from unimoe.retrieval.dense import UNIT_LENGTH, search
+from unimoe.retrieval.dense import search
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.training.pairs import TrainingPairs
 from unimoe.studies.biencoder.training.sources import Source
@@ -21,7 +21,7 @@ _DEPTH = 100
 
 def dev_score(source: Source, dev: Collection, metric: str) -> float:
     """Return the mean of a metric on dev, with the search and the measures of evaluation."""
-    run = found_by(source, dev.queries, dev, max(_DEPTH, metric_cutoff(metric) or 0))
+    run = found_by(source, dev.queries, dev, max(_DEPTH, parse_metric(metric).cutoff or 0))
     return score_run(dev.qrels, run, [metric], dev.relevance_level).aggregate[metric]
 
 
@@ -35,7 +35,6 @@ def found_by(source: Source, queries: dict[str, str], collection: Collection, de
         source.all_vectors("document", documents),
         ids,
         depth,
-        longest=UNIT_LENGTH,
     )
 
 
