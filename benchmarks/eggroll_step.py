@@ -9,7 +9,6 @@ and the weight's update; pools and ideal DCGs are prepared beforehand for all.
 naive   one perturbed weight after the other, projections, scores, topk
 seed    the original: the closed form as three products with the documents' vectors, topk, argsort for shaping
 floor   documents times all directions' factors: one matrix product by torch, into memory that exists already
-product the same by the library that ``matmul_nt`` takes: on AMD's processors with AVX-512 oneDNN, twice as fast
 
 The JSON's numbers are for one thread, in processor time: with two threads, or in wall-clock time, other processes of a
 small machine decide. Several threads are timed by the clock. Memory is what torch allocates from the first step on
@@ -30,7 +29,6 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from unimoe.models.device import describe_device
-from unimoe.models.matmul import matmul_nt
 from unimoe.studies.heads.eggroll.ndcg import PoolMetric, ideal_dcg
 from unimoe.studies.heads.eggroll.noise import directions, product_directions
 from unimoe.studies.heads.eggroll.perturbations import Perturbations
@@ -130,12 +128,11 @@ def seed(problem: Problem) -> None:
 
 
 def floors(problem: Problem) -> dict[str, Step]:
-    """The matrix product alone, torch's and ours."""
+    """The matrix product alone."""
     factors = torch.randn(2 * DIRECTIONS, WIDTH)
     rows, out = problem.pools.documents.flatten(0, 1), torch.empty(QUERIES * SIZE, 2 * DIRECTIONS)
     return {
         "floor": lambda: torch.mm(rows, factors.T, out=out),
-        "product": lambda: matmul_nt(rows, factors, out=out),
     }
 
 
@@ -182,7 +179,6 @@ def compare(problem: Problem) -> dict[str, float]:
         "vs_naive": round(ratio(slow, "naive", "ours"), 1),
         "vs_seed": round(ratio(taken, "seed", "ours"), 2),
         "vs_floor": round(ratio(taken, "ours", "floor"), 2),
-        "vs_own_product": round(ratio(taken, "ours", "product"), 2),
         "grid_directions_per_ms_vs_independent": round(ratio(wide, "same count", "products"), 2),
     }
 

@@ -28,7 +28,6 @@ from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.device import choose_device, choose_dtype, describe_device
 from unimoe.models.embedder import Vectors
 from unimoe.models.encoder import load_encoder
-from unimoe.models.matmul import quicken
 
 SEED, WARM_UP = 0, 8
 SHAPES, LAYERS, ROWS = (*[(384, 384)] * 4, (384, 1536), (1536, 384)), 6, 2048
@@ -70,8 +69,6 @@ def sentence_transformers(device: torch.device, dtype: torch.dtype) -> Encode:
 def product_seconds(tokens: int, device: torch.device, dtype: torch.dtype) -> float:
     """Seconds that the linear layers of the model take over so many tokens, when nothing else is computed."""
     layers = [nn.Linear(*shape, device=device, dtype=dtype) for shape in SHAPES]
-    for layer in layers:
-        quicken(layer)
     inputs = {width: torch.ones(ROWS, width, device=device, dtype=dtype) for width in (384, 1536)}
 
     def once() -> None:

@@ -55,16 +55,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(params=["MKL", "oneDNN"])
-def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Float32 products by each of the libraries that torch has for them, whichever suits this processor."""
-    from unimoe.models import matmul
-
-    monkeypatch.setattr(matmul, "_onednn_is_faster", lambda: request.param == "oneDNN")
-    name: str = request.param
-    return name
-
-
 @pytest.fixture(scope="session", autouse=True)
 def no_network() -> Iterator[None]:
     """Refuse connections that would leave this machine: the default suite needs no network."""

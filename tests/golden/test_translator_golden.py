@@ -95,7 +95,6 @@ def inverse_root(vectors: Doubles) -> Doubles:
     return inverse
 
 
-@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("block", [1, 7, 64, 1000])
 def test_ranks_are_trec_evals_ties_included(block: int) -> None:
     """Many images are copies, and many coordinates are whole numbers, so that scores tie within and across blocks."""

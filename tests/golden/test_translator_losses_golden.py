@@ -48,7 +48,6 @@ def test_several_positives_are_supcon(sides: Sides, temperature: float) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.usefixtures("library")
 def test_float32_agrees_with_float64(sides: Sides) -> None:
     anchors, anchor_ids, candidates, candidate_ids = sides
     singles = [side.detach().float().requires_grad_() for side in (anchors, candidates)]

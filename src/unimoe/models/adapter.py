@@ -26,8 +26,6 @@ def add_lora(base: BaseModel, config: LoraConfig, seed: int) -> Any:
     """
     import peft
 
-    from unimoe.models.quick_lora import quicken_lora  # imports PEFT, which takes seconds
-
     first_layer = config.first_of(base.layers)
     _refuse_unknown_modules(base, config)
     torch.manual_seed(seed)
@@ -44,7 +42,6 @@ def add_lora(base: BaseModel, config: LoraConfig, seed: int) -> Any:
             model = peft.get_peft_model(base.model, settings, autocast_adapter_dtype=False)
     except ValueError as error:
         raise UsageError(f"lora.target_modules: {first_line(error)}") from None
-    quicken_lora(model)
     return model
 
 
@@ -57,8 +54,6 @@ def load_lora(base: BaseModel, folder: Path) -> Any:
     import peft
     from safetensors import SafetensorError
 
-    from unimoe.models.quick_lora import quicken_lora
-
     try:
         with quiet_loading():
             model = peft.PeftModel.from_pretrained(base.model, str(folder), autocast_adapter_dtype=False).eval()
@@ -69,7 +64,6 @@ def load_lora(base: BaseModel, folder: Path) -> Any:
         raise DataError(f"{folder}: the adapter does not fit {base.identity} ({first_line(error)})") from None
     if unmatched:  # PEFT replaces missing weights by new ones, and drops unknown ones
         raise DataError(f"{folder}: the adapter does not fit {base.identity} ({min(unmatched)} is on one side only)")
-    quicken_lora(model)
     return model
 
 

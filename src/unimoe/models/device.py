@@ -10,19 +10,15 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import Literal, TypeVar, get_args
+from typing import Literal, get_args
 
 import torch
-from torch import nn
 
 from unimoe.config.base import Dtype
 from unimoe.core.errors import UsageError
-from unimoe.models.matmul import matmul_nt, quicken
 from unimoe.results.provenance import processor_name
 
 DeviceName = Literal["cpu", "cuda", "mps"]
-
-Model = TypeVar("Model", bound=nn.Module)
 
 _WORTH_IT = 1.3
 """Speed-up from which bfloat16 is worth its lost digits. CPUs with bfloat16 units show 1.7 and more, at least 1.5 while
@@ -32,12 +28,6 @@ _PROBE_SHAPE = (2048, 576, 1536)
 """Rows, inputs and outputs: a projection of a small language model over a batch of short texts."""
 
 _PROBE_SECONDS = 0.5
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_KEPT_TENSOR = 2**25
-"""Bytes of the largest tensor whose memory is kept: the most that glibc allows."""
-_KEPT_MEMORY = 2**29
-"""Bytes of free memory at the end of the heap from which it goes back to the system."""
 
 
 def choose_device(name: str | None = None) -> torch.device:
@@ -96,27 +86,6 @@ def probe_speed(device: str) -> dict[str, float]:
     return {name: 2 * math.prod(_PROBE_SHAPE) / statistics.median(seconds) for name, seconds in taken.items()}
 
 
-def ready_to_score(model: Model, device: torch.device) -> Model:
-    """Return a model on its device in eval mode without gradients, with the faster products and kept memory."""
-    model.requires_grad_(False).eval().to(device)
-    quicken(model)
-    keep_freed_memory(device)
-    return model
-
-
-@cache
-def keep_freed_memory(device: torch.device) -> None:
-    """Let the C library keep a CPU's freed tensors for the next ones, until ``release_memory``.
-
-    By default it returns them to the system, which hands every new one out page by page: in bfloat16 a layer of a small
-    model takes up to twice as long.
-    """
-    if device.type == "cpu" and platform.libc_ver()[0] == "glibc":
-        library = ctypes.CDLL("libc.so.6")
-        library.mallopt(_M_MMAP_THRESHOLD, _KEPT_TENSOR)
-        library.mallopt(_M_TRIM_THRESHOLD, _KEPT_MEMORY)
-
-
 def release_memory() -> None:
     """Return freed memory to the system.
 
@@ -152,7 +121,7 @@ def _product(device: torch.device, dtype: torch.dtype) -> Callable[[], None]:
 
     def once() -> None:
         with torch.inference_mode():
-            matmul_nt(x, weight)
+            x @ weight.T
         synchronize(device)
 
     once()

@@ -15,11 +15,9 @@ from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.core.limits import shortened
 from unimoe.models.batching import default_token_budget, to_device
-from unimoe.models.device import keep_freed_memory
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.encoder_files import EncoderFiles, Pooling, read_encoder_files, read_settings
 from unimoe.models.encoder_forward import EncoderForward, text_positions
-from unimoe.models.matmul import quicken
 from unimoe.models.memory import FittingBatches
 from unimoe.models.pipeline import Gathered
 from unimoe.models.prompts import well_formed
@@ -51,7 +49,6 @@ def load_encoder(config: EncoderConfig, device: torch.device, dtype: torch.dtype
     files = read_encoder_files(config)
     tokenizer, model = load_transformer(config, files, dtype)
     heads = [normalize if folder is None else dense(folder, device) for folder in files.after]
-    keep_freed_memory(device)
     try:
         return SentenceEncoder(config, files, tokenizer, model.to(device), heads)
     except (RuntimeError, IndexError) as error:  # torch's, of matrices whose shapes do not match
@@ -243,7 +240,6 @@ def load_transformer(config: EncoderConfig, files: EncoderFiles, dtype: torch.dt
         )
     if files.lower_case:
         _lower_case(tokenizer)
-    quicken(model)
     return tokenizer, model.requires_grad_(False).eval()
 
 

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from unimoe.core.errors import DataError, InputError
 from unimoe.core.io import hash_json
-from unimoe.models.device import ready_to_score
 from unimoe.models.memory import FittingBatches
 from unimoe.models.pair_model import TextPair
 from unimoe.models.quiet import first_line, quiet_loading
@@ -76,7 +75,7 @@ def load_cross_encoder(
     own = model.max_seq_length
     if max_length is not None and (own is None or own > max_length):
         model.max_seq_length = max_length
-    return ready_to_score(model, device)
+    return model.requires_grad_(False).eval().to(device)
 
 
 def refuse_no_cross_encoder(folder: Path) -> None:

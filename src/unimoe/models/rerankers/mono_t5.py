@@ -13,7 +13,6 @@ from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
 from unimoe.models.batching import default_token_budget, pad_ids
-from unimoe.models.device import ready_to_score
 from unimoe.models.memory import FittingBatches
 from unimoe.models.pair_model import QueryFirstIds, TextPair
 from unimoe.models.prompts import well_formed, yes_no_ids
@@ -63,7 +62,7 @@ def load_mono_t5(
     answers = yes_no_ids(tokenizer, *prompt.answers(_TRUE, _FALSE))
     model.set_output_embeddings(AnswerHead(model.get_output_embeddings(), answers))
     return MonoT5(
-        ready_to_score(model, device),
+        model.requires_grad_(False).eval().to(device),
         PairsOfT5(tokenizer, max_length, tokenize_end(tokenizer)),
         identity,
         mono_t5_prompt(folder, prompt, max_length),

@@ -13,7 +13,6 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
 from unimoe.models.base import attention_for
 from unimoe.models.batched import BatchedDecoder
-from unimoe.models.device import ready_to_score
 from unimoe.models.encoder_files import read_settings
 from unimoe.models.model_settings import refuse_dependent_states
 from unimoe.models.pair_model import QueryFirstIds, TextPair
@@ -73,7 +72,7 @@ def load_score_head(
     if model.config.num_labels != 1:
         raise DataError(f"{folder}: a model of {model.config.num_labels} labels; ranking needs one score per pair")
     refuse_dependent_states(model.config, max_length)
-    ready_to_score(model, device).set_attn_implementation(attention_for(device, max_length))
+    model.requires_grad_(False).eval().to(device).set_attn_implementation(attention_for(device, max_length))
     pairs = LlamaPairs(tokenizer, max_length, _end(tokenizer))
     return ScoreHead(model, pairs, identity, score_head_prompt(folder, max_length))
 

@@ -14,7 +14,6 @@ import torch
 from unimoe.config.encoder import BUNDLED_ENCODER
 from unimoe.core.errors import DataError
 from unimoe.models.bundled import bundled_encoder_folder, folder_named
-from unimoe.models.matmul import quicken
 from unimoe.models.quiet import first_line, quiet_loading
 from unimoe.models.rerankers.files import architecture, find_model, label_count, transformer_folder, weights_hash
 from unimoe.studies.cross_encoder.config import CrossEncoderModelConfig
@@ -88,7 +87,6 @@ def new_cross_encoder(
         ) from None
     model.model_card_data.base_model = None if config.base.startswith("bundled:") else config.base
     _freeze(model, config.frozen_layers)
-    quicken(model)
     return model
 
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from unimoe.core.errors import DataError
-from unimoe.models.matmul import matmul_nt, takes_onednn
 from unimoe.studies.heads.eggroll.perturbations import Perturbations
 
 Terms = list[Tensor]
@@ -184,7 +183,7 @@ class Products:
             found = _multiply("products", rows, self._matrix, buffer)
             x, projected = found[:, :split], found[:, split:]
         else:
-            x, projected = self._in_gemm_dtype(rows, self._inputs, buffer), matmul_nt(rows, self._weight)
+            x, projected = self._in_gemm_dtype(rows, self._inputs, buffer), rows @ self._weight.T
         y = _multiply("y", projected, self._outputs, buffer)
         grouped = projected.view(*documents.shape[:2], -1)
         squared = grouped.square().sum(dim=-1) if self._lengths else None
@@ -222,9 +221,8 @@ def _with_own_query(documents: Tensor, queries: Tensor) -> Tensor:
 
 
 def _multiply(name: str, rows: Tensor, columns: Tensor, buffer: Buffer) -> Tensor:
-    """``rows @ columns.T``, in the buffer of this name where the product can be written there."""
-    shape = (len(rows), len(columns))
-    return matmul_nt(rows, columns, out=None if takes_onednn(rows, columns) else buffer(name, shape, rows))
+    """``rows @ columns.T``, in the buffer of this name."""
+    return torch.mm(rows, columns.T, out=buffer(name, (len(rows), len(columns)), rows))
 
 
 def masked(scores: Tensor, valid: Tensor | None) -> Tensor:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unimoe.core.errors import DataError, InputError
-from unimoe.models.matmul import matmul_nt
 from unimoe.studies.translator.data.caption_pairs import Floats, Rows
 
 _CUTOFFS = (1, 5, 10)
@@ -69,7 +68,7 @@ def image_ranks(
         on_device = torch.from_numpy(queries).to(device)
         better = torch.zeros(len(queries), dtype=torch.int64, device=device)
         for columns in _slices(len(gallery), block):
-            scores = matmul_nt(on_device, images[columns])
+            scores = on_device @ images[columns].T
             above = scores > high
             better += above.sum(1)
             close = ((scores >= low) ^ above).nonzero().cpu()

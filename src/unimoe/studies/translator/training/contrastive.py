@@ -21,8 +21,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unimoe.models.matmul import matmul_nt
-
 _CELLS = 32_000_000
 """Scores held at once: 128 MB."""
 
@@ -180,7 +178,7 @@ class _Block:
         self._anchors, self._candidates, self._rows, self._columns = anchors, candidates, rows, columns
         self._extra = extra
         sharp = anchors / temperature
-        scores = matmul_nt(sharp, candidates)
+        scores = sharp @ candidates.T
         own = scores[rows, columns]
         if negatives.hardest:
             _keep_hardest(scores, rows, columns, negatives)
@@ -229,7 +227,7 @@ class _Block:
 
     def of_anchors(self, divisor: float) -> Tensor:
         """Return the gradient of the sum of losses over ``divisor`` with respect to the anchors, ``(b, D)``."""
-        found = matmul_nt(self._weights, self._candidates.T).mul_(self._scale[:, None])
+        found = (self._weights @ self._candidates).mul_(self._scale[:, None])
         found.index_add_(0, self._rows, self._own[:, None] * self._candidates[self._columns])
         if self._further is not None and self._extra is not None:
             found += torch.einsum("bk,bkd->bd", self._further, self._extra.vectors)
@@ -238,7 +236,7 @@ class _Block:
     def of_candidates(self, divisor: float) -> Tensor:
         """Return the gradient with respect to the candidates, ``(M, D)``; see ``of_anchors``."""
         scaled = self._anchors * self._scale[:, None]
-        found = matmul_nt(scaled.T, self._weights.T).T  # this way round nobody copies the weights
+        found = (scaled.T @ self._weights).T  # this way round nobody copies the weights
         found.index_add_(0, self._columns, self._own[:, None] * self._anchors[self._rows])
         return found.div_(divisor)
 

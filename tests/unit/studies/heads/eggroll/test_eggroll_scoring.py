@@ -149,7 +149,6 @@ def test_a_vector_of_length_zero_has_cosine_zero() -> None:
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 @pytest.mark.parametrize("queries_at_once", [0, 2, 16])
-@pytest.mark.usefixtures("library")
 def test_float32_agrees_with_float64(
     similarity: Similarity, queries_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
