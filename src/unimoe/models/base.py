@@ -14,6 +14,7 @@ from unimoe.config import ModelConfig
 from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.core.io import hash_file, hash_json, hash_parts
 from unimoe.models.bundled import BUNDLED_ID, BUNDLED_LAYERS, bundled_weights_hash, folder_named, prepared_bundled_model
+from unimoe.models.device import keep_freed_memory
 from unimoe.models.quiet import first_line, load_pretrained, quiet_loading
 
 _SHORT = 192
@@ -58,6 +59,8 @@ def load_base(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> 
     model, tokenizer = _load(config, source, dtype)
     if decoder_layers(decoder_of(model)) is None:
         raise DataError(f"{config.base}: a {type(model).__name__} has no decoder layers at model.layers; use another")
+    if device.type == "cpu":
+        keep_freed_memory()
     model.requires_grad_(False).eval().to(device).set_attn_implementation(attention_for(device, config.max_length))
     return BaseModel(model, tokenizer, identity or _identity(config, config.base, _hub_hash(config, model)))
 

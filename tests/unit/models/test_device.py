@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import platform
+import resource
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -90,3 +94,22 @@ class TestDtype:
         assert set(speeds) == {"float32", "bfloat16"}
         assert all(speed > 0 for speed in speeds.values())
         assert probe_speed("cpu") is speeds
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these settings")
+def test_the_pages_of_freed_tensors_are_kept() -> None:
+    code = """
+import resource, torch
+from unimoe.models.device import keep_freed_memory
+keep_freed_memory()
+for round in range(2):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        layer = [torch.zeros(2**21) for _ in range(8)]
+        del layer
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(faults)
+"""
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    pages = 20 * 8 * 2**23 / resource.getpagesize()  # 8 MiB each
+    assert int(run.stdout) < pages / 100
