@@ -89,7 +89,7 @@ def probe_speed(device: str) -> dict[str, float]:
 def keep_freed_memory() -> None:
     """Let the C library keep freed tensors for the next ones, until ``release_memory``.
 
-    By default glibc hands every new one out page by page: in bfloat16, on a CPU with AMX, a layer of a small model takes
+    By default glibc hands every new one out page by page: in bfloat16, with AMX, a layer of a small model takes
     1.3 to 1.8 times as long.
     """
     if platform.libc_ver()[0] == "glibc":
