@@ -32,7 +32,7 @@ class LastTokensLayer(nn.Module):
     def __init__(self, layer: Any) -> None:
         super().__init__()
         self.layer = layer
-        self.attention_type = getattr(layer, "attention_type", None)  # the first releases of transformers 5 read it here
+        self.attention_type = getattr(layer, "attention_type", None)  # transformers 5.0 reads it here
 
     def forward(self, hidden_states: Tensor, *, tree: PackedTree, **options: Any) -> Tensor:
         """Return ``(1, N, H)`` from the states ``(1, T, H)`` of the packed row."""
