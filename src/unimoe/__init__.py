@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from unimoe.core.trec import read_qrels, read_run
     from unimoe.evaluation.reranking_eval import evaluate_beir
     from unimoe.metrics import score_run
-    from unimoe.results.runs.one_file import score_run_file
+    from unimoe.results.runs.scoring import score_run_file
 
 __all__ = [
     "bm25_candidates",
@@ -48,7 +48,7 @@ _DEFINED_IN = {
     "read_qrels": "core.trec",
     "read_run": "core.trec",
     "score_run": "metrics",
-    "score_run_file": "results.runs.one_file",
+    "score_run_file": "results.runs.scoring",
     "tir": "api",
 }
 

@@ -15,7 +15,7 @@ import pytrec_eval
 from unimoe.core.errors import DataError
 from unimoe.core.trec import Qrels, Run, read_qrels, read_run
 from unimoe.metrics import canonical_metric, score_run
-from unimoe.results.runs.one_file import score_run_file
+from unimoe.results.runs.scoring import score_run_file
 
 needs_perl = pytest.mark.skipif(shutil.which("perl") is None, reason="gdeval is a Perl script")
 

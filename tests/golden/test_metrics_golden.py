@@ -15,7 +15,7 @@ from unimoe.config import BM25Config
 from unimoe.core.trec import Qrels, Run, write_qrels, write_run
 from unimoe.data.sources.beir_layout import read_beir
 from unimoe.metrics import score_run
-from unimoe.results.runs.one_file import score_run_file
+from unimoe.results.runs.scoring import score_run_file
 from unimoe.retrieval.bm25 import bm25_run
 
 # Ranking:   d3 (grade 0), d1 (grade 3), d5 (not judged), d4 (grade 1); d2 (grade 2) was not found.

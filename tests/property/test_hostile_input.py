@@ -27,7 +27,7 @@ from unimoe.data.sources.beir_layout import read_beir
 from unimoe.metrics import canonical_metric
 from unimoe.results import read_result, result_path, write_result
 from unimoe.results.logs import read_conflict_logs, read_logs
-from unimoe.results.runs.one_file import score_run_file
+from unimoe.results.runs.scoring import score_run_file
 from unimoe.studies.translator.data.caption_npz import load_pairs
 
 YAML_PIECES = [

@@ -15,7 +15,7 @@ from unimoe.core.console import stderr, stdout
 from unimoe.core.errors import first_few
 
 if TYPE_CHECKING:
-    from unimoe.results.runs.one_file import RunScores
+    from unimoe.results.runs.scoring import RunScores
 
 
 def evaluate_run(
@@ -42,7 +42,7 @@ def evaluate_run(
     rank by score, equal scores by document id, descending; the ranks in the file are not used.
     """
     from unimoe.metrics import DEFAULT_METRICS
-    from unimoe.results.runs.one_file import score_run_file
+    from unimoe.results.runs.scoring import score_run_file
 
     scores = score_run_file(run, qrels, metric or DEFAULT_METRICS, depth, relevance_level)
     _print_scores(scores, per_query=per_query, as_json=as_json)

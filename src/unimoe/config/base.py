@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -19,29 +20,31 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=LONGEST_NAME)]
 
 
+def _checked(check: Callable[[str], str]) -> AfterValidator:
+    """Return a check of a setting whose ``UsageError`` becomes one of the config, with the key's path."""
+
+    def checked(text: str) -> str:
+        try:
+            return check(text)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+
+    return AfterValidator(checked)
+
+
 def _metric_name(text: str) -> str:
     from unimoe.metrics import canonical_metric  # a config without metrics loads no measure
 
-    try:
-        return canonical_metric(text)
-    except UsageError as error:
-        raise ValueError(str(error)) from None
+    return canonical_metric(text)
 
 
-MetricName = Annotated[str, AfterValidator(_metric_name)]
+MetricName = Annotated[str, _checked(_metric_name)]
 """A metric in any spelling, held by the name that results hold it under."""
 
 
 def registered(registry: Registry[Any]) -> AfterValidator:
     """Return a check that a name is one of a registry; it fills the registry when a config is checked, not before."""
-
-    def check(name: str) -> str:
-        try:
-            return registry.checked(name)
-        except UsageError as error:
-            raise ValueError(str(error)) from None
-
-    return AfterValidator(check)
+    return _checked(registry.checked)
 
 
 class Section(BaseModel):

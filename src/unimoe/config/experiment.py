@@ -265,27 +265,19 @@ class Experiment(Section):
     caveats: list[str] = Field(default=[])
 
     @model_validator(mode="after")
-    def _systems_are_no_arms(self) -> Experiment:
+    def _names_and_seeds_differ(self) -> Experiment:
         for name in self.evaluation.systems:
             if name in self.arms or name in _BASELINES or name.startswith(_ROLES):
                 raise ValueError(
                     f"evaluation.systems.{name}: this is the name of an arm or a baseline; choose one that is neither, "
                     f"and does not begin with {', '.join(_ROLES)}"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _seeds_differ(self) -> Experiment:
         if len(set(self.seeds)) != len(self.seeds):
             raise ValueError("seeds: a seed is listed twice")
         return self
 
     def arm(self, name: str) -> ArmConfig:
-        """Return the arm called ``name``.
-
-        Raises:
-            UsageError: no such arm; the message names the closest.
-        """
+        """Return the arm called ``name``; a UsageError, which names the closest, where there is none."""
         if name not in self.arms:
             raise UsageError(
                 f"unknown arm {name!r}{did_you_mean(name, self.arms)}; this config has {', '.join(self.arms)}"

@@ -52,11 +52,7 @@ def parse_experiment(raw: Any, source: str) -> Experiment:
 
 
 def parse_config(kind: type[C], raw: Any, source: str) -> C:
-    """Validate a config given as plain data; ``source`` names it in errors.
-
-    Raises:
-        UsageError: a key unknown, a value of the wrong type or impossible.
-    """
+    """Validate a config given as plain data; ``source`` names it in errors, which are those of ``load_config``."""
     try:
         return kind.model_validate(raw)
     except ValidationError as error:
@@ -84,11 +80,7 @@ def config_root() -> Path:
 
 
 def read_yaml(path: Path) -> Any:
-    """Read a YAML file.
-
-    Raises:
-        UsageError: the file cannot be read or is not YAML; names file and line.
-    """
+    """Read a YAML file; a UsageError, which names file and line, where it cannot be read or is not YAML."""
     try:
         with path.open(encoding="utf-8-sig") as file:
             text = file.read(MOST_CHARACTERS + 1)
@@ -159,11 +151,10 @@ _SELF_EVIDENT = {"missing", "too_short", "string_too_short", "invalid_key", "val
 def explain(error: Any, known_keys: Callable[[Sequence[Any]], list[str]]) -> str:
     """Return one line about a mistake: the key's path, what is wrong and what to write.
 
-    Args:
-        error: one of pydantic's ``ValidationError.errors()``.
-        known_keys: returns the keys of the section at a path.
+    ``error`` is one of pydantic's ``ValidationError.errors()``; ``known_keys`` returns the keys of a section's path.
     """
-    path, kind = _key_path(error["loc"]), error["type"]
+    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"] if part != "[key]"]
+    path, kind = "".join(parts).removeprefix("."), error["type"]  # arms.joint_r8.task, seeds[0]
     if kind == "extra_forbidden":
         known = known_keys(error["loc"][:-1])
         return f"{path}: unknown key{did_you_mean(str(error['loc'][-1]), known)}; known here: {', '.join(known)}"
@@ -173,12 +164,6 @@ def explain(error: Any, known_keys: Callable[[Sequence[Any]], list[str]]) -> str
     message = mend.format(**error.get("ctx", {})) if mend else error["msg"].removeprefix("Value error, ")
     shown = "" if kind in _SELF_EVIDENT else f" (it is {_shown(error['input'])})"
     return f"{path}: {message}{shown}" if path else f"{message}{shown}"
-
-
-def _key_path(loc: Sequence[str | int]) -> str:
-    """Return ``arms.joint_r8.task`` or ``seeds[0]``."""
-    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc if part != "[key]"]
-    return "".join(parts).removeprefix(".")
 
 
 def _shown(value: Any) -> str:

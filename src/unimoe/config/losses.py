@@ -22,27 +22,19 @@ Weighting = Literal["ndcg_loss2pp", "ndcg_loss2", "ndcg_loss1", "lambdarank", "n
 class Loss:
     """A ranking loss, as the files of ``losses/named`` register it.
 
-    Attributes:
-        function: ``function(scores, labels, options)`` gives a scalar tensor. ``scores`` and ``labels`` are lists of
-            float32 tensors ``(n_i,)``, one of each for a list of documents; the activation was applied to the scores.
-            ``options`` are ``LossOptions``.
-        options: names of the options that it reads, besides ``activation``.
-        citation: gives the BibTeX of its source.
-        labels: which labels it takes: ``any``, ``probabilities`` from 0 to 1, or ``graded`` ones, not 0 and 1 alone.
-        takes_activation: whether an activation of the scores makes sense.
-        in_order: whether it takes documents best first: they are sorted by label before it is called.
-        mean_of: over what the loss of a batch is a mean, if it is one of ``lists`` or of ``documents``.
-        samples: whether it draws random numbers: ``function`` then takes a ``losses.sampling.Chance`` as well.
+    ``function(scores, labels, options)`` gives a scalar tensor. ``scores`` and ``labels`` are lists of float32 tensors
+    ``(n_i,)``, one of each for a list of documents; the activation was applied to the scores. ``options`` are
+    ``LossOptions``. One that draws random numbers takes a ``losses.sampling.Chance`` as well.
     """
 
     function: Callable[..., Any]
-    options: tuple[str, ...] = ()
-    citation: Callable[[], str] = str
-    labels: Literal["any", "probabilities", "graded"] = "any"
-    takes_activation: bool = True
-    in_order: bool = False
-    mean_of: Literal["lists", "documents"] | None = None
-    samples: bool = False
+    options: tuple[str, ...] = ()  # names of those that it reads, besides ``activation``
+    citation: Callable[[], str] = str  # gives the BibTeX of its source
+    labels: Literal["any", "probabilities", "graded"] = "any"  # from 0 to 1, or not 0 and 1 alone
+    takes_activation: bool = True  # whether an activation of the scores makes sense
+    in_order: bool = False  # whether it takes documents best first: they are sorted by label before it is called
+    mean_of: Literal["lists", "documents"] | None = None  # over what the loss of a batch is a mean, if it is one
+    samples: bool = False  # whether it draws random numbers
 
     @property
     def all_options(self) -> tuple[str, ...]:

@@ -45,11 +45,7 @@ class LoraConfig(Section):
     first_layer: Annotated[int | float, BeforeValidator(_layer_or_share)] = 0
 
     def first_of(self, layers: int) -> int:
-        """Return the lowest layer with adapters in a model of so many layers; a share is rounded to the nearest layer.
-
-        Raises:
-            UsageError: the model has no such layer.
-        """
+        """Return the lowest layer with adapters in a model of so many layers, a share as the nearest layer."""
         if isinstance(self.first_layer, float):
             return min(math.floor(self.first_layer * layers + 0.5), layers - 1)
         if self.first_layer >= layers:
@@ -217,15 +213,11 @@ class TrainingConfig(Section):
         return math.ceil(round(self.warmup_ratio * self.steps, 9))  # .1 * 70 is a little more than 7
 
     @model_validator(mode="after")
-    def _warmup_ends(self) -> TrainingConfig:
+    def _steps_agree(self) -> TrainingConfig:
         if self.warmup_ratio is not None and self.warmup_steps:
             raise ValueError("warmup_steps and warmup_ratio exclude each other; give one of them")
         if self.warmup >= self.steps:
             raise ValueError(f"warmup_steps {self.warmup} must be below steps {self.steps}")
-        return self
-
-    @model_validator(mode="after")
-    def _patience_has_something_to_wait_for(self) -> TrainingConfig:
         if self.patience is not None and self.evaluate_every is None:
             raise ValueError("patience counts evaluations on dev, but evaluate_every is not set; set it too")
         return self
@@ -265,17 +257,13 @@ class ArmConfig(Section):
     loss_options: LossOptions | None = None
 
     @model_validator(mode="after")
-    def _weight_where_joint(self) -> ArmConfig:
+    def _settings_suit_the_task(self) -> ArmConfig:
         if self.task == "joint" and self.ranking_weight is None:
             raise ValueError("a joint arm needs ranking_weight, for example 0.5")
         if self.task != "joint" and self.ranking_weight is not None:
             raise ValueError(f"ranking_weight belongs to joint arms, not to {self.task}; remove it")
         if self.task != "joint" and self.aggregation != "fixed":
             raise ValueError(f"aggregation {self.aggregation} belongs to joint arms, not to {self.task}; remove it")
-        return self
-
-    @model_validator(mode="after")
-    def _loss_where_it_ranks(self) -> ArmConfig:
         if self.task == "emb_only" and (self.loss or self.loss_options):
             raise ValueError("loss is the ranking loss, and an emb_only arm does not rank; remove it")
         if self.loss_options is not None and self.loss is None:

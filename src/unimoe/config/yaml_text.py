@@ -22,11 +22,7 @@ LARGEST_WHOLE = 2**63 - 1
 
 
 class YamlError(Exception):
-    """A text that is not YAML, or not YAML for a config.
-
-    Attributes:
-        line: the number of the line, from 1; None where the mistake has none.
-    """
+    """A text that is not YAML, or not YAML for a config; ``line`` counts from 1, None where the mistake has none."""
 
     def __init__(self, problem: str, line: int | None = None) -> None:
         super().__init__(problem)
@@ -42,11 +38,7 @@ for _kind in ("timestamp", "value"):
 
 
 def parse_yaml(text: str) -> Any:
-    """Return the value of a YAML document as plain data.
-
-    Raises:
-        YamlError: it is malformed, or beyond the limits of this module.
-    """
+    """Return the value of a YAML document as plain data; a YamlError where it is malformed or beyond the limits."""
     if len(text) > MOST_CHARACTERS:
         raise YamlError(f"more than {MOST_CHARACTERS:,} characters; is it the right file?")
     yaml = YAML(typ="safe", pure=True)

@@ -6,7 +6,6 @@ import codecs
 import io
 import json
 import math
-import os
 import sys
 import threading
 import time
@@ -19,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from unimoe.core.errors import UnimoeError, UsageError, is_full_disk
+from unimoe.core.errors import UnimoeError, UsageError, system_refusal
 from unimoe.core.limits import harmless, shortened
 from unimoe.core.stopping import ended_by_signals
 
@@ -31,11 +30,9 @@ class _Console(Console):
         super().__init__(stderr=stderr, highlight=False, markup=False)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print as rich does."""
         super().print(*map(self._harmless, objects), **options)
 
     def out(self, *objects: Any, **options: Any) -> None:
-        """Print without wrapping, as rich does."""
         super().out(*map(self._harmless, objects), **options)
 
     def _harmless(self, shown: Any) -> Any:
@@ -61,9 +58,8 @@ _ESCAPED = "unimoe.escaped"  # how characters are written that a terminal's enco
 def run(app: typer.Typer) -> NoReturn:
     """Run a command line and exit with its code.
 
-    A ``UnimoeError`` becomes one line on stderr and its exit code, and so does what the system refuses: a path that is
-    too long, a full disk, memory that is not there. Ctrl-C and SIGTERM end with a line too. Any other exception is a
-    bug and keeps its traceback.
+    A ``UnimoeError``, what the system refuses, Ctrl-C and SIGTERM become one line on stderr and an exit code. Any other
+    exception is a bug and keeps its traceback.
     """
     app.pretty_exceptions_enable = False
     codecs.register_error(_ESCAPED, _escaped)
@@ -74,22 +70,12 @@ def run(app: typer.Typer) -> NoReturn:
         with ended_by_signals():
             _refuse_half_read(sys.argv)
             app()
-    except UnimoeError as error:
-        print_error(error)
-        sys.exit(error.exit_code)
-    except MemoryError as error:
-        print_error(UnimoeError(f"not enough memory ({error}); lower sizes or use a larger machine"))
-        sys.exit(UnimoeError.exit_code)
-    except OSError as error:
-        if error.filename is None or error.errno is None:
-            _exit_if_full(error)
-            raise
-        path = os.fsdecode(error.filename)
-        print_error(UnimoeError(f"{path}: {error.strerror}; check the path, its rights, and the room on its disk"))
-        sys.exit(UnimoeError.exit_code)
     except Exception as error:
-        _exit_if_full(error)
-        raise
+        shown = error if isinstance(error, UnimoeError) else system_refusal(error)
+        if shown is None:
+            raise
+        print_error(shown)
+        sys.exit(shown.exit_code)
     sys.exit(0)
 
 
@@ -107,17 +93,9 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
-def _exit_if_full(error: Exception) -> None:
-    """End with a line where a library could not write for want of room; each has errors of its own for that."""
-    if is_full_disk(error):
-        print_error(UnimoeError("no room is left on the disk of the output or of the cache; free some, and run again"))
-        sys.exit(UnimoeError.exit_code)
-
-
 def be_quiet() -> None:
     """Print only errors from now on, because another process prints the rest."""
-    stdout.quiet = True
-    stderr.quiet = True
+    stdout.quiet = stderr.quiet = True
 
 
 def print_error(error: UnimoeError) -> None:
@@ -129,17 +107,11 @@ def print_error(error: UnimoeError) -> None:
 
 @dataclass
 class Step:
-    """A unit of work in progress.
+    """A unit of work in progress."""
 
-    Attributes:
-        advance: reports parts done.
-        outcome: is shown at its end.
-        was_done: whether nothing was left to do.
-    """
-
-    advance: Callable[[int], None]
-    outcome: str = "done"
-    was_done: bool = False
+    advance: Callable[[int], None]  # reports parts done
+    outcome: str = "done"  # is shown at its end
+    was_done: bool = False  # whether nothing was left to do
 
 
 class Steps:

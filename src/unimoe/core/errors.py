@@ -31,12 +31,7 @@ class DataError(UnimoeError):
 
 
 class InputError(DataError):
-    """One of a list of inputs cannot be used; callers that know its id raise an error with the id.
-
-    Attributes:
-        index: its index in the list.
-        reason: why, and what to do.
-    """
+    """One of a list of inputs cannot be used; callers that know the id at this index raise an error with the id."""
 
     def __init__(self, index: int, reason: str) -> None:
         super().__init__(f"input {index}: {reason}")
@@ -59,11 +54,7 @@ class MissingPartError(UnimoeError):
 
 
 def refuse_missing(collections: Sequence[str] = (), mteb_tasks: Sequence[str] = ()) -> None:
-    """Refuse to end well without the collections and MTEB tasks of these names, whose reasons were printed.
-
-    Raises:
-        MissingPartError: there is one.
-    """
+    """Raise ``MissingPartError`` where there are collections or MTEB tasks whose reasons for missing were printed."""
     parts = [(collections, "collection"), (mteb_tasks, "MTEB task")]
     missing = " and ".join(
         f"{len(names)} {what}{'s' * (len(names) > 1)} ({', '.join(names)})" for names, what in parts if names
@@ -83,12 +74,33 @@ def first_few(ids: Sequence[str], number: int = 3) -> str:
     return ", ".join(ids[:number]) + ", ..." * (len(ids) > number)
 
 
+_FULL = "no room is left on the disk of the output or of the cache; free some, and run again"
+_REFUSED = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EFBIG: "a file would be larger than this process may write; raise ulimit -f, and run again",
+    errno.EMFILE: "this process may open no more files; raise ulimit -n, and run again",
+}
+"""What the system refuses whatever the path, and what to do about it."""
+
 _UNWRITTEN = ("basic_ios::clear: iostream error", "] . unexpected pos ")
 """What torch says when it could not write; it does not say why, and a full disk is why."""
 
 
-def is_full_disk(error: Exception) -> bool:
-    """Return whether an error says that a disk or a quota is full, or comes of it."""
-    if isinstance(error, OSError) and error.errno is not None:
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return any(sign in str(error) for sign in (os.strerror(errno.ENOSPC), *_UNWRITTEN))
+def system_refusal(error: Exception) -> UnimoeError | None:
+    """Return an error in one line where the system refused something, such as a full disk; None where it is a bug.
+
+    Libraries wrap such an error in errors of their own, which hold its words or its number.
+    """
+    if isinstance(error, MemoryError):
+        return UnimoeError(f"not enough memory ({error}); lower sizes or use a larger machine")
+    number = error.errno if isinstance(error, OSError) else None
+    for code, remedy in _REFUSED.items():
+        if code == number or (number is None and os.strerror(code) in str(error)):
+            return UnimoeError(remedy)
+    if any(sign in str(error) for sign in _UNWRITTEN):
+        return UnimoeError(_FULL)
+    if not isinstance(error, OSError) or number is None:
+        return None
+    place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+    return UnimoeError(f"{place}{error.strerror}; check the path, its rights, and the room on its disk")

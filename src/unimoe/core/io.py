@@ -1,6 +1,6 @@
 """Atomic writes, content hashes, locks, and the cache folder.
 
-The writes are our own because the library for them, atomicwrites, is no longer maintained and has none for folders.
+The library for such writes, atomicwrites, is no longer maintained and has none for folders.
 """
 
 from __future__ import annotations
@@ -126,11 +126,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
     """Write JSON atomically; NaN and infinity, which JSON lacks, raise ``ValueError``."""
-    write_text(path, _json(value, indent) + "\n")
-
-
-def _json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    write_text(path, json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def finite(value: Any) -> Any:
@@ -164,22 +160,16 @@ _ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
 def read_json(path: Path, kind: type[T], remedy: str | None = None) -> T:
     """Read a JSON file as a value of a type, such as a pydantic model, a ``TypedDict`` or ``dict[str, float]``.
 
-    Args:
-        path: the file.
-        kind: the type.
-        remedy: what a person does about a file that a person brings; None for a file that the program writes.
-
-    Raises:
-        DataError: the file is absent, or holds something else; names the key, and says what to do.
+    A file that is absent, or holds something else, is a DataError, which names the key and says what to do: ``remedy``
+    for a file that a person brings, to run again for one that the program writes.
     """
     try:
         adapter = _ADAPTERS.get(kind) or _ADAPTERS.setdefault(kind, TypeAdapter(kind))  # each takes a while to make
         value: T = adapter.validate_json(read_bytes(path).removeprefix(codecs.BOM_UTF8))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        message = first["msg"].removeprefix("Value error, ")
-        why = f"{where}: {message}" if where else message
+        where = "".join(f"{part}." for part in first["loc"]).removesuffix(".")
+        why = ": ".join(filter(None, (where, first["msg"].removeprefix("Value error, "))))
         if remedy is None:
             raise DataError(f"{path}: is damaged or of another version ({why}); delete it, and run again") from None
         raise DataError(f"{path}: {why}; {remedy}") from None
@@ -188,7 +178,7 @@ def read_json(path: Path, kind: type[T], remedy: str | None = None) -> T:
 
 def read_bytes(path: Path) -> bytes:
     """Read a file; raise ``DataError`` with its name if that fails."""
-    with _named_errors(path):
+    with named_errors(path):
         return path.read_bytes()
 
 
@@ -205,14 +195,14 @@ def find_files(folder: Path, pattern: str) -> list[Path]:
 
 
 def _entries(folder: Path, pattern: str) -> list[Path]:
-    with _named_errors(folder):
+    with named_errors(folder):
         return sorted(path for path in folder.iterdir() if fnmatchcase(path.name, pattern))
 
 
 def append_jsonl(path: Path, record: dict[str, Any]) -> None:
     """Append one record as one line, in a single write."""
     ensure_dir(path.parent)
-    line = _json(record) + "\n"
+    line = json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
     with path.open("a", encoding="utf-8", newline="\n") as file:
         file.write(line)
 
@@ -251,7 +241,7 @@ def hash_bytes(content: bytes) -> str:
 
 def hash_file(path: Path) -> str:
     """Return the content hash of a file; raise ``DataError`` with its name if it cannot be read."""
-    with _named_errors(path), path.open("rb") as file:
+    with named_errors(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:HASH_LENGTH]
 
 
@@ -277,12 +267,15 @@ def sole_use(folder: Path, what: str = "unimoe") -> Iterator[None]:
 
 
 @contextmanager
-def _named_errors(path: Path) -> Iterator[None]:
+def named_errors(path: Path) -> Iterator[None]:
+    """Run a block that reads a file or folder; what the system refuses becomes a ``DataError`` with its name."""
     try:
         yield
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except OSError as error:
+        if error.errno is None:  # of a library, such as gzip's of a damaged file
+            raise
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
 
 

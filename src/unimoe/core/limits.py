@@ -25,12 +25,7 @@ _SHOWN = 80
 
 
 def name_problem(name: str, *, is_folder: bool = False) -> str | None:
-    """Return what keeps a name from tables, figures and file names; None where nothing does.
-
-    Args:
-        name: of an arm, a system, a dataset or an experiment.
-        is_folder: a folder is called so: the name has no separators and does not begin with a dot.
-    """
+    """Return what keeps a name from tables, figures and file names, or from a folder; None where nothing does."""
     if not name or name != name.strip():
         return "is empty, or begins or ends with white space"
     if len(name) > LONGEST_NAME:
@@ -59,17 +54,11 @@ def text_problem(text: str) -> str | None:
 
 
 def read_number(text: str) -> float:
-    """Return the number that a text holds in ASCII digits.
-
-    Raises:
-        ValueError: it is no number, or not finite; the message completes a sentence.
-    """
+    """Return the number that a text holds in ASCII digits; raise ``ValueError``, which completes a sentence."""
     try:
-        value = float(text)
+        value = float(text if text.isascii() and "_" not in text else "")
     except ValueError:
-        value = None
-    if value is None or not text.isascii() or "_" in text:
-        raise ValueError(f"{shortened(text.strip())!r} is not a number")
+        raise ValueError(f"{shortened(text.strip())!r} is not a number") from None
     if not math.isfinite(value):
         raise ValueError(f"{shortened(text.strip())!r} is not finite")
     return value

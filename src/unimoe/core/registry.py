@@ -58,11 +58,7 @@ class Registry(Generic[T]):
         self._is_filled = False
 
     def add(self, name: str, thing: T) -> None:
-        """Register a thing.
-
-        Raises:
-            UsageError: the name is taken.
-        """
+        """Register a thing; a UsageError where the name is taken."""
         if self._things.setdefault(name, thing) is not thing:
             raise UsageError(f"{self._kind} {name!r} exists already; choose another name")
 
@@ -71,8 +67,8 @@ class Registry(Generic[T]):
         del self._things[name]
 
     def __getitem__(self, name: str) -> T:
-        self._fill()
-        return self._things[self.checked(name)]
+        name = self.checked(name)  # fills it
+        return self._things[name]
 
     def items(self) -> list[tuple[str, T]]:
         """Return names and things in alphabetical order, so that no order hangs on what was imported first."""
@@ -84,11 +80,7 @@ class Registry(Generic[T]):
         return tuple(name for name, _ in self.items())
 
     def checked(self, name: str) -> str:
-        """Return the name.
-
-        Raises:
-            UsageError: nothing is registered under it; names the closest.
-        """
+        """Return the name; a UsageError, which names the closest, where nothing is registered under it."""
         names = self.names()
         if name not in self._things:
             raise UsageError(f"there is no {self._kind} {name!r}{did_you_mean(name, names)}; use {', '.join(names)}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from unimoe.core.errors import DataError
-from unimoe.core.io import atomic_path
+from unimoe.core.io import atomic_path, named_errors
 from unimoe.core.limits import HIGHEST_SCORE, id_problem, read_grade, read_score
 
 Run = dict[str, dict[str, float]]
@@ -52,11 +52,8 @@ def is_unordered(scores: Mapping[str, float]) -> bool:
 def write_run(path: Path, run: Mapping[str, Mapping[str, float]], tag: str) -> None:
     """Write ``qid Q0 docid rank score tag`` lines, best first. Scores keep full precision.
 
-    A query without documents has no line.
-
-    Raises:
-        DataError: an id or the tag is empty or holds white space or control characters, which the format cannot
-            express, or a score is not finite or beyond float32. The file keeps its old content.
+    A query without documents has no line. An id or a tag that is no field of such a line, or a score that is not finite
+    or beyond float32, is a DataError, and the file keeps its old content.
     """
     _one_field_each([tag], path, "tag")
     _one_field_each(run, path, "query id")
@@ -77,11 +74,8 @@ def write_run(path: Path, run: Mapping[str, Mapping[str, float]], tag: str) -> N
 def write_qrels(path: Path, qrels: Mapping[str, Mapping[str, int]]) -> None:
     """Write ``qid 0 docid grade`` lines, TREC's layout of qrels.
 
-    A query without judgments has no line.
-
-    Raises:
-        DataError: an id is empty or holds white space or control characters, which the format cannot express, or a
-            grade is no whole number. The file keeps its old content.
+    A query without judgments has no line. An id that is no field of such a line, or a grade that is no whole number, is
+    a DataError, and the file keeps its old content.
     """
     _one_field_each(qrels, path, "query id")
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
@@ -153,19 +147,16 @@ def text_lines(path: Path | str) -> Iterator[tuple[int, str]]:
         DataError: the file is missing, cannot be read, or is not UTF-8 text.
     """
     path = Path(path)
+    opened = gzip.open if path.suffix == ".gz" else open
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="\n") as file:
+        with named_errors(path), opened(path, "rt", encoding="utf-8-sig", newline="\n") as file:
             for number, line in enumerate(iter(partial(file.readline, LONGEST_LINE), ""), start=1):
                 if len(line) == LONGEST_LINE:
                     raise DataError(f"{path}:{number}: a line of {len(line):,} characters; is it the right file?")
                 if line.strip():
                     yield number, line.rstrip("\r\n")
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise DataError(f"{path}: not a complete gzip file; fetch it again") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"

@@ -35,29 +35,17 @@ def _named(name: str) -> str:
 
 
 class Identity(Strict):
-    """What was evaluated. Two results are of the same evaluation when identity, arm and seed are equal.
-
-    Attributes:
-        experiment: name of the experiment the arm belongs to.
-        base_model: logical id and content hash of the base weights, ``id@hash``; None for arms without a model.
-        checkpoint: which checkpoint of the arm; ``none`` for arms that are not trained.
-        split: the collection's split that was scored.
-        first_stage: where the candidates come from, with its parameters, for example ``bm25s(k1=0.9,b=0.4)``.
-        depth: candidates per query; None where the whole corpus or pool is ranked.
-        pool: documents ranked, where that is a sample of the collection; None for the whole.
-        prompt: name and content hash of the prompt.
-        max_queries: queries scored where the set was cut; None for all of them.
-    """
+    """What was evaluated. Two results are of the same evaluation when identity, arm and seed are equal."""
 
     experiment: str
-    base_model: str | None
-    checkpoint: Literal["best", "last", "none"]
-    split: str
-    first_stage: str | None
-    depth: int | None
-    pool: int | None
-    prompt: str | None
-    max_queries: int | None
+    base_model: str | None  # id and content hash of the base weights, ``id@hash``; None for arms without a model
+    checkpoint: Literal["best", "last", "none"]  # ``none`` for arms that are not trained
+    split: str  # of the collection
+    first_stage: str | None  # where candidates come from, with its parameters, such as ``bm25s(k1=0.9,b=0.4)``
+    depth: int | None  # candidates per query; None where the whole corpus or pool is ranked
+    pool: int | None  # documents ranked, where that is a sample of the collection; None for the whole
+    prompt: str | None  # name and content hash
+    max_queries: int | None  # queries scored where the set was cut; None for all of them
 
 
 class TrainingBudget(Strict):
@@ -70,30 +58,15 @@ class TrainingBudget(Strict):
 
 
 class FirstStageScores(Strict):
-    """The scores of the candidates in the order of the first stage, to compare with their reranking.
+    """The scores of the candidates in the order of the first stage, to compare with their reranking."""
 
-    Attributes:
-        aggregate: mean over judged queries, by metric; empty where the first stage gives no order.
-        delta: what reranking adds, by metric.
-        queries_without_candidates: judged queries that the first stage found nothing for; they count 0.
-    """
-
-    aggregate: dict[str, Score]
-    delta: dict[str, Score]
-    queries_without_candidates: list[str]
+    aggregate: dict[str, Score]  # mean over judged queries, by metric; empty where the first stage gives no order
+    delta: dict[str, Score]  # what reranking adds, by metric
+    queries_without_candidates: list[str]  # judged queries that the first stage found nothing for; they count 0
 
 
 class Provenance(Strict):
-    """Where a result came from, complete enough to produce it again.
-
-    Attributes:
-        hashes: content hashes by name: checkpoint, collection, candidates, prompt.
-        token_budget: tokens of one forward pass; None without a model. Smaller than the config's where memory ran out.
-        wall_time_s: seconds of scoring, model loading excluded.
-        items_per_s: pairs (reranking) or texts (embedding) scored per second; None where no model scored anything.
-        given: the options and config keys given by hand; all others have their default.
-        usage: what a server was paid for the scores, by name: requests, tokens, searches; empty without one.
-    """
+    """Where a result came from, complete enough to produce it again."""
 
     created: str
     git_commit: str | None
@@ -103,82 +76,67 @@ class Provenance(Strict):
     packages: dict[str, str]
     device: str
     dtype: str | None
-    hashes: dict[str, str]
-    token_budget: int | None
-    wall_time_s: Score
-    items_per_s: Score | None
-    given: list[str]
-    usage: dict[str, Score] = Field(default_factory=dict)
+    hashes: dict[str, str]  # content hashes by name: checkpoint, collection, candidates, prompt
+    token_budget: int | None  # of one forward pass; smaller than the config's where memory ran out
+    wall_time_s: Score  # seconds of scoring, model loading excluded
+    items_per_s: Score | None  # pairs or texts scored per second; None where no model scored anything
+    given: list[str]  # the options and config keys given; all others have their default
+    usage: dict[str, Score] = Field(default_factory=dict)  # what a server was paid: requests, tokens, searches
 
 
 class EvalResult(Strict):
     """The scores of one arm, seed and task on one dataset.
 
-    Attributes:
-        config_name: the arm, for example ``joint_r8``, ``zero_shot`` or ``bm25``.
-        seed: the training seed; None for arms that have none.
-        task_type: MTEB's type of the task (Retrieval, Reranking, STS, Classification, ...); None outside MTEB.
-        per_query: main metric by query id, judged queries only. Empty where MTEB's task has no queries, as in STS or
-            classification: then there are no ``per_query_metrics`` either, and the result takes part in no paired
-            comparison.
-        per_query_metrics: the other metrics, each a list of values by ascending query id (``by_query_id``): the ids
-            are most of a file of dictionaries, and of the time to read it.
-        aggregate: mean over judged queries, by metric; without queries, MTEB's main score. ``main_score`` is MTEB's
-            own main score, where the main metric is another.
-        unjudged_queries: queries without judgments; they count in no mean.
-        first_stage: scores of the candidates before reranking; None for other tasks.
-        truncated_queries: ids of queries so long that the reranker saw only their beginning, and nothing of a document.
-        relevance_level: the lowest grade that binary metrics counted as relevant, where their name fixes none.
-        caveats: why the result is unfit for decisions, in words (smoke run, cut queries); empty when it is fit.
-        config: the experiment's configuration as it was resolved.
+    ``per_query`` is empty where MTEB's task has no queries, as in STS or classification: then there are no
+    ``per_query_metrics`` either, and the result takes part in no paired comparison.
     """
 
     schema_version: Literal[1] = 1
-    config_name: Annotated[str, AfterValidator(_named)]
-    seed: Annotated[int, Field(ge=0, lt=2**31)] | None
+    config_name: Annotated[str, AfterValidator(_named)]  # the arm: ``joint_r8``, ``zero_shot``, ``bm25``
+    seed: Annotated[int, Field(ge=0, lt=2**31)] | None  # of the training; None for arms that have none
     task: Task
     dataset: Annotated[str, AfterValidator(_named)]
-    task_type: Annotated[str, Field(min_length=1)] | None = None
+    task_type: Annotated[str, Field(min_length=1)] | None = None  # MTEB's type (Retrieval, STS); None outside MTEB
     main_metric: str
+    # The mean over judged queries, by metric; without queries, MTEB's main score. ``main_score`` is MTEB's own where
+    # the main metric is another.
     aggregate: dict[str, Score]
-    per_query: dict[str, Score]
+    per_query: dict[str, Score]  # main metric by query id, judged queries only
+    # The other metrics by ascending query id (``by_query_id``): the ids are most of a file, and of the time to read it.
     per_query_metrics: dict[str, list[Score]]
-    unjudged_queries: list[str]
-    first_stage: FirstStageScores | None
-    caveats: list[str]
+    unjudged_queries: list[str]  # queries without judgments; they count in no mean
+    first_stage: FirstStageScores | None  # before reranking; None for other tasks
+    caveats: list[str]  # why it is unfit for decisions, in words (smoke run, cut queries); empty when it is fit
     identity: Identity
     training: TrainingBudget | None
-    config: dict[str, Any]
+    config: dict[str, Any]  # the experiment's configuration as it was resolved
     provenance: Provenance
+    # The lowest grade that binary metrics counted as relevant, where their name fixes none.
     relevance_level: Annotated[int, Field(ge=1, le=HIGHEST_GRADE)] = 1
+    # Ids of queries so long that the reranker saw only their beginning, and nothing of a document.
     truncated_queries: list[str] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _consistent(self) -> EvalResult:
         if not self.per_query:
-            self._refuse_lost_queries()
+            if self.task_type is None:
+                raise ValueError("per_query is empty, and no task_type says that the task has no queries")
+            if self.task_type in TYPES_WITH_QUERIES or self.task != "embedding":
+                raise ValueError(f"per_query is empty, but {self.task} of type {self.task_type} has queries")
+            if self.per_query_metrics:
+                raise ValueError("per_query is empty, but per_query_metrics is not")
         if self.main_metric not in self.aggregate:
             raise ValueError(f"aggregate lacks the main metric {self.main_metric!r}")
-        for metric, values in self.per_query_metrics.items():
+        by_query = {**self.per_query_metrics, self.main_metric: [*self.per_query.values()]}
+        for metric, values in by_query.items():
             if len(values) != len(self.per_query):
                 raise ValueError(
                     f"per_query_metrics.{metric} has {len(values)} values for the {len(self.per_query)} of per_query"
                 )
-        by_query = {**self.per_query_metrics, self.main_metric: [*self.per_query.values()]} if self.per_query else {}
-        for metric, values in by_query.items():
-            mean = math.fsum(values) / len(values)
-            if not abs(mean - self.aggregate.get(metric, math.nan)) <= 1e-9:
+            mean = math.fsum(values) / max(1, len(values))
+            if values and not abs(mean - self.aggregate.get(metric, math.nan)) <= 1e-9:
                 raise ValueError(f"aggregate.{metric} is not the mean of the queries' values ({mean:.6f})")
         return self
-
-    def _refuse_lost_queries(self) -> None:
-        """Refuse a result without queries, unless MTEB's tasks of its type have none."""
-        if self.task_type is None:
-            raise ValueError("per_query is empty, and no task_type says that the task has no queries")
-        if self.task_type in TYPES_WITH_QUERIES or self.task != "embedding":
-            raise ValueError(f"per_query is empty, but {self.task} of type {self.task_type} has queries")
-        if self.per_query_metrics:
-            raise ValueError("per_query is empty, but per_query_metrics is not")
 
     @property
     def key(self) -> str:
@@ -192,11 +150,7 @@ class EvalResult(Strict):
         return isinstance(evaluation, dict) and self.config_name in (evaluation.get("systems") or {})
 
     def metric(self, name: str) -> dict[str, float]:
-        """Return the per-query values of any metric that this result holds.
-
-        Raises:
-            DataError: the metric was not computed.
-        """
+        """Return a metric by query id; a DataError where it was not computed."""
         if name == self.main_metric:
             return self.per_query
         if name not in self.per_query_metrics:
@@ -278,25 +232,18 @@ def write_result(output_dir: Path, result: EvalResult, detail: DrillDown | None 
 
 
 def refuse_other_identity(path: Path, identity: Identity, dataset: str | None = None) -> None:
-    """Refuse to overwrite the result at ``path`` by one of another identity or dataset.
+    """Refuse to overwrite the result at ``path`` by one of another identity or dataset, with a DataError.
 
     Two datasets can share a path where ``safe_name`` makes their names equal.
-
-    Raises:
-        DataError: identity or dataset differ, or the file is damaged.
     """
     existing = read_result(path)
     there = {**existing.identity.model_dump(), "dataset": existing.dataset}
-    here = {**identity.model_dump(), "dataset": existing.dataset if dataset is None else dataset}
+    here = {**identity.model_dump(), "dataset": dataset or existing.dataset}
     different = [f"{name} {there[name]!r} there, {here[name]!r} here" for name in here if there[name] != here[name]]
     if different:
         raise DataError(f"{path} holds another evaluation ({'; '.join(different)}); choose another --output-dir")
 
 
 def read_result(path: Path) -> EvalResult:
-    """Read one result file strictly.
-
-    Raises:
-        DataError: the file is missing, cut short, of another schema version, or breaks the schema.
-    """
+    """Read one result file; a DataError where it is missing, cut short, of another schema, or inconsistent."""
     return read_json(path, EvalResult)

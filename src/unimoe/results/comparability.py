@@ -13,7 +13,8 @@ from operator import attrgetter
 from typing import Any
 
 from unimoe.core.errors import DataError, UsageError, did_you_mean
-from unimoe.results import TASKS, EvalResult, by_query_id
+from unimoe.core.grouping import gathered
+from unimoe.results import TASKS, EvalResult
 
 ALLOWANCES = {  # the differences that can be allowed by name, and what each means
     "queries": "arms judged on different queries are compared on those that all of them share",
@@ -86,9 +87,7 @@ def comparable(where: str, results: Sequence[EvalResult], allow: Collection[str]
     _agrees(_BASE_MODEL, where, of_base, allow)
     for task in TASKS:  # MTEB's tasks have an instruction each: there the prompt agrees by dataset alone
         _agrees(_PROMPT, f"{where}, {task}", [r for r in of_base if r.task == task and r.task_type is None], allow)
-    by_key: dict[str, list[EvalResult]] = {}
-    for result in results:
-        by_key.setdefault(result.key, []).append(result)
+    by_key = gathered((result.key, result) for result in results)
     return [result for key, group in by_key.items() for result in _on_one_dataset(key, group, allow)]
 
 
@@ -104,12 +103,8 @@ def _on_one_dataset(key: str, results: list[EvalResult], allow: Collection[str])
     trained = [r for r in results if r.identity.checkpoint != "none"]
     caveats += [_agrees(_CHECKPOINT, key, trained, allow), _repeated(key, results, allow)]
     results = _on_one_metric(key, results)
-    if any(r.per_query.keys() != results[0].per_query.keys() for r in results):
-        if "queries" not in allow:
-            raise _other_queries(key, results)
-        results, caveat = _on_shared_queries(key, results)
-        caveats.append(caveat)
-    found = [caveat for caveat in caveats if caveat]
+    results, caveat = _on_shared_queries(key, results, allow)
+    found = [caveat for caveat in (*caveats, caveat) if caveat]
     if not found:
         return results
     return [r.model_copy(update={"caveats": list(dict.fromkeys([*r.caveats, *found]))}) for r in results]
@@ -122,15 +117,34 @@ def refuse_other_data(key: str, results: Sequence[EvalResult]) -> None:
             raise DataError(f"{key}: {difference}; evaluate all of them on the same data, with the same settings")
 
 
+def with_metrics(result: EvalResult, metrics: Sequence[str]) -> EvalResult:
+    """Return a result with these metrics alone, the first of them the main one; as it is where none are asked for.
+
+    Raises:
+        DataError: the result lacks one of them by query.
+    """
+    if not metrics:
+        return result
+    means = {metric: result.aggregate[metric] for metric in metrics if metric in result.aggregate}
+    return _view(result, metrics).model_copy(update={"aggregate": means})
+
+
+def _view(result: EvalResult, metrics: Iterable[str], queries: Iterable[str] | None = None) -> EvalResult:
+    """Return a result with these metrics by query, the first of them the main one, of some queries or of all."""
+    main, *others = dict.fromkeys(metrics)
+    ids = sorted(result.per_query if queries is None else queries)
+    columns = {metric: [values[q] for q in ids] for metric in (main, *others) for values in [result.metric(metric)]}
+    per_query = dict(zip(ids, columns.pop(main), strict=True))
+    return result.model_copy(update={"main_metric": main, "per_query": per_query, "per_query_metrics": columns})
+
+
 def _difference(rule: _Rule, results: Iterable[EvalResult]) -> str | None:
-    holders: dict[Any, list[str]] = {}
-    for result in results:
-        value = rule.value_of(result)
-        if not (rule.none_agrees and value is None):
-            holders.setdefault(value, []).append(name_of(result))
-    if len(holders) < 2:
+    found = gathered((value, name_of(r)) for r in results for value in [rule.value_of(r)])
+    if rule.none_agrees:
+        found.pop(None, None)
+    if len(found) < 2:
         return None
-    return f"{rule.what} differs: " + "; ".join(f"{v!r} in {_some(names, 3)}" for v, names in holders.items())
+    return f"{rule.what} differs: " + "; ".join(f"{v!r} in {_some(names, 3)}" for v, names in found.items())
 
 
 def _agrees(rule: _Rule, where: str, results: Iterable[EvalResult], allow: Collection[str]) -> str | None:
@@ -148,12 +162,12 @@ def _agrees(rule: _Rule, where: str, results: Iterable[EvalResult], allow: Colle
 
 def _repeated(key: str, results: Iterable[EvalResult], allow: Collection[str]) -> str | None:
     """Refuse one checkpoint or run under two seeds of an arm, which fakes a seed; return it as a caveat if allowed."""
-    holders: dict[tuple[str, str, str], list[str]] = {}
-    for result in results:
-        for what in ("checkpoint", "run"):
-            content = result.provenance.hashes.get(what)
-            if content is not None and result.seed is not None:
-                holders.setdefault((result.config_name, what, content), []).append(name_of(result))
+    holders = gathered(
+        ((result.config_name, what, result.provenance.hashes[what]), name_of(result))
+        for result in results
+        for what in ("checkpoint", "run")
+        if what in result.provenance.hashes and result.seed is not None
+    )
     found = "; ".join(
         f"{_some(names, 4)} are one {what}, content hash {content}"
         for (_, what, content), names in holders.items()
@@ -171,42 +185,33 @@ def _on_one_metric(key: str, results: list[EvalResult]) -> list[EvalResult]:
     usual = [metric for metric, _ in Counter(r.main_metric for r in results).most_common()]
     if len(usual) == 1:
         return results
-    shared = set.intersection(
-        *({r.main_metric, *(r.per_query_metrics if r.per_query else r.aggregate)} for r in results)
-    )
+    by_query = bool(results[0].per_query)
+    shared = set.intersection(*({r.main_metric, *(r.per_query_metrics if by_query else r.aggregate)} for r in results))
     chosen = next((metric for metric in usual if metric in shared), None)
     if chosen is None:
-        held = "holds by query" if results[0].per_query else "holds"
+        held = "holds by query" if by_query else "holds"
         raise DataError(f"{key}: no main metric ({', '.join(usual)}) that every result {held}; evaluate again")
-    return [with_main_metric(r, chosen) for r in results]
+    if not by_query:
+        return [r.model_copy(update={"main_metric": chosen}) for r in results]
+    return [_view(r, (chosen, r.main_metric, *r.per_query_metrics)) for r in results]
 
 
-def with_main_metric(result: EvalResult, metric: str) -> EvalResult:
-    """Return a result with another of its metrics as the main one; a DataError where it lacks that by query."""
-    if metric == result.main_metric:
-        return result
-    if not result.per_query:
-        return result.model_copy(update={"main_metric": metric})
-    per_query = result.metric(metric)
-    others = {result.main_metric: by_query_id(result.per_query), **result.per_query_metrics}
-    others.pop(metric)
-    changed = {"main_metric": metric, "per_query": per_query, "per_query_metrics": others}
-    return result.model_copy(update=changed)
-
-
-def with_metrics(result: EvalResult, metrics: Sequence[str]) -> EvalResult:
-    """Return a result with these metrics alone, the first of them the main one; as it is where none are asked for."""
-    if not metrics:
-        return result
-    changed = with_main_metric(result, metrics[0])
-    for metric in metrics:
-        changed.metric(metric)  # names one that is not there
-    kept = {metric: values for metric, values in changed.per_query_metrics.items() if metric in metrics}
-    means = {metric: result.aggregate[metric] for metric in metrics}
-    return changed.model_copy(update={"per_query_metrics": kept, "aggregate": means})
-
-
-def _on_shared_queries(key: str, results: list[EvalResult]) -> tuple[list[EvalResult], str]:
+def _on_shared_queries(
+    key: str, results: list[EvalResult], allow: Collection[str]
+) -> tuple[list[EvalResult], str | None]:
+    """Return results as if measured on the queries that all hold, with a caveat; refuse others unless allowed."""
+    first = results[0]
+    other = next((r for r in results if r.per_query.keys() != first.per_query.keys()), None)
+    if other is None:
+        return results, None
+    if "queries" not in allow:
+        here, there = (first, other) if first.per_query.keys() - other.per_query.keys() else (other, first)
+        missing = sorted(here.per_query.keys() - there.per_query.keys())
+        raise DataError(
+            f"{key}: {name_of(there)} lacks {len(missing):,} of the {len(here.per_query):,} queries of {name_of(here)} "
+            f"({_some([repr(q) for q in missing], _IDS_SHOWN)}); arms are compared on the same queries only, "
+            f"evaluate again{_or_allow('queries')}"
+        )
     shared = set.intersection(*(set(r.per_query) for r in results))
     if not shared:
         raise DataError(f"{key}: no query that every result was judged on; evaluate the arms on the same queries")
@@ -215,33 +220,14 @@ def _on_shared_queries(key: str, results: list[EvalResult]) -> tuple[list[EvalRe
         f"{key}: compared on the {len(shared):,} queries that all arms share (allowed by name: queries); "
         f"{len(missing):,} left out: {_some(missing, _IDS_SHOWN)}"
     )
-    return [_cut(r, shared) for r in results], caveat
+    return [r if r.per_query.keys() == shared else _cut(r, shared) for r in results], caveat
 
 
-def _cut(result: EvalResult, queries: set[str]) -> EvalResult:
-    """Return a result as if it had been measured on some of its queries alone."""
-    if result.per_query.keys() == queries:
-        return result
-    ids = sorted(queries)
-    by_metric = {metric: result.metric(metric) for metric in (result.main_metric, *result.per_query_metrics)}
-    columns = {metric: [values[query_id] for query_id in ids] for metric, values in by_metric.items()}
+def _cut(result: EvalResult, queries: Collection[str]) -> EvalResult:
+    cut = _view(result, (result.main_metric, *result.per_query_metrics), queries)
+    columns = {cut.main_metric: [*cut.per_query.values()], **cut.per_query_metrics}
     means = {metric: math.fsum(values) / len(values) for metric, values in columns.items()}
-    per_query = dict(zip(ids, columns.pop(result.main_metric), strict=True))
-    changed = {"per_query": per_query, "per_query_metrics": columns, "aggregate": means, "first_stage": None}
-    return result.model_copy(update=changed)
-
-
-def _other_queries(key: str, results: Sequence[EvalResult]) -> DataError:
-    """Return an error that names the first result that lacks queries of another."""
-    first = results[0]
-    other = next(r for r in results if r.per_query.keys() != first.per_query.keys())
-    here, there = (first, other) if first.per_query.keys() - other.per_query.keys() else (other, first)
-    missing = sorted(here.per_query.keys() - there.per_query.keys())
-    return DataError(
-        f"{key}: {name_of(there)} lacks {len(missing):,} of the {len(here.per_query):,} queries of {name_of(here)} "
-        f"({_some([repr(q) for q in missing], _IDS_SHOWN)}); arms are compared on the same queries only, "
-        f"evaluate again{_or_allow('queries')}"
-    )
+    return cut.model_copy(update={"aggregate": means, "first_stage": None})
 
 
 def _or_allow(name: str | None) -> str:

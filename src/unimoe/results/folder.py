@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -15,26 +15,26 @@ from unimoe.results import TASKS, EvalResult, by_query_id, read_result, result_f
 from unimoe.results.comparability import comparable, name_of
 from unimoe.results.details import QueryDetail, read_query_details
 from unimoe.results.logs import Log, read_logs
-from unimoe.results.repeats import IdPairs, one_query, one_run, repeated_texts, same_scores
 
 Seed: TypeAlias = int | None  # of a training; None for arms that have none, such as BM25 and zero-shot
 Details: TypeAlias = Mapping[str, QueryDetail]  # what is known of the queries of one arm and seed, by query id
+IdPairs: TypeAlias = Sequence[tuple[str, str]]  # ids of one query: a later one, and the first
 
 
-class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
+def repeats(facts: Iterable[tuple[Hashable, str]]) -> IdPairs:
+    """Return the ids of queries of which all facts are equal, from ``(facts, query id)``."""
+    return tuple((later, first) for first, *others in gathered(facts).values() for later in others)
+
+
+class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
     """The results of one output folder: ``{arm: {seed: {"task/dataset": {metric: mean}}}}``, and what lies behind.
 
-    Attributes:
-        output_dir: the folder that was read.
-        results: the result files in full, by arm, seed, task and dataset.
-        without_queries: those of MTEB's tasks that have no queries, in the same order: nothing is paired there, so they
-            take part in no test, interval, gate or drill-down.
-        everything: both together.
-        logs: training logs by arm and seed.
-        details: texts and ranks of queries, by arm, seed and ``task/dataset``, of results that no sidecars lie beside.
+    ``everything`` has the result files in full, by arm, seed, task and dataset: ``results``, and those of MTEB's tasks
+    ``without_queries``, where nothing is paired: they take part in no test, interval, gate or drill-down.
 
     Runs of one arm with the same main metric on every query are one run, or they would fake seeds: ``measured`` and
-    ``seeds`` have the first of them, and ``notes`` names all.
+    ``seeds`` have the first of them, and ``notes`` names all. Scores scaled by 2, or another order of documents that
+    the metric does not see, have another hash.
     """
 
     def __init__(
@@ -48,8 +48,15 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
     ) -> None:
         """Take results that have been read; ``allow`` and errors are those of ``load_all_results``.
 
-        ``repeated_queries``, by ``task/dataset``, are those of rankings; by default they are found by their texts.
+        Args:
+            output_dir: the folder that was read.
+            results: the result files.
+            logs: training logs by arm and seed.
+            allow: differences that become caveats.
+            details: texts and ranks of queries, of results that no sidecars lie beside.
+            repeated_queries: those of rankings, by ``task/dataset``; by default they are found by their texts.
         """
+        super().__init__()
         self.output_dir = output_dir
         self.everything = tuple(sorted(comparable(str(output_dir), list(results), allow), key=_order))
         self.results = tuple(r for r in self.everything if r.per_query)
@@ -59,27 +66,18 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
         self._typed = {(r.config_name, r.seed, r.key): r for r in self.everything}
         if len(self._typed) < len(self.everything):
             raise DataError(f"{output_dir}: two results claim the same arm, seed, task and dataset")
-        self._aggregate: dict[str, dict[Seed, dict[str, dict[str, float]]]] = {}
         self._measured: dict[str, list[EvalResult]] = {}
         self._first: dict[tuple[str, Seed, str], Seed] = {}  # by arm, seed and key: the first seed with the same scores
         for r in self.everything:
-            self._aggregate.setdefault(r.config_name, {}).setdefault(r.seed, {})[r.key] = dict(r.aggregate)
+            self.setdefault(r.config_name, {}).setdefault(r.seed, {})[r.key] = dict(r.aggregate)
             earlier = self._measured.setdefault(r.key, [])
-            first = next((o for o in earlier if o.config_name == r.config_name and same_scores(o, r)), r)
+            of_arm = (o for o in earlier if o.config_name == r.config_name)
+            first = next((o for o in of_arm if o.per_query == r.per_query and r.per_query), r)
             self._first[r.config_name, r.seed, r.key] = first.seed
             if first is r:
                 earlier.append(r)
         self._repeated_queries = dict(repeated_queries or {})
         self._rows: dict[tuple[str, Seed, str, str], NDArray[np.float64]] = {}
-
-    def __getitem__(self, config_name: str) -> dict[Seed, dict[str, dict[str, float]]]:
-        return self._aggregate[config_name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._aggregate)
-
-    def __len__(self) -> int:
-        return len(self._aggregate)
 
     @property
     def dataset_keys(self) -> tuple[str, ...]:
@@ -133,18 +131,41 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
                 for r in self.results
                 if r.key == key and (arms is None or r.config_name in arms)
             )
-            yield from (one_run(key, names) for names in same.values() if len(names) > 1)
+            for names in (", ".join(names) for names in same.values() if len(names) > 1):
+                yield f"{names} have the same score on every query of {key}: they are one run and count once"
             if key not in self._repeated_queries:
-                self._repeated_queries[key] = repeated_texts(self._measured[key], self._details_of)
-            yield from one_query(key, len(self._measured[key][0].per_query), self._repeated_queries[key])
+                self._repeated_queries[key] = self._repeated_texts(key)
+            pairs, total = self._repeated_queries[key], len(self._measured[key][0].per_query)
+            for again, first in pairs[:1]:
+                yield (
+                    f"{len(pairs):,} of {total:,} queries of {key} repeat another, such as {again!r} and {first!r}: "
+                    "these are no independent draws, and intervals are too narrow"
+                )
 
-    def _details_of(self, result: EvalResult, query_ids: Iterable[str]) -> Details:
-        return self.query_details(result.config_name, result.seed, result.key, query_ids)
+    def _repeated_texts(self, key: str) -> IdPairs:
+        """Return queries with one text, the same relevant documents, and the same scores in each result.
+
+        Equal scores alone prove nothing: many queries have 0 or 1 in every result.
+        """
+        results = self._measured[key]
+        columns = [
+            values for r in results for values in (by_query_id(r.per_query), *map(tuple, r.per_query_metrics.values()))
+        ]
+        alike = gathered(zip(zip(*columns, strict=True), sorted(results[0].per_query), strict=True))
+        asked = {query_id: scores for scores, ids in alike.items() if len(ids) > 1 for query_id in ids}
+        for r in results if asked else ():
+            try:
+                known = self.query_details(r.config_name, r.seed, key, list(asked))
+            except DataError:  # no text is known; the drill-down says which sidecar cannot be read
+                continue
+            facts = ((q, known[q].text, frozenset(known[q].relevant.items())) for q in asked)
+            return repeats(((asked[q], text, relevant), q) for q, text, relevant in facts if text)
+        return ()
 
     def paired_seeds(
         self, arms: tuple[str, str], keys: Iterable[str], first: Collection[Seed], second: Collection[Seed]
     ) -> tuple[Seed, ...]:
-        """Return the seeds of two arms that make pairs: those both have, if two or more and declared; else none."""
+        """Return the seeds that two arms both have, if they are declared to make pairs and are several; else none."""
         common = tuple(seed for seed in first if seed in second)
         return common if len(common) > 1 and self.seeds_pair(arms, keys) else ()
 
@@ -170,19 +191,18 @@ class Results(Mapping[str, dict[Seed, dict[str, dict[str, float]]]]):
 
         A seed that was not measured, a metric that was not computed, or a dataset without queries is a DataError.
         """
-        return np.array([self._row(config_name, seed, key, metric) for seed in seeds], dtype=np.float64)
-
-    def _row(self, config_name: str, seed: Seed, key: str, metric: str | None) -> NDArray[np.float64]:
-        """Return one row of ``scores``, kept once made: every comparison of an arm asks for it again."""
-        result = self.result(config_name, seed, key)
-        if result is None:
-            raise DataError(f"{self.output_dir}: no {key} result of {config_name}, {seed_name(seed)}")
-        if not result.per_query:
-            raise DataError(f"{self.output_dir}: {key} has no queries, and so no scores by query")
-        place = (config_name, seed, key, metric or result.main_metric)
-        if place not in self._rows:
-            self._rows[place] = np.array(by_query_id(result.metric(place[-1])))
-        return self._rows[place]
+        rows = []
+        for seed in seeds:
+            result = self.result(config_name, seed, key)
+            if result is None:
+                raise DataError(f"{self.output_dir}: no {key} result of {config_name}, {seed_name(seed)}")
+            if not result.per_query:
+                raise DataError(f"{self.output_dir}: {key} has no queries, and so no scores by query")
+            place = (config_name, seed, key, metric or result.main_metric)
+            if place not in self._rows:  # every comparison of an arm asks again
+                self._rows[place] = np.array(by_query_id(result.metric(place[-1])))
+            rows.append(self._rows[place])
+        return np.array(rows, dtype=np.float64)
 
 
 def load_all_results(
@@ -199,8 +219,7 @@ def load_all_results(
             everything is read, so that a refusal can name what is there.
 
     Raises:
-        DataError: no result at all; a file that is cut short, of another schema, or not what its path says; two files
-            for one measurement; results that ``comparability`` refuses.
+        DataError: no result, a broken or misplaced one, or results that ``comparability`` refuses.
         UsageError: an unknown name in ``allow``.
     """
     output_dir = Path(output_dir)
@@ -219,27 +238,24 @@ def _chosen(paths: Sequence[Path], only: Collection[tuple[str, str]]) -> Sequenc
     return paths if wanted.difference(found.values()) else [path for path, of in found.items() if of in wanted]
 
 
-def _read(output_dir: Path, paths: Iterable[Path]) -> list[EvalResult]:
-    """Read result files; refuse two for one measurement, and a file at another place than its content says."""
-    read = [(path, read_result(path)) for path in paths]
-    files: dict[tuple[str, Seed, str], Path] = {}
-    for path, result in read:
-        other = files.setdefault((result.config_name, result.seed, result.key), path)
-        if other != path:
-            raise DataError(
-                f"{path} and {other} both claim to be {name_of(result)} on {result.key}; remove one of them"
-            )
-    for path, result in read:
+def _read(output_dir: Path, paths: Sequence[Path]) -> Iterator[EvalResult]:
+    """Yield results; refuse a file at another place than its content says, such as a second one for a measurement."""
+    for path in paths:
+        result = read_result(path)
         expected = result_path(output_dir, result.config_name, result.seed, result.task, result.dataset)
+        if path != expected and expected in paths:
+            raise DataError(
+                f"{path} and {expected} both claim to be {name_of(result)} on {result.key}; remove one of them"
+            )
         if path != expected:
             raise DataError(
                 f"{path} says it is {name_of(result)} on {result.key}, which belongs at {expected}; move it there"
             )
-    return [result for _, result in read]
+        yield result
 
 
 def _keys(results: Iterable[EvalResult]) -> tuple[str, ...]:
-    return tuple(r.key for r in sorted({r.key: r for r in results}.values(), key=_place))
+    return tuple(dict.fromkeys(r.key for r in sorted(results, key=_place)))
 
 
 def _place(result: EvalResult) -> tuple[int, str]:

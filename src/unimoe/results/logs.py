@@ -38,28 +38,21 @@ class _Training(BaseModel):
 class Conflict(BaseModel):
     """One line of ``gradient_conflicts.jsonl``; a value that cannot be computed (a cosine with a zero vector) is None.
 
-    Attributes:
-        layer: its number, or its name.
-        cosine: between the gradients of ranking and embedding.
-        cosine_self_rank: between those of two independent ranking batches of that size; noise alone brings it below 1.
-            Estimated from two disjoint halves of the batch: their cosine ``c`` makes ``2 c / (1 + c)``, where it is
-            above 0.
-        cosine_self_embed: the same of the embedding batch.
-        cosine_corrected: ``cosine / sqrt(cosine_self_rank * cosine_self_embed)``; None where either is not above 0.
-        magnitude_similarity: ``2 |a| |b| / (|a|^2 + |b|^2)``.
+    Two independent batches of one task do not agree either: noise alone brings their cosine below 1. It is estimated
+    from two disjoint halves of the batch, whose cosine ``c`` makes ``2 c / (1 + c)``, where it is above 0.
     """
 
     model_config = ConfigDict(strict=True, frozen=True)
 
     step: Step
-    layer: int | Annotated[str, Field(max_length=LONGEST_NAME)]
-    cosine: Number | None
-    cosine_self_rank: Number | None
+    layer: int | Annotated[str, Field(max_length=LONGEST_NAME)]  # its number, or its name
+    cosine: Number | None  # between the gradients of ranking and embedding
+    cosine_self_rank: Number | None  # between those of two independent ranking batches of that size
     cosine_self_embed: Number | None
-    cosine_corrected: Number | None
+    cosine_corrected: Number | None  # ``cosine / sqrt(cosine_self_rank * cosine_self_embed)``, where both are above 0
     norm_rank: Number | None
     norm_embed: Number | None
-    magnitude_similarity: Number | None
+    magnitude_similarity: Number | None  # ``2 |a| |b| / (|a|^2 + |b|^2)``
 
 
 ConflictLog: TypeAlias = Sequence[Conflict]
@@ -67,50 +60,39 @@ ConflictLog: TypeAlias = Sequence[Conflict]
 
 
 def read_logs(output_dir: Path) -> dict[tuple[str, int | None], Log]:
-    """Read the training logs below an output folder, ``{arm}/seed_{N}/logs/train.jsonl``, by arm and seed.
-
-    Raises:
-        DataError: a line that is no training record; names file and line.
-    """
+    """Read the training logs below an output folder by arm and seed; a DataError names a line that is no record."""
     logs = {}
-    for key, path in _log_files(output_dir, "train.jsonl"):
-        read = _records(path, _Training, "a training record with step and loss")
-        records = {(record.step, record.task): record.model_dump(exclude_unset=True) for record in read}
-        logs[key] = tuple(records[step] for step in sorted(records, key=lambda step: (step[0], str(step[1]))))
+    for key, read in _logs(output_dir, "train.jsonl", _Training, "a training record with step and loss"):
+        records = {(record.step, str(record.task)): record.model_dump(exclude_unset=True) for record in read}
+        logs[key] = tuple(records[step] for step in sorted(records))
     return logs
 
 
 def read_conflict_logs(output_dir: Path) -> dict[tuple[str, int | None], ConflictLog]:
-    """Read the logs of gradient conflicts that have a record, ``{arm}/seed_{N}/logs/gradient_conflicts.jsonl``.
-
-    Raises:
-        DataError: a line that is no such record; names file and line.
-    """
-    logs: dict[tuple[str, int | None], ConflictLog] = {}
-    for key, path in _log_files(output_dir, "gradient_conflicts.jsonl"):
-        if records := {(r.step, r.layer): r for r in _records(path, Conflict, "a record of gradient conflicts")}:
-            logs[key] = tuple(records.values())
-    return logs
+    """Read the logs of gradient conflicts that have a record, as ``read_logs`` does."""
+    found = _logs(output_dir, "gradient_conflicts.jsonl", Conflict, "a record of gradient conflicts")
+    logs = {key: tuple({(r.step, r.layer): r for r in read}.values()) for key, read in found}
+    return {key: log for key, log in logs.items() if log}
 
 
-def _log_files(output_dir: Path, name: str) -> Iterator[tuple[tuple[str, int | None], Path]]:
-    """Yield the logs of one name by arm and seed."""
+def _logs(
+    output_dir: Path, name: str, kind: type[Record], what: str
+) -> Iterator[tuple[tuple[str, int | None], Iterator[Record]]]:
+    """Yield the records of ``{arm}/seed_{N}/logs/{name}`` by arm and seed."""
     for path in find_files(output_dir, f"*/seed_*/logs/{name}") if output_dir.exists() else ():
         arm, seed = path.parts[-4], path.parts[-3].removeprefix("seed_")
         if problem := name_problem(arm, is_folder=True):
             raise DataError(f"{path}: the name of its arm {problem}; rename the folder")
         if seed.isdecimal():
-            yield (arm, int(seed)), path
+            yield (arm, int(seed)), _records(path, kind, what)
 
 
 def _records(path: Path, kind: type[Record], what: str) -> Iterator[Record]:
     """Yield the records of a log, without a last line that has no end: a killed run leaves one."""
-    lines = read_bytes(path).split(b"\n")[:-1]
-    for number, line in enumerate(lines, start=1):
-        place = f"{path}:{number}"
+    for number, line in enumerate(read_bytes(path).split(b"\n")[:-1], start=1):
         try:
             yield kind.model_validate_json(line)
         except ValidationError as error:
             first = error.errors()[0]
             why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first["loc"] else first["msg"]
-            raise DataError(f"{place}: not {what} ({why}); remove the line") from None
+            raise DataError(f"{path}:{number}: not {what} ({why}); remove the line") from None

@@ -39,17 +39,9 @@ def collect_provenance(
     given: Sequence[str],
     usage: Mapping[str, float] | None = None,
 ) -> Provenance:
-    """Return the provenance of a result computed just now.
+    """Return the provenance of a result computed just now; its fields are those of ``Provenance``.
 
-    Args:
-        device: the device in words.
-        dtype: what the model computed in; None without a model.
-        hashes: content hashes by name.
-        wall_time_s: seconds of scoring.
-        items: pairs or texts scored in that time; None without a model.
-        token_budget: tokens of one forward pass; None without a model.
-        given: options and config keys given by hand.
-        usage: what a server was paid, by name.
+    ``items`` are pairs or texts scored in ``wall_time_s``; None without a model.
     """
     commit, dirty = git_state()
     return Provenance(
@@ -74,39 +66,30 @@ def collect_provenance(
 def git_state() -> tuple[str | None, bool | None]:
     """Return commit and dirty flag of the clone that this package runs from; None twice where there is no clone."""
     root = Path(__file__).parents[3]
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(root), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
     if not (root / ".git").exists():
         return None, None
     try:
-        commit = _git(root, "rev-parse", "HEAD")
-        return commit, bool(_git(root, "status", "--porcelain", "--untracked-files=no"))
-    except (OSError, subprocess.SubprocessError):
+        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.SubprocessError):  # no git, or no repository that it trusts
         return None, None
 
 
 @cache
 def package_versions() -> dict[str, str]:
     """Return the installed versions of ``PACKAGES``."""
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = "not installed"
-    return versions
+    installed = {package: list(metadata.distributions(name=package)) for package in PACKAGES}
+    return {package: found[0].version if found else "not installed" for package, found in installed.items()}
 
 
 @cache
 def processor_name() -> str:
     """Return the processor's model name where the platform knows it, its architecture otherwise."""
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8") as file:
-            names = (line.partition(":")[2].strip() for line in file if line.startswith("model name"))
-            return next(names, platform.machine())
-    except OSError:
-        return platform.processor() or platform.machine()
-
-
-def _git(root: Path, *arguments: str) -> str:
-    return subprocess.run(
-        ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True, timeout=10
-    ).stdout.strip()
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else ()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())

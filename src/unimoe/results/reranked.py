@@ -22,19 +22,13 @@ def result_paths(path: Path) -> dict[str, Path]:
     """
     if path.is_file() and path.suffix == ".json":
         return {read_result(path).key: path}
-    for pattern in _BELOW if path.is_dir() else ():
-        files = [file for file in sorted(path.glob(pattern)) if not file.name.endswith(SIDECARS)]
-        if files:
-            return _of_one_system(path, files)
-    return {}
-
-
-def _of_one_system(path: Path, files: list[Path]) -> dict[str, Path]:
-    found: dict[str, dict[str, Path]] = {}
-    for file in files:
-        result = read_result(file)
-        if result.task == "reranking" and result.identity.base_model is not None:
-            found.setdefault(str(file.parents[2]), {})[result.key] = file
+    found: dict[Path, dict[str, Path]] = {}
+    for file in next(filter(None, (sorted(path.glob(pattern)) for pattern in _BELOW)), ()):
+        if not file.name.endswith(SIDECARS):
+            result = read_result(file)
+            if result.task == "reranking" and result.identity.base_model is not None:
+                found.setdefault(file.parents[2], {})[result.key] = file
     if len(found) > 1:
-        raise UsageError(f"{path}: holds results of {len(found)} systems; name one of {', '.join(sorted(found))}")
+        systems = ", ".join(sorted(map(str, found)))
+        raise UsageError(f"{path}: holds results of {len(found)} systems; name one of {systems}")
     return next(iter(found.values()), {})

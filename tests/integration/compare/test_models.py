@@ -12,7 +12,7 @@ from support.reranking import invented, write_invented
 from support.scripts import Done, assert_refused, call_script
 from support.tiny_rerankers import save_tiny_cross_encoder
 
-from unimoe.results.runs.one_file import score_run_file
+from unimoe.results.runs.scoring import score_run_file
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -1,5 +1,1 @@
-"""Run files from anywhere, found, scored by qrels and made results.
-
-``selection`` finds and names runs and qrels, ``scoring`` scores runs and refuses what cannot be compared, ``building``
-makes results of them, and ``one_file`` scores one run by itself.
-"""
+"""Runs, from files or dictionaries, scored and made into results, so that they are judged as evaluations are."""

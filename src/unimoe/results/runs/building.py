@@ -14,8 +14,7 @@ from unimoe.core.errors import UsageError
 from unimoe.core.grouping import gathered
 from unimoe.metrics.scoring import computable_metrics
 from unimoe.results import EvalResult, Identity, Provenance, Task, by_query_id
-from unimoe.results.folder import Details, Results, Seed
-from unimoe.results.repeats import IdPairs
+from unimoe.results.folder import Details, IdPairs, Results, Seed
 from unimoe.results.runs.scoring import (
     ScoredRun,
     Scoring,
@@ -75,17 +74,16 @@ def score_systems(
         for source in of_dataset:
             here.append(score_source(source, scoring))
             on_run(here[-1])
+        runs += here
         caveats, counted = caveats_of(here, scoring), compared_queries(here, scoring)
         warnings += warnings_of(here, scoring)
         hidden = hidden_metrics(here, scoring)
-        metrics = [metric for metric in scoring.every if metric not in hidden]
         for run in here:
-            values = {metric: {query_id: run.per_query[metric][query_id] for query_id in counted} for metric in metrics}
+            values = {m: {q: run.per_query[m][q] for q in counted} for m in scoring.every if m not in hidden}
             result = _result(run, values, scoring, experiment, caveats, given)
             results.append(result)
             details[result.config_name, result.seed, result.key] = {q: run.details[q] for q in counted}
-            repeated[result.key] = repeated_queries(here, counted)
-        runs += here
+        repeated[results[-1].key] = repeated_queries(here, counted)
     allow = [name for name in scoring.allow if name == "duplicates"]
     found = Results(output_dir, results, allow=allow, details=details, repeated_queries=repeated)
     warnings += found.notes(found.dataset_keys)

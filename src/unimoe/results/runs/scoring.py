@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,12 +12,12 @@ from pathlib import Path
 from unimoe.core.errors import DataError, UsageError, did_you_mean, first_few
 from unimoe.core.grouping import gathered
 from unimoe.core.io import HASH_LENGTH
-from unimoe.core.trec import Qrels, Run, head, is_unordered, ranked, read_run
-from unimoe.metrics import canonical_metric, parse_metric, plain_run, score_run
-from unimoe.metrics.scoring import level_note
+from unimoe.core.trec import Run, head, is_unordered, ranked, read_run
+from unimoe.metrics import DEFAULT_METRICS, canonical_metric, parse_metric, plain_run, score_run
+from unimoe.metrics.scoring import computable_metrics, level_note
 from unimoe.results.details import QueryDetail
-from unimoe.results.repeats import IdPairs, repeats
-from unimoe.results.runs.selection import Judgments, RunSource, refuse_empty
+from unimoe.results.folder import IdPairs, repeats
+from unimoe.results.runs.selection import Judgments, RunSource, judgments, refuse_empty
 
 ALLOWANCES = {  # the differences that can be allowed by name, and what each means
     "queries": "compare on the judged queries that all runs have",
@@ -28,8 +28,77 @@ ALLOWANCES = {  # the differences that can be allowed by name, and what each mea
 
 
 @dataclass(frozen=True)
+class RunScores:
+    """The measures of one run file, with findings that limit their meaning."""
+
+    run: str
+    qrels: str
+    depth: int | None  # documents scored per query, at most; None for all
+    queries: int  # the number of judged queries, over which the means are taken
+    relevance_level: int  # the lowest grade that binary metrics count as relevant, unless their name fixes one
+    aggregate: dict[str, float]  # metric name to mean; for counts such as NumRet, to their sum
+    per_query: dict[str, dict[str, float]]  # metric name to ``{query id: value}``
+    missing_queries: list[str]  # judged queries that the run lacks, in the order of the qrels; each counts 0
+    unjudged_queries: list[str]  # queries of the run without judgments, sorted; they are left out
+    unordered_queries: list[str]  # judged queries whose documents, two or more, all have one score: ids order them
+    notes: list[str]  # other findings, as sentences
+
+
+def score_run_file(
+    run_path: Path | str,
+    qrels_path: Path | str,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    depth: int | None = None,
+    relevance_level: int | None = None,
+) -> RunScores:
+    """Score a TREC run with the semantics of ``trec_eval -c``.
+
+    Args:
+        run_path: a TREC run; ``.gz`` is unpacked.
+        qrels_path: qrels in TREC or BEIR layout; ``.gz`` is unpacked.
+        metrics: names as in ``score_run``.
+        depth: score only this many documents of each query, its first ones.
+        relevance_level: as in ``score_run``; by default the qrels' own (see ``unimoe.data.collection_card``), else 1.
+
+    Raises:
+        UsageError: an unknown metric, one that cannot be computed here, or a depth or level below 1.
+        DataError: a file is missing, malformed or empty, no query of the run is judged, or ``depth`` would cut a run
+            that has no order.
+    """
+    run_path, qrels_path = Path(run_path), Path(qrels_path)
+    _refuse_depth(depth)
+    # Before the files are read, which may take a while.
+    computable_metrics(metrics, 1 if relevance_level is None else relevance_level)
+    judged = judgments(qrels_path, "run", relevance_level)
+    metrics = computable_metrics(metrics, judged.level)
+    run = read_run(run_path)
+    unordered, none_ordered = _unordered(str(run_path), run, judged)
+    if none_ordered and depth is not None and any(len(run[query_id]) > depth for query_id in unordered):
+        raise DataError(
+            f"{run_path}: all documents of a query have one score, so --depth {depth} would keep documents by their "
+            "ids; give a ranked run, or score this one whole"
+        )
+    run = _cut(run, depth)
+    scores = score_run(judged.qrels, run, metrics, judged.level)
+    note = level_note(metrics, judged.qrels, judged.stated, where=qrels_path.name, mend="--relevance-level 2")
+    return RunScores(
+        run=str(run_path),
+        qrels=str(qrels_path),
+        depth=depth,
+        queries=len(judged.qrels),
+        relevance_level=judged.level,
+        aggregate=scores.aggregate,
+        per_query=scores.per_query,
+        missing_queries=[query_id for query_id in judged.qrels if query_id not in run],
+        unjudged_queries=scores.unjudged_queries,
+        unordered_queries=unordered,
+        notes=[note] if note else [],
+    )
+
+
+@dataclass(frozen=True)
 class Scoring:
-    """How runs are scored.
+    """How the runs of a comparison are scored.
 
     Raises:
         UsageError: an unknown metric or allowance, two allowances that contradict each other, or a depth below 1.
@@ -54,7 +123,7 @@ class Scoring:
             )
         if not self.metrics:
             raise UsageError("no metric to compare by; name one, such as ndcg@10")
-        refuse_depth(self.depth)
+        _refuse_depth(self.depth)
 
     @property
     def main(self) -> str:
@@ -65,6 +134,12 @@ class Scoring:
     def every(self) -> tuple[str, ...]:
         """The metrics asked for, then the others."""
         return tuple(dict.fromkeys((*self.metrics, *self.others)))
+
+    def allowed(self, name: str, found: str, remedy: str) -> str:
+        """Return what was found as a caveat where it is allowed by name, else refuse it."""
+        if name not in self.allow:
+            raise DataError(f"{found}; {remedy}, or --allow {name}")
+        return f"{found} (--allow {name})"
 
 
 @dataclass(frozen=True)
@@ -98,15 +173,23 @@ def score_source(source: RunSource, scoring: Scoring) -> ScoredRun:
             run, modified = plain_run(source.content), datetime.now(UTC)
         except DataError as error:
             raise DataError(f"{source.name}: {error}") from None
-    unordered = [query_id for query_id in qrels if is_unordered(run.get(query_id, {}))]
-    refuse_nothing_in_common(source.name, run, judged.name, qrels)
-    _refuse_without_order(source.name, run, qrels, unordered)
-    if scoring.depth is not None:
-        run = {query_id: head(scores, scoring.depth) for query_id, scores in run.items()}
+    unordered, none_ordered = _unordered(source.name, run, judged)
+    if none_ordered:
+        raise DataError(
+            f"{source.name}: all documents of a query have one score, and the rank column is not read; write scores "
+            "that fall from rank to rank"
+        )
+    run = _cut(run, scoring.depth)
     order = {query_id: ranked(scores) for query_id, scores in run.items()}
     scores = score_run(qrels, run, scoring.every, judged.level)
     main = parse_metric(scoring.main)
     lowest = main.level or (judged.level if main.binary else 1)
+    details = {}
+    for query_id, grades in qrels.items():
+        places = {document_id: place for place, document_id in enumerate(order.get(query_id, ()), start=1)}
+        relevant = {document_id: grade for document_id, grade in grades.items() if grade >= lowest}
+        ranks = {document_id: places.get(document_id) for document_id in relevant}
+        details[query_id] = QueryDetail(text=(judged.texts or {}).get(query_id, ""), relevant=relevant, ranks=ranks)
     return ScoredRun(
         source=source,
         depth=max(len(order.get(query_id, ())) for query_id in qrels),
@@ -117,22 +200,14 @@ def score_source(source: RunSource, scoring: Scoring) -> ScoredRun:
         missing=[query_id for query_id in qrels if query_id not in run],
         unjudged=scores.unjudged_queries,
         unordered=unordered,
-        details={query_id: _detail(judged, query_id, order.get(query_id, ()), lowest) for query_id in qrels},
+        details=details,
     )
-
-
-def refuse_depth(depth: int | None) -> None:
-    """Refuse a depth to cut runs to that leaves nothing, or is no whole number."""
-    if depth is not None and (not hasattr(depth, "__index__") or depth < 1):
-        problem = "leaves no document to score" if hasattr(depth, "__index__") else "is no whole number"
-        raise UsageError(f"--depth {depth} {problem}; use at least 1")
 
 
 def caveats_of(runs: Sequence[ScoredRun], scoring: Scoring) -> list[str]:
     """Return in words what was allowed and made use of among the runs on one dataset; what was not is a DataError."""
-    depths = [_depth(runs, metric, scoring.allow) for metric in scoring.metrics]
-    found = [_duplicates(runs, scoring.allow), _queries(runs, scoring.allow), *depths]
-    return [caveat for caveat in found if caveat]
+    depths = [_depth(runs, metric, scoring) for metric in scoring.metrics]
+    return [caveat for caveat in (_duplicates(runs, scoring), _queries(runs, scoring), *depths) if caveat]
 
 
 def compared_queries(runs: Sequence[ScoredRun], scoring: Scoring) -> list[str]:
@@ -144,10 +219,10 @@ def compared_queries(runs: Sequence[ScoredRun], scoring: Scoring) -> list[str]:
 def repeated_queries(runs: Sequence[ScoredRun], compared: Sequence[str]) -> IdPairs:
     """Return those of the compared queries with the same judgments and, in every run, the same documents and scores."""
     qrels = runs[0].source.judged.qrels
-    found = [query_id for query_id in compared if any(query_id in run.rankings for run in runs)]
     return repeats(
         ((frozenset(qrels[query_id].items()), *(run.rankings.get(query_id) for run in runs)), query_id)
-        for query_id in found
+        for query_id in compared
+        if any(query_id in run.rankings for run in runs)
     )
 
 
@@ -174,51 +249,49 @@ def warnings_of(runs: Sequence[ScoredRun], scoring: Scoring) -> Iterator[str]:
     for why, metrics in gathered((why, metric) for metric, why in hidden.items()).items():
         yield f"{judged.dataset}: {', '.join(metrics)} not shown: {why}"
     shown = [metric for metric in scoring.every if metric not in hidden]
-    note = level_note(shown, judged.qrels, judged.stated, where=judged.name, mend="--relevance-level 2")
-    if note:
+    if note := level_note(shown, judged.qrels, judged.stated, where=judged.name, mend="--relevance-level 2"):
         yield note
     without = [] if judged.texts is None else [q for q in compared_queries(runs, scoring) if q not in judged.texts]
     if without:
         yield f"{judged.dataset}: no text of {_some(without)}"
 
 
-def refuse_nothing_in_common(run_name: str, run: Run, qrels_name: str, qrels: Qrels) -> None:
-    """Refuse a run or qrels without a line, and qrels that judge no query of the run."""
-    refuse_empty(run_name, run)
-    refuse_empty(qrels_name, qrels)
-    if run.keys().isdisjoint(qrels):
+def _refuse_depth(depth: int | None) -> None:
+    """Refuse a depth to cut runs to that leaves nothing, or is no whole number."""
+    if depth is not None and (not hasattr(depth, "__index__") or depth < 1):
+        problem = "leaves no document to score" if hasattr(depth, "__index__") else "is no whole number"
+        raise UsageError(f"--depth {depth} {problem}; use at least 1")
+
+
+def _unordered(name: str, run: Run, judged: Judgments) -> tuple[list[str], bool]:
+    """Return the judged queries whose documents all have one score, and whether no query of several has an order.
+
+    An empty run, and one that holds no judged query, is a DataError.
+    """
+    refuse_empty(name, run)
+    if run.keys().isdisjoint(judged.qrels):
         raise DataError(
-            f"{qrels_name}: judges none of the queries of {run_name} (the first are {next(iter(qrels))!r} and "
+            f"{judged.name}: judges none of the queries of {name} (the first are {next(iter(judged.qrels))!r} and "
             f"{next(iter(run))!r}); give the qrels of the run's own collection and split"
         )
+    unordered = [query_id for query_id in judged.qrels if is_unordered(run.get(query_id, {}))]
+    several = sum(len(run.get(query_id, {})) > 1 for query_id in judged.qrels)
+    return unordered, bool(unordered) and several == len(unordered)
 
 
-def _refuse_without_order(name: str, run: Run, qrels: Qrels, unordered: Sequence[str]) -> None:
-    several = sum(len(run.get(query_id, {})) > 1 for query_id in qrels)
-    if several and several == len(unordered):
-        raise DataError(
-            f"{name}: all documents of a query have one score, and the rank column is not read; write scores that "
-            "fall from rank to rank"
-        )
+def _cut(run: Run, depth: int | None) -> Run:
+    return run if depth is None else {query_id: head(scores, depth) for query_id, scores in run.items()}
 
 
 def _some(ids: Sequence[str]) -> str:
     return f"{len(ids):,} ({first_few(ids, 5)})"
 
 
-def _detail(judged: Judgments, query_id: str, order: Sequence[str], lowest: int) -> QueryDetail:
-    places = {document_id: place for place, document_id in enumerate(order, start=1)}
-    relevant = {document_id: grade for document_id, grade in judged.qrels[query_id].items() if grade >= lowest}
-    ranks = {document_id: places.get(document_id) for document_id in relevant}
-    return QueryDetail(text=(judged.texts or {}).get(query_id, ""), relevant=relevant, ranks=ranks)
-
-
 def _digest(run: Run, order: Mapping[str, Sequence[str]]) -> str:
     digest = hashlib.sha256()
     for query_id in sorted(run):
-        scores = run[query_id]
         digest.update("\n".join((query_id, *order[query_id], "")).encode())
-        digest.update(array("d", [scores[document_id] for document_id in order[query_id]]).tobytes())
+        digest.update(array("d", [run[query_id][document_id] for document_id in order[query_id]]).tobytes())
     return digest.hexdigest()[:HASH_LENGTH]
 
 
@@ -235,7 +308,7 @@ def _why_hidden(runs: Sequence[ScoredRun], metric: str) -> str:
     return f"the runs end at depth {deepest:,}" if deepest < (parse_metric(metric).cutoff or 0) else ""
 
 
-def _duplicates(runs: Sequence[ScoredRun], allow: Collection[str]) -> str | None:
+def _duplicates(runs: Sequence[ScoredRun], scoring: Scoring) -> str | None:
     """Find a run given twice, which fakes a seed or a tie.
 
     The results themselves tell of a repeated run within one system, so that an allowed one is named here only where two
@@ -245,21 +318,21 @@ def _duplicates(runs: Sequence[ScoredRun], allow: Collection[str]) -> str | None
     twice = []
     for run in runs:
         one = first.setdefault(run.digest, run)
-        if one is not run and ("duplicates" not in allow or one.source.system != run.source.system):
+        if one is not run and ("duplicates" not in scoring.allow or one.source.system != run.source.system):
             twice.append(f"{run.name} holds the same rankings and scores as {one.name}")
-    return _allowed("duplicates", "; ".join(twice), "give every run once", allow) if twice else None
+    return scoring.allowed("duplicates", "; ".join(twice), "give every run once") if twice else None
 
 
-def _queries(runs: Sequence[ScoredRun], allow: Collection[str]) -> str | None:
+def _queries(runs: Sequence[ScoredRun], scoring: Scoring) -> str | None:
     """Find missing queries: to fill them with 0 in silence favours one system, to leave them out another."""
     found = "; ".join(f"{run.name} lacks {_some(run.missing)}" for run in runs if run.missing)
     if not found:
         return None
-    if "zeros" in allow:
+    if "zeros" in scoring.allow:
         return f"judged queries that a run lacks count 0 there (--allow zeros): {found}"
     judged = len(runs[0].source.judged.qrels)
     common = judged - len({query_id for run in runs for query_id in run.missing})
-    if "queries" not in allow:
+    if "queries" not in scoring.allow:
         raise DataError(
             f"judged queries without documents: {found}; give complete runs, --allow queries to compare on the "
             f"{common:,} that all runs have, or --allow zeros to count them 0 as trec_eval -c does"
@@ -269,7 +342,7 @@ def _queries(runs: Sequence[ScoredRun], allow: Collection[str]) -> str | None:
     return f"compared on the {common:,} of {judged:,} judged queries that all runs have (--allow queries): {found}"
 
 
-def _depth(runs: Sequence[ScoredRun], metric: str, allow: Collection[str]) -> str | None:
+def _depth(runs: Sequence[ScoredRun], metric: str, scoring: Scoring) -> str | None:
     if not _uneven(runs, metric):
         return None
     shallow, deep = (end(runs, key=lambda run: run.depth) for end in (min, max))
@@ -277,11 +350,4 @@ def _depth(runs: Sequence[ScoredRun], metric: str, allow: Collection[str]) -> st
         f"{shallow.name} ends at depth {shallow.depth:,}, {deep.name} at {deep.depth:,}, and {metric} looks deeper "
         f"than {shallow.depth:,}"
     )
-    return _allowed("depth", found, f"give runs of one depth, cut all with --depth {shallow.depth}", allow)
-
-
-def _allowed(name: str, found: str, mend: str, allow: Collection[str]) -> str:
-    """Return what was found as a caveat where it is allowed by name, else refuse it."""
-    if name not in allow:
-        raise DataError(f"{found}; {mend}, or --allow {name}")
-    return f"{found} (--allow {name})"
+    return scoring.allowed("depth", found, f"give runs of one depth, cut all with --depth {shallow.depth}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import re
 from collections.abc import Mapping, Sequence
@@ -24,10 +25,7 @@ QrelsContent: TypeAlias = Path | Mapping[str, Mapping[str, int]]
 PLACE = "{dataset}"  # what a pattern holds in place of a dataset's name
 
 _WILDCARD = re.compile(r"[*?\[]")
-_WILDCARDS = re.compile(r"(\*+|\?|\[[^\]]*\])")
-_ANY = ".*"  # what a star matches, as a regular expression
 _EXTENSIONS = re.compile(r"(\.(trec|run|res|txt|tsv))?(\.gz)?$")
-
 
 Named: TypeAlias = tuple[int, str]  # place of a pattern, and a file that matches it without the dataset's name
 
@@ -97,19 +95,13 @@ class Pattern:
 
     def template(self, path: Path, dataset: str) -> str:
         """Return the path of one of the files with ``{dataset}`` where the name of the dataset is."""
-        expressions = map(_expression, _WILDCARDS.split(str(Path(self.path))))
-        named = "".join(expressions).replace(re.escape(PLACE), f"({re.escape(dataset)})")
-        # What a star matched is not tried again for the next one, as in fnmatch, or thirty stars would take years.
-        first, *texts = named.split(_ANY)
-        texts[:-1] = [f"(?>{_ANY}?{text})" for text in texts[:-1]]
-        texts[-1:] = [f"{_ANY}{text}" for text in texts[-1:]]
-        found = re.fullmatch("".join([first, *texts]), str(path))
-        if not found:
-            return str(path)
-        spans = [found.span(group) for group in range(1, found.re.groups + 1)]
-        ends = [0, *(end for _, end in spans)]
-        starts = [*(start for start, _ in spans), len(found[0])]
-        return PLACE.join(found[0][end:start] for end, start in zip(ends, starts, strict=True))
+        expression = fnmatch.translate(str(Path(self.path)))  # its stars match separators too, as ** does
+        found = re.fullmatch(expression.replace(re.escape(PLACE), f"({re.escape(dataset)})"), str(path))
+        parts, end = [], 0
+        for start, stop in found.regs[1:] if found else ():
+            parts.append(str(path)[end:start])
+            end = stop
+        return PLACE.join([*parts, str(path)[end:]])
 
 
 def judgments(content: QrelsContent, dataset: str | None = None, level: int | None = None) -> Judgments:
@@ -260,11 +252,6 @@ def _refuse_unusable(name: str) -> None:
     problem = name_problem(name, is_folder=True) or ("is the analysis's own" if name == "analysis" else None)
     if problem:
         raise UsageError(f"a system cannot be named {shortened(name)!r}, which {problem}; choose another name")
-
-
-def _expression(part: str) -> str:
-    """Return a wildcard as a regular expression that matches what it does and more; other text as it is."""
-    return _ANY if part[:1] == "*" else "." if part[:1] in ("?", "[") else re.escape(part)
 
 
 def _without_seed(part: str) -> str:
