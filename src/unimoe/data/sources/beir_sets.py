@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from pathlib import Path
 
-from unimoe.core.errors import DataError, UsageError, is_full_disk
+from unimoe.core.errors import DataError, UsageError, system_refusal
 from unimoe.core.io import atomic_dir, cache_dir, hash_json, lock
 from unimoe.core.limits import shortened
 from unimoe.data.collection import Collection
@@ -155,7 +155,7 @@ def _unpacked(archive: Path) -> Path:
                     with atomic_dir(folder) as temporary:
                         packed.extractall(temporary)
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError) as error:
-        if is_full_disk(error):
+        if system_refusal(error):
             raise  # the command's last line says so
         raise DataError(f"{archive}: cannot be unpacked ({error}); fetch it again") from None
     return folder
