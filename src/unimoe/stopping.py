@@ -24,10 +24,9 @@ STOPPED = 130
 
 _LINE = "error: stopped; run the same command again to go on from what is done"
 _PATIENCE = 5.0  # seconds from each step to the next; temporary files are removed in less
+_UNHEARD = 0.5  # seconds after which a signal that nothing has heard is sent again
 
 atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)  # handlers are gone after that, and the timer would kill
-
-_UNHEARD = 0.5  # seconds after which a signal is sent again
 os.register_at_fork(after_in_child=lambda: _listening and signal.set_wakeup_fd(-1))  # a child's signals are its own
 
 _listening = 0  # the id of the process that hears signals; copies of it have its handlers too
