@@ -46,7 +46,8 @@ def ended_by_signals() -> Iterator[None]:
         return
     before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     hook = sys.unraisablehook
-    sys.unraisablehook = lambda ignored: None if ignored.exc_type is Stopped else hook(ignored)
+    ours = (Stopped, SystemExit)  # the second in copies of this process
+    sys.unraisablehook = lambda ignored: None if ignored.exc_type in ours else hook(ignored)
     _listening = os.getpid()
     read, write = os.pipe()
     os.set_blocking(write, False)
