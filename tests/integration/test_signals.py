@@ -120,6 +120,28 @@ time.sleep(60)
     assert (done.returncode, done.stderr) == (130, LINE)
 
 
+def test_a_signal_in_a_destructor_of_a_forked_helper_is_no_traceback(tmp_path: Path) -> None:
+    work = """
+class Slow:
+    def __del__(self):
+        begun()
+        time.sleep(1)
+
+child = os.fork()
+if not child:
+    slow = Slow()
+    del slow
+    time.sleep(60)
+while not Path("begun").exists():
+    time.sleep(0.02)
+os.kill(child, signal.SIGTERM)
+os.waitpid(child, 0)
+"""
+    done = stopped_at(tmp_path, work, 0)
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
 def test_a_command_that_swallows_every_exception_is_cut_off(tmp_path: Path) -> None:
     done = stopped_at(tmp_path, NOT_TO_BE_STOPPED)
     assert (done.returncode, done.stderr) == (130, LINE)

@@ -24,10 +24,9 @@ STOPPED = 130
 
 _LINE = "error: stopped; run the same command again to go on from what is done"
 _PATIENCE = 5.0  # seconds from each step to the next; temporary files are removed in less
+_UNHEARD = 0.5  # seconds after which a signal that nothing has heard is sent again
 
 atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)  # handlers are gone after that, and the timer would kill
-
-_UNHEARD = 0.5  # seconds after which a signal is sent again
 os.register_at_fork(after_in_child=lambda: _listening and signal.set_wakeup_fd(-1))  # a child's signals are its own
 
 _listening = 0  # the id of the process that hears signals; copies of it have its handlers too
@@ -47,7 +46,8 @@ def ended_by_signals() -> Iterator[None]:
         return
     before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     hook = sys.unraisablehook
-    sys.unraisablehook = lambda ignored: None if ignored.exc_type is Stopped else hook(ignored)
+    ours = (Stopped, SystemExit)  # the second in copies of this process
+    sys.unraisablehook = lambda ignored: None if ignored.exc_type in ours else hook(ignored)
     _listening = os.getpid()
     read, write = os.pipe()
     os.set_blocking(write, False)

@@ -112,13 +112,13 @@ def interval_text(item: Judgment, row: Finding) -> str:
     return f"[{', '.join(ends) or 'no interval'}]"
 
 
-def bound_text(gate: Gate, found: Finding) -> str:
+def bound_text(gate: Gate, found: Finding, at_least: str = "at least", at_most: str = "at most") -> str:
     """Return the bound that decides, for example ``at least +2.41 %``; empty where there is no label."""
     low, high = bounds_of(gate, found)
     if low is None:
-        return f"at most {shown(gate, high)}" if high is not None else ""
+        return f"{at_most} {shown(gate, high)}" if high is not None else ""
     if high is None:
-        return f"at least {shown(gate, low)}"
+        return f"{at_least} {shown(gate, low)}"
     return f"{shown(gate, low).rpartition(' ')[0]} to {shown(gate, high)}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
@@ -67,8 +68,10 @@ class Cell:
 
     @property
     def typeset(self) -> str:
-        """The text with a real minus sign where it is a number."""
-        return self.text if self.value is None else self.text.replace("-", "−")
+        """The text with a real minus sign where it is a number, or where one stands in it, as in ``≥ -0.50``."""
+        if self.value is None:
+            return re.sub(r"(?<= )-(?=[\d.])", "−", self.text)
+        return self.text.replace("-", "−")
 
 
 Row: TypeAlias = tuple[Cell, ...]  # its first cell names it

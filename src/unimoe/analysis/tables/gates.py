@@ -253,8 +253,7 @@ def _judged_cells(item: Judgment, found: Finding, middle: Sequence[Cell] = ()) -
     """Return both ends of the interval, cells of a table's own, where the estimate lies, the verdict and its bound."""
     ends = (_value(item, end) for end in found.estimate.interval or (math.nan, math.nan))
     label = f"ADVISORY {found.label}" if item.advisory else found.label
-    bound = bound_text(item.gate, found).removesuffix(f" {unit(item.gate)}").replace("-", "−")
-    bound = bound.replace("at least", "≥").replace("at most", "≤")  # a column of a wide table
+    bound = bound_text(item.gate, found, at_least="≥", at_most="≤").removesuffix(f" {unit(item.gate)}")
     return *ends, *middle, Cell(region(item.gate, found)), Cell(label), Cell(bound or ABSENT)
 
 
