@@ -15,7 +15,6 @@ from support.served import COLLECTION, embedder
 
 from unimoe.core.errors import InputError
 from unimoe.models.served.embedder import ServedEmbedder
-from unimoe.retrieval.embeddings import embedding_fingerprint
 
 TEXTS = [document.full_text for document in COLLECTION.corpus.values()]
 
@@ -108,12 +107,3 @@ def test_a_text_that_is_too_long_for_openai_is_cut_and_no_other_is_paid_for_twic
     assert 179 <= len(sent.encode()) <= 180
     np.testing.assert_allclose(found, embedder(server, tmp_path).encode([*TEXTS[:6], sent]), atol=1e-6)
     assert again.prompt_name != embedder(server, tmp_path).prompt_name
-
-
-def test_libraries_of_this_machine_change_no_vectors_of_a_server(
-    server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = known(server, tmp_path)
-    query, plain = embedding_fingerprint(model, "query"), embedding_fingerprint(model, "plain")
-    monkeypatch.setattr("unimoe.retrieval.embeddings.package_versions", lambda: {"torch": "9"})
-    assert embedding_fingerprint(model, "query") == query != plain
