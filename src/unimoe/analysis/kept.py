@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NotRequired, TypeAlias, TypedDict
+from typing import Any, TypeAlias
 
 from unimoe.analysis.gates.definitions import Registration
 from unimoe.analysis.gates.registration import REGISTERED, register, registered_in
 from unimoe.core.errors import DataError
-from unimoe.core.io import hash_json, read_json, write_json
+from unimoe.core.io import Strict, hash_json, read_json, write_json
 from unimoe.results import EvalResult, result_files, result_path, write_result
 from unimoe.results.details import DrillDown, drilldown_path, read_drilldown
 from unimoe.results.folder import Results
@@ -21,10 +21,10 @@ MARKER = "comparison.json"  # says what a folder compares, and that nothing else
 Test: TypeAlias = tuple[str, str, str]  # ``task/dataset``, system and baseline
 
 
-class _Comparison(TypedDict):
+class _Comparison(Strict):
     gates: dict[str, Any] | None
-    results: dict[str, dict[str, Any]]
-    tests: NotRequired[list[Test]]
+    results: dict[str, dict[str, Any]]  # what makes each the same, by its place
+    tests: list[Test] | None = None
 
 
 def keep(
@@ -59,7 +59,7 @@ def keep(
                 f"{folder} holds another comparison: {difference}; choose another --output-dir, or --overwrite"
             )
         if difference:
-            _remove(folder, there["results"])
+            _remove(folder, there.results)
     elif result_files(folder):
         raise DataError(f"{folder} holds results that no comparison made; choose another --output-dir")
     if gates is not None and not (folder / MARKER).exists():
@@ -72,7 +72,7 @@ def keep(
 
 def tests_kept(folder: Path) -> list[Test] | None:
     """Return what the comparison kept in a folder tests; None where there is none, or one of an earlier version."""
-    return _marker(folder).get("tests") if (folder / MARKER).exists() else None
+    return _marker(folder).tests if (folder / MARKER).exists() else None
 
 
 def _marker(folder: Path) -> _Comparison:
@@ -106,9 +106,9 @@ def _content(result: EvalResult) -> dict[str, Any]:
     }
 
 
-def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+def _difference(there: _Comparison, here: Mapping[str, Any]) -> str:
     """Name the first difference of two comparisons; empty where they are the same."""
-    held, wanted = there["results"], here["results"]
+    held, wanted = there.results, here["results"]
     for what, places in (("lacks", wanted.keys() - held.keys()), ("also holds", held.keys() - wanted.keys())):
         if places:
             return f"it {what} {min(places)}"
@@ -116,7 +116,7 @@ def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
         for name, value in content.items():
             if held[place].get(name) != value:
                 return f"{name} of {place} is {held[place].get(name)!r} there, {value!r} here"
-    return "" if there.get("gates") == here["gates"] else f"{REGISTERED} holds other gates"
+    return "" if there.gates == here["gates"] else f"{REGISTERED} holds other gates"
 
 
 def _remove(folder: Path, places: Mapping[str, Any]) -> None:

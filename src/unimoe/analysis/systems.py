@@ -17,7 +17,7 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.results.folder import Results
 from unimoe.results.runs.building import score_systems
 from unimoe.results.runs.scoring import Scoring
-from unimoe.results.runs.selection import Judgments, QrelsContent, RunContent, RunSource, judgments
+from unimoe.results.runs.sources import Judgments, QrelsContent, RunContent, RunSource, judgments
 
 if TYPE_CHECKING:
     import pandas as pd

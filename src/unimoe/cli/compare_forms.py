@@ -22,16 +22,7 @@ from unimoe.analysis.systems import Pairs, SystemComparison, compare_systems, co
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import comparisons_table
 from unimoe.analysis.tables.scores import generate_comparison_table
-from unimoe.core.console import print_error, stderr, stdout
-from unimoe.core.errors import UsageError
-from unimoe.core.grouping import gathered
-from unimoe.core.io import finite
-from unimoe.metrics import DEFAULT_METRICS, canonical_metric
-from unimoe.results.comparability import with_metrics
-from unimoe.results.folder import Results, load_all_results
-from unimoe.results.runs.building import TASK, ScoredSystems, score_systems
-from unimoe.results.runs.scoring import ScoredRun, Scoring
-from unimoe.results.runs.selection import (
+from unimoe.cli.run_files import (
     PLACE,
     Pattern,
     name_systems,
@@ -41,6 +32,15 @@ from unimoe.results.runs.selection import (
     select_runs,
     two_arms,
 )
+from unimoe.core.console import print_error, stderr, stdout
+from unimoe.core.errors import UsageError
+from unimoe.core.grouping import gathered
+from unimoe.core.io import finite
+from unimoe.metrics import DEFAULT_METRICS, canonical_metric
+from unimoe.results.comparability import with_metrics
+from unimoe.results.folder import Results, load_all_results
+from unimoe.results.runs.building import TASK, ScoredSystems, score_systems
+from unimoe.results.runs.scoring import ScoredRun, Scoring
 
 _METRIC = "ndcg@10"
 

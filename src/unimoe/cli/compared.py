@@ -9,11 +9,11 @@ from pathlib import Path
 
 from unimoe.analysis.systems import in_order
 from unimoe.cli.models import ModelOptions, reranked
+from unimoe.cli.run_files import PLACE, Pattern
 from unimoe.core.errors import DataError, UsageError
 from unimoe.results import arm_dir, qrels_path, read_result, run_beside
 from unimoe.results.comparability import refuse_other_data
-from unimoe.results.reranked import result_paths
-from unimoe.results.runs.selection import PLACE, Pattern
+from unimoe.results.folder import result_paths
 
 _FIRST_STAGE = ("bm25", "first_stage")
 """What names the first stage whose candidates the models rerank."""

@@ -62,7 +62,7 @@ def parity(
     else 10.
     """
     from unimoe.analysis.parity import compare_scores
-    from unimoe.results.reranked import result_paths
+    from unimoe.results.folder import result_paths
 
     for option, given_value in (("--tolerance", tolerance), ("--ranking-tolerance", ranking_tolerance)):
         if not math.isfinite(given_value):

@@ -158,7 +158,7 @@ _ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
 
 
 def read_json(path: Path, kind: type[T], remedy: str | None = None) -> T:
-    """Read a JSON file as a value of a type, such as a pydantic model, a ``TypedDict`` or ``dict[str, float]``.
+    """Read a JSON file as a value of a type, such as a pydantic model or ``dict[str, float]``.
 
     A file that is absent, or holds something else, is a DataError, which names the key and says what to do: ``remedy``
     for a file that a person brings, to run again for one that the program writes.

@@ -9,9 +9,19 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.core.errors import DataError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.core.grouping import gathered
-from unimoe.results import TASKS, EvalResult, by_query_id, read_result, result_files, result_path, safe_name, seed_name
+from unimoe.results import (
+    SIDECARS,
+    TASKS,
+    EvalResult,
+    by_query_id,
+    read_result,
+    result_files,
+    result_path,
+    safe_name,
+    seed_name,
+)
 from unimoe.results.comparability import comparable, name_of
 from unimoe.results.details import QueryDetail, read_query_details
 from unimoe.results.logs import Log, read_logs
@@ -19,6 +29,9 @@ from unimoe.results.logs import Log, read_logs
 Seed: TypeAlias = int | None  # of a training; None for arms that have none, such as BM25 and zero-shot
 Details: TypeAlias = Mapping[str, QueryDetail]  # what is known of the queries of one arm and seed, by query id
 IdPairs: TypeAlias = Sequence[tuple[str, str]]  # ids of one query: a later one, and the first
+
+# Result files below the folder of a seed, of an arm, and of an experiment.
+_BELOW = ("results/*/*.json", "seed_*/results/*/*.json", "*/seed_*/results/*/*.json")
 
 
 def repeats(facts: Iterable[tuple[Hashable, str]]) -> IdPairs:
@@ -229,6 +242,29 @@ def load_all_results(
     allow = [allow] if isinstance(allow, str) else allow
     results = _read(output_dir, paths if only is None else _chosen(paths, only))
     return Results(output_dir, results, read_logs(output_dir) if only is None else None, allow=allow)
+
+
+def result_paths(path: Path) -> dict[str, Path]:
+    """Return the reranking results at a path by ``task/dataset``: a file, or the folder of a seed, arm or system.
+
+    A folder of several arms has the first stage's results beside one system's; nothing is found in other folders.
+
+    Raises:
+        UsageError: the folder holds several systems.
+        DataError: a result is damaged.
+    """
+    if path.is_file() and path.suffix == ".json":
+        return {read_result(path).key: path}
+    found: dict[Path, dict[str, Path]] = {}
+    for file in next(filter(None, (sorted(path.glob(pattern)) for pattern in _BELOW)), ()):
+        if not file.name.endswith(SIDECARS):
+            result = read_result(file)
+            if result.task == "reranking" and result.identity.base_model is not None:
+                found.setdefault(file.parents[2], {})[result.key] = file
+    if len(found) > 1:
+        systems = ", ".join(sorted(map(str, found)))
+        raise UsageError(f"{path}: holds results of {len(found)} systems; name one of {systems}")
+    return next(iter(found.values()), {})
 
 
 def _chosen(paths: Sequence[Path], only: Collection[tuple[str, str]]) -> Sequence[Path]:

@@ -16,7 +16,7 @@ from unimoe.cli.parity import parity_json, parity_lines, verdict_line
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.trec import Run, write_run
 from unimoe.results import result_path, run_path, write_result
-from unimoe.results.reranked import result_paths
+from unimoe.results.folder import result_paths
 
 KEY = "reranking/apidocs"
 QUERIES = query_ids(12)

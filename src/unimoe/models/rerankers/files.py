@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from unimoe.core.errors import DataError
-from unimoe.core.io import hash_file, hash_parts, read_json
+from unimoe.core.io import Strict, hash_file, hash_parts, read_json
 from unimoe.models.bundled import folder_named
 from unimoe.models.encoder_files import NOT_FROM_HUB, inside, read_settings, setting
 from unimoe.models.quiet import first_line
@@ -19,7 +19,7 @@ _OTHERS = ("unimoe.json", "trainer_state.json")
 """Files of a training, which change no score."""
 
 
-class _Module(TypedDict):
+class _Module(Strict):
     path: str
 
 
@@ -71,7 +71,7 @@ def module_folders(root: Path) -> list[Path]:
     modules = read_json(listed, list[_Module], "save the model with save_pretrained()")
     if not modules:
         raise DataError(f"{listed}: lists no modules with a path; save the model with save_pretrained()")
-    return [root / inside(listed, module["path"]) for module in modules]
+    return [root / inside(listed, module.path) for module in modules]
 
 
 def transformer_folder(root: Path) -> Path:

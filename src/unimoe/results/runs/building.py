@@ -25,7 +25,7 @@ from unimoe.results.runs.scoring import (
     score_source,
     warnings_of,
 )
-from unimoe.results.runs.selection import RunSource
+from unimoe.results.runs.sources import RunSource
 
 TASK: Task = "retrieval"
 

@@ -17,7 +17,7 @@ from unimoe.metrics import DEFAULT_METRICS, canonical_metric, parse_metric, plai
 from unimoe.metrics.scoring import computable_metrics, level_note
 from unimoe.results.details import QueryDetail
 from unimoe.results.folder import IdPairs, repeats
-from unimoe.results.runs.selection import Judgments, RunSource, judgments, refuse_empty
+from unimoe.results.runs.sources import Judgments, RunSource, judgments, refuse_empty
 
 ALLOWANCES = {  # the differences that can be allowed by name, and what each means
     "queries": "compare on the judged queries that all runs have",

@@ -12,19 +12,12 @@ from support.runs import one_relevant, run_with_ranks, write_arms, write_systems
 
 from unimoe.analysis import compare as public
 from unimoe.cli.compare import repeated
+from unimoe.cli.run_files import Pattern, name_systems, read_queries, select_datasets, select_runs
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.trec import Qrels, Run, write_run
 from unimoe.results.runs.building import ScoredSystems, score_systems
 from unimoe.results.runs.scoring import Scoring
-from unimoe.results.runs.selection import (
-    Pattern,
-    RunSource,
-    judgments,
-    name_systems,
-    read_queries,
-    select_datasets,
-    select_runs,
-)
+from unimoe.results.runs.sources import RunSource, judgments
 
 QUERIES = ("q1", "q2", "q3")
 

@@ -1,4 +1,4 @@
-"""The input of a comparison: datasets with their judgments, systems with their runs, from files or dictionaries."""
+"""The run files, datasets and systems of a comparison, as options of the command line name them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,9 @@ from typing import TypeAlias
 
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.grouping import natural_key
-from unimoe.core.io import hash_file, hash_json
 from unimoe.core.limits import name_problem, shortened
-from unimoe.core.trec import Qrels, Run, read_qrels, text_lines
-from unimoe.data.collection_card import describe_qrels
-from unimoe.metrics.scoring import checked_level, whole_grades
-
-RunContent: TypeAlias = Path | Mapping[str, Mapping[str, float]]
-QrelsContent: TypeAlias = Path | Mapping[str, Mapping[str, int]]
+from unimoe.core.trec import text_lines
+from unimoe.results.runs.sources import Judgments, RunSource, judgments
 
 PLACE = "{dataset}"  # what a pattern holds in place of a dataset's name
 
@@ -28,30 +23,6 @@ _WILDCARD = re.compile(r"[*?\[]")
 _EXTENSIONS = re.compile(r"(\.(trec|run|res|txt|tsv))?(\.gz)?$")
 
 Named: TypeAlias = tuple[int, str]  # place of a pattern, and a file that matches it without the dataset's name
-
-
-@dataclass(frozen=True)
-class Judgments:
-    """The judgments of one dataset."""
-
-    dataset: str
-    name: str  # as messages call the judgments: the path of a file
-    qrels: Qrels
-    content_hash: str
-    level: int  # the lowest grade that binary measures count as relevant
-    stated: int | None  # the level that the user or the file's own description states
-    texts: Mapping[str, str] | None = None  # of queries; None where none are given
-
-
-@dataclass(frozen=True)
-class RunSource:
-    """One run, which is one seed of a system on a dataset."""
-
-    system: str
-    judged: Judgments
-    seed: int  # counted from 0 in the order given
-    name: str  # as messages call it: the path of a file
-    content: RunContent
 
 
 @dataclass(frozen=True)
@@ -102,35 +73,6 @@ class Pattern:
             parts.append(str(path)[end:start])
             end = stop
         return PLACE.join([*parts, str(path)[end:]])
-
-
-def judgments(content: QrelsContent, dataset: str | None = None, level: int | None = None) -> Judgments:
-    """Read the judgments of a dataset; its name and level are by default those stated of the file, else its stem and 1.
-
-    Raises:
-        UsageError: a level below 1.
-        DataError: the file is missing, malformed or empty.
-    """
-    if level is not None:
-        checked_level(level, "--relevance-level")
-    if isinstance(content, Path):
-        described = describe_qrels(content)
-        qrels, name, content_hash = read_qrels(content), str(content), hash_file(content)
-        dataset = dataset or described.name or Path(content.name.removesuffix(".gz")).stem
-        level = level or described.relevance_level
-    else:
-        qrels = whole_grades(content)
-        name, content_hash = f"qrels of {dataset or 'the dataset'}", hash_json(qrels)
-    refuse_empty(name, qrels)
-    if problem := name_problem(dataset or "dataset"):
-        raise UsageError(f"a dataset cannot be named {shortened(str(dataset))!r}, which {problem}; give --dataset NAME")
-    return Judgments(dataset or "dataset", name, qrels, content_hash, level or 1, level)
-
-
-def refuse_empty(name: str, content: Qrels | Run) -> None:
-    """Refuse a run or qrels without a line."""
-    if not content:
-        raise DataError(f"{name}: no line in it; there is nothing to score")
 
 
 def read_queries(path: Path) -> dict[str, str]:
