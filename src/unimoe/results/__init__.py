@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, model_validator
 from unimoe.core.errors import DataError
 from unimoe.core.io import Strict, find_files, read_json, write_json
 from unimoe.core.limits import HIGHEST_GRADE, MOST, name_problem, shortened
-from unimoe.results.details import DrillDown, drilldown_path, write_drilldown
+from unimoe.results.details import DrillDown, drilldown_path
 
 Task = Literal["reranking", "embedding", "retrieval", "crossmodal"]
 TASKS: tuple[Task, ...] = get_args(Task)
@@ -38,14 +38,14 @@ class Identity(Strict):
     """What was evaluated. Two results are of the same evaluation when identity, arm and seed are equal."""
 
     experiment: str
-    base_model: str | None  # id and content hash of the base weights, ``id@hash``; None for arms without a model
+    base_model: str | None = None  # id and content hash of the base weights, ``id@hash``; None for arms without a model
     checkpoint: Literal["best", "last", "none"]  # ``none`` for arms that are not trained
     split: str  # of the collection
-    first_stage: str | None  # where candidates come from, with its parameters, such as ``bm25s(k1=0.9,b=0.4)``
-    depth: int | None  # candidates per query; None where the whole corpus or pool is ranked
-    pool: int | None  # documents ranked, where that is a sample of the collection; None for the whole
-    prompt: str | None  # name and content hash
-    max_queries: int | None  # queries scored where the set was cut; None for all of them
+    first_stage: str | None = None  # where candidates come from, with its parameters, such as ``bm25s(k1=0.9,b=0.4)``
+    depth: int | None = None  # candidates per query; None where the whole corpus or pool is ranked
+    pool: int | None = None  # documents ranked, where that is a sample of the collection; None for the whole
+    prompt: str | None = None  # name and content hash
+    max_queries: int | None = None  # queries scored where the set was cut; None for all of them
 
 
 class TrainingBudget(Strict):
@@ -69,17 +69,17 @@ class Provenance(Strict):
     """Where a result came from, complete enough to produce it again."""
 
     created: str
-    git_commit: str | None
-    git_dirty: bool | None
+    git_commit: str | None = None
+    git_dirty: bool | None = None
     python: str
     platform: str
     packages: dict[str, str]
     device: str
-    dtype: str | None
+    dtype: str | None = None
     hashes: dict[str, str]  # content hashes by name: checkpoint, collection, candidates, prompt
-    token_budget: int | None  # of one forward pass; smaller than the config's where memory ran out
+    token_budget: int | None = None  # of one forward pass; smaller than the config's where memory ran out
     wall_time_s: Score  # seconds of scoring, model loading excluded
-    items_per_s: Score | None  # pairs or texts scored per second; None where no model scored anything
+    items_per_s: Score | None = None  # pairs or texts scored per second; None where no model scored anything
     given: list[str]  # the options and config keys given; all others have their default
     usage: dict[str, Score] = Field(default_factory=dict)  # what a server was paid: requests, tokens, searches
 
@@ -118,13 +118,9 @@ class EvalResult(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> EvalResult:
-        if not self.per_query:
-            if self.task_type is None:
-                raise ValueError("per_query is empty, and no task_type says that the task has no queries")
-            if self.task_type in TYPES_WITH_QUERIES or self.task != "embedding":
-                raise ValueError(f"per_query is empty, but {self.task} of type {self.task_type} has queries")
-            if self.per_query_metrics:
-                raise ValueError("per_query is empty, but per_query_metrics is not")
+        of_queries = self.task != "embedding" or self.task_type in (None, *TYPES_WITH_QUERIES)
+        if not self.per_query and (of_queries or self.per_query_metrics):
+            raise ValueError(f"per_query is empty, but {self.task} of type {self.task_type} has queries")
         if self.main_metric not in self.aggregate:
             raise ValueError(f"aggregate lacks the main metric {self.main_metric!r}")
         by_query = {**self.per_query_metrics, self.main_metric: [*self.per_query.values()]}
@@ -198,12 +194,6 @@ def run_beside(path: Path) -> Path:
     return path.parents[2] / "runs" / path.parent.name / f"{path.stem}.trec"
 
 
-def result_beside(run: Path) -> Path:
-    """Return the path of the result of a TREC run, if an evaluation wrote it: the inverse of ``run_beside``."""
-    task = run.absolute().parent
-    return task.parent.parent / "results" / task.name / f"{run.stem}.json"
-
-
 def qrels_path(output_dir: Path, dataset: str, split: str) -> Path:
     """Return the path of a dataset's judgments in TREC layout."""
     return output_dir / "qrels" / f"{safe_name(f'{dataset}-{split}')}.qrels"
@@ -226,7 +216,7 @@ def write_result(output_dir: Path, result: EvalResult, detail: DrillDown | None 
     if detail is None:
         drilldown_path(path).unlink(missing_ok=True)  # of an earlier run: its ranks may no longer be true
     else:
-        write_drilldown(path, detail)
+        write_json(drilldown_path(path), detail.model_dump(), indent=None)
     write_json(path, result.model_dump())
     return path
 

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from unimoe.core.errors import DataError
-from unimoe.core.io import Strict, read_json, write_json
+from unimoe.core.io import Strict, read_json
 
 
 class QueryDetail(Strict):
@@ -32,11 +32,6 @@ def drilldown_path(path: Path) -> Path:
     return path.with_suffix(".queries.json")
 
 
-def write_drilldown(path: Path, detail: DrillDown) -> None:
-    """Write the sidecar of the result file ``path``."""
-    write_json(drilldown_path(path), detail.model_dump(), indent=None)
-
-
 def read_drilldown(path: Path) -> DrillDown:
     """Read the drill-down sidecar of the result file ``path``."""
     return read_json(drilldown_path(path), DrillDown)
@@ -45,11 +40,9 @@ def read_drilldown(path: Path) -> DrillDown:
 def read_query_details(path: Path, query_ids: Iterable[str]) -> dict[str, QueryDetail]:
     """Read some queries of the sidecar of the result file ``path``; a DataError where it is broken or lacks one."""
     queries = read_drilldown(path).queries
-    wanted = list(query_ids)
-    lacking = [query_id for query_id in wanted if query_id not in queries]
-    if lacking:
+    try:
+        return {query_id: queries[query_id] for query_id in query_ids}
+    except KeyError as lacking:
         raise DataError(
-            f"{drilldown_path(path)}: lacks {len(lacking)} queries that its result holds, such as {lacking[0]!r}; "
-            "delete the result and evaluate again"
-        )
-    return {query_id: queries[query_id] for query_id in wanted}
+            f"{drilldown_path(path)}: lacks query {lacking}, which its result holds; delete both, and evaluate again"
+        ) from None

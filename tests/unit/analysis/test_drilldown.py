@@ -104,7 +104,7 @@ def test_a_specialist_at_zero_has_no_cases(tmp_path: Path) -> None:
         ),
         (
             lambda path: path.write_text('{"schema_version": 1, "queries": {}}', encoding="utf-8"),
-            "lacks 2 queries that its result holds",
+            "which its result holds; delete both, and evaluate again",
         ),
     ],
     ids=["missing", "cut short", "a list", "of another version", "of other queries"],
