@@ -257,7 +257,7 @@ class TestMainJob:
             ("model.layers=3", "another model.layers (None there, 3 here)"),
             ("prompt.instruction=Other", "another prompt.instruction"),
             ("arms.joint_r8.learning_rate=0.1", "arms.joint_r8.learning_rate was 0.01 there and is 0.1 here"),
-            ("training.ranking.loss=hinge", "another training.ranking.loss"),
+            ("training.ranking.loss=ranknet", "another training.ranking.loss"),
             ("evaluation.bundled.queries=5", "another evaluation.bundled.queries"),
         ):
             refused = run(config, output_dir, "--set", change)

@@ -254,14 +254,20 @@ def lock(path: Path) -> Iterator[None]:
 
 @contextmanager
 def sole_use(folder: Path, what: str = "unimoe") -> Iterator[None]:
-    """Work alone in a folder, or on a part of it, while the block runs.
+    """Work alone in a folder, or on a part of it, while the block runs; a folder without any other file is removed.
 
     Raises:
         UsageError: another process works there.
     """
+    lock = ensure_dir(folder) / f".{what}.lock"
     try:
-        with filelock.FileLock(ensure_dir(folder) / f".{what}.lock", timeout=0):
-            yield
+        with filelock.FileLock(lock, timeout=0):
+            try:
+                yield
+            finally:
+                if [*folder.iterdir()] == [lock]:  # the work was refused before it began
+                    lock.unlink()
+                    folder.rmdir()
     except filelock.Timeout:
         raise UsageError(f"{folder}: another process works in this folder; wait for it, or choose another") from None
 

@@ -19,8 +19,8 @@ ADAPTER_SETTINGS = "adapter_config.json"
 
 _MANIFEST = "unimoe.json"
 
-WITHOUT_EFFECT = ("save_every", "tracking", "conflicts")
-"""Settings of a training that do not change its weights."""
+WITHOUT_EFFECT = ("save_every", "tracking", "conflicts", "token_budget", "batch_size", "activation_checkpointing")
+"""Settings of a training that do not change its weights, or only round them."""
 
 
 class Checkpoint(BaseModel):
