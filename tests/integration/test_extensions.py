@@ -12,8 +12,7 @@ from support.experiments import tiny_experiment
 from support.tiny_models import tiny_base
 from torch import Tensor
 
-from unimoe.config import Experiment, PromptConfig
-from unimoe.config.experiment import TEMPLATES
+from unimoe.config import TEMPLATES, Experiment, PromptConfig
 from unimoe.config.files import apply_overrides
 from unimoe.config.losses import LossOptions
 from unimoe.core.errors import UsageError

@@ -1,24 +1,284 @@
-"""Configs: sections of settings with their defaults and limits; ``files`` reads them from YAML.
+"""The config of an experiment with arms."""
 
-This package exports the sections of an experiment with arms, which other kinds of experiment share.
-"""
+from __future__ import annotations
 
-from unimoe.config.experiment import (
-    Batches,
-    BM25Config,
-    EvaluationConfig,
-    Experiment,
-    ModelConfig,
-    MTEBConfig,
-    PromptConfig,
-)
+from typing import Annotated, Any, Literal, TypedDict
 
-__all__ = [
-    "BM25Config",
-    "Batches",
-    "EvaluationConfig",
-    "Experiment",
-    "MTEBConfig",
-    "ModelConfig",
-    "PromptConfig",
-]
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from unimoe.config.base import Count, Dtype, EncoderConfig, Fraction, Name, Section, registered
+from unimoe.config.served import ServedConfig
+from unimoe.config.training import ArmConfig, LoraConfig, TrainingConfig
+from unimoe.core.errors import UsageError, did_you_mean
+from unimoe.core.registry import Registry
+
+FUSION = "fusion"
+"""The first stage that fuses BM25 with an encoder's search."""
+
+_BASELINES, _ROLES = ("bm25", "first_stage", "zero_shot"), ("rank_only", "emb_only", "joint")
+"""Names, and beginnings of names, that say what an arm is compared with."""
+
+QWEN3_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
+
+
+class ModelConfig(Section):
+    """The base model.
+
+    Attributes:
+        base: a hub id, a folder, or ``bundled:smollm2-135m-instruct``.
+        revision: the hub revision; null for the newest.
+        dtype: ``auto`` probes the device for the faster of float32 and bfloat16, or float16 for scoring on GPUs without
+            bfloat16.
+        layers: keep the first so many decoder layers, with the final norm and the output matrix of the whole model, as
+            layer-wise rerankers do; null for all. The layers above are never loaded.
+        max_length: tokens of one sequence, prompt included; the document is cut to fit, then the query; results name
+            the queries that fill it.
+        trust_remote_code: runs code from the model's repository; leave it off unless you have read that code.
+    """
+
+    base: str
+    revision: str | None = None
+    layers: Count | None = None
+    dtype: Dtype = "auto"
+    max_length: Annotated[int, Field(ge=16)] = 512
+    trust_remote_code: bool = False
+
+
+TEMPLATES: Registry[Any] = Registry("prompt template", "unimoe.models.prompts", "unimoe.prompts")
+"""Classes by name; see ``models.prompts.Template``."""
+
+
+def _answer(given: Any) -> Any:
+    if isinstance(given, bool):  # YAML's true and false are words here
+        return str(given).lower()
+    if (isinstance(given, str) and given) or (isinstance(given, int) and given >= 0):
+        return given
+    raise ValueError("must be a word of one token, or the id of a token")
+
+
+Answer = Annotated[str | int, BeforeValidator(_answer)]
+"""A word of one token, or the id of a token."""
+
+
+class PromptConfig(Section):
+    r"""How a pair becomes text for the yes/no judgement, and a text for the embedding.
+
+    Attributes:
+        template: ``qwen3`` is exactly Qwen3-Reranker's format; ``chat`` uses the model's own chat template; ``plain``
+            writes the instruction on a line before ``Document: ...``, ``Query: ...`` and ``Relevant:``, without a
+            conversation, for models that are trained before they are used.
+        order: which of query and document comes first; recorded in every result.
+        instruction: the task in one sentence, for reranking; with ``plain`` it may be empty.
+        field_separator: between instruction, query and document: one line end in Qwen3's README, two in its code.
+        query_prefix: text before a query to embed; Qwen3 writes ``Instruct: {task}\nQuery:``.
+        document_prefix: text before a document to embed.
+        embedding_suffix: a token of the vocabulary, or text, whose last token carries the embedding.
+        yes: the word, or the id of the token, that says relevant; null for the one that the model's family was trained
+            with: ``yes``, and ``true`` of monoT5.
+        no: the same for what says not relevant; null for ``no``, and ``false`` of monoT5.
+    """
+
+    template: Annotated[str, registered(TEMPLATES)] = "qwen3"
+    order: Literal["query_first", "document_first"] = "query_first"
+    instruction: str = QWEN3_INSTRUCTION
+    field_separator: Literal["\n", "\n\n"] = "\n"
+    query_prefix: str = f"Instruct: {QWEN3_INSTRUCTION}\nQuery:"
+    document_prefix: str = ""
+    embedding_suffix: Annotated[str, Field(min_length=1)] = "<|endoftext|>"
+    yes: Answer | None = None
+    no: Answer | None = None
+
+    def answers(self, yes: str, no: str) -> tuple[Answer, Answer]:
+        """Return the two answers, a model's own words where none are set."""
+        return (yes if self.yes is None else self.yes), (no if self.no is None else self.no)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The keys and values that are set; one without a value, such as an answer of the model's own, is left out."""
+        return {key: value for key, value in self.model_dump().items() if value is not None}
+
+
+class BM25Config(Section):
+    """BM25's parameters, for candidates and for the hard negatives of training.
+
+    Attributes:
+        k1: saturation of a term's frequency, 1000 at most.
+        b: how much the length of a document counts, from 0 to 1.
+        stemmer: ``english`` (Snowball) or ``none``.
+    """
+
+    k1: Annotated[float, Field(ge=0, le=1000)] = 0.9
+    b: Fraction = 0.4
+    stemmer: Literal["english", "none"] = "english"
+
+
+class BundledTier(Section):
+    """The offline tier, printed in every table.
+
+    Attributes:
+        queries: queries of a seeded sample of the split.
+        depth: candidates reranked per query.
+        pool: documents of dense retrieval, a seeded sample that includes every relevant one.
+        collection: any collection, by name.
+        split: the queries that are scored.
+    """
+
+    collection: str = "apidocs"
+    split: Literal["dev", "test"] = "test"
+    queries: Count = 60
+    depth: Count = 10
+    pool: Count = 600
+
+
+class FusionEncoder(EncoderConfig):
+    """The text encoder of a fused first stage.
+
+    Attributes:
+        dtype: float32 unless set, so that the candidates do not depend on a probe of the device, as with ``auto``.
+    """
+
+    dtype: Dtype = "float32"
+
+
+class FusionConfig(Section):
+    """How a first stage fuses BM25 with an encoder's exact search: by reciprocal rank.
+
+    Attributes:
+        depth: documents that each of the two rankings gives to the fusion; more where more candidates are asked for.
+        k: the constant of the fusion: a document's score is the sum of 1 / (k + rank) over both rankings.
+    """
+
+    encoder: FusionEncoder = FusionEncoder()
+    depth: Count = 100
+    k: Count = 60
+
+
+def _known_first_stage(setting: str) -> str:
+    known = ("bm25s", "rank_bm25", FUSION, "official")
+    source, _, path = setting.partition(":")
+    if setting not in known and (source != "run" or not path.strip()):
+        close = did_you_mean(setting, known)
+        raise ValueError(f"there is no first stage {setting!r}{close}; write {', '.join(known)} or run:PATH")
+    return setting
+
+
+class MTEBConfig(Section):
+    r"""How MTEB's tasks are evaluated: the prefixes of texts, and how large a reranking task may be.
+
+    Attributes:
+        max_pairs: a cross-encoder leaves out reranking tasks with more candidate pairs than this, and names them;
+            null for no limit. MindSmallReranking has 97,008,807.
+        task_instruction: the prefix of queries, and of texts in symmetric tasks, if MTEB has an instruction for the
+            task or its type, which replaces ``{instruction}``. Documents get none. With null, queries get
+            ``prompt.query_prefix`` and symmetric tasks none. A reranker reads the instruction in its prompt, instead of
+            ``prompt.instruction``, which it keeps with null.
+        prompts: prefixes that override the others. The first of these keys that fits counts: ``SciFact-query`` (task
+            and role), ``SciFact`` (a task, all texts except documents), ``STS`` (a type of tasks, all texts except
+            documents), ``query`` or ``document`` (a role).
+    """
+
+    task_instruction: str | None = "Instruct: {instruction}\nQuery:"
+    prompts: dict[str, str] = Field(default={})
+    max_pairs: Count | None = 1_000_000
+
+    @model_validator(mode="after")
+    def _instruction_has_its_place(self) -> MTEBConfig:
+        if self.task_instruction is not None and "{instruction}" not in self.task_instruction:
+            raise ValueError("task_instruction must hold {instruction}, which the task's own instruction replaces")
+        return self
+
+
+class Batches(TypedDict, total=False):
+    """What one forward pass reads: so many padded tokens, or so many sequences instead."""
+
+    token_budget: int | None
+    batch_size: int | None
+
+
+class EvaluationConfig(Section):
+    """How checkpoints are scored.
+
+    Attributes:
+        first_stage: the source of candidates: ``bm25s``; ``rank_bm25``; ``fusion`` of bm25s with an encoder;
+            ``official``, MS MARCO's top1000.dev, which has no order and is reranked whole; or ``run:PATH``, a TREC run,
+            where the collection's name replaces ``{dataset}`` in the path.
+        depth: candidates reranked per query, in all tiers except the bundled one.
+        token_budget: padded tokens of one forward pass; null for a number that suits the device.
+        batch_size: sequences of one forward pass, instead of ``token_budget``.
+        merge_adapters: add a checkpoint's adapters to the weights before scoring, in float32. Scores get other last
+            bits, so results are done again.
+        systems: models evaluated beside the arms of an experiment, by the name that results give them; each is named as
+            ``--model`` names one, such as ``cross-encoder:FOLDER``, and loaded by the ``prompt``, ``model.max_length``,
+            ``model.dtype`` and ``served`` of the experiment. They are in every table, and never specialist or joint.
+        compile: let torch compile a language model's layers for scoring, which takes a minute, and a C++ compiler on a
+            CPU. Scores differ in their last bits.
+    """
+
+    bundled: BundledTier = BundledTier()
+    first_stage: Annotated[str, AfterValidator(_known_first_stage)] = "bm25s"
+    depth: Count = 100
+    token_budget: Count | None = None
+    batch_size: Count | None = None
+    merge_adapters: bool = False
+    compile: bool = False
+    systems: dict[Name, Annotated[str, Field(min_length=1)]] = Field(default={})
+    bm25: BM25Config = BM25Config()
+    fusion: FusionConfig = FusionConfig()
+    mteb: MTEBConfig = MTEBConfig()
+
+    @property
+    def batches(self) -> Batches:
+        """The arguments of scoring and embedding that size a forward pass."""
+        return {"token_budget": self.token_budget, "batch_size": self.batch_size}
+
+
+class Experiment(Section):
+    """An experiment: one base model, one training set, some arms and seeds, one way to evaluate.
+
+    Attributes:
+        name: recorded in every result; ``output_dir`` holds one experiment.
+        paired_seeds: declares that the arms of one seed share the order of the data and the initial weights, so that
+            intervals pair seeds; recorded in every result. Without it seeds are independent.
+        gates: a gate file, or the name of a shipped one; null for the default gates, one for each joint arm and task.
+            ``run_experiment`` copies them to ``output_dir`` before there are scores, and the analysis judges by that
+            copy.
+        caveats: why results are unfit for decisions; copied into every result.
+        output_dir: folder of checkpoints, results and analysis; one experiment each.
+        seeds: a training of every arm for each of them.
+        served: how a model behind a server is asked, when ``--model`` or ``evaluation.systems`` has its address; null
+            without one.
+    """
+
+    name: Name
+    output_dir: str = "outputs"
+    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
+    paired_seeds: bool = False
+    model: ModelConfig
+    prompt: PromptConfig = PromptConfig()
+    lora: LoraConfig = LoraConfig()
+    training: TrainingConfig
+    evaluation: EvaluationConfig = EvaluationConfig()
+    arms: Annotated[dict[Name, ArmConfig], Field(min_length=1)]
+    gates: str | None = None
+    served: ServedConfig | None = None
+    caveats: list[str] = Field(default=[])
+
+    @model_validator(mode="after")
+    def _names_and_seeds_differ(self) -> Experiment:
+        for name in self.evaluation.systems:
+            if name in self.arms or name in _BASELINES or name.startswith(_ROLES):
+                raise ValueError(
+                    f"evaluation.systems.{name}: this is the name of an arm or a baseline; choose one that is neither, "
+                    f"and does not begin with {', '.join(_ROLES)}"
+                )
+        if len(set(self.seeds)) != len(self.seeds):
+            raise ValueError("seeds: a seed is listed twice")
+        return self
+
+    def arm(self, name: str) -> ArmConfig:
+        """Return the arm called ``name``; a UsageError, which names the closest, where there is none."""
+        if name not in self.arms:
+            raise UsageError(
+                f"unknown arm {name!r}{did_you_mean(name, self.arms)}; this config has {', '.join(self.arms)}"
+            )
+        return self.arms[name]

@@ -6,9 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from unimoe.config.base import Count, Name, Section
-from unimoe.config.encoder import EncoderConfig
-from unimoe.config.experiment import EvaluationConfig, MTEBConfig
+from unimoe.config import EvaluationConfig, MTEBConfig
+from unimoe.config.base import Count, EncoderConfig, Name, Section
 from unimoe.config.served import ServedConfig
 
 

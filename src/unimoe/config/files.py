@@ -12,8 +12,8 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from unimoe.config import Experiment
 from unimoe.config.base import Section
-from unimoe.config.experiment import Experiment
 from unimoe.config.yaml_text import MOST_CHARACTERS, YamlError, parse_yaml
 from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.core.limits import shortened

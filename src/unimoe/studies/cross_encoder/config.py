@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from unimoe.config import BM25Config
 from unimoe.config.base import Count, Fraction, Name, Positive, Section
-from unimoe.config.experiment import BM25Config
 from unimoe.config.losses import LossConfig
 from unimoe.studies.common.splits import SplitConfig
 
