@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from unimoe.cluster.processes import Processes
-    from unimoe.config import Experiment
-    from unimoe.config.dense import DenseExperiment
+    from unimoe.config import DenseExperiment, Experiment
 
     E = TypeVar("E", Experiment, DenseExperiment)
 

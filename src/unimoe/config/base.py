@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from unimoe.core.errors import UsageError
 from unimoe.core.limits import LONGEST_NAME
-from unimoe.core.registry import Registry
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -22,16 +21,16 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length
 BUNDLED_ENCODER = "bundled:all-minilm-l6-v2"
 
 
-def _checked(check: Callable[[str], str]) -> AfterValidator:
+def checked(check: Callable[[str], str]) -> AfterValidator:
     """Return a check of a setting whose ``UsageError`` becomes one of the config, with the key's path."""
 
-    def checked(text: str) -> str:
+    def or_value_error(text: str) -> str:
         try:
             return check(text)
         except UsageError as error:
             raise ValueError(str(error)) from None
 
-    return AfterValidator(checked)
+    return AfterValidator(or_value_error)
 
 
 def _metric_name(text: str) -> str:
@@ -40,13 +39,8 @@ def _metric_name(text: str) -> str:
     return canonical_metric(text)
 
 
-MetricName = Annotated[str, _checked(_metric_name)]
+MetricName = Annotated[str, checked(_metric_name)]
 """A metric in any spelling, held by the name that results hold it under."""
-
-
-def registered(registry: Registry[Any]) -> AfterValidator:
-    """Return a check that a name is one of a registry; it fills the registry when a config is checked, not before."""
-    return _checked(registry.checked)
 
 
 class Section(BaseModel):

@@ -27,8 +27,6 @@ MOST_CHARACTERS = 200_000
 MOST_VALUES = 10_000
 """Of a file, each alias counted with all that it repeats."""
 
-LARGEST_WHOLE = 2**63 - 1
-
 
 def load_config(kind: type[C], path: Path | str, overrides: Sequence[str] = ()) -> C:
     """Read a config of any kind from YAML and apply ``a.b=value`` overrides, whose values are YAML too.
@@ -239,7 +237,7 @@ def _refuse_unusable(value: Any) -> None:
             left.extend((*item.keys(), *item.values()))
         elif isinstance(item, list | tuple):
             left.extend(item)
-        elif isinstance(item, int) and abs(item) > LARGEST_WHOLE:
+        elif isinstance(item, int) and abs(item) >= 2**63:
             raise YamlError(f"{shortened(str(item))} is too large a number for any key")
         elif isinstance(item, str) and (problem := text_problem(item)):
             raise YamlError(f"{shortened(item)!a} {problem}; remove it")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from unimoe.config.base import Count, MetricName, Positive, Section, registered
+from unimoe.config.base import Count, MetricName, Positive, Section, checked
 from unimoe.core.registry import Registry
 
 Normalization = Literal["none", "sum", "softmax", "minmax", "log", "temperature"]
@@ -45,7 +45,7 @@ class Loss:
 
 LOSSES: Registry[Loss] = Registry("loss", "unimoe.training.losses.named", "unimoe.losses")
 
-LossName = Annotated[str, registered(LOSSES)]
+LossName = Annotated[str, checked(LOSSES.checked)]
 
 
 class LossOptions(Section):
@@ -107,10 +107,6 @@ class LossOptions(Section):
                 "set respect_input_order: false to shuffle"
             )
         return self
-
-    def used_by(self, name: LossName) -> dict[str, Any]:
-        """Return the options that a loss reads, with their values."""
-        return {key: getattr(self, key) for key in LOSSES[name].all_options}
 
     def refuse_unused(self, name: LossName) -> None:
         """Raise a value error where an option that the loss does not read was changed: it would do nothing."""

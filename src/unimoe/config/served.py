@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from unimoe.config.base import Count, Positive, Section, registered
+from unimoe.config.base import Count, Positive, Section, checked
 from unimoe.core.registry import Registry
 
 APIS: Registry[Any] = Registry("served API", "unimoe.models.served.apis", "unimoe.apis")
@@ -51,7 +51,7 @@ class ServedConfig(Section):
         price_per_thousand_searches: the same for APIs that bill searches, such as ``cohere``.
     """
 
-    api: Annotated[str, registered(APIS)]
+    api: Annotated[str, checked(APIS.checked)]
     model: Annotated[str, Field(min_length=1)]
     revision: str | None = None
     requests_in_flight: Count = 16

@@ -101,11 +101,6 @@ class RankingRecipe(Section):
         self.loss_options.refuse_unused(self.loss)
         return self
 
-    @property
-    def loss_config(self) -> LossConfig:
-        """Name and options of the loss."""
-        return LossConfig(name=self.loss, **self.loss_options.model_dump())
-
 
 class EmbeddingRecipe(Section):
     """One embedding batch: InfoNCE over the batch's documents and the hard negatives of its queries.
@@ -274,7 +269,5 @@ class ArmConfig(Section):
 
     def ranking_loss(self, shared: RankingRecipe) -> LossConfig:
         """Return name and options of the arm's ranking loss: its own, or the one that all arms share."""
-        if self.loss is None:
-            return shared.loss_config
-        options = self.loss_options or LossOptions()
-        return LossConfig(name=self.loss, **options.model_dump())
+        own = self if self.loss else shared
+        return LossConfig(name=str(own.loss), **(own.loss_options or LossOptions()).model_dump())

@@ -258,7 +258,7 @@ class TestResults:
 
 
 def test_dense_retrieval_keeps_the_level(tmp_path: Path) -> None:
-    from unimoe.config.dense import DenseConfig
+    from unimoe.config import DenseConfig
     from unimoe.evaluation.retrieval_eval import retrieval_outcome
 
     stated = replace(GRADED, relevance_level=2, level_stated=True)
