@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unimoe.config import TEMPLATES, Experiment, PromptConfig
 from unimoe.config.files import overridden, parse_config
-from unimoe.config.losses import LossOptions
+from unimoe.config.training import LossOptions
 from unimoe.core.errors import UsageError
 from unimoe.data.catalog import load_collection, main_metric
 from unimoe.data.collection import Collection, Document, assemble

@@ -27,10 +27,8 @@ class ModelConfig(Section):
     Attributes:
         base: a hub id, a folder, or ``bundled:smollm2-135m-instruct``.
         revision: the hub revision; null for the newest.
-        dtype: ``auto`` probes the device for the faster of float32 and bfloat16, or float16 for scoring on GPUs without
-            bfloat16.
-        layers: keep the first so many decoder layers, with the final norm and the output matrix of the whole model, as
-            layer-wise rerankers do; null for all. The layers above are never loaded.
+        dtype: ``auto`` probes for the faster of float32 and bfloat16, or float16 to score on GPUs without bfloat16.
+        layers: load so many first decoder layers, and the final norm and output matrix; null for all.
         max_length: tokens of one sequence, prompt included; the document is cut to fit, then the query; results name
             the queries that fill it.
         trust_remote_code: runs code from the model's repository; leave it off unless you have read that code.
@@ -57,7 +55,6 @@ def _answer(given: Any) -> Any:
 
 
 Answer = Annotated[str | int, BeforeValidator(_answer)]
-"""A word of one token, or the id of a token."""
 
 
 class PromptConfig(Section):
@@ -65,17 +62,15 @@ class PromptConfig(Section):
 
     Attributes:
         template: ``qwen3`` is exactly Qwen3-Reranker's format; ``chat`` uses the model's own chat template; ``plain``
-            writes the instruction on a line before ``Document: ...``, ``Query: ...`` and ``Relevant:``, without a
-            conversation, for models that are trained before they are used.
+            has lines ``Document:``, ``Query:`` and ``Relevant:`` and no conversation, for models to be trained.
         order: which of query and document comes first; recorded in every result.
         instruction: the task in one sentence, for reranking; with ``plain`` it may be empty.
         field_separator: between instruction, query and document: one line end in Qwen3's README, two in its code.
         query_prefix: text before a query to embed; Qwen3 writes ``Instruct: {task}\nQuery:``.
         document_prefix: text before a document to embed.
         embedding_suffix: a token of the vocabulary, or text, whose last token carries the embedding.
-        yes: the word, or the id of the token, that says relevant; null for the one that the model's family was trained
-            with: ``yes``, and ``true`` of monoT5.
-        no: the same for what says not relevant; null for ``no``, and ``false`` of monoT5.
+        yes: the word or token id that says relevant; null for the model's own, ``yes``, or ``true`` of monoT5.
+        no: the same for what says not relevant; null for ``no``, or ``false`` of monoT5.
     """
 
     template: Annotated[str, checked(TEMPLATES.checked)] = "qwen3"
@@ -95,7 +90,7 @@ class PromptConfig(Section):
     @property
     def settings(self) -> dict[str, Any]:
         """The keys and values that are set; one without a value, such as an answer of the model's own, is left out."""
-        return {key: value for key, value in self.model_dump().items() if value is not None}
+        return self.model_dump(exclude_none=True)
 
 
 class BM25Config(Section):
@@ -166,15 +161,12 @@ class MTEBConfig(Section):
     r"""How MTEB's tasks are evaluated: the prefixes of texts, and how large a reranking task may be.
 
     Attributes:
-        max_pairs: a cross-encoder leaves out reranking tasks with more candidate pairs than this, and names them;
-            null for no limit. MindSmallReranking has 97,008,807.
+        max_pairs: a cross-encoder leaves out, and names, tasks with more candidate pairs than this; null for no limit.
         task_instruction: the prefix of queries, and of texts in symmetric tasks, if MTEB has an instruction for the
-            task or its type, which replaces ``{instruction}``. Documents get none. With null, queries get
-            ``prompt.query_prefix`` and symmetric tasks none. A reranker reads the instruction in its prompt, instead of
-            ``prompt.instruction``, which it keeps with null.
-        prompts: prefixes that override the others. The first of these keys that fits counts: ``SciFact-query`` (task
-            and role), ``SciFact`` (a task, all texts except documents), ``STS`` (a type of tasks, all texts except
-            documents), ``query`` or ``document`` (a role).
+            task or its type, which replaces ``{instruction}``; with null, queries get ``prompt.query_prefix``. A
+            reranker reads the instruction in its prompt, instead of ``prompt.instruction``, which it keeps with null.
+        prompts: prefixes that override the others. The first key that fits counts: ``SciFact-query`` (task and role),
+            ``SciFact`` or ``STS`` (a task or a type of tasks, all texts except documents), ``query`` or ``document``.
     """
 
     task_instruction: str | None = "Instruct: {instruction}\nQuery:"
@@ -200,18 +192,16 @@ class EvaluationConfig(Section):
 
     Attributes:
         first_stage: the source of candidates: ``bm25s``; ``rank_bm25``; ``fusion`` of bm25s with an encoder;
-            ``official``, MS MARCO's top1000.dev, which has no order and is reranked whole; or ``run:PATH``, a TREC run,
-            where the collection's name replaces ``{dataset}`` in the path.
+            ``official``, MS MARCO's top1000.dev, unordered and reranked whole; or ``run:PATH``, a TREC run, with
+            ``{dataset}`` for the collection's name.
         depth: candidates reranked per query, in all tiers except the bundled one.
         token_budget: padded tokens of one forward pass; null for a number that suits the device.
         batch_size: sequences of one forward pass, instead of ``token_budget``.
-        merge_adapters: add a checkpoint's adapters to the weights before scoring, in float32. Scores get other last
-            bits, so results are done again.
-        systems: models evaluated beside the arms of an experiment, by the name that results give them; each is named as
-            ``--model`` names one, such as ``cross-encoder:FOLDER``, and loaded by the ``prompt``, ``model.max_length``,
+        merge_adapters: add adapters to the weights before scoring, in float32; changes the last bits of scores.
+        systems: models evaluated beside the arms, by the name that results give them; each is named as with
+            ``--model``, such as ``cross-encoder:FOLDER``, and loaded by the ``prompt``, ``model.max_length``,
             ``model.dtype`` and ``served`` of the experiment. They are in every table, and never specialist or joint.
-        compile: let torch compile a language model's layers for scoring, which takes a minute, and a C++ compiler on a
-            CPU. Scores differ in their last bits.
+        compile: let torch compile the layers for scoring: a minute, a C++ compiler on a CPU, other last bits.
     """
 
     bundled: BundledTier = BundledTier()
@@ -239,14 +229,11 @@ class Experiment(Section):
         name: recorded in every result; ``output_dir`` holds one experiment.
         paired_seeds: declares that the arms of one seed share the order of the data and the initial weights, so that
             intervals pair seeds; recorded in every result. Without it seeds are independent.
-        gates: a gate file, or the name of a shipped one; null for the default gates, one for each joint arm and task.
-            ``run_experiment`` copies them to ``output_dir`` before there are scores, and the analysis judges by that
-            copy.
+        gates: a gate file, or the name of a shipped one, copied to ``output_dir`` before there are scores; null for the
+            default gates, one for each joint arm and task.
         caveats: why results are unfit for decisions; copied into every result.
         output_dir: folder of checkpoints, results and analysis; one experiment each.
         seeds: a training of every arm for each of them.
-        served: how a model behind a server is asked, when ``--model`` or ``evaluation.systems`` has its address; null
-            without one.
     """
 
     name: Name

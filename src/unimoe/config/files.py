@@ -60,12 +60,10 @@ def parse_config(kind: type[C], raw: Any, source: str) -> C:
 
 def find_config(path: Path) -> Path:
     """Return the path of a config: as given, or of a shipped one (with or without ``.yaml``)."""
-    if path.is_file():
-        return path
     shipped = config_root()
-    for candidate in (shipped / path, shipped / f"{path}.yaml"):
-        if not path.is_absolute() and candidate.is_file():
-            return candidate
+    candidates = [path] if path.is_absolute() else [path, shipped / path, shipped / f"{path}.yaml"]
+    if found := next(filter(Path.is_file, candidates), None):
+        return found
     names = sorted(str(p.relative_to(shipped).with_suffix("")) for p in shipped.rglob("*.yaml"))
     raise UsageError(f"{path}: no such config file{did_you_mean(str(path), names)}; shipped: {', '.join(names)}")
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unimoe.config.losses import LOSSES, LossConfig
+from unimoe.config.training import LOSSES, LossConfig
 from unimoe.core.errors import DataError, InputError
 from unimoe.training.losses.sampling import Chance
 
