@@ -89,7 +89,7 @@ def joined_quietly() -> Iterator[Processes]:
 
     with joined_processes() as processes:
         if not processes.leads:
-            console.be_quiet()
+            console.stdout.quiet = console.stderr.quiet = True  # another process prints all but errors
         yield processes
 
 
