@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from unimoe.config.encoder import BUNDLED_ENCODER, EncoderConfig
+from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
 from unimoe.data.catalog import available, load_collection
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.device import choose_device, choose_dtype, describe_device

@@ -37,7 +37,7 @@ from transformers import Trainer, TrainingArguments
 from memory import forget_peak, memory_mib
 from unimoe.config import Experiment
 from unimoe.config.base import Dtype
-from unimoe.config.files import apply_overrides, load_experiment
+from unimoe.config.files import load_experiment, overridden, parse_config
 from unimoe.models.bundled import prepared_bundled_model
 from unimoe.models.device import choose_device, choose_dtype, describe_device
 from unimoe.models.loader import ModelLoader
@@ -237,7 +237,7 @@ SIDES = ("ours", *PEERS)
 
 
 def _with(experiment: Experiment, *changes: str) -> Experiment:
-    return apply_overrides(experiment.model_dump(), changes, source="lora_step")
+    return parse_config(Experiment, overridden(experiment.model_dump(), changes), source="lora_step")
 
 
 def timed(train: Callable[[], Any], steps: int) -> float:

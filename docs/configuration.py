@@ -16,8 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from unimoe.config import Experiment
-from unimoe.config.dense import DenseExperiment
+from unimoe.config import DenseExperiment, Experiment
 from unimoe.studies.biencoder.config import BiEncoderConfig, LabelConfig
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 from unimoe.studies.heads.compare.arms import Comparison

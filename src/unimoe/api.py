@@ -17,7 +17,7 @@ from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment, Refusal, judge_all
 from unimoe.analysis.gates.registration import default_gates, registered_in, suites
 from unimoe.config import BM25Config, ModelConfig, PromptConfig
-from unimoe.config.encoder import BUNDLED_ENCODER, EncoderConfig
+from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.trec import Run, head, is_unordered
 from unimoe.data import catalog

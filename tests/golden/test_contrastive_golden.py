@@ -9,7 +9,7 @@ import torch
 from pytorch_metric_learning import distances, losses
 from torch import Tensor
 
-from unimoe.config.losses import LossConfig
+from unimoe.config.training import LossConfig
 from unimoe.training.losses.contrastive import info_nce, nt_xent
 from unimoe.training.losses.listwise import ListwiseLoss
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.tiny_encoders import load, save_sentence_transformer, save_tiny_decoder, save_tiny_encoder
 
-from unimoe.config.encoder import BUNDLED_ENCODER
+from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.core.errors import DataError
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.models.bundled import bundled_encoder_folder

@@ -11,9 +11,7 @@ from support.embedders import WordEmbedder
 from support.reranking import invented
 from support.tiny_encoders import save_tiny_encoder
 
-from unimoe.config import BM25Config
-from unimoe.config.dense import DenseConfig
-from unimoe.config.experiment import FusionConfig, FusionEncoder
+from unimoe.config import BM25Config, DenseConfig, FusionConfig, FusionEncoder
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.retrieval.bm25 import bm25_run

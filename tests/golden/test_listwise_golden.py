@@ -11,7 +11,7 @@ import torch
 from sentence_transformers.cross_encoder import losses as theirs
 from torch import Tensor
 
-from unimoe.config.losses import LossConfig
+from unimoe.config.training import LossConfig
 from unimoe.core.errors import InputError
 from unimoe.training.losses.from_sentence_transformers import GivenScores
 from unimoe.training.losses.listwise import ListwiseLoss

@@ -28,7 +28,7 @@ from support.mteb_tasks import split_data
 from support.tiny_models import save_tiny_model
 
 from unimoe.config import BM25Config, ModelConfig, MTEBConfig, PromptConfig
-from unimoe.config.encoder import EncoderConfig
+from unimoe.config.base import EncoderConfig
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection
 from unimoe.data.mteb_names import find_tasks

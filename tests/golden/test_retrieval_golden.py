@@ -10,8 +10,8 @@ import pytest
 import torch
 from support.embedders import WordEmbedder
 
-from unimoe.config.dense import DenseConfig
-from unimoe.config.encoder import BUNDLED_ENCODER, EncoderConfig
+from unimoe.config import DenseConfig
+from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
 from unimoe.data.collection import Document, assemble
 from unimoe.data.sources.beir_layout import read_beir
 from unimoe.evaluation.retrieval_eval import dense_collection, evaluate_retrieval

@@ -10,7 +10,7 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from unimoe.config.losses import LossConfig
+from unimoe.config.training import LossConfig
 from unimoe.training.losses.list_measures import ListMeasure
 from unimoe.training.losses.listwise import ListwiseLoss
 from unimoe.training.losses.plackett_luce import advantages, drawn_orders, prefix_slopes

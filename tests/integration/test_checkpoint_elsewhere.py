@@ -13,7 +13,7 @@ from support.experiments import tiny_experiment
 from support.tiny_models import save_tiny_model
 
 from unimoe.config import Experiment
-from unimoe.config.files import apply_overrides
+from unimoe.config.files import overridden, parse_config
 from unimoe.models.loader import ModelLoader
 from unimoe.training.examples import load_training_data
 from unimoe.training.trainer import train_arm
@@ -41,7 +41,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     save_tiny_model(folder / "tiny-model", kind)
     overrides = [f"prompt={prompt}", f"model.layers={layers}", "training.steps=2", "lora.first_layer=1"]
     overrides.append("model.max_length=512")
-    experiment = apply_overrides(tiny_experiment(folder).model_dump(), overrides, source="tiny")
+    experiment = parse_config(Experiment, overridden(tiny_experiment(folder).model_dump(), overrides), source="tiny")
     loader = ModelLoader(experiment, CPU, torch.float32)
     data = load_training_data(experiment)
     return experiment, train_arm(

@@ -18,7 +18,7 @@ from support.scripts import Done, assert_refused, call_script
 from support.tiny_encoders import save_tiny_encoder
 
 from unimoe.analysis.gates.definitions import load_gates
-from unimoe.config.encoder import BUNDLED_ENCODER
+from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.config.files import config_root, load_config, parse_config
 from unimoe.core.errors import DataError, MissingPartError, UsageError
 from unimoe.core.trec import Run, read_run

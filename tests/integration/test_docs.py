@@ -20,8 +20,7 @@ from support.scripts import call_script
 
 import unimoe
 from unimoe.cli.app import app
-from unimoe.config import Experiment
-from unimoe.config.experiment import TEMPLATES
+from unimoe.config import TEMPLATES, Experiment
 from unimoe.config.files import load_experiment, parse_config
 from unimoe.config.served import APIS, ServedConfig
 from unimoe.core.trec import Qrels, write_qrels, write_run

@@ -22,8 +22,8 @@ from support.tiny_models import save_tiny_model
 
 import unimoe
 from unimoe.cluster.processes import Processes
-from unimoe.config.dense import DenseExperiment
-from unimoe.config.encoder import EncoderConfig
+from unimoe.config import DenseExperiment
+from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import UsageError
 from unimoe.evaluation.engines import LocalEngine
 from unimoe.evaluation.evaluate import run_evaluation

@@ -12,10 +12,9 @@ from support.experiments import tiny_experiment
 from support.tiny_models import tiny_base
 from torch import Tensor
 
-from unimoe.config import Experiment, PromptConfig
-from unimoe.config.experiment import TEMPLATES
-from unimoe.config.files import apply_overrides
-from unimoe.config.losses import LossOptions
+from unimoe.config import TEMPLATES, Experiment, PromptConfig
+from unimoe.config.files import overridden, parse_config
+from unimoe.config.training import LossOptions
 from unimoe.core.errors import UsageError
 from unimoe.data.catalog import load_collection, main_metric
 from unimoe.data.collection import Collection, Document, assemble
@@ -99,7 +98,7 @@ def config(tmp_path: Path, tmp_cache: Path) -> Experiment:
     plain = tiny_experiment(tmp_path).model_dump()
     changes = ["prompt.template=bare", "training.ranking.loss=squared_hinge"]
     changes += ["training.ranking.loss_options.sigma=0.5"]
-    return apply_overrides(plain, changes, source="test")
+    return parse_config(Experiment, overridden(plain, changes), source="test")
 
 
 def shared_words(pairs: list[tuple[str, str]]) -> list[float]:
@@ -143,9 +142,9 @@ def test_a_loss_of_ones_own_trains_the_reranker(config: Experiment) -> None:
 
 def test_what_is_not_registered_is_refused_with_the_closest(config: Experiment) -> None:
     with pytest.raises(UsageError, match="did you mean 'bare'"):
-        apply_overrides(config.model_dump(), ["prompt.template=brae"], source="test")
+        parse_config(Experiment, overridden(config.model_dump(), ["prompt.template=brae"]), source="test")
     with pytest.raises(UsageError, match="did you mean 'squared_hinge'"):
-        apply_overrides(config.model_dump(), ["training.ranking.loss=square_hinge"], source="test")
+        parse_config(Experiment, overridden(config.model_dump(), ["training.ranking.loss=square_hinge"]), source="test")
     with pytest.raises(UsageError, match="did you mean 'colours'"):
         load_collection("colors:garden", "spring")
     with pytest.raises(UsageError, match="source of collections 'mteb' exists already"):

@@ -24,7 +24,7 @@ from support.tiny_encoders import save_tiny_encoder
 import unimoe
 from unimoe.analysis.tables.cells import Cell, RowGroup
 from unimoe.analysis.tables.table import Table
-from unimoe.config.encoder import EncoderConfig
+from unimoe.config.base import EncoderConfig
 from unimoe.core import console
 from unimoe.core.errors import DataError, UnimoeError
 from unimoe.core.trec import read_run

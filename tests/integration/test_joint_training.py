@@ -14,7 +14,7 @@ import torch
 from support.experiments import tiny_experiment_dict
 
 from unimoe.config import Experiment
-from unimoe.config.files import parse_experiment
+from unimoe.config.files import parse_config
 from unimoe.config.training import AggregationName
 from unimoe.models.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.models.loader import ModelLoader
@@ -38,7 +38,7 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def data(raw: dict[str, Any]) -> TrainingData:
-    return load_training_data(parse_experiment(raw, source="tiny"))
+    return load_training_data(parse_config(Experiment, raw, source="tiny"))
 
 
 def experiment(
@@ -47,7 +47,7 @@ def experiment(
     training = raw["training"] | {"conflicts": conflicts or {"interval": INTERVAL}, "steps": STEPS, "save_every": 2}
     joint = {"task": "joint", "learning_rate": 1e-2, "ranking_weight": 0.4, "gradvac_beta": 0.5, **arm}
     changed = {"output_dir": str(folder), "training": training, "arms": {"joint_r8": joint}}
-    return parse_experiment(raw | changed | {"lora": raw["lora"] | {"dropout": dropout}}, source="tiny")
+    return parse_config(Experiment, raw | changed | {"lora": raw["lora"] | {"dropout": dropout}}, source="tiny")
 
 
 def train(config: Experiment, data: TrainingData, die_after: int | None = None) -> Path:

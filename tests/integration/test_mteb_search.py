@@ -16,7 +16,7 @@ from support.mteb_runs import INSTRUCTED, PLAIN, make_model
 from support.mteb_tasks import RANKED, loaded, split_data
 
 from unimoe.config import MTEBConfig
-from unimoe.config.encoder import EncoderConfig
+from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import DataError
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection, Document, assemble

@@ -17,7 +17,7 @@ from support.experiments import tiny_experiment_dict
 from unimoe.results import read_result
 
 MODULE = '''
-from unimoe.config.losses import Loss
+from unimoe.config.training import Loss
 from unimoe.data.collection import Document, assemble
 from unimoe.data.source import Source, register_source
 from unimoe.metrics import register_measure

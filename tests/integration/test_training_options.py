@@ -17,7 +17,7 @@ from support.experiments import tiny_experiment
 from support.scripts import assert_refused, call_script
 
 from unimoe.config import Experiment
-from unimoe.config.files import apply_overrides
+from unimoe.config.files import overridden, parse_config
 from unimoe.core.errors import DataError, UsageError
 from unimoe.evaluation.dev_eval import DevEvaluation
 from unimoe.models.batched import BatchedDecoder
@@ -47,7 +47,9 @@ def data(experiment: Experiment) -> TrainingData:
 
 
 def changed(experiment: Experiment, folder: Path, *overrides: str) -> Experiment:
-    return apply_overrides(experiment.model_dump(), [f"output_dir={folder}", *overrides], source="tiny")
+    return parse_config(
+        Experiment, overridden(experiment.model_dump(), [f"output_dir={folder}", *overrides]), source="tiny"
+    )
 
 
 def train(

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from support.caption_pairs import seed_arrays
 from support.results import make_result
 
-from unimoe.config.files import load_experiment, overridden, parse_experiment
-from unimoe.config.yaml_text import MOST_VALUES, YamlError, parse_yaml
+from unimoe.config import Experiment
+from unimoe.config.files import MOST_VALUES, YamlError, load_experiment, overridden, parse_config, parse_yaml
 from unimoe.core.errors import UnimoeError
 from unimoe.core.limits import HIGHEST_GRADE, HIGHEST_SCORE
 from unimoe.core.trec import read_qrels, read_run
@@ -85,7 +85,7 @@ def test_configs(content: bytes) -> None:
 @given(st.text(max_size=30), st.text(max_size=30))
 def test_overrides(key: str, value: str) -> None:
     with suppress(UnimoeError):
-        parse_experiment(overridden({"name": "x"}, [f"{key}={value}"]), source="some")
+        parse_config(Experiment, overridden({"name": "x"}, [f"{key}={value}"]), source="some")
 
 
 @given(glued(LINE_PIECES))

@@ -9,7 +9,7 @@ import yaml
 from support.tiny_models import save_tiny_model
 
 from unimoe.config import Experiment
-from unimoe.config.files import parse_experiment
+from unimoe.config.files import parse_config
 
 
 def tiny_experiment_dict(folder: Path) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def tiny_experiment_dict(folder: Path) -> dict[str, Any]:
 
 def tiny_experiment(folder: Path) -> Experiment:
     """An experiment whose model and outputs live in ``folder``."""
-    return parse_experiment(tiny_experiment_dict(folder), source="tiny")
+    return parse_config(Experiment, tiny_experiment_dict(folder), source="tiny")
 
 
 def write_tiny_experiment(folder: Path) -> Path:

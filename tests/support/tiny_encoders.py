@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from support.tiny_models import HIDDEN, tiny_model, tiny_tokenizer
 
-from unimoe.config.encoder import EncoderConfig
+from unimoe.config.base import EncoderConfig
 from unimoe.models.encoder import SentenceEncoder, load_encoder
 
 POSITIONS = 64

@@ -64,4 +64,4 @@ def export_mteb(
     for note in export.notes:
         stderr.print(note, style="dim", soft_wrap=True)
     stdout.print(f"{len(export.tasks)} tasks  {export.folder}", soft_wrap=True)
-    refuse_missing(mteb_tasks=list(export.missing))
+    refuse_missing({"MTEB task": list(export.missing)})

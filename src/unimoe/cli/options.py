@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from unimoe.cluster.processes import Processes
-    from unimoe.config import Experiment
-    from unimoe.config.dense import DenseExperiment
+    from unimoe.config import DenseExperiment, Experiment
 
     E = TypeVar("E", Experiment, DenseExperiment)
 
@@ -90,7 +89,7 @@ def joined_quietly() -> Iterator[Processes]:
 
     with joined_processes() as processes:
         if not processes.leads:
-            console.be_quiet()
+            console.stdout.quiet = console.stderr.quiet = True  # another process prints all but errors
         yield processes
 
 

@@ -69,7 +69,7 @@ def retrieve(
     Under torchrun the processes share the embedding, with --engine ray the machines of a cluster.
     """
     from unimoe.analysis.tables.comparisons import print_before_after
-    from unimoe.config.dense import DenseExperiment
+    from unimoe.config import DenseExperiment
     from unimoe.config.files import load_config
     from unimoe.data.mteb_names import split_names
     from unimoe.evaluation.retrieve import RetrievalRequest, run_retrieval

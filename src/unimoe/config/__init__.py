@@ -1,24 +1,332 @@
-"""Configs: sections of settings with their defaults and limits; ``files`` reads them from YAML.
+"""The configs of an experiment with arms and of an evaluation of dense retrieval."""
 
-This package exports the sections of an experiment with arms, which other kinds of experiment share.
-"""
+from __future__ import annotations
 
-from unimoe.config.experiment import (
-    Batches,
-    BM25Config,
-    EvaluationConfig,
-    Experiment,
-    ModelConfig,
-    MTEBConfig,
-    PromptConfig,
-)
+from typing import Annotated, Any, Literal, TypedDict
 
-__all__ = [
-    "BM25Config",
-    "Batches",
-    "EvaluationConfig",
-    "Experiment",
-    "MTEBConfig",
-    "ModelConfig",
-    "PromptConfig",
-]
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from unimoe.config.base import Count, Dtype, EncoderConfig, Fraction, Name, Section, checked
+from unimoe.config.served import ServedConfig
+from unimoe.config.training import ArmConfig, LoraConfig, TrainingConfig
+from unimoe.core.errors import UsageError, did_you_mean
+from unimoe.core.registry import Registry
+
+FUSION = "fusion"
+"""The first stage that fuses BM25 with an encoder's search."""
+
+_BASELINES, _ROLES = ("bm25", "first_stage", "zero_shot"), ("rank_only", "emb_only", "joint")
+"""Names, and beginnings of names, that say what an arm is compared with."""
+
+QWEN3_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
+
+
+class ModelConfig(Section):
+    """The base model.
+
+    Attributes:
+        base: a hub id, a folder, or ``bundled:smollm2-135m-instruct``.
+        revision: the hub revision; null for the newest.
+        dtype: ``auto`` probes for the faster of float32 and bfloat16, or float16 to score on GPUs without bfloat16.
+        layers: load so many first decoder layers, and the final norm and output matrix; null for all.
+        max_length: tokens of one sequence, prompt included; the document is cut to fit, then the query; results name
+            the queries that fill it.
+        trust_remote_code: runs code from the model's repository; leave it off unless you have read that code.
+    """
+
+    base: str
+    revision: str | None = None
+    layers: Count | None = None
+    dtype: Dtype = "auto"
+    max_length: Annotated[int, Field(ge=16)] = 512
+    trust_remote_code: bool = False
+
+
+TEMPLATES: Registry[Any] = Registry("prompt template", "unimoe.models.prompts", "unimoe.prompts")
+"""Classes by name; see ``models.prompts.Template``."""
+
+
+def _answer(given: Any) -> Any:
+    if isinstance(given, bool):  # YAML's true and false are words here
+        return str(given).lower()
+    if (isinstance(given, str) and given) or (isinstance(given, int) and given >= 0):
+        return given
+    raise ValueError("must be a word of one token, or the id of a token")
+
+
+Answer = Annotated[str | int, BeforeValidator(_answer)]
+
+
+class PromptConfig(Section):
+    r"""How a pair becomes text for the yes/no judgement, and a text for the embedding.
+
+    Attributes:
+        template: ``qwen3`` is exactly Qwen3-Reranker's format; ``chat`` uses the model's own chat template; ``plain``
+            has lines ``Document:``, ``Query:`` and ``Relevant:`` and no conversation, for models to be trained.
+        order: which of query and document comes first; recorded in every result.
+        instruction: the task in one sentence, for reranking; with ``plain`` it may be empty.
+        field_separator: between instruction, query and document: one line end in Qwen3's README, two in its code.
+        query_prefix: text before a query to embed; Qwen3 writes ``Instruct: {task}\nQuery:``.
+        document_prefix: text before a document to embed.
+        embedding_suffix: a token of the vocabulary, or text, whose last token carries the embedding.
+        yes: the word or token id that says relevant; null for the model's own, ``yes``, or ``true`` of monoT5.
+        no: the same for what says not relevant; null for ``no``, or ``false`` of monoT5.
+    """
+
+    template: Annotated[str, checked(TEMPLATES.checked)] = "qwen3"
+    order: Literal["query_first", "document_first"] = "query_first"
+    instruction: str = QWEN3_INSTRUCTION
+    field_separator: Literal["\n", "\n\n"] = "\n"
+    query_prefix: str = f"Instruct: {QWEN3_INSTRUCTION}\nQuery:"
+    document_prefix: str = ""
+    embedding_suffix: Annotated[str, Field(min_length=1)] = "<|endoftext|>"
+    yes: Answer | None = None
+    no: Answer | None = None
+
+    def answers(self, yes: str, no: str) -> tuple[Answer, Answer]:
+        """Return the two answers, a model's own words where none are set."""
+        return (yes if self.yes is None else self.yes), (no if self.no is None else self.no)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The keys and values that are set; one without a value, such as an answer of the model's own, is left out."""
+        return self.model_dump(exclude_none=True)
+
+
+class BM25Config(Section):
+    """BM25's parameters, for candidates and for the hard negatives of training.
+
+    Attributes:
+        k1: saturation of a term's frequency, 1000 at most.
+        b: how much the length of a document counts, from 0 to 1.
+        stemmer: ``english`` (Snowball) or ``none``.
+    """
+
+    k1: Annotated[float, Field(ge=0, le=1000)] = 0.9
+    b: Fraction = 0.4
+    stemmer: Literal["english", "none"] = "english"
+
+
+class BundledTier(Section):
+    """The offline tier, printed in every table.
+
+    Attributes:
+        queries: queries of a seeded sample of the split.
+        depth: candidates reranked per query.
+        pool: documents of dense retrieval, a seeded sample that includes every relevant one.
+        collection: any collection, by name.
+        split: the queries that are scored.
+    """
+
+    collection: str = "apidocs"
+    split: Literal["dev", "test"] = "test"
+    queries: Count = 60
+    depth: Count = 10
+    pool: Count = 600
+
+
+class FusionEncoder(EncoderConfig):
+    """The text encoder of a fused first stage.
+
+    Attributes:
+        dtype: float32 unless set, so that the candidates do not depend on a probe of the device, as with ``auto``.
+    """
+
+    dtype: Dtype = "float32"
+
+
+class FusionConfig(Section):
+    """How a first stage fuses BM25 with an encoder's exact search: by reciprocal rank.
+
+    Attributes:
+        depth: documents that each of the two rankings gives to the fusion; more where more candidates are asked for.
+        k: the constant of the fusion: a document's score is the sum of 1 / (k + rank) over both rankings.
+    """
+
+    encoder: FusionEncoder = FusionEncoder()
+    depth: Count = 100
+    k: Count = 60
+
+
+def _known_first_stage(setting: str) -> str:
+    known = ("bm25s", "rank_bm25", FUSION, "official")
+    source, _, path = setting.partition(":")
+    if setting not in known and (source != "run" or not path.strip()):
+        close = did_you_mean(setting, known)
+        raise ValueError(f"there is no first stage {setting!r}{close}; write {', '.join(known)} or run:PATH")
+    return setting
+
+
+class MTEBConfig(Section):
+    r"""How MTEB's tasks are evaluated: the prefixes of texts, and how large a reranking task may be.
+
+    Attributes:
+        max_pairs: a cross-encoder leaves out, and names, tasks with more candidate pairs than this; null for no limit.
+        task_instruction: the prefix of queries, and of texts in symmetric tasks, if MTEB has an instruction for the
+            task or its type, which replaces ``{instruction}``; with null, queries get ``prompt.query_prefix``. A
+            reranker reads the instruction in its prompt, instead of ``prompt.instruction``, which it keeps with null.
+        prompts: prefixes that override the others. The first key that fits counts: ``SciFact-query`` (task and role),
+            ``SciFact`` or ``STS`` (a task or a type of tasks, all texts except documents), ``query`` or ``document``.
+    """
+
+    task_instruction: str | None = "Instruct: {instruction}\nQuery:"
+    prompts: dict[str, str] = Field(default={})
+    max_pairs: Count | None = 1_000_000
+
+    @model_validator(mode="after")
+    def _instruction_has_its_place(self) -> MTEBConfig:
+        if self.task_instruction is not None and "{instruction}" not in self.task_instruction:
+            raise ValueError("task_instruction must hold {instruction}, which the task's own instruction replaces")
+        return self
+
+
+class Batches(TypedDict, total=False):
+    """What one forward pass reads: so many padded tokens, or so many sequences instead."""
+
+    token_budget: int | None
+    batch_size: int | None
+
+
+class EvaluationConfig(Section):
+    """How checkpoints are scored.
+
+    Attributes:
+        first_stage: the source of candidates: ``bm25s``; ``rank_bm25``; ``fusion`` of bm25s with an encoder;
+            ``official``, MS MARCO's top1000.dev, unordered and reranked whole; or ``run:PATH``, a TREC run, with
+            ``{dataset}`` for the collection's name.
+        depth: candidates reranked per query, in all tiers except the bundled one.
+        token_budget: padded tokens of one forward pass; null for a number that suits the device.
+        batch_size: sequences of one forward pass, instead of ``token_budget``.
+        merge_adapters: add adapters to the weights before scoring, in float32; changes the last bits of scores.
+        systems: models evaluated beside the arms, by the name that results give them; each is named as with
+            ``--model``, such as ``cross-encoder:FOLDER``, and loaded by the ``prompt``, ``model.max_length``,
+            ``model.dtype`` and ``served`` of the experiment. They are in every table, and never specialist or joint.
+        compile: let torch compile the layers for scoring: a minute, a C++ compiler on a CPU, other last bits.
+    """
+
+    bundled: BundledTier = BundledTier()
+    first_stage: Annotated[str, AfterValidator(_known_first_stage)] = "bm25s"
+    depth: Count = 100
+    token_budget: Count | None = None
+    batch_size: Count | None = None
+    merge_adapters: bool = False
+    compile: bool = False
+    systems: dict[Name, Annotated[str, Field(min_length=1)]] = Field(default={})
+    bm25: BM25Config = BM25Config()
+    fusion: FusionConfig = FusionConfig()
+    mteb: MTEBConfig = MTEBConfig()
+
+    @property
+    def batches(self) -> Batches:
+        """The arguments of scoring and embedding that size a forward pass."""
+        return {"token_budget": self.token_budget, "batch_size": self.batch_size}
+
+
+class Experiment(Section):
+    """An experiment: one base model, one training set, some arms and seeds, one way to evaluate.
+
+    Attributes:
+        name: recorded in every result; ``output_dir`` holds one experiment.
+        paired_seeds: declares that the arms of one seed share the order of the data and the initial weights, so that
+            intervals pair seeds; recorded in every result. Without it seeds are independent.
+        gates: a gate file, or the name of a shipped one, copied to ``output_dir`` before there are scores; null for the
+            default gates, one for each joint arm and task.
+        caveats: why results are unfit for decisions; copied into every result.
+        output_dir: folder of checkpoints, results and analysis; one experiment each.
+        seeds: a training of every arm for each of them.
+    """
+
+    name: Name
+    output_dir: str = "outputs"
+    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
+    paired_seeds: bool = False
+    model: ModelConfig
+    prompt: PromptConfig = PromptConfig()
+    lora: LoraConfig = LoraConfig()
+    training: TrainingConfig
+    evaluation: EvaluationConfig = EvaluationConfig()
+    arms: Annotated[dict[Name, ArmConfig], Field(min_length=1)]
+    gates: str | None = None
+    served: ServedConfig | None = None
+    caveats: list[str] = Field(default=[])
+
+    @model_validator(mode="after")
+    def _names_and_seeds_differ(self) -> Experiment:
+        for name in self.evaluation.systems:
+            if name in self.arms or name in _BASELINES or name.startswith(_ROLES):
+                raise ValueError(
+                    f"evaluation.systems.{name}: this is the name of an arm or a baseline; choose one that is neither, "
+                    f"and does not begin with {', '.join(_ROLES)}"
+                )
+        if len(set(self.seeds)) != len(self.seeds):
+            raise ValueError("seeds: a seed is listed twice")
+        return self
+
+    def arm(self, name: str) -> ArmConfig:
+        """Return the arm called ``name``; a UsageError, which names the closest, where there is none."""
+        if name not in self.arms:
+            raise UsageError(
+                f"unknown arm {name!r}{did_you_mean(name, self.arms)}; this config has {', '.join(self.arms)}"
+            )
+        return self.arms[name]
+
+
+class DenseConfig(Section):
+    """How a corpus is embedded and searched, and which queries are scored.
+
+    Attributes:
+        depth: documents kept per query, at most.
+        cutoffs: K of the Recall@K that is reported.
+        relevance_threshold: the lowest grade that counts as relevant.
+        query_length: tokens of a query; null for the encoder's limit.
+        document_length: tokens of a document; null for the encoder's limit.
+        corpus_sample: documents of a seeded sample that includes the relevant ones; null for the whole corpus.
+        use_small_eval_set: search a sample of ``subset_size`` documents, for a quick look; results say so.
+        subset_size: documents of that sample, which includes the relevant ones.
+        test_size: share of the queries that is scored, split by query with ``split_seed``; null scores all.
+        split_seed: seed of the sample of the corpus and of the split of the queries.
+        backend: ``torch``, or ``faiss`` (flat inner product), which needs the extra of that name.
+        storage: the dtype of vectors on disk.
+        fuse_depth: candidates of BM25 and of the encoder that reciprocal rank fusion joins; null for no fusion.
+        fuse_k: the constant of the fusion.
+    """
+
+    depth: Count = 100
+    cutoffs: list[Count] = Field(default_factory=lambda: [1, 5, 10, 50], min_length=1)
+    relevance_threshold: Count = 1
+    query_length: Count | None = None
+    document_length: Count | None = None
+    corpus_sample: Count | None = None
+    use_small_eval_set: bool = False
+    subset_size: Count = 500
+    test_size: Annotated[float, Field(gt=0, lt=1)] | None = None
+    split_seed: Annotated[int, Field(ge=0)] = 42
+    backend: Literal["torch", "faiss"] = "torch"
+    storage: Literal["float32", "float16"] = "float32"
+    fuse_depth: Count | None = 100
+    fuse_k: Count = 60
+
+    @model_validator(mode="after")
+    def _deep_enough(self) -> DenseConfig:
+        if max(self.cutoffs) > self.depth:
+            raise ValueError(f"cutoffs go to {max(self.cutoffs)}, depth only to {self.depth}; raise depth")
+        return self
+
+
+class DenseExperiment(Section):
+    """An evaluation of dense retrieval: one encoder, or the checkpoint of an arm, on some collections.
+
+    Attributes:
+        name: recorded in every result; ``output_dir`` holds one experiment.
+        caveats: why results are unfit for decisions; copied into every result.
+        output_dir: folder of vectors, results and analysis.
+        served: how an encoder behind a server is asked, when ``encoder.base`` is its address; null without one.
+    """
+
+    name: Name = "dense"
+    output_dir: str = "outputs/dense"
+    encoder: EncoderConfig = EncoderConfig()
+    retrieval: DenseConfig = DenseConfig()
+    evaluation: EvaluationConfig = EvaluationConfig(mteb=MTEBConfig(task_instruction=None))
+    served: ServedConfig | None = None
+    caveats: list[str] = Field(default_factory=list)

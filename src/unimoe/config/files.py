@@ -1,24 +1,31 @@
-"""Reading configs from YAML files.
+"""The one place that reads and writes YAML: configs, gate files, and the values of ``--set``.
 
-Errors about unknown keys, wrong types and impossible values name the key's path and say what to write instead.
+It is YAML 1.2: ``1e-3`` is a number, ``yes`` and ``no`` are words. Repeated keys are refused, and tags other than
+YAML's own. Errors name the key's path and say what to write instead.
 """
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.constructor import SafeConstructor
 
+from unimoe.config import Experiment
 from unimoe.config.base import Section
-from unimoe.config.experiment import Experiment
-from unimoe.config.yaml_text import MOST_CHARACTERS, YamlError, parse_yaml
 from unimoe.core.errors import UsageError, did_you_mean
-from unimoe.core.limits import shortened
+from unimoe.core.limits import shortened, text_problem
 
 C = TypeVar("C", bound=Section)
+
+MOST_CHARACTERS = 200_000
+MOST_VALUES = 10_000
+"""Of a file, each alias counted with all that it repeats."""
 
 
 def load_config(kind: type[C], path: Path | str, overrides: Sequence[str] = ()) -> C:
@@ -41,34 +48,22 @@ def load_experiment(path: Path | str, overrides: Sequence[str] = ()) -> Experime
     return load_config(Experiment, path, overrides)
 
 
-def apply_overrides(raw: Any, overrides: Sequence[str], source: str) -> Experiment:
-    """Validate an experiment given as plain data, with ``a.b=value`` overrides applied to a copy of it."""
-    return parse_experiment(overridden(raw, overrides), source)
-
-
-def parse_experiment(raw: Any, source: str) -> Experiment:
-    """Validate the config of an experiment with arms, as ``parse_config`` does."""
-    return parse_config(Experiment, raw, source)
-
-
 def parse_config(kind: type[C], raw: Any, source: str) -> C:
     """Validate a config given as plain data; ``source`` names it in errors, which are those of ``load_config``."""
     try:
         return kind.model_validate(raw)
     except ValidationError as error:
-        mistakes = [explain(e, lambda loc: _section_keys(kind, loc)) for e in error.errors()]
+        mistakes = [explain(mistake, kind) for mistake in error.errors()]
         more = f"; and {len(mistakes) - 3} more" if len(mistakes) > 3 else ""
         raise UsageError(f"{source}: {'; '.join(mistakes[:3])}{more}") from None
 
 
 def find_config(path: Path) -> Path:
     """Return the path of a config: as given, or of a shipped one (with or without ``.yaml``)."""
-    if path.is_file():
-        return path
     shipped = config_root()
-    for candidate in (shipped / path, shipped / f"{path}.yaml"):
-        if not path.is_absolute() and candidate.is_file():
-            return candidate
+    candidates = [path] if path.is_absolute() else [path, shipped / path, shipped / f"{path}.yaml"]
+    if found := next(filter(Path.is_file, candidates), None):
+        return found
     names = sorted(str(p.relative_to(shipped).with_suffix("")) for p in shipped.rglob("*.yaml"))
     raise UsageError(f"{path}: no such config file{did_you_mean(str(path), names)}; shipped: {', '.join(names)}")
 
@@ -99,28 +94,24 @@ def overridden(raw: Any, overrides: Sequence[str]) -> Any:
         return raw
     raw = dict(raw)
     for override in overrides:
-        _apply(raw, override)
+        shown = f"--set {shortened(override)!r}"
+        key, separator, text = override.partition("=")
+        *sections, last = key.strip().split(".")
+        if not separator or not all([*sections, last]):
+            raise UsageError(f"{shown}: write it as key.path=value, for example --set training.steps=50")
+        try:
+            value = parse_yaml(text)
+        except YamlError as error:
+            raise UsageError(f"{shown}: the value is not valid YAML ({error}); put text in quotes") from None
+        node = raw
+        for depth, section in enumerate(sections, start=1):
+            inner = node.get(section)
+            if not isinstance(inner, dict | None):
+                raise UsageError(f"{shown}: {'.'.join(sections[:depth])} is not a section; set it as a whole")
+            node[section] = dict(inner or {})  # a copy: YAML aliases share one object
+            node = node[section]
+        node[last] = value
     return raw
-
-
-def _apply(raw: dict[str, Any], override: str) -> None:
-    shown = repr(shortened(override))
-    key, separator, text = override.partition("=")
-    *sections, last = key.strip().split(".")
-    if not separator or not all([*sections, last]):
-        raise UsageError(f"--set {shown}: write it as key.path=value, for example --set training.steps=50")
-    try:
-        value = parse_yaml(text)
-    except YamlError as error:
-        raise UsageError(f"--set {shown}: the value is not valid YAML ({error}); put text in quotes") from None
-    node = raw
-    for depth, section in enumerate(sections, start=1):
-        inner = node.get(section)
-        if not isinstance(inner, dict | None):
-            raise UsageError(f"--set {shown}: {'.'.join(sections[:depth])} is not a section; set it as a whole")
-        node[section] = dict(inner or {})  # a copy: YAML aliases share one object
-        node = node[section]
-    node[last] = value
 
 
 _MENDS = {  # pydantic's error types, in words for someone who edits YAML
@@ -148,21 +139,21 @@ _MENDS = {  # pydantic's error types, in words for someone who edits YAML
 _SELF_EVIDENT = {"missing", "too_short", "string_too_short", "invalid_key", "value_error"}
 
 
-def explain(error: Any, known_keys: Callable[[Sequence[Any]], list[str]]) -> str:
+def explain(error: Any, kind: type[BaseModel]) -> str:
     """Return one line about a mistake: the key's path, what is wrong and what to write.
 
-    ``error`` is one of pydantic's ``ValidationError.errors()``; ``known_keys`` returns the keys of a section's path.
+    ``error`` is one of pydantic's ``ValidationError.errors()`` about a value of this kind.
     """
     parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"] if part != "[key]"]
-    path, kind = "".join(parts).removeprefix("."), error["type"]  # arms.joint_r8.task, seeds[0]
-    if kind == "extra_forbidden":
-        known = known_keys(error["loc"][:-1])
+    path, mistake = "".join(parts).removeprefix("."), error["type"]  # arms.joint_r8.task, seeds[0]
+    if mistake == "extra_forbidden":
+        known = list(_section_at(kind, error["loc"][:-1]).model_fields)
         return f"{path}: unknown key{did_you_mean(str(error['loc'][-1]), known)}; known here: {', '.join(known)}"
-    if kind == "string_type" and error["loc"][-1] == "[key]":
-        kind = "invalid_key"
-    mend = _MENDS.get(kind)
+    if mistake == "string_type" and error["loc"][-1] == "[key]":
+        mistake = "invalid_key"
+    mend = _MENDS.get(mistake)
     message = mend.format(**error.get("ctx", {})) if mend else error["msg"].removeprefix("Value error, ")
-    shown = "" if kind in _SELF_EVIDENT else f" (it is {_shown(error['input'])})"
+    shown = "" if mistake in _SELF_EVIDENT else f" (it is {_shown(error['input'])})"
     return f"{path}: {message}{shown}" if path else f"{message}{shown}"
 
 
@@ -174,13 +165,11 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _section_keys(kind: type[BaseModel], loc: Sequence[Any]) -> list[str]:
-    section = kind
-    for part in loc:
-        field = section.model_fields.get(str(part))
-        inner = _section_in(field.annotation) if field else None  # no field: a key of a dictionary of sections
-        section = inner or section
-    return list(section.model_fields)
+def _section_at(kind: type[BaseModel], path: Sequence[Any]) -> type[BaseModel]:
+    for part in path:
+        field = kind.model_fields.get(str(part))  # none: a key of a dictionary of sections
+        kind = (_section_in(field.annotation) if field else None) or kind
+    return kind
 
 
 def _section_in(annotation: Any) -> type[BaseModel] | None:
@@ -188,3 +177,65 @@ def _section_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_section_in, get_args(annotation))), None)
+
+
+class YamlError(Exception):
+    """A text that is not YAML, or not YAML for a config; ``line`` counts from 1, None where the mistake has none."""
+
+    def __init__(self, problem: str, line: int | None = None) -> None:
+        super().__init__(problem)
+        self.line = line
+
+
+class _Constructor(SafeConstructor):
+    """Leaves dates as text, which the config's own types read, and a lone ``=`` too."""
+
+
+for _kind in ("timestamp", "value"):
+    _Constructor.add_constructor(f"tag:yaml.org,2002:{_kind}", SafeConstructor.construct_yaml_str)
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the value of a YAML document as plain data; a YamlError where it is malformed or beyond the limits."""
+    if len(text) > MOST_CHARACTERS:
+        raise YamlError(f"more than {MOST_CHARACTERS:,} characters; is it the right file?")
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Constructor = _Constructor
+    try:
+        value = yaml.load(text)
+    except RecursionError:
+        raise YamlError("nested too deeply") from None
+    except Exception as error:  # besides YAMLError, errors of many kinds for a tag that its value does not fit
+        mark = getattr(error, "problem_mark", None)
+        said = [getattr(error, "context", None), getattr(error, "problem", None)]
+        problem = ", ".join(filter(None, said)) or " ".join(str(error).split())
+        raise YamlError(shortened(problem, 200), mark.line + 1 if mark else None) from None
+    _refuse_unusable(value)
+    return value
+
+
+def dump_yaml(value: Any) -> str:
+    """Return plain data as YAML, with keys in their order."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style, yaml.sort_base_mapping_type_on_output = False, False  # type: ignore[assignment]
+    text = io.StringIO()
+    yaml.dump(value, text)
+    return text.getvalue()
+
+
+def _refuse_unusable(value: Any) -> None:
+    """Refuse aliases that multiply, and what no key can use: huge whole numbers, NUL, half a surrogate pair."""
+    left, seen = [value], 0
+    while left:
+        item = left.pop()
+        seen += 1
+        if seen > MOST_VALUES:  # an alias within its own anchor ends here too
+            raise YamlError(f"more than {MOST_VALUES:,} values, aliases spelled out")
+        if isinstance(item, dict):
+            left.extend((*item.keys(), *item.values()))
+        elif isinstance(item, list | tuple):
+            left.extend(item)
+        elif isinstance(item, int) and abs(item) >= 2**63:
+            raise YamlError(f"{shortened(str(item))} is too large a number for any key")
+        elif isinstance(item, str) and (problem := text_problem(item)):
+            raise YamlError(f"{shortened(item)!a} {problem}; remove it")

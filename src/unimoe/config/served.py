@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from unimoe.config.base import Count, Positive, Section, registered
+from unimoe.config.base import Count, Positive, Section, checked
 from unimoe.core.registry import Registry
 
 APIS: Registry[Any] = Registry("served API", "unimoe.models.served.apis", "unimoe.apis")
@@ -33,25 +33,22 @@ class ServedConfig(Section):
         api: what the server speaks: ``vllm`` (``/generative_scoring`` with our prompt), ``vllm-score``,
             ``vllm-rerank``, ``tei``, ``cohere`` and ``jina`` rerank, ``openai`` and ``tei-embed`` embed.
         model: the name that the server has for it; an adapter's name for a LoRA adapter of vLLM.
-        revision: which weights the server runs, by your knowledge: a commit, a version. APIs do not tell; results
-            without one say so.
+        revision: which weights the server runs, as far as you know: APIs do not tell; results without one say so.
         requests_in_flight: requests that wait for an answer at a time.
         requests_per_minute: requests are sent no faster than this, retries included; null for no limit.
-        batch: documents or texts of one request, at most (``tei`` takes 32); null for 32, and 100 for ``cohere``,
-            which bills them as one search.
+        batch: documents or texts of one request, at most; null for 32, and 100 (one search) for ``cohere``.
         max_length: tokens that ``vllm-score`` and ``vllm-rerank`` read of a pair, and ``cohere`` of a document; null
             for the server's own limit. ``vllm`` has ``model.max_length``. ``openai`` refuses a text above its limit and
             all beside it, so texts are cut before they are sent, at three bytes a token.
         timeout: seconds for a request and all of its answer, after which it is sent again.
         retries: how often a request is sent again after 408, 409, 429, 5xx, a timeout or a lost connection.
         key_variable: the name of the environment variable with the key, which goes to the server alone.
-        probe_tolerance: how far the scores of the probe pairs may move, as a share of their range, before the server
-            counts as one whose model has changed.
+        probe_tolerance: share of their range that probe pairs' scores may move before the model counts as changed.
         price_per_million_tokens: in any currency, for ``--plan`` and results; null where tokens cost nothing.
         price_per_thousand_searches: the same for APIs that bill searches, such as ``cohere``.
     """
 
-    api: Annotated[str, registered(APIS)]
+    api: Annotated[str, checked(APIS.checked)]
     model: Annotated[str, Field(min_length=1)]
     revision: str | None = None
     requests_in_flight: Count = 16

@@ -1,20 +1,136 @@
-"""Configuration of training: the adapter, the batches, the steps, the arms."""
+"""Configuration of training: the ranking losses, the adapter, the batches, the steps, the arms."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from unimoe.config.base import Count, Positive, Section
-from unimoe.config.losses import LossConfig, LossName, LossOptions
+from unimoe.config.base import Count, MetricName, Positive, Section, checked
 from unimoe.core.errors import UsageError
+from unimoe.core.registry import Registry
 
 ArmTask = Literal["rank_only", "emb_only", "joint"]
 Schedule = Literal["linear", "cosine", "constant", "onecycle"]
 Tracker = Literal["tensorboard", "wandb"]
 AggregationName = Literal["fixed", "uncertainty", "pcgrad", "ortho_lora", "cagrad", "gradvac"]
+Normalization = Literal["none", "sum", "softmax", "minmax", "log", "temperature"]
+RankDiscount = Literal["exponential", "exponential_plus_1", "identity", "log1p", "log2", "reciprocal"]
+Activation = Literal["Identity", "Sigmoid", "Tanh"]
+Baseline = Literal["leave_one_out", "group", "none"]
+Weighting = Literal["ndcg_loss2pp", "ndcg_loss2", "ndcg_loss1", "lambdarank", "none"]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A ranking loss, as the files of ``losses/named`` register it.
+
+    ``function(scores, labels, options)`` gives a scalar tensor. ``scores`` and ``labels`` are lists of float32 tensors
+    ``(n_i,)``, one of each for a list of documents; the activation was applied to the scores. ``options`` are
+    ``LossOptions``. One that draws random numbers takes a ``losses.sampling.Chance`` as well.
+    """
+
+    function: Callable[..., Any]
+    options: tuple[str, ...] = ()  # names of those that it reads, besides ``activation``
+    citation: Callable[[], str] = str  # gives the BibTeX of its source
+    labels: Literal["any", "probabilities", "graded"] = "any"  # from 0 to 1, or not 0 and 1 alone
+    takes_activation: bool = True  # whether an activation of the scores makes sense
+    in_order: bool = False  # whether it takes documents best first: they are sorted by label before it is called
+    mean_of: Literal["lists", "documents"] | None = None  # over what the loss of a batch is a mean, if it is one
+    samples: bool = False  # whether it draws random numbers
+
+    @property
+    def all_options(self) -> tuple[str, ...]:
+        """Names of all options that a config may set for it."""
+        order = ("respect_input_order", "ties") if self.in_order else ()
+        return (*order, *(("activation",) if self.takes_activation else ()), *self.options)
+
+
+LOSSES: Registry[Loss] = Registry("loss", "unimoe.training.losses.named", "unimoe.losses")
+
+LossName = Annotated[str, checked(LOSSES.checked)]
+
+
+class LossOptions(Section):
+    """Options of the losses; each loss reads some of them. The defaults are sentence-transformers'.
+
+    Attributes:
+        activation: applied to the scores before the loss.
+        respect_input_order: teach the given order, also of equal labels; none may rise. ``false``: sort by label.
+        ties: where the order is by label, equal labels keep their order, or are shuffled at every step to teach none.
+        rank_discount: weight of place i in a list of n before normalisation: ``exponential`` 2^(n-i) - 1 (Lan et al.
+            2014), ``exponential_plus_1`` 2^(n-i+1) - 1, which ends at 1, ``identity`` 1, ``log1p`` 1/ln(1+i), ``log2``
+            1/log2(1+i) as in nDCG, ``reciprocal`` 1/i.
+        normalize_weights: ``false`` leaves the weights as they are, so that long lists count far more than short ones.
+        normalization_method: ``sum`` divides by the sum; ``softmax`` of the weights; ``minmax`` to 0..1, ``log``
+            ln(1+w), ``temperature`` w^(1/temperature), each divided by its sum; ``none`` as without normalisation.
+        temperature: of the normalisation of that name, sharper below 1; ApproxNDCG divides score differences by it.
+        label_temperature: ListNet divides labels by it before their softmax, which is its target.
+        weighting: how LambdaLoss weights pairs.
+        k: pairs count where one of the two is among the first k by score; null for all pairs.
+        sigma: a factor of score differences; of score_es, the noise's standard deviation relative to the scores'.
+        sigma_end: score_es's sigma at the last step, reached by equal factors; null for no change.
+        alpha: steepness of ADR-MSE's approximate ranks.
+        measure: of a list's ranking by its own labels, such as ``mrr@10`` or ``ERR@20``; score_es and pg_rank raise it.
+        directions: score_es's directions of noise, each with both signs; the rankings that pg_rank draws of each list.
+        baseline: what pg_rank subtracts from the measure of a ranking: the mean of the list's other rankings, or
+            ``none``. ``group``: the mean of all, and divides by their standard deviation, so that every list counts
+            alike, as in GRPO. Pairs of score_es cancel any baseline; ``group`` divides there too.
+    """
+
+    activation: Activation = "Identity"
+    respect_input_order: bool = True
+    ties: Literal["keep", "shuffle"] = "keep"
+    rank_discount: RankDiscount = "exponential"
+    normalize_weights: bool = True
+    normalization_method: Normalization = "sum"
+    temperature: Positive = 0.5
+    weighting: Weighting = "ndcg_loss2pp"
+    k: Count | None = None
+    sigma: Positive = 1.0
+    label_temperature: Positive = 1.0
+    sigma_end: Positive | None = None
+    alpha: Positive = 1.0
+    measure: MetricName = "ndcg@10"
+    directions: Annotated[int, Field(ge=2)] = 64
+    baseline: Baseline = "leave_one_out"
+
+    @model_validator(mode="after")
+    def _one_order(self) -> LossOptions:
+        if self.respect_input_order and self.ties == "shuffle":
+            raise ValueError(
+                "respect_input_order teaches an order among equal labels, ties: shuffle forgets it; "
+                "set respect_input_order: false to shuffle"
+            )
+        return self
+
+    def refuse_unused(self, name: LossName) -> None:
+        """Raise a value error where an option that the loss does not read was changed: it would do nothing."""
+        read = LOSSES[name].all_options
+        for key, field in LossOptions.model_fields.items():
+            if key not in read and getattr(self, key) != field.default:
+                takes = ", ".join(read) or "no options"
+                raise ValueError(f"{key}: the loss {name} does not read it; remove it ({name} takes {takes})")
+
+
+class LossConfig(LossOptions):
+    """A loss with its options.
+
+    Attributes:
+        name: ``yes_no`` judges each pair alone, ``softmax`` picks the best; see ``docs/studies/cross_encoder.md``.
+        mini_batch_size: pairs of one forward pass of a cross-encoder: null for as many as the queries, 0 for all.
+    """
+
+    name: LossName = "plistmle"
+    mini_batch_size: int | None = None
+
+    @model_validator(mode="after")
+    def _options_belong(self) -> LossConfig:
+        self.refuse_unused(self.name)
+        return self
 
 
 def _layer_or_share(value: Any) -> Any:
@@ -27,9 +143,8 @@ class LoraConfig(Section):
     """The adapter.
 
     Attributes:
-        first_layer: adapt this layer (counted from 0) and all above. The layers below stay frozen, so their states are
-            computed once for all arms and seeds, and no gradient flows there. A number between 0 and 1 is a share of
-            the model's layers: of 16, 0.5 freezes 8.
+        first_layer: adapt this layer (counted from 0) and all above; the states of the frozen layers below are computed
+            once for all arms and seeds. A number between 0 and 1 is a share of the layers: of 16, 0.5 freezes 8.
         r: rank of the adapters.
         alpha: scale of the adapters; they are multiplied by ``alpha / r``.
         dropout: probability of dropout on each adapter's input, in training.
@@ -61,18 +176,16 @@ class RankingRecipe(Section):
 
     Attributes:
         queries: size of the training set, a fixed sample of the split; null for all of it.
-        loss: ``yes_no`` judges each pair alone, as in the fine-tuning of Qwen3-Reranker. ``softmax`` compares the
-            margin of the positive with those of its negatives, which learns an order in fewer steps. The
-            listwise losses are in ``docs/studies/cross_encoder.md``.
-        loss_options: options of the loss; those that it does not use must keep their defaults.
+        loss: ``yes_no`` judges each pair alone, as Qwen3-Reranker's training; ``softmax`` compares the positive with
+            its negatives, which learns an order in fewer steps. Others are in ``docs/studies/cross_encoder.md``.
         negatives_from: draw hard negatives from this many of the best BM25 candidates.
         queries_per_step: queries of one ranking batch.
         hard_negatives: negatives of each query from BM25.
         random_negatives: negatives of each query from the whole collection.
-        neighbours: group each query with this many others whose positive is among its BM25 candidates, as far as there
-            are such, and rank each against the positives of all its group, those relevant to it left out. A group is in
-            one batch, so that with ``document_first`` prompts each document is computed once for all its queries.
-            ``queries_per_step`` is a multiple of a group's size; queries beyond the last whole group are not used.
+        neighbours: group each query with so many others whose positive is among its BM25 candidates, if there are, and
+            rank it against the positives of its group, those relevant to it left out. A group is in one batch, so that
+            with ``document_first`` prompts each document is computed once. ``queries_per_step`` is a multiple of a
+            group's size; queries beyond the last whole group are not used.
     """
 
     queries: Count | None = None
@@ -100,11 +213,6 @@ class RankingRecipe(Section):
             )
         self.loss_options.refuse_unused(self.loss)
         return self
-
-    @property
-    def loss_config(self) -> LossConfig:
-        """Name and options of the loss."""
-        return LossConfig(name=self.loss, **self.loss_options.model_dump())
 
 
 class EmbeddingRecipe(Section):
@@ -140,8 +248,7 @@ class ConflictConfig(Section):
 class DevConfig(Section):
     """The queries that compare the checkpoints of an arm during its training.
 
-    As in evaluation, ranking is scored by nDCG@10 of the reranked first stage and embedding by nDCG@10 over the pool; a
-    joint arm by the mean of both.
+    Ranking is scored by nDCG@10 of the reranked first stage, embedding by nDCG@10 over the pool, joint by their mean.
 
     Attributes:
         split: a split of the training collection.
@@ -173,10 +280,8 @@ class TrainingConfig(Section):
         accumulation_steps: batches of one optimizer step. InfoNCE takes negatives from its own batch only.
         activation_checkpointing: recompute activations in the backward pass: less memory, a third more time.
         save_every: steps between saved training states; a killed run loses at most these.
-        evaluate_every: steps between evaluations on dev, with one more at the end; the best checkpoint is kept as
-            ``checkpoint-best``. Null for none.
+        evaluate_every: steps between evaluations on dev, which keep ``checkpoint-best``; null for none.
         patience: stop after this many evaluations without a better score; null for never.
-        dev: the queries of these evaluations.
         tracking: trackers that receive the log, in addition to ``logs/train.jsonl``.
         split: the split whose queries train.
         steps: optimizer steps of every arm.
@@ -235,15 +340,12 @@ class ArmConfig(Section):
             starts there and learns the weights (Kendall et al. 2018), whose sum need not stay 1. ``pcgrad`` (Yu et al.
             2020) changes the gradients where they conflict, ``ortho_lora`` (Yang et al. 2026) in each adapter matrix by
             itself, ``gradvac`` (Wang et al. 2021) where their cosine is below its running mean. ``cagrad`` (Liu et al.
-            2021) changes their sum everywhere, by ``cagrad_c``. So each needs a ``learning_rate`` chosen on dev. Their
-            baseline is ``fixed`` with a ``ranking_weight`` chosen on dev (Kurin et al. 2022).
-        uncertainty_learning_rate: of the log-variances that ``uncertainty`` learns, a step of Adam: they go by about
-            this much in each. It has no schedule, and is far above the adapters' rate, because a log-variance has to go
-            by about 1.
-        cagrad_c: distance of CAGrad's step from the sum of the gradients, as a share of its length, with and without a
-            conflict: equal gradients give ``1 + cagrad_c`` times their sum. 0 is ``fixed``.
-        gradvac_beta: weight of the newest cosine in GradVac's running mean, which starts at 0 and so covers the last
-            ``1 / gradvac_beta`` steps. The paper's .01 needs some hundred steps to differ from PCGrad.
+            2021) changes their sum everywhere. Each needs a ``learning_rate`` chosen on dev, and as its baseline
+            ``fixed`` with a ``ranking_weight`` chosen on dev (Kurin et al. 2022).
+        uncertainty_learning_rate: about how far each step of Adam moves the log-variances that ``uncertainty`` learns;
+            far above the adapters' rate, because they have to go by about 1, and without a schedule.
+        cagrad_c: distance of CAGrad's step from the sum of the gradients, as a share of its length. 0 is ``fixed``.
+        gradvac_beta: weight of the newest cosine in GradVac's running mean, which starts at 0; .01 in the paper.
     """
 
     task: ArmTask
@@ -274,7 +376,5 @@ class ArmConfig(Section):
 
     def ranking_loss(self, shared: RankingRecipe) -> LossConfig:
         """Return name and options of the arm's ranking loss: its own, or the one that all arms share."""
-        if self.loss is None:
-            return shared.loss_config
-        options = self.loss_options or LossOptions()
-        return LossConfig(name=self.loss, **options.model_dump())
+        own = self if self.loss else shared
+        return LossConfig(name=str(own.loss), **(own.loss_options or LossOptions()).model_dump())

@@ -9,7 +9,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -29,15 +29,10 @@ class _Console(Console):
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, highlight=False, markup=False)
 
-    def print(self, *objects: Any, **options: Any) -> None:
-        super().print(*map(self._harmless, objects), **options)
-
-    def out(self, *objects: Any, **options: Any) -> None:
-        super().out(*map(self._harmless, objects), **options)
-
-    def _harmless(self, shown: Any) -> Any:
-        """Return what may be shown; what a program reads from a pipe stays as it is."""
-        return harmless(shown) if isinstance(shown, str) and (self.stderr or self.is_terminal) else shown
+    def print(self, *objects: Any, **options: Any) -> None:  # ``out`` prints by it too
+        is_seen = self.stderr or self.is_terminal  # what a program reads from a pipe stays as it is
+        shown = (harmless(text) if is_seen and isinstance(text, str) else text for text in objects)
+        super().print(*shown, **options)
 
 
 stdout = _Console()
@@ -45,9 +40,6 @@ stdout = _Console()
 
 stderr = _Console(stderr=True)
 """For progress, warnings and errors."""
-
-LONGEST_MESSAGE = 4000
-"""Characters of an error message that are printed; the middle of a longer one is left out."""
 
 SECONDS_OF_SILENCE = 60.0
 """How long a unit may run without a line where there is no terminal to show a bar."""
@@ -68,7 +60,10 @@ def run(app: typer.Typer) -> NoReturn:
             stream.reconfigure(errors=_ESCAPED)
     try:
         with ended_by_signals():
-            _refuse_half_read(sys.argv)
+            for argument in sys.argv:
+                if any("\ud800" <= character <= "\udfff" for character in argument):  # results could not name it
+                    encoding = sys.getfilesystemencoding()
+                    raise UsageError(f"{argument!r} is no {encoding} text; set PYTHONUTF8=1, or rename it")
             app()
     except Exception as error:
         shown = error if isinstance(error, UnimoeError) else system_refusal(error)
@@ -79,13 +74,6 @@ def run(app: typer.Typer) -> NoReturn:
     sys.exit(0)
 
 
-def _refuse_half_read(arguments: Iterable[str]) -> None:
-    """Refuse arguments that Python could not decode: results that named them could not be read again."""
-    for argument in arguments:
-        if any("\ud800" <= character <= "\udfff" for character in argument):
-            raise UsageError(f"{argument!r} is no {sys.getfilesystemencoding()} text; set PYTHONUTF8=1, or rename it")
-
-
 def _escaped(error: UnicodeError) -> tuple[str, int]:
     """Write what a terminal's encoding lacks as JSON does, which is right in ``--json`` too."""
     if not isinstance(error, UnicodeEncodeError):
@@ -93,14 +81,9 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
-def be_quiet() -> None:
-    """Print only errors from now on, because another process prints the rest."""
-    stdout.quiet = stderr.quiet = True
-
-
 def print_error(error: UnimoeError) -> None:
     """Print ``error: ...`` on stderr in one line without wrapping, so that paths can be copied."""
-    message = shortened(harmless(" ".join(str(error).split())), LONGEST_MESSAGE)
+    message = shortened(harmless(" ".join(str(error).split())), 4000)
     stderr.quiet = False
     stderr.print(Text.assemble(("error:", "bold red"), " ", message), soft_wrap=True)
 

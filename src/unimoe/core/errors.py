@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 
@@ -26,8 +26,6 @@ class UsageError(UnimoeError):
 
 class DataError(UnimoeError):
     """A file that is missing, malformed, or contradicts another."""
-
-    exit_code = 3
 
 
 class InputError(DataError):
@@ -53,14 +51,12 @@ class MissingPartError(UnimoeError):
     exit_code = 4
 
 
-def refuse_missing(collections: Sequence[str] = (), mteb_tasks: Sequence[str] = ()) -> None:
-    """Raise ``MissingPartError`` where there are collections or MTEB tasks whose reasons for missing were printed."""
-    parts = [(collections, "collection"), (mteb_tasks, "MTEB task")]
-    missing = " and ".join(
-        f"{len(names)} {what}{'s' * (len(names) > 1)} ({', '.join(names)})" for names, what in parts if names
-    )
-    if missing:
-        raise MissingPartError(f"done, without {missing}; the reasons are above")
+def refuse_missing(missing: Mapping[str, Sequence[str]]) -> None:
+    """Raise ``MissingPartError`` where names of any kind are missing, for reasons that were printed."""
+    counted = {f"{len(names)} {kind}{'s' * (len(names) > 1)}": names for kind, names in missing.items() if names}
+    if counted:
+        parts = " and ".join(f"{count} ({', '.join(names)})" for count, names in counted.items())
+        raise MissingPartError(f"done, without {parts}; the reasons are above")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

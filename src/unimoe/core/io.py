@@ -17,6 +17,7 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -140,21 +141,13 @@ def finite(value: Any) -> Any:
     return value
 
 
-def parse_json(text: str) -> Any:
-    """Return the value of a JSON text; raise ``ValueError`` if it is malformed or nested too deeply."""
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
 class Strict(BaseModel):
     """A file that the program writes: every value of its own type. Keys that somebody added are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
 
-_ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
+_adapter = cache(TypeAdapter)  # each takes a while to make
 
 
 def read_json(path: Path, kind: type[T], remedy: str | None = None) -> T:
@@ -164,14 +157,13 @@ def read_json(path: Path, kind: type[T], remedy: str | None = None) -> T:
     for a file that a person brings, to run again for one that the program writes.
     """
     try:
-        adapter = _ADAPTERS.get(kind) or _ADAPTERS.setdefault(kind, TypeAdapter(kind))  # each takes a while to make
-        value: T = adapter.validate_json(read_bytes(path).removeprefix(codecs.BOM_UTF8))
+        value: T = _adapter(kind).validate_json(read_bytes(path).removeprefix(codecs.BOM_UTF8))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = "".join(f"{part}." for part in first["loc"]).removesuffix(".")
         why = ": ".join(filter(None, (where, first["msg"].removeprefix("Value error, "))))
         if remedy is None:
-            raise DataError(f"{path}: is damaged or of another version ({why}); delete it, and run again") from None
+            why, remedy = f"is damaged or of another version ({why})", "delete it, and run again"
         raise DataError(f"{path}: {why}; {remedy}") from None
     return value
 

@@ -21,7 +21,6 @@ MOST = 1e15
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _UNWRITABLE = re.compile(r"[\x00\ud800-\udfff]")
-_SHOWN = 80
 
 
 def name_problem(name: str, *, is_folder: bool = False) -> str | None:
@@ -87,7 +86,7 @@ def grade_problem(grade: float) -> str:
     return "is not a whole number"
 
 
-def shortened(text: str, length: int = _SHOWN) -> str:
+def shortened(text: str, length: int = 80) -> str:
     """Return a text for a message, its middle left out where it is long."""
     if len(text) <= length:
         return text

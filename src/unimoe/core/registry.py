@@ -67,8 +67,7 @@ class Registry(Generic[T]):
         del self._things[name]
 
     def __getitem__(self, name: str) -> T:
-        name = self.checked(name)  # fills it
-        return self._things[name]
+        return self._things[self.checked(name)]
 
     def items(self) -> list[tuple[str, T]]:
         """Return names and things in alphabetical order, so that no order hangs on what was imported first."""
@@ -90,10 +89,7 @@ class Registry(Generic[T]):
         if self._is_filled:
             return
         self._is_filled = True
-        own, self._things = self._things, {}
         package = importlib.import_module(self._package)
         for module in sorted(info.name for info in pkgutil.iter_modules(package.__path__, f"{self._package}.")):
             importlib.import_module(module)
-        for name, thing in own.items():  # registered before: by programs, and by files that were imported already
-            self.add(name, thing)
         load_plugins(self._plugins)

@@ -123,8 +123,8 @@ def read_qrels(path: Path | str) -> Qrels:
     known: dict[str, str] = {}
     for number, line in _fields_lines(path):
         fields = line.split()
-        if number == 1 and _is_header(fields):
-            continue
+        if number == 1 and fields[0] in {"query-id", "query_id", "qid"} and fields[-1].isalpha():
+            continue  # names of columns; the line of a query that is called ``qid`` ends in a number
         if len(fields) > 3 and line.count("\t") == 2:  # ids may hold spaces then
             if len(fields) == 4 and fields[1] in {"0", "Q0"}:
                 raise DataError(f"{path}:{number}: separated by tabs and by spaces; use one of them in all lines")
@@ -170,11 +170,6 @@ def _one_field_each(texts: Collection[str], path: Path, what: str) -> None:
         for text in texts:
             if problem := id_problem(text):
                 raise DataError(f"{path}: {what} {text!r} {problem}; rename it")
-
-
-def _is_header(fields: list[str]) -> bool:
-    """Return whether these are names of columns; a query may be called ``qid`` too, but its line ends in a number."""
-    return fields[0] in {"query-id", "query_id", "qid"} and fields[-1].isalpha()
 
 
 def _fields_lines(path: Path | str) -> Iterator[tuple[int, str]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from unimoe.config import ModelConfig
-from unimoe.config.encoder import EncoderConfig
+from unimoe.config.base import EncoderConfig
 from unimoe.config.files import parse_config
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json, read_bytes

@@ -10,9 +10,7 @@ import torch
 
 from unimoe.cluster.units import UnitStore
 from unimoe.cluster.work import Compute, Recipe
-from unimoe.config import Experiment
-from unimoe.config.dense import DenseExperiment
-from unimoe.config.experiment import EvaluationConfig
+from unimoe.config import DenseExperiment, EvaluationConfig, Experiment
 from unimoe.core.errors import DataError
 from unimoe.core.io import atomic_dir, cache_dir, read_bytes
 from unimoe.evaluation.jobs import model_jobs

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from unimoe.config import Experiment
-from unimoe.config.files import apply_overrides
+from unimoe.config.files import overridden, parse_config
 from unimoe.core.errors import UsageError
 from unimoe.core.io import hash_json
 from unimoe.data.mteb_names import find_tasks
@@ -182,7 +182,9 @@ def _named(name: str, request: EvaluationRequest, device: torch.device, engine: 
 
 
 def _overridden(checkpoint: Checkpoint, overrides: tuple[str, ...]) -> Experiment | None:
-    return apply_overrides(checkpoint.config, overrides, source="checkpoint's config") if overrides else None
+    if not overrides:
+        return None
+    return parse_config(Experiment, overridden(checkpoint.config, overrides), source="checkpoint's config")
 
 
 def _experiment_folder(folder: Path, checkpoint: Checkpoint) -> Path | None:

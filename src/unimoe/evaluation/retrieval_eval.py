@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from unimoe.cluster.work import ALONE, Workers
-from unimoe.config import Batches
-from unimoe.config.dense import DenseConfig
+from unimoe.config import Batches, DenseConfig
 from unimoe.core.errors import DataError, UsageError, first_few
 from unimoe.core.trec import Run, head
 from unimoe.data.collection import Collection

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from unimoe.config.dense import DenseExperiment
+from unimoe.config import DenseExperiment
 from unimoe.core.console import Steps, stdout
 from unimoe.core.errors import UsageError
 from unimoe.core.io import hash_json

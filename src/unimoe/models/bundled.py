@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from unimoe.config.encoder import BUNDLED_ENCODER
+from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.core.errors import DataError, did_you_mean
 from unimoe.core.io import Strict, atomic_dir, cache_dir, changed_file, hash_files, lock, read_json, write_json
 from unimoe.models.quiet import first_line, quiet_loading

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from unimoe.config import Experiment
-from unimoe.config.files import parse_experiment
+from unimoe.config.files import parse_config
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_file, hash_json, read_json, write_json
 from unimoe.results import TrainingBudget
@@ -50,7 +50,7 @@ class Checkpoint(BaseModel):
     @property
     def experiment(self) -> Experiment:
         """The configuration the arm was trained with."""
-        return parse_experiment(self.config, source=f"checkpoint of {self.arm}, seed {self.seed}")
+        return parse_config(Experiment, self.config, source=f"checkpoint of {self.arm}, seed {self.seed}")
 
     @property
     def ranks(self) -> bool:

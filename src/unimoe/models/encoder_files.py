@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from unimoe.config.encoder import EncoderConfig
+from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_file, hash_parts, read_json
 from unimoe.core.limits import shortened

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import torch
 
-from unimoe.config import Experiment
-from unimoe.config.experiment import EvaluationConfig
+from unimoe.config import EvaluationConfig, Experiment
 from unimoe.core.io import hash_json
 from unimoe.models.adapter import load_lora, merge_lora
 from unimoe.models.base import BaseModel, base_identity, base_layers, decoder_layers, decoder_of, load_base

@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unimoe.config import Batches
-from unimoe.config.dense import DenseConfig
+from unimoe.config import Batches, DenseConfig
 from unimoe.core.errors import DataError, UsageError, named_inputs
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run

@@ -14,8 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unimoe.config import BM25Config
-from unimoe.config.experiment import FUSION, FusionConfig
+from unimoe.config import FUSION, BM25Config, FusionConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_file
 from unimoe.core.trec import Run, head, is_unordered, read_run

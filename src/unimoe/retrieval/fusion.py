@@ -12,9 +12,7 @@ from shutil import rmtree
 
 import torch
 
-from unimoe.config import BM25Config
-from unimoe.config.dense import DenseConfig
-from unimoe.config.experiment import FUSION, FusionConfig
+from unimoe.config import FUSION, BM25Config, DenseConfig, FusionConfig
 from unimoe.core.console import Steps
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import cache_dir, hash_json

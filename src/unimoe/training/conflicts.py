@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from unimoe.cluster.processes import ALONE, Processes
-from unimoe.config.losses import LOSSES, LossConfig
+from unimoe.config.training import LOSSES, LossConfig
 from unimoe.core.io import append_jsonl
 from unimoe.training.aggregation import Aggregation, Surgery, Task
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unimoe.config import Experiment
-from unimoe.config.yaml_text import dump_yaml
+from unimoe.config.files import dump_yaml
 from unimoe.models.base import decoder_layers, decoder_of, per_layer_settings
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.checkpoint import Checkpoint

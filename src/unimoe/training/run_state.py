@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from unimoe.core.errors import DataError
-from unimoe.core.io import append_jsonl, parse_json, read_bytes, sole_use, write_text
+from unimoe.core.io import append_jsonl, read_bytes, sole_use, write_text
 from unimoe.models.checkpoint import first_difference
 from unimoe.models.tensor_files import read_tensors, save_tensors
 
@@ -71,7 +71,7 @@ class RunState(Generic[Progress]):
         parts: Parts = {}
         try:
             kept, texts = read_tensors(self.path, device)
-            about = {name: parse_json(value) for name, value in texts.items()}
+            about = {name: json.loads(value) for name, value in texts.items()}
             for key, tensor in kept.items():
                 part, _, name = key.partition(":")
                 parts.setdefault(part, {})[name] = tensor
@@ -126,7 +126,7 @@ def _cut_log(path: Path, step: int) -> None:
     lines = read_bytes(path).split(b"\n")[:-1]  # a killed run may leave a line without an end
     for number, line in enumerate(lines, start=1):
         try:
-            if parse_json(line.decode())["step"] <= step:
+            if json.loads(line)["step"] <= step:
                 kept.append(line.decode() + "\n")
         except (ValueError, TypeError, KeyError):
             raise DataError(f"{path}:{number}: not a record of a step; remove the line") from None

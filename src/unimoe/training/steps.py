@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from unimoe.cluster.processes import ALONE, Processes
-from unimoe.config.losses import LOSSES, LossConfig
+from unimoe.config.training import LOSSES, LossConfig
 from unimoe.core.errors import named_inputs
 from unimoe.models.batching import default_token_budget
 from unimoe.models.frozen_layers import FrozenStates

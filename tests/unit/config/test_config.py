@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from unimoe.config import Experiment
-from unimoe.config.files import config_root, find_config, load_experiment, parse_experiment, read_yaml
+from unimoe.config.files import config_root, find_config, load_experiment, parse_config, read_yaml
 from unimoe.core.errors import UsageError
 
 EXPERIMENT = """
@@ -138,7 +138,7 @@ class TestLoad:
 
     def test_a_dumped_experiment_is_the_same_experiment(self, config: Path) -> None:
         experiment = load_experiment(config)
-        assert parse_experiment(experiment.model_dump(), "dump") == experiment
+        assert parse_config(Experiment, experiment.model_dump(), "dump") == experiment
 
     def test_a_missing_file_lists_what_is_shipped(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"no such config file.*shipped: "):

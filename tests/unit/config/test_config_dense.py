@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from unimoe.config.dense import DenseConfig, DenseExperiment
-from unimoe.config.encoder import BUNDLED_ENCODER
+from unimoe.config import DenseConfig, DenseExperiment
+from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.config.files import load_config, parse_config
 from unimoe.core.errors import UsageError
 

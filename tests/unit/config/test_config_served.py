@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from support.experiments import tiny_experiment_dict
 
-from unimoe.config.files import apply_overrides
+from unimoe.config import Experiment
+from unimoe.config.files import overridden, parse_config
 from unimoe.config.served import APIS, ServedConfig
 from unimoe.core.errors import UsageError
 from unimoe.models.served.client import Client
@@ -22,9 +23,11 @@ def test_every_api_is_registered() -> None:
 
 
 def test_it_is_set_key_by_key(tmp_path: Path) -> None:
-    found = apply_overrides(tiny_experiment_dict(tmp_path), [*ASKED, "served.requests_per_minute=90"], "tiny").served
+    found = parse_config(
+        Experiment, overridden(tiny_experiment_dict(tmp_path), [*ASKED, "served.requests_per_minute=90"]), "tiny"
+    ).served
     assert found == ServedConfig(api="tei", model="org/tiny", requests_per_minute=90)
-    assert apply_overrides(tiny_experiment_dict(tmp_path), [], "tiny").served is None
+    assert parse_config(Experiment, overridden(tiny_experiment_dict(tmp_path), []), "tiny").served is None
 
 
 @pytest.mark.parametrize(
@@ -38,13 +41,15 @@ def test_it_is_set_key_by_key(tmp_path: Path) -> None:
 )
 def test_a_mistake_is_named(override: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=words):
-        apply_overrides(tiny_experiment_dict(tmp_path), [*ASKED, override], "tiny")
+        parse_config(Experiment, overridden(tiny_experiment_dict(tmp_path), [*ASKED, override]), "tiny")
 
 
 @pytest.mark.parametrize("key", ["sk-0123456789", "0123456789abcdef", "hf_aBcDeF"])
 def test_a_key_in_place_of_a_name_is_not_repeated(key: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="must be the NAME of an environment variable") as caught:
-        apply_overrides(tiny_experiment_dict(tmp_path), [*ASKED, f"served.key_variable='{key}'"], "tiny")
+        parse_config(
+            Experiment, overridden(tiny_experiment_dict(tmp_path), [*ASKED, f"served.key_variable='{key}'"]), "tiny"
+        )
     assert key not in str(caught.value)
 
 

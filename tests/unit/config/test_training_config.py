@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from unimoe.config import Experiment
-from unimoe.config.files import apply_overrides, parse_experiment
+from unimoe.config.files import overridden, parse_config
 from unimoe.config.training import LoraConfig
 from unimoe.core.errors import UsageError
 
@@ -20,7 +20,7 @@ def experiment(arm: dict[str, Any] | None = None, **training: Any) -> Experiment
         "training": {"collection": "apidocs", "steps": 70, **training},
         "arms": {"rank": {"task": "rank_only", "learning_rate": 1e-3} | (arm or {})},
     }
-    return parse_experiment(raw, source="tiny")
+    return parse_config(Experiment, raw, source="tiny")
 
 
 def mistake(arm: dict[str, Any] | None = None, **training: Any) -> str:
@@ -66,17 +66,21 @@ class TestFirstLayer:
 
     @pytest.mark.parametrize(("text", "value"), [("15", 15), ("0", 0), ("0.5", 0.5), ("5e-1", 0.5)])
     def test_a_layer_stays_a_layer_and_a_share_a_share(self, text: str, value: float) -> None:
-        found = apply_overrides(experiment().model_dump(), [f"lora.first_layer={text}"], "tiny").lora.first_layer
+        found = parse_config(
+            Experiment, overridden(experiment().model_dump(), [f"lora.first_layer={text}"]), "tiny"
+        ).lora.first_layer
         assert (found, type(found)) == (value, type(value))
         assert (
-            parse_experiment({**experiment().model_dump(), "lora": {"first_layer": found}}, "x").lora.first_layer
+            parse_config(
+                Experiment, {**experiment().model_dump(), "lora": {"first_layer": found}}, "x"
+            ).lora.first_layer
             == value
         )
 
     @pytest.mark.parametrize("text", ["1.0", "0.0", "-1", "-0.5", "1.5", "true", ".nan", "half", "null", "[1]", '"3"'])
     def test_anything_else_is_refused_in_one_line(self, text: str) -> None:
         with pytest.raises(UsageError) as caught:
-            apply_overrides(experiment().model_dump(), [f"lora.first_layer={text}"], "tiny")
+            parse_config(Experiment, overridden(experiment().model_dump(), [f"lora.first_layer={text}"]), "tiny")
         line = str(caught.value)
         assert line.startswith("tiny: lora.first_layer: give a layer, counted from 0, or a share of the layers")
         assert "\n" not in line

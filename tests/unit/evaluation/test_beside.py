@@ -13,7 +13,7 @@ from support.reranking import invented, write_invented
 from support.tiny_rerankers import save_tiny_cross_encoder
 
 from unimoe.config import Experiment
-from unimoe.config.files import parse_experiment
+from unimoe.config.files import parse_config
 from unimoe.core.errors import DataError, UsageError
 from unimoe.evaluation.beside import planned_beside, systems_beside
 from unimoe.evaluation.tiers.datasets import LoadedDataset, chosen_datasets
@@ -29,7 +29,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def experiment(folder: Path, systems: dict[str, str], **sections: Any) -> Experiment:
     config = tiny_experiment_dict(folder) | sections
     config["evaluation"] = config["evaluation"] | {"systems": systems}
-    return parse_experiment(config, source="tiny")
+    return parse_config(Experiment, config, source="tiny")
 
 
 def test_a_model_behind_a_server_is_asked_about_the_probe_alone_and_planned_with_its_price(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 from support.embedders import WordEmbedder
 from support.sources import SMALL, write_msmarco
 
-from unimoe.config.dense import DenseConfig, DenseExperiment
-from unimoe.config.encoder import EncoderConfig
+from unimoe.config import DenseConfig, DenseExperiment
+from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection, Document, assemble

@@ -11,7 +11,8 @@ from support.experiments import tiny_experiment_dict
 from support.reranking import invented, write_invented
 from support.tiny_models import save_tiny_model
 
-from unimoe.config.files import parse_experiment
+from unimoe.config import Experiment
+from unimoe.config.files import parse_config
 from unimoe.evaluation.spec import collection_spec
 from unimoe.evaluation.systems.system import System, zero_shot_system
 from unimoe.evaluation.tiers.datasets import LoadedDataset, chosen_datasets
@@ -33,7 +34,7 @@ def fingerprint(folder: Path, dtype: torch.dtype = torch.float32, adapter: str |
     config = tiny_experiment_dict(folder)
     for section, values in changes.items():
         config[section] = {**config[section], **values}
-    experiment = parse_experiment(config, source="tiny")
+    experiment = parse_config(Experiment, config, source="tiny")
     system = zero_shot_system(experiment, ModelLoader(experiment, torch.device("cpu"), dtype))
     if adapter is not None:
         system = System(
@@ -58,7 +59,7 @@ def test_a_published_set_has_its_prefixes_in_its_identity_whatever_folder_it_is_
     monkeypatch.setenv("UNIMOE_DATA", str(tmp_path))
     for parent in (tmp_path, tmp_path / "mine"):
         write_invented(parent / "scifact", invented(name="scifact"))
-    experiment = parse_experiment(tiny_experiment_dict(folder), source="tiny")
+    experiment = parse_config(Experiment, tiny_experiment_dict(folder), source="tiny")
     system = zero_shot_system(experiment, ModelLoader(experiment, torch.device("cpu"), torch.float32))
     names = ("scifact", f"path:{tmp_path / 'mine' / 'scifact'}", f"path:{folder / 'toy'}")
     one, same, other = (

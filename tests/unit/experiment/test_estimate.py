@@ -12,7 +12,7 @@ import torch
 from support.experiments import tiny_experiment, tiny_experiment_dict
 
 from unimoe.config import Experiment
-from unimoe.config.files import load_experiment, parse_experiment
+from unimoe.config.files import load_experiment, parse_config
 from unimoe.core.io import write_json, write_text
 from unimoe.evaluation.tiers.datasets import LoadedDataset, tier_datasets
 from unimoe.experiment.estimate import Cost, Speeds, estimate, in_words, job_cost, measure, shorter_ways
@@ -107,7 +107,7 @@ def test_a_way_that_is_no_shorter_is_not_named(bundled: Experiment) -> None:
 
 
 def own_model(tmp_path: Path, **lora: Any) -> Experiment:
-    return parse_experiment({**tiny_experiment_dict(tmp_path), "lora": lora}, source="tiny")
+    return parse_config(Experiment, {**tiny_experiment_dict(tmp_path), "lora": lora}, source="tiny")
 
 
 @pytest.mark.parametrize("first_layer", [0, 2])

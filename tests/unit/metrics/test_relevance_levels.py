@@ -17,7 +17,7 @@ from support.sources import IrDocument, IrQrel, IrQuery, write_beir
 
 from unimoe.analysis.compare import load_all_results
 from unimoe.config import Experiment
-from unimoe.config.files import parse_experiment
+from unimoe.config.files import parse_config
 from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import load_collection, result_name
 from unimoe.data.collection import Collection, Document
@@ -49,7 +49,7 @@ def written(folder: Path, collection: Collection = GRADED, **stated: Any) -> Pat
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> Experiment:
-    return parse_experiment(tiny_experiment_dict(tmp_path), source="tiny")
+    return parse_config(Experiment, tiny_experiment_dict(tmp_path), source="tiny")
 
 
 class TestStated:
@@ -258,7 +258,7 @@ class TestResults:
 
 
 def test_dense_retrieval_keeps_the_level(tmp_path: Path) -> None:
-    from unimoe.config.dense import DenseConfig
+    from unimoe.config import DenseConfig
     from unimoe.evaluation.retrieval_eval import retrieval_outcome
 
     stated = replace(GRADED, relevance_level=2, level_stated=True)

@@ -8,7 +8,7 @@ import pytest
 from support.json_files import read_plain, write_plain
 
 from unimoe.config import Experiment
-from unimoe.config.files import parse_experiment
+from unimoe.config.files import parse_config
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_file
 from unimoe.models.checkpoint import (
@@ -43,7 +43,7 @@ def experiment(changes: str = "", value: Any = None) -> Experiment:
         for section in sections:
             node = node.setdefault(section, {})
         node[last] = value
-    return parse_experiment(raw, "test")
+    return parse_config(Experiment, raw, "test")
 
 
 def fingerprint(

@@ -16,7 +16,7 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 from support.plain_varlen import plain_varlen
 from support.tiny_encoders import POSITIONS, load, save_sentence_transformer, save_tiny_decoder, save_tiny_encoder
 
-from unimoe.config.encoder import BUNDLED_ENCODER, EncoderConfig
+from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.models import encoder_forward
 from unimoe.models.encoder import SentenceEncoder

@@ -11,7 +11,8 @@ import torch
 from support.experiments import tiny_experiment_dict
 from support.tiny_models import tiny_base
 
-from unimoe.config.files import parse_experiment
+from unimoe.config import Experiment
+from unimoe.config.files import parse_config
 from unimoe.config.training import LoraConfig
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.loader import ModelLoader
@@ -36,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(folder: Path, **evaluation: Any) -> UnimodelForExp1:
     config = tiny_experiment_dict(folder)
     config["evaluation"] = {**config["evaluation"], **evaluation}
-    loader = ModelLoader(parse_experiment(config, source="tiny"), CPU, torch.float32)
+    loader = ModelLoader(parse_config(Experiment, config, source="tiny"), CPU, torch.float32)
     return loader.trained(folder / "checkpoint")
 
 
@@ -58,7 +59,7 @@ def test_a_share_of_the_kept_layers_is_the_layer_that_it_means(folder: Path) -> 
         config = tiny_experiment_dict(folder)
         config["model"]["layers"] = 3
         config["lora"] = {"first_layer": first_layer}
-        loader = ModelLoader(parse_experiment(config, source="tiny"), CPU, torch.float32)
+        loader = ModelLoader(parse_config(Experiment, config, source="tiny"), CPU, torch.float32)
         assert loader.first_layer == 2
         loaded.append(loader.zero_shot())
     np.testing.assert_array_equal(gaps(loaded[0]), gaps(loaded[1]))

@@ -11,8 +11,7 @@ from support.embedders import WordEmbedder
 from support.reranking import invented
 from support.tiny_encoders import save_tiny_encoder
 
-from unimoe.config import BM25Config
-from unimoe.config.experiment import FusionConfig, FusionEncoder
+from unimoe.config import BM25Config, FusionConfig, FusionEncoder
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import cache_dir
 from unimoe.data.collection import Document, assemble

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unimoe.config.losses import LOSSES, LossConfig
-from unimoe.config.training import ArmConfig
+from unimoe.config.training import LOSSES, ArmConfig, LossConfig
 from unimoe.results.logs import Conflict
 from unimoe.training.aggregation import Aggregation, Task, make_aggregation
 from unimoe.training.conflicts import (

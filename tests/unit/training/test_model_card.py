@@ -9,7 +9,8 @@ import yaml
 from huggingface_hub import ModelCard
 from support.tiny_models import tiny_base
 
-from unimoe.config.files import parse_experiment
+from unimoe.config import Experiment
+from unimoe.config.files import parse_config
 from unimoe.models.checkpoint import Checkpoint
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import TrainingBudget
@@ -38,7 +39,7 @@ def checkpoint(arm: str = "joint_r8", which: str = "last", **changes: Any) -> Ch
         fingerprint="f",
         adapter_hash="a",
         training=TrainingBudget(steps=40, ranking_examples=320, embedding_examples=640, tokens=12345),
-        config=parse_experiment(raw, source="test").model_dump(),
+        config=parse_config(Experiment, raw, source="test").model_dump(),
     )
 
 

@@ -9,8 +9,7 @@ from support.tiny_models import ModelKind, tiny_base
 from torch import Tensor, nn
 
 from unimoe.config import PromptConfig
-from unimoe.config.losses import LossConfig
-from unimoe.config.training import LoraConfig
+from unimoe.config.training import LoraConfig, LossConfig
 from unimoe.core.errors import DataError
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.batched import BatchedDecoder

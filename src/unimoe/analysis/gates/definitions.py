@@ -299,4 +299,4 @@ def _explain(error: ValidationError) -> str:
         first |= {"loc": (*gate, "kind"), "type": "literal_error", "ctx": expected, "input": tag}
         hint = did_you_mean(tag, _MODELS)
     section = _MODELS.get(str(kind[0]), GateFile) if kind else GateFile
-    return explain(first, lambda _: list(section.model_fields)) + hint
+    return explain(first, section) + hint

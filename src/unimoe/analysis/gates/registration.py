@@ -9,7 +9,7 @@ from typing import Any
 
 from unimoe.analysis.arms import ZERO_SHOT, Pair, pairs
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Registration, load_gates, sealed, unsealed
-from unimoe.config.yaml_text import dump_yaml
+from unimoe.config.files import dump_yaml
 from unimoe.core.errors import DataError, did_you_mean
 from unimoe.core.io import find_files, write_bytes
 from unimoe.results import Task

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from unimoe.core.errors import DataError, UsageError, did_you_mean
-from unimoe.core.io import ensure_dir, parse_json
+from unimoe.core.io import ensure_dir
 from unimoe.core.trec import Qrels, read_qrels, text_lines
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.collection_card import describe_collection, describe_qrels
@@ -88,8 +88,8 @@ def _records(path: Path) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
     for number, line in text_lines(path):
         place = f"{path}:{number}"
         try:
-            record = parse_json(line)
-        except ValueError as error:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{place}: not a line of JSON ({error}); mend or remove it") from None
         if not isinstance(record, dict):
             raise DataError(f"{place}: not a JSON object with _id and text; mend or remove the line")

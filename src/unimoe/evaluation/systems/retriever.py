@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from unimoe.config.dense import DenseConfig, DenseExperiment
+from unimoe.config import DenseConfig, DenseExperiment
 from unimoe.config.served import ServedConfig
 from unimoe.core.errors import UsageError
 from unimoe.core.io import hash_json

@@ -9,9 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from unimoe.config import BM25Config, Experiment
-from unimoe.config.dense import DenseExperiment
-from unimoe.config.experiment import FusionConfig
+from unimoe.config import BM25Config, DenseExperiment, Experiment, FusionConfig
 from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run, head

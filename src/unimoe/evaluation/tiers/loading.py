@@ -50,7 +50,7 @@ class Failures:
         """
         if self._first and not done and not isinstance(self._first, UnavailableError):
             raise self._first
-        refuse_missing(self.collections, self.tasks)
+        refuse_missing({"collection": self.collections, "MTEB task": self.tasks})
 
 
 def failure_line(name: str, error: Exception) -> str:

@@ -10,7 +10,7 @@ Inside unimoe it is one file in this folder. Results record its name and the ``p
 code: give a changed template another name.
 """
 
-from unimoe.config.experiment import TEMPLATES, PromptConfig
+from unimoe.config import TEMPLATES, PromptConfig
 from unimoe.models.prompts.template import Template
 from unimoe.models.prompts.tokenizers import PairTokenizer, TextTokenizer, prompt_name, well_formed, yes_no_ids
 

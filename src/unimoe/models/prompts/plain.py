@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unimoe.config import PromptConfig
-from unimoe.config.experiment import TEMPLATES
+from unimoe.config import TEMPLATES, PromptConfig
 
 
 class PlainTemplate:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unimoe.config import PromptConfig
-from unimoe.config.experiment import TEMPLATES
+from unimoe.config import TEMPLATES, PromptConfig
 
 _PREFIX = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "

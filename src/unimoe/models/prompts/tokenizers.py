@@ -12,8 +12,7 @@ from functools import cache
 from itertools import takewhile
 from typing import Any, Literal
 
-from unimoe.config import PromptConfig
-from unimoe.config.experiment import TEMPLATES, Answer
+from unimoe.config import TEMPLATES, Answer, PromptConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.models.embedder import TextKind

@@ -6,9 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from unimoe.config.base import Count, Fraction, MetricName, Name, Positive, Section, Width
-from unimoe.config.encoder import EncoderConfig
-from unimoe.config.experiment import BM25Config, PromptConfig
+from unimoe.config import BM25Config, PromptConfig
+from unimoe.config.base import Count, EncoderConfig, Fraction, MetricName, Name, Positive, Section, Width
 from unimoe.config.training import Schedule
 from unimoe.studies.common.splits import SplitConfig
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from unimoe.analysis.tables.comparisons import print_before_after
-from unimoe.config.dense import DenseConfig, DenseExperiment
-from unimoe.config.encoder import EncoderConfig
+from unimoe.config import DenseConfig, DenseExperiment
+from unimoe.config.base import EncoderConfig
 from unimoe.core.console import Steps, stdout
 from unimoe.evaluation.retrieval_eval import dense_collection
 from unimoe.evaluation.retrieve import TASK, DatasetArms

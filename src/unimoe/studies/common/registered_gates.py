@@ -10,7 +10,7 @@ from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.gates.definitions import load_gates, sealed
 from unimoe.analysis.gates.output import gate_lines
 from unimoe.analysis.gates.registration import REGISTERED
-from unimoe.config.yaml_text import dump_yaml
+from unimoe.config.files import dump_yaml
 from unimoe.core.console import stderr
 from unimoe.core.errors import DataError
 from unimoe.core.io import find_files, write_bytes

@@ -15,7 +15,7 @@ from unimoe.analysis.arms import FIRST_STAGE
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import caveat_notes, marked
 from unimoe.config.files import parse_config
-from unimoe.config.losses import Activation, LossConfig
+from unimoe.config.training import Activation, LossConfig
 from unimoe.core.console import Steps, stderr, stdout
 from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.evaluation.engines import Engine

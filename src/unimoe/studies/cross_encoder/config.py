@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from unimoe.config import BM25Config
 from unimoe.config.base import Count, Fraction, Name, Positive, Section
-from unimoe.config.experiment import BM25Config
-from unimoe.config.losses import LossConfig
+from unimoe.config.training import LossConfig
 from unimoe.studies.common.splits import SplitConfig
 
 MS_MARCO_LISTS = "ms_marco_v1.1"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from unimoe.config.encoder import BUNDLED_ENCODER
+from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.core.errors import DataError
 from unimoe.models.bundled import bundled_encoder_folder, folder_named
 from unimoe.models.quiet import first_line, quiet_loading

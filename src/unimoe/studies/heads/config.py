@@ -6,10 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from unimoe.config.base import Count, Fraction, Positive, Section, Width
-from unimoe.config.encoder import BUNDLED_ENCODER, EncoderConfig
-from unimoe.config.experiment import BM25Config
-from unimoe.config.losses import LOSSES
+from unimoe.config import BM25Config
+from unimoe.config.base import BUNDLED_ENCODER, Count, EncoderConfig, Fraction, Positive, Section, Width
+from unimoe.config.training import LOSSES
 from unimoe.core.errors import did_you_mean
 from unimoe.studies.common.splits import SplitConfig
 

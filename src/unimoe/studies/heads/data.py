@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -10,7 +11,7 @@ from pathlib import Path
 import torch
 
 from unimoe.core.errors import DataError, first_few
-from unimoe.core.io import hash_json, hash_parts, parse_json
+from unimoe.core.io import hash_json, hash_parts
 from unimoe.core.trec import Run, text_lines
 from unimoe.data.catalog import available
 from unimoe.data.sources.beir_sets import folder_of
@@ -161,7 +162,7 @@ def _corpus_file(name: str) -> Path | None:
 def _read_dates(corpus: Path) -> dict[str, date]:
     dates: dict[str, date] = {}
     for number, line in text_lines(corpus):
-        record = parse_json(line)
+        record = json.loads(line)
         metadata = record.get("metadata")
         text = metadata.get("date") if isinstance(metadata, dict) else None
         if text not in (None, ""):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unimoe.config.losses import LOSSES, LossConfig
+from unimoe.config.training import LOSSES, LossConfig
 
 
 def head_loss(

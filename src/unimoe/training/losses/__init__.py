@@ -9,7 +9,7 @@ A loss of your own is a function of scores, labels and options::
 Inside unimoe it is a file under ``losses/named``. Every config that names a loss can name it then.
 """
 
-from unimoe.config.losses import LOSSES, Loss
+from unimoe.config.training import LOSSES, Loss
 
 __all__ = ["LOSSES", "Loss", "register_loss"]
 

@@ -9,7 +9,7 @@ import torch
 from sentence_transformers.cross_encoder import losses
 from torch import Tensor, nn
 
-from unimoe.config.losses import LossOptions, Weighting
+from unimoe.config.training import LossOptions, Weighting
 from unimoe.core.errors import InputError
 from unimoe.training.losses.position_weights import DiscountFn, PositionWeights
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from unimoe.config.losses import LOSSES
+from unimoe.config.training import LOSSES
 from unimoe.core.errors import DataError
 
 

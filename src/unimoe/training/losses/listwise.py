@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unimoe.config.losses import LOSSES, LossConfig
+from unimoe.config.training import LOSSES, LossConfig
 from unimoe.core.errors import DataError, InputError
 from unimoe.training.losses.sampling import Chance
 
@@ -73,7 +73,8 @@ class ListwiseLoss(nn.Module):
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return the name and the options that the loss reads, for model cards."""
-        config = {"name": self.config.name, **self.config.used_by(self.config.name)}
+        options = {key: getattr(self.config, key) for key in self._loss.all_options}
+        config = {"name": self.config.name, **options}
         if self._custom:
             config["rank_discount"] = "custom"
         return config

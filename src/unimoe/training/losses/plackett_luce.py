@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unimoe.config.losses import Baseline
+from unimoe.config.training import Baseline
 from unimoe.training.losses.sampling import group_scale
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unimoe.config.losses import LossOptions, Normalization, RankDiscount
+from unimoe.config.training import LossOptions, Normalization, RankDiscount
 from unimoe.core.errors import DataError
 
 DiscountFn = Callable[[Tensor], Tensor]

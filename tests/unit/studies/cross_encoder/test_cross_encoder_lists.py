@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from unimoe.config.losses import LossConfig
+from unimoe.config.training import LossConfig
 from unimoe.core.errors import DataError
 from unimoe.data.collection import Document, assemble
 from unimoe.studies.cross_encoder.training.data import held_out_set

@@ -19,7 +19,7 @@ from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.comparisons import difference
 from unimoe.analysis.gates.judging import judge_all
 from unimoe.analysis.statistics.estimates import holm
-from unimoe.config.encoder import BUNDLED_ENCODER
+from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.core.errors import DataError
 from unimoe.results.folder import Results, load_all_results
 from unimoe.studies.heads.compare import search

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unimoe.config.files import parse_config
-from unimoe.config.losses import LOSSES, LossConfig
+from unimoe.config.training import LOSSES, LossConfig
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.training.losses.listwise import ListwiseLoss, loss_card
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from unimoe.config.files import parse_config
-from unimoe.config.losses import LossConfig, LossOptions
+from unimoe.config.training import LossConfig, LossOptions
 from unimoe.core.errors import UsageError
 from unimoe.training.losses import LOSSES, Loss, register_loss
 from unimoe.training.losses.listwise import ListwiseLoss
 
 
 def test_a_config_is_checked_without_loading_torch() -> None:
-    code = "import sys; from unimoe.config.losses import LossConfig; LossConfig(name='lambdaloss', k=3); "
+    code = "import sys; from unimoe.config.training import LossConfig; LossConfig(name='lambdaloss', k=3); "
     code += "print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "sentence_transformers"} & set(loaded)

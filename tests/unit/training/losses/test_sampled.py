@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unimoe.config.files import parse_config
-from unimoe.config.losses import LossConfig
+from unimoe.config.training import LossConfig
 from unimoe.core.errors import InputError, UsageError
 from unimoe.training.losses.listwise import ListwiseLoss
 from unimoe.training.losses.named.score_es import sigma_at

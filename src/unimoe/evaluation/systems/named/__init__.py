@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from unimoe.config import Experiment
-from unimoe.config.files import find_config, overridden, parse_experiment, read_yaml
+from unimoe.config.files import find_config, overridden, parse_config, read_yaml
 from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.core.registry import Registry
 from unimoe.evaluation.systems.system import System, arm_name
@@ -146,8 +146,8 @@ def default_experiment(name: str, overrides: tuple[str, ...] = ()) -> Experiment
     }
     if kind == YES_NO or rest == BUNDLED_ID or based:
         given = overridden({"model": raw["model"]}, [text for text in overrides if text.startswith("model.")])
-        raw["prompt"] = default_prompt(model_type(parse_experiment(raw | given, OPTION).model)).settings
-    return parse_experiment(overridden(raw, overrides), source=f"{OPTION} {name}")
+        raw["prompt"] = default_prompt(model_type(parse_config(Experiment, raw | given, OPTION).model)).settings
+    return parse_config(Experiment, overridden(raw, overrides), source=f"{OPTION} {name}")
 
 
 def stated_system(model: Any, naming: Naming, tasks: tuple[Task, ...] = ("reranking",)) -> System:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unimoe.config.encoder import BUNDLED_ENCODER
+from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.evaluation.systems.named import BUNDLED, OPTION, Naming, register_model
 from unimoe.evaluation.systems.named.causal import causal_system

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unimoe.config.encoder import EncoderConfig
+from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import UsageError
 from unimoe.evaluation.systems.named import Naming, register_model
 from unimoe.evaluation.systems.system import System

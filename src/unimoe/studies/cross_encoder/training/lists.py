@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from unimoe.config.losses import LossConfig
+from unimoe.config.training import LossConfig
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_parts
 from unimoe.core.trec import Run, ranked

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from unimoe.config.losses import LossConfig
+from unimoe.config.training import LossConfig
 from unimoe.core.errors import DataError, UsageError, first_few, named_inputs
 from unimoe.training.losses.listwise import ListwiseLoss
 from unimoe.training.losses.sampling import generator_of

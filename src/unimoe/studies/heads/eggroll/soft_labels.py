@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from unimoe.config import ModelConfig, PromptConfig
-from unimoe.config.encoder import EncoderConfig
+from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import DataError, UsageError, named_inputs
 from unimoe.core.io import cache_dir, hash_parts, lock, read_json, write_json
 from unimoe.core.trec import Run, ranked

@@ -125,7 +125,7 @@ def _flickr8k(encoder: str | None) -> Source:
     """Embed the captions of Flickr8k's test split, or take them from the user's cache."""
     import torch
 
-    from unimoe.config.encoder import EncoderConfig
+    from unimoe.config.base import EncoderConfig
     from unimoe.models.encoder import load_encoder
     from unimoe.retrieval.embeddings import cached_embeddings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from unimoe.config.losses import LOSSES, Loss, LossOptions
+from unimoe.config.training import LOSSES, Loss, LossOptions
 from unimoe.core.errors import InputError
 from unimoe.training.losses.named.sentence_transformers import cited
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from unimoe.config.losses import LOSSES, Loss, LossOptions
+from unimoe.config.training import LOSSES, Loss, LossOptions
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -130,7 +130,7 @@ class TestVoters:
     def test_another_encoder_ranks_by_its_own_embeddings(
         self, topics: tuple[TrainConfig, HeadData], tmp_path: Path
     ) -> None:
-        from unimoe.config.encoder import EncoderConfig
+        from unimoe.config.base import EncoderConfig
         from unimoe.models.encoder import load_encoder
 
         config, data = topics
