@@ -28,7 +28,7 @@ from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.results import TASKS, Task
 from unimoe.results.folder import Results, load_all_results
-from unimoe.retrieval.bm25 import cached_bm25_run
+from unimoe.retrieval.bm25 import bm25_run
 
 if TYPE_CHECKING:
     import torch
@@ -155,7 +155,7 @@ def bm25_candidates(collection: Collection | str, depth: int = 100, params: BM25
     params = params or BM25Config()
     name = collections_of(collection)[0][0] if isinstance(collection, str) else collection.name
     dataset = Dataset(name, loaded.split, depth, params)
-    return cached_bm25_run(loaded, depth, params, exclude_self=dataset.exclude_self)
+    return bm25_run(loaded, depth, params, exclude_self=dataset.exclude_self, cached=True)
 
 
 def evaluate_reranker(
