@@ -23,7 +23,8 @@ from unimoe.core.trec import Run, head, is_unordered
 from unimoe.data import catalog
 from unimoe.data.collection import Collection
 from unimoe.evaluation.tiers.datasets import Dataset, collections_of
-from unimoe.metrics import DEFAULT_METRICS, Scores, plain_run, score_run
+from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
+from unimoe.metrics.scoring import plain_run
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.results import TASKS, Task

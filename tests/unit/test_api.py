@@ -193,7 +193,7 @@ class TestMistakes:
         [
             ("a.trec", "str where a run should be"),
             ({"q0": ["d00"]}, "query 'q0': list where a run should be"),
-            ({"q0": {"d00": None}}, "query 'q0': a score is no number"),
+            ({"q0": {"d00": None}}, "query 'q0', document 'd00': score None is no number"),
             ({0: {"d00": 1.0}}, "the id of a query, 0, is no text"),
         ],
     )
